@@ -13,7 +13,7 @@ __device__ __forceinline__ void adjust_logits(const SampleParams& p) {
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, at)) return;
   BiasIndex& index = *reinterpret_cast<BiasIndex*>(flags + kBiasFlags);
-  flag_biases<C>(p, at, flags, index);
+  flag_biases<C>(p, at, flags, index, first_biased<C>(p, at));
   const Row<C> row(p, at, flags, &index);
   Bits* const logits = const_cast<Bits*>(row.logits);
   row.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {

@@ -77,7 +77,6 @@ class ClusterRow {
     return thread() < 32 ? join(warps[thread() % (kSampleThreads / 32)], op) : 0;
   }
 
- private:
   // Over the lanes of a warp.
   template <class Op>
   static __device__ __forceinline__ uint64_t join(uint64_t value, Op op) {
@@ -86,6 +85,7 @@ class ClusterRow {
     return value;
   }
 
+ private:
   ReduceShared& shared_;
   int ctas_, slot_ = 0;
 };

@@ -205,7 +205,7 @@ template <class C>
 __device__ __forceinline__ void sample_held(const SampleParams& p, uint32_t at) {
   HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
   BiasIndex& index = bias_index(shared);
-  flag_biases<C>(p, at, shared.flags, index);
+  flag_biases<C>(p, at, shared.flags, index, first_biased<C>(p, at));
   const Row<C> row(p, at, shared.flags, &index);
   HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
   if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory

@@ -1,6 +1,7 @@
 // One row of logits: four tokens at a time, widened, and adjusted by f32 operations that are rounded once each.
 #pragma once
 #include "kernels/common/run.cuh"
+#include "kernels/ptx/cp_async.cuh"
 #include "kernels/sampling/order.cuh"
 #include "kernels/sampling/sample_params.h"
 
@@ -23,6 +24,13 @@ struct BiasIndex {
     return found;
   }
 };
+
+// An entry of a list of biases.
+struct Biased {
+  uint32_t token;
+  float value;
+};
+constexpr int kBiasedCopied = kSampleThreads;  // the first entries of a list, in shared memory
 
 // Tokens as they are loaded, with what adjusts each.
 template <int kCount>
@@ -48,6 +56,12 @@ constexpr int kLoadedBytes =
     4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0) + (C::kPenalties ? 20 : 0);
 
 template <class C>
+__device__ __forceinline__ Biased biased(const SampleParams& p, int64_t row, int at) {
+  const AdjustParams& by = p.adjust;
+  return {static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + at]), by.bias_values[row * by.bias_values_row + at]};
+}
+
+template <class C>
 struct Row {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
@@ -55,13 +69,15 @@ struct Row {
   const Bits* logits;
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
+  const Biased* copied;    // the first entries, or null
   float temperature;
   float repetition, frequency, presence, shrink, inverse_cap;  // a factor in place of a division by the cap
   bool aligned;  // groups of the row are aligned
 
-  __device__ __forceinline__ Row(const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index)
+  __device__ __forceinline__ Row(
+      const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index, const Biased* copied = nullptr)
       : p(p), row(row), flags(C::kBiasList ? flags : nullptr),
-        index(!C::kBiasList || p.adjust.num_biases > BiasIndex::kMost ? nullptr : index) {
+        index(!C::kBiasList || p.adjust.num_biases > BiasIndex::kMost ? nullptr : index), copied(C::kBiasList ? copied : nullptr) {
     int64_t from = row;
     if constexpr (C::kIndices) {
       from = p.indices[row];
@@ -126,6 +142,17 @@ struct Row {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
+  // The same into the cache.
+  __device__ __forceinline__ void ask(uint32_t from, uint32_t further) const {
+    const AdjustParams& by = p.adjust;
+    prefetch_l2(logits + from + further);
+    if constexpr (C::kBitmask) prefetch_l2(by.bitmask + row * by.bitmask_row + from / 32 + further / 32);
+    if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
+    if constexpr (C::kPenalties) {
+      prefetch_l2(by.prompt_mask + row * by.prompt_mask_row + from + further);
+      prefetch_l2(by.output_counts + row * by.output_counts_row + from + further);
+    }
+  }
   __device__ __forceinline__ void unpack(uint32_t token, const Packed<C>& from, Loaded<4>& to) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -175,13 +202,11 @@ struct Row {
   }
 
   // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
-  // candidate. raised: by chains of biases.
-  __device__ __forceinline__ float bound_of(uint32_t token, Loaded<4>& of, const float* raised) const {
-    mask(of);
-    if constexpr (C::kBiasList)
-      if (is_flagged(token)) raise(of, index == nullptr ? -minus_infinity() : raised[BiasIndex::chain(token)]);
+  // candidate. Biases of a list are left out.
+  __device__ __forceinline__ float bound_of(Loaded<4>& of) const {
+    if constexpr (C::kBias) bias(of);
     if constexpr (C::kPenalties) penalize_roughly(of);
-    const float most = fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
+    const float most = C::kBitmask ? largest_allowed(of) : fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
     if constexpr (!C::kSoftCap) return most;
     return most > minus_infinity() ? cap_roughly(most) : most;
   }
@@ -213,16 +238,22 @@ struct Row {
   template <int kCount>
   __device__ __forceinline__ void mask(Loaded<kCount>& of) const {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
+    for (int j = 0; j < kCount; ++j)
       if constexpr (C::kBitmask) of.a[j] = of.allowed >> j & 1 ? of.a[j] : minus_infinity();
-      if constexpr (C::kBias) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
-    }
+    if constexpr (C::kBias) bias(of);
   }
-
-  // By the sum of what is added to tokens of one chain: up to kMost entries, each of which rounds.
-  __device__ __forceinline__ static void raise(Loaded<4>& of, float by) {
+  template <int kCount>
+  __device__ __forceinline__ void bias(Loaded<kCount>& of) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) of.a[j] = fmaf(fabsf(of.a[j]) + by, 0x1p-11f, of.a[j] + by);
+    for (int j = 0; j < kCount; ++j) of.a[j] = __fadd_rn(of.a[j], of.bias[j]);
+  }
+  // Maxima under a condition take fewer instructions than numbers that are replaced.
+  __device__ __forceinline__ static float largest_allowed(const Loaded<4>& of) {
+    float most = minus_infinity();
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (of.allowed >> j & 1) most = fmaxf(most, of.a[j]);
+    return most;
   }
 
   // -0 becomes 0, so that equal numbers have equal bits.
@@ -247,11 +278,11 @@ struct Row {
     const uint32_t chain = BiasIndex::chain(token);
 #pragma unroll 1
     for (int i = chained ? index->after(-1, chain) : 0; i < end; i = chained ? index->after(i, chain) : i + 1) {
-      const uint32_t at = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]) - token;
+      const Biased entry = copied != nullptr && i < kBiasedCopied ? copied[i] : biased<C>(p, row, i);
+      const uint32_t at = entry.token - token;
       if (at >= kCount) continue;
-      const float value = by.bias_values[row * by.bias_values_row + i];
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) a[j] = at == j ? __fadd_rn(a[j], value) : a[j];
+      for (int j = 0; j < kCount; ++j) a[j] = at == j ? __fadd_rn(a[j], entry.value) : a[j];
     }
   }
 
@@ -300,20 +331,31 @@ struct Row {
   }
 };
 
-// All threads; they wait for each other before the flags are read.
+// The entry of this thread, if it has one: loaded before much else is under way.
 template <class C>
-__device__ __forceinline__ void flag_biases(const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index) {
+__device__ __forceinline__ Biased first_biased(const SampleParams& p, int64_t row) {
+  const int at = static_cast<int>(thread());
+  return C::kBiasList && at < p.adjust.num_biases ? biased<C>(p, row, at) : Biased{0, 0.f};
+}
+
+// All threads; they wait for each other before the flags are read. own: first_biased of this thread. copied: where the first
+// entries are copied to, or null.
+template <class C>
+__device__ __forceinline__ void flag_biases(
+    const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index, Biased own, Biased* copied = nullptr) {
   if constexpr (!C::kBiasList) return;
   const AdjustParams& by = p.adjust;
   uint32_t* const words = reinterpret_cast<uint32_t*>(flags);
   for (int i = thread(); i < kBiasFlags / 4; i += kSampleThreads) words[i] = 0;
   for (int i = thread(); i < BiasIndex::kChains; i += kSampleThreads) index.first[i] = BiasIndex::kEnd;
+  if (copied != nullptr) copied[thread()] = own;
   __syncthreads();
   for (int i = thread(); i < by.num_biases; i += kSampleThreads) {
-    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]), group = token / 4;
+    if (i >= kSampleThreads) own.token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
+    const uint32_t group = own.token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
     if (i < BiasIndex::kMost)
-      index.next[i] = static_cast<uint16_t>(atomicExch(&index.first[BiasIndex::chain(token)], static_cast<uint32_t>(i)));
+      index.next[i] = static_cast<uint16_t>(atomicExch(&index.first[BiasIndex::chain(own.token)], static_cast<uint32_t>(i)));
   }
   __syncthreads();
 }

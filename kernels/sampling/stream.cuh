@@ -1,18 +1,24 @@
 // Sampling without filters: each logit is read once and nothing is kept. The race is an argmax, so CTAs of a row merge by the
 // larger key.
 #pragma once
+#include "kernels/ptx/cluster_store.cuh"
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/race.cuh"
 
 namespace opfacade {
 
+constexpr uint32_t kCloseRoom = 2048;  // at least the groups of a chunk
+
 struct StreamShared {
   ReduceShared reduce;
-  uint32_t best;  // ordered key that some thread of the CTA has found
+  uint64_t of_cta[kMostCtas];  // the best of each, in the first CTA
+  uint32_t best;          // ordered key that some thread of the CTA has found
+  uint32_t num_close[2];  // of the list now, and of the next one
+  uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
-  float raised[BiasIndex::kChains];  // the sum of biases above 0 in a chain
+  Biased biased[kBiasedCopied];
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -24,92 +30,119 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
   return count <= p.rows && row < count;
 }
 
-// The race of a part of a row. Groups are loaded while those before are raced. A group is looked at closely where the noise of a
-// word, if E is no more than its uniform, may win: few groups are, and those are read again.
+// The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
+// are, and from time to time all threads look at those closely, a token each: they are read again, and the best key gets larger.
 template <class C>
 class Stream {
  public:
-  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared)
-      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream) {
+  // The first loads are under way afterwards.
+  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
+      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
+        stop_(row.whole(first, end)) {
+    ask(2);
     scale_ = kLog2E;
     if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
   }
 
-  // The largest key of the tokens from `first` to `end` in this thread, and which token has it.
-  __device__ __forceinline__ uint64_t best_of(uint32_t first, uint32_t end) {
-    const uint32_t stop = row_.whole(first, end);
-    uint32_t from = first + 4 * threadIdx.x, base = first, close = from < end;  // a bit for each group to look at
-    if (kEarly) fetch(from, stop);
-    ask(from + kAhead * kStep, stop);
+  // The largest key of the tokens in this thread, and which token has it. By all threads.
+  __device__ __forceinline__ uint64_t best() {
+    uint32_t since = base_, due = base_;  // where the list begins, and where it is looked at
+    list_first();
 #pragma unroll 1
     for (;;) {
-#pragma unroll 1
-      for (; close != 0; close &= close - 1) look(from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1));
-      if (base == first) __syncthreads();  // a first key of each thread bounds what can win
-      if (base >= end) return found_;
-      from = base + 4 * threadIdx.x;
-      float most[kAhead];
-      if (base < stop) {
-        if (!kEarly) fetch(from, stop);
-        take(from, stop, most);
-        if (kEarly) fetch(from + kAhead * kStep, stop);
-        base = min(stop, base + kAhead * kStep);
-      } else {
-        take_narrow(from, end, most);
-        base += kStep;
+      const bool more = C::kBiasList && base_ >= end_ && list_biased();
+      if (base_ >= due) {
+        if (look_at_listed()) {
+          since = base_;
+          due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
+        } else {
+          base_ = since, due = since + kChunk, biases_ = 0;  // again, a chunk at first: it fits
+        }
+        due = min(due, end_);
+        if (kEarly) fetch_anew();
       }
-      close = near(from, most);
+      if (base_ < end_) step(due);
+      else if (!more) return found_;
     }
   }
 
  private:
-  static constexpr uint32_t kStep = kGroupStep;
-  static constexpr int kAhead = kLoadedBytes<C> <= 20 ? 4 : 2;
-  static constexpr bool kEarly = kLoadedBytes<C> <= 52;  // else registers are short
+  static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
+  static constexpr int kAhead = kLoadedBytes<C> + 4 * int{C::kBiasList} <= 20 ? 4 : 2;
+  static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
+  static constexpr uint32_t kChunk = kAhead * kStep;
+  static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
 
-  __device__ __forceinline__ void fetch(uint32_t from, uint32_t stop) {
+  __device__ __forceinline__ uint32_t first() const { return blockIdx.x % row_.p.ctas * row_.p.slice; }
+  __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
+
+  // The chunk at `base_`.
+  __device__ __forceinline__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (from + kStep * i < stop) row_.fetch(from, kStep * i, next_[i]);
+      if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
   }
 
-  // Logits that are fetched next: without their registers, while the first ones come.
-  __device__ __forceinline__ void ask(uint32_t from, uint32_t stop) const {
-    if constexpr (C::kBias || C::kPenalties) return;  // registers are short
+  // Without what was fetched before, so that no register keeps it while the list is looked at.
+  __device__ __forceinline__ void fetch_anew() {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (from + kStep * i < stop) prefetch_l2(row_.logits + from + kStep * i);
+    for (int i = 0; i < kAhead; ++i) next_[i] = {};
+    fetch();
   }
 
-  // Bounds of the groups that are fetched; -inf from `stop` on.
-  __device__ __forceinline__ void take(uint32_t from, uint32_t stop, float (&most)[kAhead]) const {
+  // Chunks from `base_` on, into the cache.
+  __device__ __forceinline__ void ask(int chunks) const {
+#pragma unroll
+    for (int i = 0; i < chunks * kAhead; ++i)
+      if (from() + kStep * i < stop_) row_.ask(from(), kStep * i);
+  }
+
+  // Lists groups of a chunk, while the next one is loaded: into registers, if these are not needed to look at the list first.
+  __device__ __forceinline__ void step(uint32_t due) {
+    const uint32_t first = from();
+    float most[kAhead];
+    if (base_ < stop_) {
+      if (!kEarly) fetch();
+      take(first, most);
+      base_ += kChunk;
+      if (kEarly && base_ < due) fetch();
+      else ask(1);
+      base_ = min(stop_, base_);
+    } else {
+      take_narrow(first, most);
+      base_ += kStep;
+    }
+    list(first, near(first, most));
+  }
+
+  // Bounds of the groups that are fetched; -inf from `stop_` on. A bias of a list is in none: its group is listed.
+  __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const uint32_t token = from + kStep * i;
       Loaded<4> group;
       row_.unpack(token, next_[i], group);
-      const float bound = row_.bound_of(token, group, shared_.raised);
-      most[i] = token < stop ? bound : minus_infinity();
+      const float bound = row_.bound_of(group);
+      most[i] = token < stop_ ? bound : minus_infinity();
     }
   }
   // The bound of one group, of any alignment.
-  __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, float (&most)[kAhead]) const {
+  __device__ __forceinline__ void take_narrow(uint32_t token, float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
-    if (token >= end) return;
+    if (token >= end_) return;
     Loaded<4> group;
     row_.load(token, group);
-    most[0] = row_.bound_of(token, group, shared_.raised);
+    most[0] = row_.bound_of(group);
   }
 
-  // Two groups at a time: a call of Philox is a chain of products.
+  // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) const {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const float best = best_key(&shared_.best);
-      const Lead lead(best, most[i] * scale_), other(best, most[i + 1] * scale_);
+      const Lead lead(least_, most[i] * scale_), other(least_, most[i + 1] * scale_);
       const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
       const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;
@@ -122,47 +155,79 @@ class Stream {
     return close;
   }
 
-  // Keys as they are defined.
-  __device__ __forceinline__ void look(uint32_t token) {
-    Loaded<4> group;
-    row_.load(token, group);
-    row_.adjust(token, group);
-    uint32_t words[4];
-    philox_.words(token / 4, words);
-    const uint64_t before = found_;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (!is_candidate(group.a[j])) continue;
-      const float noisy = fmaf(row_.heated(group.a[j]), kLog2E, minus_log2_exponential(words[j]));
-      found_ = Larger()(found_, ranked(row_.greedy() ? group.a[j] : noisy, token + j));
+  __device__ __forceinline__ void list(uint32_t from, uint32_t close) {
+    if (close == 0) return;
+    uint32_t at = atomicAdd(&shared_.num_close[slot_], static_cast<uint32_t>(__popc(close)));
+    for (; close != 0; close &= close - 1, ++at)
+      if (at < kCloseRoom) shared_.close[at] = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+  }
+  __device__ __forceinline__ void list_first() {
+    if (threadIdx.x < kFirst) list(from(), from() < end_);
+  }
+  // Groups of the next biases, which may raise a token above the bound of its group: at last, when they are in the cache. Returns
+  // whether there are more.
+  __device__ __forceinline__ bool list_biased() {
+    const AdjustParams& by = row_.p.adjust;
+    const int at = biases_ + static_cast<int>(threadIdx.x);
+    if (at < by.num_biases) {
+      const uint32_t token = (biases_ == 0 ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
+      list(token / 4 * 4, token >= first() && token < end_);
     }
-    if (found_ != before) atomicMax(&shared_.best, static_cast<uint32_t>(found_ >> 32));
+    biases_ += kSampleThreads;
+    return biases_ < by.num_biases;
+  }
+
+  // Returns false if there were more groups than the list has places for.
+  __device__ __forceinline__ bool look_at_listed() {
+    __syncthreads();
+    const uint32_t count = shared_.num_close[slot_];
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < 4 * min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i / 4] + i % 4);
+    slot_ ^= 1;
+    __syncthreads();
+    least_ = best_key(&shared_.best);
+    if (threadIdx.x == 0) shared_.num_close[slot_ ^ 1] = 0;
+    return __all_sync(0xffffffffu, count <= kCloseRoom);
+  }
+
+  // The key as it is defined.
+  __device__ __forceinline__ void look(uint32_t token) {
+    Loaded<1> one;
+    row_.load(token, one);
+    row_.adjust(token, one);
+    const float a = one.a[0];
+    if (!is_candidate(a)) return;
+    const float noisy = fmaf(row_.heated(a), kLog2E, minus_log2_exponential(philox_.word(token)));
+    const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
+    if (own <= found_) return;
+    found_ = own;
+    atomicMax(&shared_.best, static_cast<uint32_t>(own >> 32));
   }
 
   const Row<C>& row_;
   StreamShared& shared_;
   Philox philox_;
   Packed<C> next_[kAhead];
-  float scale_;  // a product instead of the division
+  uint32_t base_, end_, stop_;
+  float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
   uint64_t found_ = 0;
+  int slot_ = 0, biases_ = 0;
 };
-
-// Chains of biases that are indexed.
-template <class C>
-__device__ __forceinline__ void raise_chains(const SampleParams& p, int64_t row, float (&raised)[BiasIndex::kChains]) {
-  if constexpr (!C::kBiasList) return;
-  const AdjustParams& by = p.adjust;
-  for (int i = threadIdx.x; i < BiasIndex::kChains; i += kSampleThreads) raised[i] = 0.f;
-  __syncthreads();
-  for (int i = threadIdx.x; i < by.num_biases; i += kSampleThreads) {
-    const uint32_t token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
-    atomicAdd(&raised[BiasIndex::chain(token)], fmaxf(by.bias_values[row * by.bias_values_row + i], 0.f));
-  }
-}
 
 __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, uint64_t best) {
   p.token[row] = best == 0 ? -1 : static_cast<int32_t>(token_of(best));
   p.valid[row] = best != 0;
+}
+
+// In the first warp of the first CTA, which all CTAs send theirs: none reads from another, so each may exit.
+__device__ __forceinline__ uint64_t best_of_row(StreamShared& shared, int ctas, uint64_t best) {
+  cluster_wait();  // the first CTA runs
+  if (threadIdx.x == 0)
+    cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[blockIdx.x % ctas]), 0), best);
+  __syncwarp();
+  cluster_sync();
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return ClusterRow::join(lane < ctas ? shared.of_cta[lane] : 0, Larger());
 }
 
 template <class C>
@@ -171,15 +236,17 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   const int64_t row = blockIdx.x / p.ctas;
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, row)) return;
-  ClusterRow cluster(shared.reduce, p.ctas);
-  if (threadIdx.x == 0) shared.best = 0;
-  flag_biases<C>(p, row, shared.flags, shared.index);
-  raise_chains<C>(p, row, shared.raised);
+  const bool alone = p.ctas == 1;
+  if (!alone) cluster_arrive();
+  const Row<C> logits(p, row, shared.flags, &shared.index, shared.biased);
+  const Biased biased = first_biased<C>(p, row);
+  Stream<C> stream(logits, shared, first, end);
+  if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
+  flag_biases<C>(p, row, shared.flags, shared.index, biased, shared.biased);
   __syncthreads();
-  const Row<C> logits(p, row, shared.flags, &shared.index);
-  const uint64_t best = cluster.reduce(Stream<C>(logits, shared).best_of(first, end), Larger());
+  uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());
+  if (!alone) best = best_of_row(shared, p.ctas, best);
   if (blockIdx.x % p.ctas == 0 && threadIdx.x == 0) write_token(p, row, best);
-  cluster.sync();  // no CTA exits while others read its shared memory
 }
 
 }  // namespace opfacade

@@ -53,7 +53,7 @@ class Team {
   }
 
   __device__ __forceinline__ void list() {
-    flag_biases<C>(p_, at(), shared_.flags, bias_index(shared_));
+    flag_biases<C>(p_, at(), shared_.flags, bias_index(shared_), first_biased<C>(p_, at()));
     const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
     const uint32_t slice = p_.slice * rows_.count();
     const uint32_t first = rank() % rows_.team() * slice, end = min(row.vocab(), first + slice);

@@ -118,7 +118,7 @@ FAULTS = (
         (("p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;", "fminf(p.min_p[row], 1.f);"),),
         tests=f"{_HERE}/test_probabilities.py -k no_number",
     ),
-    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(group.a[j])", "group.a[j]"),
+    _kernel("a race forgets the temperature", "stream.cuh", "row_.heated(a)", "a"),
     _wide(
         "a carry of masses is lost",
         "select.cuh",
@@ -233,13 +233,42 @@ FAULTS = (
     _stream(
         "groups are fetched again",
         "stream.cuh",
-        "if (kEarly) fetch(from + kAhead * kStep, stop);",
-        "if (kEarly) fetch(from, stop);",
+        "if (kEarly && base_ < due) fetch();",
+        "if (kEarly && base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
         "late",
     ),
-    _stream("a bias does not raise its group", "row.cuh", ": raised[BiasIndex::chain(token)]);", ": 0.f);", "raises"),
+    _stream("the group of a bias is not listed", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
     _stream(
-        "a long list raises no group", "row.cuh", "index == nullptr ? -minus_infinity() :", "index == nullptr ? 0.f :", "raises"
+        "biases after the first ones are passed over",
+        "stream.cuh",
+        "biases_ += kSampleThreads;",
+        "biases_ = 1 << 30;",
+        "raises",
+    ),
+    _stream(
+        "biases for which a list has no room are lost",
+        "stream.cuh",
+        "due = since + kChunk, biases_ = 0;",
+        "due = since + kChunk;",
+        "biased",
+    ),
+    _stream(
+        "groups for which a list has no room are lost",
+        "stream.cuh",
+        "return __all_sync(0xffffffffu, count <= kCloseRoom);",
+        "return true;",
+        "without_room",
+    ),
+    _stream("a token of each group is looked at", "stream.cuh", "shared_.close[i / 4] + i % 4", "shared_.close[i / 4]", "late"),
+    _kernel(
+        "the winner of the last CTA is lost", "stream.cuh", "lane < ctas ? shared", "lane < ctas - 1 ? shared", "number_of_ctas"
+    ),
+    _stream(
+        "winners are read before they are sent",
+        "stream.cuh",
+        "  __syncwarp();\n  cluster_sync();\n  const int lane",
+        "  const int lane",
+        "proven",
     ),
     _stream("a bound of a cap has no margin", "row.cuh", "cap, cap * 0x1p-10f);", "cap, 0.f);", "cap_bounds"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),

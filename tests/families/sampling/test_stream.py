@@ -77,3 +77,25 @@ def test_infinite_penalties_leave_candidates():
     counts = torch.ones(1, VOCAB, dtype=torch.int32)
     run(x, output_counts=counts, repetition=torch.inf)
     run(x, output_counts=counts, repetition=2.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_a_list_without_room_is_made_again(slope, temperature):
+    """Where each group may win: equal numbers, and rising ones. A chunk fits in a list, which is first looked at after two."""
+    x = slope * torch.arange(VOCAB, dtype=torch.float32)[None]
+    last = 11841  # of a thread and a round that come late to the list
+    x[0, last + 1 :] = -1.0
+    with split_as(1, 0):
+        token = run(x, temperature=[temperature]).token[0]
+    assert temperature or token == (last if slope else 0)
+
+
+def test_a_biased_token_that_a_list_has_no_room_for_wins():
+    """All groups of a rising row are listed, and those of biases after them."""
+    bias_tokens, bias_values = torch.zeros(1, 500, dtype=torch.int32), torch.zeros(1, 500)
+    bias_tokens[0, -1], bias_values[0, -1] = 9000, 1e5
+    x = torch.arange(16384, dtype=torch.float32)[None]
+    x[0, 9000:9004] = -1.0
+    with split_as(1, 0):
+        assert run(x, bias_tokens=bias_tokens, bias_values=bias_values).token[0] == 9000
