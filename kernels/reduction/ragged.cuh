@@ -9,6 +9,7 @@
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/reduction/join.cuh"
 #include "kernels/elementwise/pairs.cuh"
+#include "kernels/reduction/ragged_group.cuh"
 #include "kernels/reduction/ragged_range.cuh"
 #include "kernels/reduction/stages.cuh"
 
@@ -154,6 +155,7 @@ struct RaggedRow : Located<M> {
 template <class M, Lie kLie>
 struct RaggedFold {
   using Params = typename M::Params;
+  static constexpr bool kGroups = M::kGroups && kLie == Lie::kDense;
   const Params& p;
 
   __device__ __forceinline__ explicit RaggedFold(const Params& params) : p(params) {}
@@ -175,6 +177,9 @@ struct RaggedFold {
         continue;
       }
       const bool is_long = ours != 0;
+      if constexpr (kGroups) {
+        if (!is_long) return fold_groups(RowGroup<M>(p, near, range, (mine >> lane & 1) != 0, lane), mine);
+      }
       if (!is_long && mine == 0) return;
       const int i = __ffs(is_long ? ours : mine) - 1;
       const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
@@ -187,6 +192,13 @@ struct RaggedFold {
   }
 
  private:
+  // shorts: a bit for each lane whose row is short.
+  static __device__ __forceinline__ void fold_groups(RowGroup<M> group, uint32_t shorts) {
+#pragma unroll 1
+    for (int first = 0; shorts != 0; shorts >>= kGroupRows, first += kGroupRows) {
+      if (shorts % (1u << kGroupRows) != 0) group.fold(first, shorts);
+    }
+  }
   __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
   // None where there is no such row.
   __device__ __forceinline__ RowRange bounds(int64_t row) const {
