@@ -96,7 +96,7 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   else cluster_sync();
   typename R::State all = R::none();
   const int lane = static_cast<int>(threadIdx.x) % kWidth;
-#pragma unroll
+#pragma unroll 1  // unrolled, a row of a cluster of four takes so many registers that one CTA less is on an SM
   for (int round = 0; round < kRounds; ++round) {
     const int one = round * 32 + lane;
     if (one >= kAll) continue;
