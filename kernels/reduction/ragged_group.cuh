@@ -79,7 +79,7 @@ struct RowGroup {
       for (int k = 0; k < kGroupRows; ++k) load(in[k], rows[k], begin);
 #pragma unroll
       for (int k = 0; k < kGroupRows; ++k) {
-        // Said in another way than where elements are loaded: else a predicate of both has each load wait for the use of others.
+        // Not the comparison of a load: one predicate for both would have later loads wait for the use of earlier ones.
         const int mine = (static_cast<int>(rows[k].count - begin) + 31) >> 5;
 #pragma unroll
         for (int i = 0; i < kGroupBatch; ++i)
