@@ -23,6 +23,9 @@ struct Fold {
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
   static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented;
+  // Unrolled, the rounds of a join are shorter, but where an element has 2 bytes, they take so many registers that one CTA less is on
+  // an SM; where it has more, the elements of a row take those registers anyway.
+  static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
@@ -172,8 +175,8 @@ struct Fold {
     else all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(mine[0]);
     if constexpr (M::kFolds > 1 && kWarps == 1) return join_lanes<R, 32, 32 / M::kFolds>(all);
     else if constexpr (kWarps * M::kCluster > 1)
-      return join_warps<R, kWarps, M::kCluster, M::kFolds>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32,
-                                                           (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
+      return join_warps<R, kWarps, M::kCluster, M::kFolds, kRoundsAtOnce>(
+          all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
     else return all;
   }
 
