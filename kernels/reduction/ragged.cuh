@@ -184,7 +184,7 @@ struct RaggedFold {
       const int i = __ffs(is_long ? ours : mine) - 1;
       const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
       const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
-      const RowRange found = is_long ? bounds(row) : short_range;
+      const RowRange found = !is_long ? short_range : kGroups ? ranges()[group + i] : bounds(row);
       RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
       if (is_long) __syncthreads();  // others have read the states of this row
       (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
@@ -208,10 +208,14 @@ struct RaggedFold {
   __device__ __forceinline__ uint32_t* masks() const {
     return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
   }
+  // Bounds of long rows of the CTA, beside the code of short ones: to read them again from global memory takes each row longer.
+  __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
   // The first mask of long rows. Each thread looks at one of the rows.
   __device__ __forceinline__ uint32_t long_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
-    const bool is_long = bounds(thread < p.each ? far(thread) : p.rows).length * p.unit > kShortRow;
+    const RowRange range = bounds(thread < p.each ? far(thread) : p.rows);
+    const bool is_long = range.length * p.unit > kShortRow;
+    if (kGroups && is_long) ranges()[thread] = range;
     const uint32_t mask = __ballot_sync(0xffffffffu, is_long);
     if (thread % 32 == 0) masks()[thread / 32] = mask;
     __syncthreads();

@@ -208,8 +208,8 @@ FAULTS = (
     cpu(
         "ragged: a row of a CTA is left out",
         f"{D}/ragged.cuh",
-        "const bool is_long = bounds(thread < p.each ? far(thread) : p.rows)",
-        "const bool is_long = bounds(0 < thread && thread < p.each ? far(thread) : p.rows)",
+        "const RowRange range = bounds(thread < p.each ? far(thread) : p.rows)",
+        "const RowRange range = bounds(0 < thread && thread < p.each ? far(thread) : p.rows)",
         f"{RAGGED} -k numpy",
     ),
     cpu(
@@ -253,6 +253,13 @@ FAULTS = (
         "if (!batch.has(i)) continue;\n      Located<M> where{};",
         "Located<M> where{};",
         f"{RAGGED} -k numpy",
+    ),
+    cpu(
+        "ragged: a long row has the bounds of one of the first 32",
+        f"{D}/ragged.cuh",
+        "ranges()[group + i]",
+        "ranges()[i]",
+        f"{RAGGED} -k bits_of_each_alone",
     ),
     cpu(
         "ragged: rows that a warp folds together have one element too many",
