@@ -23,8 +23,8 @@ struct Fold {
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
   static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented;
-  // Unrolled, the rounds of a join are shorter, but where an element has 2 bytes, they take so many registers that one CTA less is on
-  // an SM; where it has more, the elements of a row take those registers anyway.
+  // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
+  // less is on an SM; where it has more, a loop brings no CTA more.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>

@@ -208,7 +208,7 @@ struct RaggedFold {
   __device__ __forceinline__ uint32_t* masks() const {
     return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
   }
-  // Bounds of long rows of the CTA, beside the code of short ones: to read them again from global memory takes each row longer.
+  // Bounds of long rows of the CTA, as long_rows() found them: a load from global memory before each row would delay its elements.
   __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
   // The first mask of long rows. Each thread looks at one of the rows.
   __device__ __forceinline__ uint32_t long_rows() const {
