@@ -20,10 +20,12 @@ struct Fold {
   using Row = FoldRow<M, kLie>;
   static constexpr bool kHeld = M::kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && M::kHeldIfDense));
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
-  // Vectors of a thread that are loaded before the first is used, where a row is too long for registers. Outputs of each element
-  // need the registers, so that fewer CTAs would be on an SM.
+  // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
-  static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented && !M::kFullOutputs;
+  static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented;
+  // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
+  // less is on an SM; where it has more, a loop brings no CTA more.
+  static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
@@ -173,8 +175,8 @@ struct Fold {
     else all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(mine[0]);
     if constexpr (M::kFolds > 1 && kWarps == 1) return join_lanes<R, 32, 32 / M::kFolds>(all);
     else if constexpr (kWarps * M::kCluster > 1)
-      return join_warps<R, kWarps, M::kCluster, M::kFolds>(all, static_cast<int>(threadIdx.x) % M::kThreads / 32,
-                                                           (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
+      return join_warps<R, kWarps, M::kCluster, M::kFolds, kRoundsAtOnce>(
+          all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
     else return all;
   }
 
@@ -225,10 +227,36 @@ struct Fold {
     if constexpr (M::kFullOutputs) {
       if (wave > 0) first_late(wave);
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
-      each_vector(wave, [&](int piece, int count) {
-        if constexpr (kHeld) fetch_late(wave, piece + M::kLateAhead);  // in flight while this vector is computed
-        store_vector(uniform, wave, piece, count);
-      });
+      if constexpr (kAhead > 1) {
+        store_backwards(uniform, wave);
+      } else {
+        each_vector(wave, [&](int piece, int count) {
+          if constexpr (kHeld) fetch_late(wave, piece + M::kLateAhead);  // in flight while this vector is computed
+          store_vector(uniform, wave, piece, count);
+        });
+      }
+    }
+  }
+  // From the end on, which the last stage has read last: some of it is in L2 still.
+  template <class U>
+  __device__ __forceinline__ void store_backwards(const U& uniform, int wave) {
+    constexpr int kAtOnce = kAhead * M::kLanes * M::kVec;
+    const int whole = p.elements / kAtOnce * kAhead;
+#pragma unroll 1
+    for (int piece = pieces() - 1; piece >= whole; --piece) store_vector(uniform, wave, piece, row.count(wave, piece));
+#pragma unroll 1
+    for (int piece = whole - kAhead; piece >= 0; piece -= kAhead) {
+      typename M::Inputs in[kAhead];
+      const int count = row.there ? M::kVec : 0;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        row.fetch(in[i], wave, piece + i, count);
+        row.fetch_late(in[i], wave, piece + i, count);
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (count != 0) put_vector(uniform, in[i], wave, piece + i, count);
+      }
     }
   }
   __device__ __forceinline__ void store_segment(int wave, int segment) {
@@ -251,14 +279,18 @@ struct Fold {
     } else {
       typename M::Inputs in = inputs(wave, piece, count);
       if constexpr (!kHeld) row.fetch_late(in, wave, piece, count);
-      typename M::Outputs out;
-#pragma unroll
-      for (int i = 0; i < M::kVec; i += 2) {
-        const auto one = M::result(M::element(in, i), uniform, constants, results, p, row.place);
-        M::put(out, i, one, M::result(M::element(in, i + 1), uniform, constants, results, p, row.place));
-      }
-      M::template store<kLie == Lie::kWide>(out, p, row.at, row.segment(wave), row.element(piece), count);
+      put_vector(uniform, in, wave, piece, count);
     }
+  }
+  template <class U>
+  __device__ __forceinline__ void put_vector(const U& uniform, const typename M::Inputs& in, int wave, int piece, int count) {
+    typename M::Outputs out;
+#pragma unroll
+    for (int i = 0; i < M::kVec; i += 2) {
+      const auto one = M::result(M::element(in, i), uniform, constants, results, p, row.place);
+      M::put(out, i, one, M::result(M::element(in, i + 1), uniform, constants, results, p, row.place));
+    }
+    M::template store<kLie == Lie::kWide>(out, p, row.at, row.segment(wave), row.element(piece), count);
   }
 };
 

@@ -78,8 +78,8 @@ __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine
 constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
 
 // Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
-// kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own.
-template <class R, int kWarps, int kCluster, int kFolds = 1>
+// kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own. kAtOnce: rounds that are unrolled.
+template <class R, int kWarps, int kCluster, int kFolds = 1, int kAtOnce = 32>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
   constexpr int kAll = kWarps * kFolds * kCluster, kRounds = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
@@ -96,7 +96,7 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   else cluster_sync();
   typename R::State all = R::none();
   const int lane = static_cast<int>(threadIdx.x) % kWidth;
-#pragma unroll
+#pragma unroll kAtOnce
   for (int round = 0; round < kRounds; ++round) {
     const int one = round * 32 + lane;
     if (one >= kAll) continue;

@@ -9,6 +9,7 @@
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/reduction/join.cuh"
 #include "kernels/elementwise/pairs.cuh"
+#include "kernels/reduction/ragged_group.cuh"
 #include "kernels/reduction/ragged_range.cuh"
 #include "kernels/reduction/stages.cuh"
 
@@ -154,6 +155,7 @@ struct RaggedRow : Located<M> {
 template <class M, Lie kLie>
 struct RaggedFold {
   using Params = typename M::Params;
+  static constexpr bool kGroups = M::kGroups && kLie == Lie::kDense;
   const Params& p;
 
   __device__ __forceinline__ explicit RaggedFold(const Params& params) : p(params) {}
@@ -175,11 +177,14 @@ struct RaggedFold {
         continue;
       }
       const bool is_long = ours != 0;
+      if constexpr (kGroups) {
+        if (!is_long) return fold_groups(RowGroup<M>(p, near, range, (mine >> lane & 1) != 0, lane), mine);
+      }
       if (!is_long && mine == 0) return;
       const int i = __ffs(is_long ? ours : mine) - 1;
       const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
       const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
-      const RowRange found = is_long ? bounds(row) : short_range;
+      const RowRange found = !is_long ? short_range : kGroups ? ranges()[group + i] : bounds(row);
       RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
       if (is_long) __syncthreads();  // others have read the states of this row
       (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
@@ -187,6 +192,13 @@ struct RaggedFold {
   }
 
  private:
+  // shorts: a bit for each lane whose row is short.
+  static __device__ __forceinline__ void fold_groups(RowGroup<M> group, uint32_t shorts) {
+#pragma unroll 1
+    for (int first = 0; shorts != 0; shorts >>= kGroupRows, first += kGroupRows) {
+      if (shorts % (1u << kGroupRows) != 0) group.fold(first, shorts);
+    }
+  }
   __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
   // None where there is no such row.
   __device__ __forceinline__ RowRange bounds(int64_t row) const {
@@ -196,10 +208,14 @@ struct RaggedFold {
   __device__ __forceinline__ uint32_t* masks() const {
     return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
   }
+  // Bounds of long rows of the CTA, as long_rows() found them: a load from global memory before each row would delay its elements.
+  __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
   // The first mask of long rows. Each thread looks at one of the rows.
   __device__ __forceinline__ uint32_t long_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
-    const bool is_long = bounds(thread < p.each ? far(thread) : p.rows).length * p.unit > kShortRow;
+    const RowRange range = bounds(thread < p.each ? far(thread) : p.rows);
+    const bool is_long = range.length * p.unit > kShortRow;
+    if (kGroups && is_long) ranges()[thread] = range;
     const uint32_t mask = __ballot_sync(0xffffffffu, is_long);
     if (thread % 32 == 0) masks()[thread / 32] = mask;
     __syncthreads();

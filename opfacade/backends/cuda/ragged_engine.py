@@ -23,6 +23,7 @@ _EVIDENCE = (
 )
 _WARP, _LIGHT_BATCH, _MAX_BATCH = 32, 16, 8
 _LIGHT_STATES = 4  # registers of a thread for states that leave enough for a larger batch
+_GROUPED = 32  # elements of a thread of short rows that a warp folds at a time: of 8 rows, 4 each
 _CTAS = 8  # of an SM, at least, where there are as many rows
 _GROUPS = 8  # threads that share a column of a row
 
@@ -58,6 +59,7 @@ class RaggedRows(RowLayout):
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
+        found |= {"grouped": _is_light(program) and fold_config.elements_in_registers(program) >= _GROUPED}
         return found | {"near": True, "inner": len(program.fold), "segmented": False, "ragged": program.ragged}
 
     def level(self, program: Any, axes: Any) -> str:

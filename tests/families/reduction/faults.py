@@ -28,6 +28,27 @@ FAULTS = (
         f"{KERNEL} -k loaded_together",
     ),
     cpu(
+        "fold: vectors that are stored together have the elements of the first",
+        f"{D}/fold.cuh",
+        "put_vector(uniform, in[i], wave,",
+        "put_vector(uniform, in[0], wave,",
+        f"{KERNEL} -k stored_together",
+    ),
+    cpu(
+        "fold: a vector behind the last whole batch is not stored",
+        f"{D}/fold.cuh",
+        "piece >= whole; --piece)",
+        "piece > whole; --piece)",
+        f"{KERNEL} -k stored_together",
+    ),
+    cpu(
+        "fold: states of a second round replace those of the first",
+        f"{D}/join.cuh",
+        "all = round == 0 ? found.state() : R::join(all, found.state());",
+        "all = found.state();",
+        f"{KERNEL} -k clusters",
+    ),
+    cpu(
         "fold: the tail of a row is a whole vector",
         f"{D}/row.cuh",
         "left < M::kVec ? left : M::kVec;",

@@ -208,8 +208,8 @@ FAULTS = (
     cpu(
         "ragged: a row of a CTA is left out",
         f"{D}/ragged.cuh",
-        "const bool is_long = bounds(thread < p.each ? far(thread) : p.rows)",
-        "const bool is_long = bounds(0 < thread && thread < p.each ? far(thread) : p.rows)",
+        "const RowRange range = bounds(thread < p.each ? far(thread) : p.rows)",
+        "const RowRange range = bounds(0 < thread && thread < p.each ? far(thread) : p.rows)",
         f"{RAGGED} -k numpy",
     ),
     cpu(
@@ -253,6 +253,41 @@ FAULTS = (
         "if (!batch.has(i)) continue;\n      Located<M> where{};",
         "Located<M> where{};",
         f"{RAGGED} -k numpy",
+    ),
+    cpu(
+        "ragged: a long row has the bounds of one of the first 32",
+        f"{D}/ragged.cuh",
+        "ranges()[group + i]",
+        "ranges()[i]",
+        f"{RAGGED} -k bits_of_each_alone",
+    ),
+    cpu(
+        "ragged: rows that a warp folds together have one element too many",
+        f"{D}/ragged_group.cuh",
+        "(static_cast<int>(rows[k].count - begin) + 31) >> 5",
+        "(static_cast<int>(rows[k].count - begin) + 32) >> 5",
+        f"{RAGGED} -k bits_of_each_alone",
+    ),
+    cpu(
+        "ragged: rows that a warp folds together end with their first batch",
+        f"{D}/ragged_group.cuh",
+        "begin - lane < longest;",
+        "begin - lane < min(longest, 1u);",
+        f"{RAGGED} -k bits_of_each_alone",
+    ),
+    cpu(
+        "ragged: rows that a warp folds together are written where the first is",
+        f"{D}/ragged_group.cuh",
+        "const One row = one(first + own);",
+        "const One row = one(first);",
+        f"{RAGGED} -k bits_of_each_alone",
+    ),
+    cpu(
+        "ragged: a long row is written by the short ones of its warp too",
+        f"{D}/ragged_group.cuh",
+        "lane % kLanesOfRow == 0 && (shorts >> own & 1) != 0",
+        "lane % kLanesOfRow == 0",
+        f"{RAGGED} -k bits_of_each_alone",
     ),
     cpu(
         "ragged: elements that are a step apart are thought neighbours",

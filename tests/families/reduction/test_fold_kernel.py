@@ -30,6 +30,7 @@ WIDE = {
     "rms": rms((1, 30000)),
     "softmax": softmax((1, 40000), "bf16"),
     "layer": layer((1, 18000)),
+    "of_60_warps": rms((1, 60000)),
 }
 ONCE = {name: reducer(name, "f32", (1, 36000)) for name in ("welford", "argmax")}  # results of a row alone
 LONG = {"rms": rms((2, 30000)), "softmax": softmax((1, 50000)), "layer": layer((1, 40000))}
@@ -151,6 +152,18 @@ def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
     """Aligned rows of several whole batches and a rest, beside rows that are not aligned."""
     problem = reducer(name, "f32", (2, 24700))
     subject, args = emulator.subject(problem), filled(problem, 5)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
+    assert "stream=true" in subject.plan.sku.id
+    held(subject, args)
+    same_on_every_path(subject, args, [moved(problem, args, layout) for layout in ("compact", "shifted")])
+
+
+@emulator.needed
+@pytest.mark.parametrize("make", [softmax, rms, layer])
+def test_vectors_that_are_stored_together_have_the_bits_of_single_ones(make):
+    """Rows that are read again, from their end on, of whole batches and a rest; without clusters they are shorter."""
+    problem = make((2, 41000), "bf16")
+    subject, args = emulator.subject(problem, arch="sm_80"), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
     assert "stream=true" in subject.plan.sku.id
     held(subject, args)

@@ -228,6 +228,41 @@ def test_many_rows_of_a_cta(layout):
     torch.testing.assert_close(call.out_0.double(), want, rtol=1e-5, atol=1e-3)
 
 
+def averages():
+    """The mean of a row times its weight, of vectors of two: an output uses the length, a stage an input of the row."""
+    made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32") / apply("f32", extent(1)), over=(0,)),)
+    inputs = (*flat("bf16", (1, 2)), Input(name="w", dtype="f32", over=(0,)))
+    return lambda rows, total: ragged((rows, total, 2), (Stage(reducer="sum", value=X * W),), made, inputs, fold=(1, 2))
+
+
+GROUPED = {
+    "sum": lambda rows, total: reducer("sum", (rows, total), "bf16"),
+    "welford": lambda rows, total: reducer("welford", (rows, total)),
+    "averages": averages(),
+}
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", GROUPED)
+def test_rows_that_a_warp_folds_together_have_the_bits_of_each_alone(name):
+    """Rows of no element up to several batches of a group, some of them long; one that is stepped is folded alone."""
+    rows = 64 * 8 * SMALL.sm_count + 3
+    lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(4))
+    lengths[::7] += torch.arange(len(lengths[::7])) * 2
+    lengths[[2, 5, rows - 2]] = torch.tensor([1300, 1024, 1100])
+    problem = GROUPED[name](rows, int(lengths.sum()))
+    subject = emulator.subject(problem, device_like=SMALL)
+    assert dict(subject.plan.jit_spec.params)["grouped"]
+    args = filled(problem, 1)
+    args.indptr.copy_(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
+    calls = [replace(moved(problem, args, layout), indptr=args.indptr) for layout in ("compact", "stepped")]
+    for call in calls:
+        subject.run(call)
+    for one, other in zip(*(problem.written(call) for call in calls), strict=True):
+        assert not bool(differs(one, other).any())
+    held(subject, calls[0])
+
+
 WRONG = ([0, 5, 99, 20, 40], [-7, 3, -1, 8, 2**31 - 1], [40, 30, 20, 10, 0], [0, 0, 2**31 - 1, -(2**31), 40])
 
 
