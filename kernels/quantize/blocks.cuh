@@ -1,5 +1,5 @@
 // Quantisation of a matrix by blocks, and back: a CTA has a block in registers, so that it is read once. Blocks at the right and
-// lower edge may be smaller. A template prints C: From and To, the types in memory, Scale, the block, and the value of an element.
+// lower edge may be smaller. Rows past a count on the device are beyond the lower edge. A template prints C: From and To, the types in memory, Scale, the block, and the value of an element.
 #pragma once
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/quantize/blocks_params.h"
@@ -16,13 +16,17 @@ struct Blocks {
 
   const BlocksParams& p;
   int64_t row, column;  // of the first element of the block
+  int64_t rows;         // valid ones of the matrix
   Pack<typename C::From, kVec> held[kPieces];
 
   __device__ __forceinline__ explicit Blocks(const BlocksParams& params) : p(params) {
     row = int64_t{blockIdx.x / p.across} * C::kRows, column = int64_t{blockIdx.x % p.across} * C::kColumns;
+    wait_for_previous();
+    rows = valid_rows();
   }
 
   __device__ __forceinline__ void quantise() {
+    if (C::kCounted && row >= rows) return;
     fetch();
     Most::State most = Most::none();
 #pragma unroll
@@ -35,11 +39,18 @@ struct Blocks {
     store(scale);
   }
   __device__ __forceinline__ void dequantise() {
+    if (C::kCounted && row >= rows) return;
     fetch();
     store(Stored<typename C::Scale>::load(*scale_place()));
   }
 
  private:
+  // None where the count is wrong.
+  __device__ __forceinline__ int64_t valid_rows() const {
+    if constexpr (!C::kCounted) return p.rows;
+    const int64_t counted = *p.num_valid;
+    return counted <= p.rows ? counted : 0;
+  }
   __device__ __forceinline__ typename Stored<typename C::From>::Value element(int piece, int i) const {
     return Stored<typename C::From>::load(held[piece].bits(i));
   }
@@ -55,12 +66,11 @@ struct Blocks {
   __device__ __forceinline__ Vector vector(int piece) const {
     const int place = piece * kThreads + static_cast<int>(threadIdx.x), down = place / kAcross, right = place % kAcross * kVec;
     const int64_t left = min(int64_t{C::kColumns}, p.columns - column) - right;
-    const bool there = down < C::kRows && row + down < p.rows && left > 0;
+    const bool there = down < C::kRows && row + down < rows && left > 0;
     return {row + down, column + right, !there ? 0 : left < kVec ? static_cast<int>(left) : kVec};
   }
 
   __device__ __forceinline__ void fetch() {
-    wait_for_previous();
     const auto* from = static_cast<const typename Stored<typename C::From>::Bits*>(p.from);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {

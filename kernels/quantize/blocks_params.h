@@ -13,6 +13,7 @@ struct BlocksParams {
   int32_t across;                                         // blocks of a row of blocks
   float least;                                            // of the largest |x|
   bool wide;                                              // vectors of both tensors are aligned
+  const int32_t* num_valid;
 };
 
 }  // namespace opfacade

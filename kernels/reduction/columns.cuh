@@ -33,17 +33,22 @@ struct ColumnFold : Located<M> {
   __device__ __forceinline__ explicit ColumnFold(const Params& params)
       : ColumnFold(params, blockIdx.x / M::kCluster, 0, params.elements) {}
   // The elements begin .. end - 1 of a tile of columns.
-  __device__ __forceinline__ ColumnFold(const Params& params, int64_t block, int64_t begin, int64_t end)
+  __device__ __forceinline__ ColumnFold(const Params& params, uint32_t block, int64_t begin, int64_t end)
       : p(params), begin(begin), end(end) {
     if (p.num_valid != nullptr) wait_for_previous();
     const int thread = static_cast<int>(threadIdx.x), last = p.kept - 1;
-    const int64_t tiles = (p.extent[last] + Tile::kColumns - 1) / Tile::kColumns;
+    const uint32_t tiles = tiles_of(p);
     group = static_cast<int>(blockIdx.x) % M::kCluster * M::kGroups + thread / Tile::kLanes;
     locate_row<M>(*this, p, block / tiles, last);
-    const int64_t column = block % tiles * Tile::kColumns + thread % Tile::kLanes * kVec;
+    const int64_t column = int64_t{block % tiles} * Tile::kColumns + thread % Tile::kLanes * kVec;
     go(*this, column);
     const int64_t left = place[0] < valid_rows(p) ? p.extent[last] - column : 0;
     columns = static_cast<int>(left < 0 ? 0 : left < kVec ? left : kVec);
+  }
+
+  // Tiles of the columns: not more than CTAs, so that a division has 32 bits.
+  __device__ __forceinline__ static uint32_t tiles_of(const Params& p) {
+    return static_cast<uint32_t>((p.extent[p.kept - 1] + Tile::kColumns - 1) / Tile::kColumns);
   }
 
   __device__ __forceinline__ void run() {
@@ -169,6 +174,7 @@ struct ColumnFold : Located<M> {
   template <int kStage, class State, class In>
   __device__ __forceinline__ void add(State (&states)[kVec], const In& in, int64_t first, int count) {
     using R = ReducerOf<M, kStage>;
+    if constexpr (kLie != Lie::kAny && R::kChains > 1 && sizeof(State) > 8) return add_together<kStage>(states, in, first, count);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
       if (kLie == Lie::kAny && columns == 0) continue;
@@ -179,6 +185,21 @@ struct ColumnFold : Located<M> {
         evaluate<kStage>(x, in, j, first, count);
         accumulate_rows<R>(states[j], x, count, static_cast<int>(first), kStep);
       }
+    }
+  }
+  // Row by row, all columns of one behind one condition: additions that divide are long, and wait for those of other columns less
+  // than for each other.
+  template <int kStage, class State, class In>
+  __device__ __forceinline__ void add_together(State (&states)[kVec], const In& in, int64_t first, int count) {
+    using R = ReducerOf<M, kStage>;
+    typename R::Value x[kVec][kRows];
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) evaluate<kStage>(x[j], in, j, first, count);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (i >= count) continue;
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) R::add(states[j], x[j][i], static_cast<int>(first) + i * kStep);
     }
   }
   // Rows one by one, in a short loop: where each has its own place, speed does not matter.

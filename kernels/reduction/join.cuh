@@ -45,14 +45,23 @@ __device__ __forceinline__ State chosen(bool first, const State& a, const State&
   return words.state();
 }
 
+// Steps of a butterfly that are written out. Joins that divide wait for each other, and take long to compile.
+template <class State>
+constexpr int kStepsAtOnce = sizeof(State) > 8 ? 1 : 5;
+
+// Joins two states in their order, by the code of one join: both orders would be computed by a warp whose lanes differ.
+template <class R>
+__device__ __forceinline__ typename R::State join_in_order(bool first, const typename R::State& mine, const typename R::State& other) {
+  if constexpr (R::kCommutes) return R::join(mine, other);
+  else return R::join(chosen(first, mine, other), chosen(first, other, mine));
+}
+
 // Joins kWidth neighbouring lanes, a power of two: of those, every kStep-th one.
 template <class R, int kWidth, int kStep = 1>
 __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) {
-#pragma unroll
+#pragma unroll kStepsAtOnce<typename R::State>
   for (int across = kWidth / 2; across >= kStep; across /= 2) {
-    const typename R::State other = state_of_lane(mine, across);
-    const bool lower = R::kCommutes || (threadIdx.x & across) == 0;
-    mine = lower ? R::join(mine, other) : R::join(other, mine);
+    mine = join_in_order<R>((threadIdx.x & across) == 0, mine, state_of_lane(mine, across));
   }
   return mine;
 }
@@ -69,7 +78,7 @@ __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine
     for (int i = 0; i < left; ++i) {
       const typename R::State own = chosen(lower, mine[i], mine[i + left]);
       const typename R::State other = state_of_lane(chosen(lower, mine[i + left], mine[i]), across);
-      mine[i] = R::kCommutes || lower ? R::join(own, other) : R::join(other, own);
+      mine[i] = join_in_order<R>(lower, own, other);
     }
   }
   return join_lanes<R, 32 / kFolds>(mine[0]);

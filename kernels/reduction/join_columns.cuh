@@ -46,17 +46,6 @@ __device__ __forceinline__ State state_of_cta(int rank, int column) {
   return words.state();
 }
 
-// Joins the row groups that share a warp; the result is in the first of them.
-template <class R, class Tile>
-__device__ __forceinline__ typename R::State join_groups(typename R::State mine) {
-#pragma unroll
-  for (int across = 16; across >= Tile::kLanes; across /= 2) {
-    const typename R::State other = state_of_lane(mine, across);
-    mine = R::kCommutes || (threadIdx.x & across) == 0 ? R::join(mine, other) : R::join(other, mine);
-  }
-  return mine;
-}
-
 // first: no stage of this kernel has used shared memory before.
 template <class R, int kGroups, int kVec, int kCluster>
 __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], bool first) {
@@ -65,8 +54,12 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kLanes;
   const int slot = Tile::kLanes < 32 ? thread / 32 : thread / Tile::kLanes;
   constexpr int kAtOnce = sizeof(State) > 8 ? 1 : 8;  // states that divide wait for each other, and take long to compile
+#pragma unroll kStepsAtOnce<State>
+  for (int across = 16; across >= Tile::kLanes; across /= 2) {
 #pragma unroll
-  for (int j = 0; j < kVec; ++j) states[j] = join_groups<R, Tile>(states[j]);
+    for (int j = 0; j < kVec; ++j)
+      states[j] = join_in_order<R>((thread & across) == 0, states[j], state_of_lane(states[j], across));  // row groups of a warp
+  }
   if constexpr (!Tile::kJoins) return;
   if (!first) {  // others have read the results of the stage before
     if constexpr (kCluster > 1) cluster_sync();

@@ -82,7 +82,8 @@ struct PlaceOf {
   OPF_STEP State none() { return {T(0), kNone}; }
   // A lane adds values in the order of their places, so that the first of equal ones stays.
   OPF_STEP void add(State& s, T x, int index) {
-    if (s.index == kNone || (s.value == s.value && (x != x || before(s.value, x)))) s = {x, index};
+    const bool later = (s.value == s.value) & ((x != x) | before(s.value, x));  // without a branch
+    if ((s.index == kNone) | later) s = {x, index};
   }
   OPF_STEP State join(State a, State b) { return second(a, b) ? b : a; }
   OPF_STEP T part_value(State s) { return s.value; }
@@ -90,11 +91,10 @@ struct PlaceOf {
 
  private:
   OPF_STEP bool second(State a, State b) {
-    if (a.index == kNone || b.index == kNone) return a.index == kNone;
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    if (a_nan != b_nan) return b_nan;
-    if (a_nan || a.value == b.value) return b.index < a.index;
-    return before(a.value, b.value);
+    const bool first = (a_nan | (a.value == b.value)) ? b.index < a.index : before(a.value, b.value);
+    const bool numbers = a_nan != b_nan ? b_nan : first;
+    return (a.index == kNone) | ((b.index != kNone) & numbers);
   }
   OPF_STEP bool before(T a, T b) { return kMost ? a < b : b < a; }
 };

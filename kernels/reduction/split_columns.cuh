@@ -11,7 +11,7 @@ struct ColumnPart {
   using Fold = ColumnFold<M, kLie>;
 
   const Params& p;
-  const int64_t block, part;
+  const uint32_t block, part;  // of the grid
 
   __device__ __forceinline__ explicit ColumnPart(const Params& params)
       : p(params), block(blockIdx.x / p.parts), part(blockIdx.x % p.parts) {}
@@ -30,8 +30,8 @@ struct ColumnPart {
  private:
   // The number of the first column of this thread among all of the result.
   __device__ __forceinline__ int64_t first_column() const {
-    const int64_t columns = p.extent[p.kept - 1], tiles = (columns + Fold::Tile::kColumns - 1) / Fold::Tile::kColumns;
-    return block / tiles * columns + block % tiles * Fold::Tile::kColumns + static_cast<int>(threadIdx.x) % Fold::Tile::kLanes * Fold::kVec;
+    const uint32_t tiles = Fold::tiles_of(p);
+    return block / tiles * p.extent[p.kept - 1] + int64_t{block % tiles} * Fold::Tile::kColumns + static_cast<int>(threadIdx.x) % Fold::Tile::kLanes * Fold::kVec;
   }
 };
 

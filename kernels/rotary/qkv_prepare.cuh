@@ -45,11 +45,12 @@ class PreparedHeads {
 
   __device__ __forceinline__ void run(int first) {
     RowAngles<C> angles;
+    const int64_t valid = C::kCounted ? *p_.num_valid : p_.rows;
     angles.load(p_.positions, p_.rows, row_);
     load(first, 0);
     NewPlace place;
     const Goes goes = find_destination<C>(p_, row_, place);
-    if (!angles.clamp(p_.table.positions) || goes == Goes::kNone) return;
+    if (!angles.clamp(p_.table.positions) || goes == Goes::kNone || row_ >= valid || valid > p_.rows) return;
 #pragma unroll 1
     for (int base = first; base < stop_; base += kMany * H::kHeads) {
       float factor[kMany];

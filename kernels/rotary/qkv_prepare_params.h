@@ -27,6 +27,7 @@ struct QkvPrepareParams {
   int32_t q_heads, kv_heads;
   int32_t heads_each, items;  // items: warps of a row
   bool aligned;
+  const int32_t* num_valid;
 };
 
 }  // namespace opfacade

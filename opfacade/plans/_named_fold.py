@@ -52,6 +52,10 @@ class NamedFold(Descriptor[ArgsT]):
         """Sizes of dimensions that are not those of their axes, by tensor and dimension: cut, or padded and not written."""
         return {}
 
+    def counted(self) -> tuple[Axes, int]:
+        """The axes of the dimension that num_valid counts, and its size."""
+        return (0,), self.folded().shape[0]
+
     def refuse(self) -> None:
         """Raises the contradiction of fields that have no program."""
 
@@ -80,7 +84,7 @@ class NamedFold(Descriptor[ArgsT]):
         for index, own in enumerate(self._dims_of(name, axes)):
             size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
             shape.append(Dim(names.get(own, str(size)), size))
-        valid = "num_valid" if self.num_valid and self._dims_of(name, axes)[:1] == ((0,),) else ""
+        valid = "num_valid" if self.num_valid and self._dims_of(name, axes)[:1] == (self.counted()[0],) else ""
         return TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype], valid_rows=valid)
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -93,7 +97,7 @@ class NamedFold(Descriptor[ArgsT]):
             like = replaced or made.name  # what is in place lies as the input does
             found[made.name] = self._spec(like, made.dtype, program.axes_of(made), "out")._replace(replaces=replaced)
         if self.num_valid:
-            found["num_valid"] = num_valid_spec(program.shape[0])
+            found["num_valid"] = num_valid_spec(self.counted()[1])
         return in_place(found) if program.in_place else found
 
     def fold_args(self, args: Any) -> FoldArgs:

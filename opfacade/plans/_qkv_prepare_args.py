@@ -34,6 +34,7 @@ class QkvPrepareArgs(Args):
         "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; a negative one skips its row",
         "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines, of each position",
         "slots": "int64 [total_num_rows]: page * page_size + token of each row, -1: it is not stored; with page_table='slots'",
+        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
     q: Tensor
     k: Tensor
@@ -54,3 +55,4 @@ class QkvPrepareArgs(Args):
     kv_lens: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    num_valid: Tensor | None = None

@@ -12,10 +12,12 @@ from pydantic import Field
 
 from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.model import Count, Size, contradiction
+from opfacade.core.operands import valid_count
 from opfacade.plan import Plan
 from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, NamedFold
 from opfacade.plans._quant import Quant, padded, scale_dims
+from opfacade.plans._tensor_scale import with_most
 from opfacade.programs.expression import apply, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage
@@ -33,6 +35,7 @@ __all__ = [
     "QuantizePlan",
 ]
 
+_VALID = "int32 [1]: rows at and past it are neither read nor written, nor do they enter a scale; with `num_valid`"
 _SCALE = (
     "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as "
     "quant.scale_layout has it, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
@@ -47,7 +50,7 @@ class QuantizeArgs(Args):
         "x": "[total_num_rows, hidden] in dtype",
         "out": "written: [total_num_rows, hidden] in quant.dtype",
         "scale": f"read with quant.scale static, else written; {_SCALE}",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "num_valid": _VALID,
     })  # fmt: skip
 
     x: Tensor | None = None
@@ -86,8 +89,6 @@ class _Quantised(NamedFold[ArgsT]):
     def refuse(self) -> None:
         if self.quant.scale == "group" and self.hidden % self.quant.group:
             raise contradiction("quant.group", f"a divisor of hidden={self.hidden}", self.quant.group)
-        if self.num_valid and self.quant.scale in ("tensor", "block"):
-            raise contradiction("num_valid", "false with one scale of all rows, or of those of a block", True)
 
     @property
     def groups(self) -> int:
@@ -108,6 +109,29 @@ class _Quantised(NamedFold[ArgsT]):
             return {(name, dim): sizes[dim] for name in ("x", "out") for dim in (0, 1)}
         known = self.quant.scale_layout == "column_padded4"
         return {("scale", 1): padded(self.total_num_rows, self.quant)} if known else {}
+
+    def counted(self) -> tuple[Axes, int]:
+        return (0, 1) if self.quant.scale == "block" else (0,), self.total_num_rows
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Scales of blocks without a valid row may hold anything."""
+        found = super().wrong_values(name, args)
+        if found is not None and name == "scale" and self.quant.scale == "block":
+            found[0][self.valid_blocks(args) :] = False
+        return found
+
+    def valid_blocks(self, args: Any) -> int:
+        """Blocks along the rows that have a valid one."""
+        rows = self.total_num_rows if args.num_valid is None else valid_count(args.num_valid, self.total_num_rows)
+        return -(-rows // self.quant.block[0])
+
+    def valid_part(self, args: Any) -> tuple[Any, Any]:
+        """The problem of the valid rows alone and its call, where rows share the scale of a block; else those given."""
+        if self.quant.scale != "block" or args.num_valid is None:
+            return self, args
+        rows = valid_count(args.num_valid, self.total_num_rows)
+        problem = self.model_copy(update={"total_num_rows": rows, "num_valid": False})
+        return problem, replace(args, x=args.x[:rows], out=args.out[:rows], num_valid=None)
 
     def facts(self) -> dict[str, Any]:
         return {"scale": self.quant.scale}
@@ -140,8 +164,9 @@ class _Quantised(NamedFold[ArgsT]):
 class QuantizeDescriptor(_Quantised[QuantizeArgs]):
     """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
 
-    The division is exact: bits are the same on every device. Raises DescriptorError for a hidden that quant.group does not
-    divide.
+    The division is exact: bits are the same on every device. With num_valid a scale is that of the valid rows; with
+    quant.scale "tensor" there may be none of them, and it is that of zeros. Raises DescriptorError for a hidden that
+    quant.group does not divide.
     """
 
     op: Literal["quantize"] = Field(default="quantize", description="The operator.")
@@ -167,8 +192,18 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
             inputs, scale = (*inputs, Input(name="scale", dtype=quant.scale_dtype, over=())), value("scale", "f32")
         found = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, None if quant.scale == "none" else scale))
         return FoldProgram(
-            shape=self._shape, fold=every, inputs=inputs, stages=stages, outputs=(found, *outputs), num_valid=self.num_valid
+            shape=self._shape,
+            fold=every,
+            inputs=inputs,
+            stages=stages,
+            outputs=(found, *outputs),
+            num_valid=self.num_valid and quant.scale not in ("tensor", "block"),
         )
+
+    def launched(self) -> FoldProgram:
+        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |x| of each row."""
+        static = self.model_copy(update={"quant": self.quant.model_copy(update={"scale": "static"})})
+        return with_most(static.folded(), value("x", "f32"))
 
 
 class DequantizeDescriptor(_Quantised[DequantizeArgs]):
@@ -190,7 +225,7 @@ class DequantizeDescriptor(_Quantised[DequantizeArgs]):
             fold=(1, 3) if self.quant.scale == "block" else (1, 2),
             inputs=inputs,
             outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),
-            num_valid=self.num_valid,
+            num_valid=self.num_valid and self.quant.scale != "block",
         )
 
 
@@ -228,4 +263,11 @@ EXAMPLES = (
         total_num_rows=7, hidden=256, dtype="f16", quant=Quant(dtype="f8_e5m2", scale="static"), num_valid=True
     ),
     DequantizeDescriptor(total_num_rows=70, hidden=90, dtype="bf16", quant=Quant(scale="block", block=(32, 64))),
+    QuantizeDescriptor(total_num_rows=9, hidden=200, dtype="bf16", quant=Quant(scale="tensor"), num_valid=True),
+    QuantizeDescriptor(
+        total_num_rows=90, hidden=72, dtype="f32", quant=Quant(scale="block", block=(32, 64), dtype="i8"), num_valid=True
+    ),
+    DequantizeDescriptor(
+        total_num_rows=90, hidden=72, dtype="bf16", quant=Quant(scale="block", block=(32, 64)), num_valid=True
+    ),
 )

@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.model import F32_MAX, Count, Real, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite, num_valid_spec
+from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite, num_valid_spec, valid_count
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.paging import (
@@ -147,7 +147,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
     and v_scale where kv_scale says so, and rounded once, an fp8 cache saturating. k and v themselves stay as they are.
     page_table: "csr" and "block" as PagedKvAppendDescriptor has them: the table counts the new rows, which are the last ones of
     their requests; a row of no request is left alone. "slots": page * page_size + token for each row; with -1 it is not stored.
-    A row with a negative position is left alone. Raises DescriptorError.
+    A row with a negative position is left alone, and so is one past num_valid. Raises DescriptorError.
     """
 
     op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
@@ -155,6 +155,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "qkv-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "num_qo_heads", "max_kv_indices"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
+    later: ClassVar[frozenset[str]] = frozenset({"num_valid"})
     total_num_rows: Count = Field(description="Rows of q, k and v.")
     num_qo_heads: Size = Field(description="Heads of q.")
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
@@ -176,6 +177,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
     positions: Literal["i32", "i64"] = Field(default="i64", description="Element type of positions.")
     kv_scale: KvScale = Field(default="none", description='"tensor" or "head": K and V are divided by k_scale and v_scale.')
     in_place: bool = Field(default=False, description="Whether q is overwritten.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
 
     @model_validator(mode="after")
     def _fits(self) -> QkvPrepareDescriptor:
@@ -211,12 +213,14 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         wrong[(args.positions.view(self.groups, -1) < 0).any(0)] = False
         if args.append_indptr is not None:
             wrong[int(args.append_indptr[-1]) :] = False
+        if args.num_valid is not None:
+            wrong[valid_count(args.num_valid, self.total_num_rows) :] = False
         return wrong, "finite values"
 
     def operands(self) -> dict[str, TensorSpec]:
         cache, rows, size = self.paged_kv, Dim("total_num_rows", self.total_num_rows), ITEMSIZE[self.dtype]
-        dim = Dim("head_dim", cache.head_dim)
-        q = TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), dim), self.dtype, alignment=size)
+        dim, valid = Dim("head_dim", cache.head_dim), "num_valid" if self.num_valid else ""
+        q = TensorSpec((rows, Dim("num_qo_heads", self.num_qo_heads), dim), self.dtype, alignment=size, valid_rows=valid)
         kv = q._replace(shape=(rows, Dim("num_kv_heads", cache.num_kv_heads), dim))
         found = {"q": q, "k": kv, "v": kv}
         if self.norm != "none":
@@ -226,14 +230,15 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
             )
         found["q_out"] = q._replace(role="out", replaces="q" if self.in_place else "")
         pool = cache.pool_spec("inout")
-        found |= angle_operands(self, rows, "") | {"k_data": pool, "v_data": pool} | self._destinations(rows)
+        found |= angle_operands(self, rows, valid) | {"k_data": pool, "v_data": pool} | self._destinations(rows, valid)
         found |= scale_operands(self.kv_scale, cache.num_kv_heads)
+        found |= {"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {}
         return in_place(found) if self.in_place else found
 
-    def _destinations(self, rows: Dim) -> dict[str, TensorSpec]:
+    def _destinations(self, rows: Dim, valid: str) -> dict[str, TensorSpec]:
         if self.page_table == "slots":
             slots = self.paged_kv.num_total_pages * self.paged_kv.page_size
-            return {"slots": index_spec(rows, values=(-1, slots), dtype="i64")}
+            return {"slots": index_spec(rows, values=(-1, slots), valid_rows=valid, dtype="i64")}
         table = page_table_operands(self.page_table, self.batch_size)
         return {"append_indptr": index_spec(Dim("batch_size+1", self.batch_size + 1))} | table
 
@@ -271,5 +276,9 @@ EXAMPLES = (
         total_num_rows=30, num_qo_heads=4, rotary_dim=64, dtype="bf16", norm="rms_one_plus", weight_dtype="f32",
         page_table="block", batch_size=3,
         paged_kv=PagedKvCacheDescriptor(num_total_pages=16, page_size=8, num_kv_heads=2, head_dim=96, dtype="bf16"),
+    ),
+    QkvPrepareDescriptor(
+        total_num_rows=24, num_qo_heads=4, rotary_dim=64, dtype="bf16", in_place=True, num_valid=True,
+        paged_kv=PagedKvCacheDescriptor(num_total_pages=8, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16"),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from opfacade.programs.expression import Node, coord
 from opfacade.programs.types import storable
 from opfacade.recipes._draft import Draft, one, zero
 from opfacade.recipes._recipe import recipe
-from opfacade.recipes._tensors import Shaped, axis_of, dtype_of, refuse
+from opfacade.recipes._tensors import Shape, Shaped, axis_of, dtype_of, refuse
 
 
 def _triangle(input: Shaped, diagonal: int, upper: bool) -> MapDescriptor:
@@ -42,18 +42,35 @@ def eye(n: int, m: Any = None, dtype: Any = "f32") -> MapDescriptor:
 
 @recipe("diagonal_copy diagonal", "a copy")
 def diagonal_copy(input: Shaped, offset: int = 0, dim1: int = 0, dim2: int = 1) -> MapDescriptor:
-    a, b = axis_of("dim1", dim1, input.rank), axis_of("dim2", dim2, input.rank)
-    if a == b or input.rank < 2:
-        refuse("dim2", "another axis than dim1", dim2)
-    rows, columns = input.shape[a] - max(-offset, 0), input.shape[b] - max(offset, 0)
+    a, b = _plane(dim1, dim2, input.rank)
     kept = [axis for axis in range(input.rank) if axis not in (a, b)]
-    draft = Draft([*(input.shape[axis] for axis in kept), max(min(rows, columns), 0)])
+    draft = Draft(_diagonal_shape(input, offset, a, b))
     along, places = coord(len(kept)), [coord(0)] * input.rank
     for i, axis in enumerate(kept):
         places[axis] = coord(i)
     places[a] = along + draft.number("down", max(-offset, 0), "i64")
     places[b] = along + draft.number("right", max(offset, 0), "i64")
     return draft.map(draft.source("input", input).at(places), dtype=input.dtype)
+
+
+def _plane(dim1: int, dim2: int, rank: int) -> tuple[int, int]:
+    """The two axes of a diagonal."""
+    a, b = axis_of("dim1", dim1, rank), axis_of("dim2", dim2, rank)
+    if a == b or rank < 2:
+        refuse("dim2", "another axis than dim1", dim2)
+    return a, b
+
+
+def _diagonal_shape(input: Shaped, offset: int, a: int, b: int) -> Shape:
+    """The shape of a diagonal: the axes besides a and b, then the places along it."""
+    rows, columns = input.shape[a] - max(-offset, 0), input.shape[b] - max(offset, 0)
+    return (*(size for axis, size in enumerate(input.shape) if axis not in (a, b)), max(min(rows, columns), 0))
+
+
+def _fits(src: Shaped, shape: Shape) -> None:
+    """Refuses a src that is not as large as the part that it replaces."""
+    if src.shape != shape:
+        refuse("src", f"a tensor of shape {shape}, that of the part of input that it replaces", src.shape)
 
 
 @recipe("linalg.diagonal", "a copy")
@@ -99,10 +116,11 @@ def diagflat(input: Shaped, offset: int = 0) -> MapDescriptor:
 
 @recipe("diagonal_scatter")
 def diagonal_scatter(input: Shaped, src: Shaped, offset: int = 0, dim1: int = 0, dim2: int = 1) -> MapDescriptor:
-    a, b = axis_of("dim1", dim1, input.rank), axis_of("dim2", dim2, input.rank)
+    a, b = _plane(dim1, dim2, input.rank)
     draft = Draft(input.shape)
     along = coord(a) - draft.number("down", max(-offset, 0), "i64")
     across = coord(b) - draft.number("right", max(offset, 0), "i64")
+    _fits(src, _diagonal_shape(input, offset, a, b))
     places = [*(coord(axis) for axis in range(input.rank) if axis not in (a, b)), along]
     inside = w.and_(w.eq(along, across), along >= 0)
     found = w.select(inside, draft.source("src", src).at(places), draft.element("input", input))
@@ -115,6 +133,7 @@ def select_scatter(input: Shaped, src: Shaped, dim: int, index: int) -> MapDescr
     size = input.shape[axis]
     if not -size <= index < size:
         refuse("index", f"a place of the axis, {-size} .. {size - 1}", index)
+    _fits(src, (*input.shape[:axis], *input.shape[axis + 1 :]))
     draft = Draft(input.shape)
     inside = w.eq(coord(axis), draft.number("index", index % size, "i64"))
     new = draft.along("src", src, [i for i in range(input.rank) if i != axis])
@@ -124,7 +143,10 @@ def select_scatter(input: Shaped, src: Shaped, dim: int, index: int) -> MapDescr
 @recipe("slice_scatter")
 def slice_scatter(input: Shaped, src: Shaped, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
+    if step < 1:
+        refuse("step", "1 or more", step)
     first, last, by = slice(start, end, step).indices(input.shape[axis])
+    _fits(src, (*input.shape[:axis], len(range(first, last, by)), *input.shape[axis + 1 :]))
     draft = Draft(input.shape)
     behind = coord(axis) - draft.number("start", first, "i64")
     number = draft.number("step", by, "i64")

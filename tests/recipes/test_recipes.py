@@ -1,5 +1,7 @@
 """Recipes: their refusals, what is one kernel, names, and samples of them as kernels in the emulator."""
 
+import math
+
 import pytest
 import torch
 
@@ -199,8 +201,24 @@ def test_nextafter_and_frexp_are_those_of_the_library_at_all_edges():
         assert torch.equal(exponent[a.isfinite()], want[1][a.isfinite()])
 
 
-def ran(recipe, *tensors):
-    made = recipe(*tensors)
-    args = opinfo.bundle(made, opinfo.Call(tensors, {}).tensors(recipe))
+@pytest.mark.parametrize(
+    ("name", "src", "options"),
+    [
+        ("diagonal_scatter", (0,), {"offset": 10}),
+        ("diagonal_scatter", (0,), {"offset": -3}),
+        ("diagonal_scatter", (3,), {"dim1": 1, "dim2": 0}),
+        ("diagonal_scatter", (2,), {"offset": -1, "dim1": -2, "dim2": -1}),
+        ("slice_scatter", (0, 4), {"dim": 0, "start": 2, "end": 1}),
+        ("slice_scatter", (3, 2), {"dim": -1, "start": -3, "end": 100, "step": 2}),
+    ],
+)
+def test_a_part_of_the_shape_of_src_is_replaced_as_in_torch(name, src, options):
+    x, new = torch.arange(12.0).view(3, 4), -1.0 - torch.arange(float(math.prod(src))).view(src)
+    assert torch.equal(ran(getattr(recipes, name), x, new, **options)[0], getattr(torch, name)(x, new, **options))
+
+
+def ran(recipe, *tensors, **options):
+    made = recipe(*tensors, **options)
+    args = opinfo.bundle(made, opinfo.Call(tensors, options).tensors(recipe))
     Plan.select(made, Preference(backend="reference")).run(args)
     return made.written(args)

@@ -9,6 +9,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, Fact
 from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.backends.cuda.scaled_engine import scaled_kernel
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import ITEMSIZE
@@ -24,13 +25,15 @@ _EVIDENCE = (
 
 
 def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of folds, which has no blocks."""
+    """The kernel of folds, which has no blocks; one scale of all rows is of all that there are."""
     plain = fold_kernel(kind)
 
     def declines(descriptor: Any, target: Target) -> list[Reason]:
         if descriptor.quant.scale == "block":
             allowed = "none, static, tensor, token, group"
             return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "block", allowed)]
+        if descriptor.num_valid and descriptor.folds_rows():
+            return [*support.arch_reasons(target), Reason("OPF-S003", "num_valid", "True", "False with one scale of all rows")]
         return list(plain.declines(descriptor, target))
 
     return replace(plain, declines=declines)
@@ -52,11 +55,11 @@ def _lacks(descriptor: Any, target: Target) -> Iterator[Reason]:
 
 def _facts(descriptor: Any) -> Mapping[str, Fact]:
     rows, columns = descriptor.quant.block
-    return {"block_rows": rows, "block_columns": columns}
+    return {"block_rows": rows, "block_columns": columns} | ({"num_valid": True} if descriptor.num_valid else {})
 
 
 def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, spec.dtype) for name, spec in operands_of(descriptor).items()))
+    return tuple(sorted((name, spec.dtype) for name, spec in operands_of(descriptor).items() if name != "num_valid"))
 
 
 def _guarantee(descriptor: Any, target: Target) -> PrecisionGuarantee:
@@ -96,4 +99,7 @@ def _blocks_kernel(kind: type[Descriptor[Any]]) -> Candidate:
     ).candidate
 
 
-CANDIDATES = tuple(make(kind) for kind in (QuantizeDescriptor, DequantizeDescriptor) for make in (_rows_kernel, _blocks_kernel))
+CANDIDATES = (
+    *(make(kind) for kind in (QuantizeDescriptor, DequantizeDescriptor) for make in (_rows_kernel, _blocks_kernel)),
+    scaled_kernel(QuantizeDescriptor),
+)

@@ -116,13 +116,13 @@ def _prepare_facts(descriptor: QkvPrepareDescriptor) -> dict[str, bool | int | s
     facts |= {"pairs": "interleaved" if descriptor.interleaved else "half", "norm": descriptor.norm}
     facts |= {"rotary_offset": descriptor.rotary_offset} if descriptor.rotary_offset else {}
     facts |= {"kv_scale": descriptor.kv_scale} if descriptor.kv_scale != "none" else {}
-    facts |= {"in_place": True} if descriptor.in_place else {}
+    facts |= {name: True for name in ("in_place", "num_valid") if getattr(descriptor, name)}
     return facts | _section_fact(descriptor) | support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
 
 
 def _prepare_constants(descriptor: QkvPrepareDescriptor) -> dict[str, Any]:
     names = ("rotary_dim", "rotary_offset", "interleaved", "dtype", "table_dtype", "positions", "norm", "kv_scale", "in_place")
-    found = {name: getattr(descriptor, name) for name in names} | _section_constants(descriptor)
+    found = {name: getattr(descriptor, name) for name in (*names, "num_valid")} | _section_constants(descriptor)
     cache = descriptor.paged_kv
     found |= {
         "cache_dtype": cache.dtype,

@@ -1,4 +1,4 @@
-"""The reference of quantisation. Blocks at an edge are made whole before, and cut behind."""
+"""The reference of quantisation. Blocks at an edge, also at that of the valid rows, are made whole before, and cut behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from opfacade.plans.quantize import DequantizeDescriptor, QuantizeDescriptor
 
 
 def _run(descriptor: Any, args: Any) -> None:
+    descriptor, args = descriptor.valid_part(args)
     whole = descriptor.whole(args)
     _folds.run(descriptor, whole)
     if whole is not args:

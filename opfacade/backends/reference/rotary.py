@@ -107,6 +107,8 @@ def _destinations(descriptor: QkvPrepareDescriptor, args: Any) -> tuple[Tensor, 
             first, stop = indptr[request], indptr[request + 1]
             page[first:stop], token[first:stop] = token_index(cache, pages, length - (stop - first), length)
             owned[first:stop] = True
+    if args.num_valid is not None:
+        owned[valid_count(args.num_valid, count) :] = False
     rows = (owned & ~alone).nonzero()[:, 0]
     kept = (page[rows] >= 0).nonzero()[:, 0]
     return rows, kept, (page[rows][kept], token[rows][kept])

@@ -125,6 +125,9 @@ def destinations(problem: Any, args: Any) -> tuple[Tensor, Tensor, tuple[Tensor,
         page, token = oracle.token_places(problem, args, request)
         start = page.numel() - (stop - first)
         where[first:stop] = page[start:] * size + token[start:]
+    if args.num_valid is not None:
+        valid = int(args.num_valid[0])
+        where[valid if 0 <= valid <= count else 0 :] = -2
     known = (args.positions.reshape(problem.groups, -1) >= 0).all(0) & (where > -2)
     rows = (known & (args.cos_sin_cache.shape[0] > 0)).nonzero()[:, 0]
     kept = (where[rows] >= 0).nonzero()[:, 0]

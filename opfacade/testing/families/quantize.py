@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
+from opfacade.testing.bounds import Report
 from opfacade.testing.families._folds import FoldHarness
-from opfacade.testing.harness import Harness
+from opfacade.testing.harness import Harness, Ran, Sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class BlockBatches(DenseBatches):
@@ -28,6 +33,21 @@ class BlockBatches(DenseBatches):
 
 class QuantizeHarness(FoldHarness):
     unit = "total_num_rows"
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        """Blocks hold valid rows alone. The others are `unowned` and past the valid rows of `out`."""
+        problem, args = ran.descriptor.valid_part(ran.args)
+        return super().judge(replace(ran, descriptor=problem, args=args), sample)
+
+    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+        """Also scales of blocks without a valid row."""
+        import torch
+
+        if name != "scale" or descriptor.quant.scale != "block" or args.num_valid is None:
+            return super().unowned(descriptor, args, name)
+        free = torch.zeros(args.scale.shape, dtype=torch.bool, device=args.scale.device)
+        free[descriptor.valid_blocks(args) :] = True
+        return free
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         kind = BlockBatches if subject.descriptor.quant.scale == "block" else DenseBatches

@@ -6,6 +6,7 @@ QUANT = "tests/families/quantize/test_reference.py"
 KERNEL = "tests/families/quantize/test_quantize_kernel.py"
 BOUND = "tests/programs/test_bound.py"
 BLOCKS = "tests/families/quantize/test_blocks.py"
+VALID = "tests/families/quantize/test_valid_rows.py"
 C = "kernels/quantize/blocks.cuh"
 
 FAULTS = (
@@ -61,7 +62,7 @@ FAULTS = (
     cpu(
         "quantise: blocks of the last rows are whole ones",
         C,
-        "row + down < p.rows &&",
+        "row + down < rows &&",
         "",
         f"{BLOCKS} -k kernel or past",
     ),
@@ -72,6 +73,48 @@ FAULTS = (
         "join_warps<Most, kThreads / 32, 1>(join_lanes<Most, 32>(most), static_cast<int>(threadIdx.x) / 32, 0)",
         "join_lanes<Most, 32>(most)",
         f"{BLOCKS} -k kernel",
+    ),
+    cpu(
+        "quantise: rows of a block that are not valid enter its scale",
+        C,
+        "row + down < rows &&",
+        "row + down < p.rows &&",
+        f"{VALID} -k enter_no_scale",
+    ),
+    cpu(
+        "quantise: a block without a valid row has a scale",
+        C,
+        "quantise() {\n    if (C::kCounted && row >= rows) return;\n    fetch();\n    Most",
+        "quantise() {\n    fetch();\n    Most",
+        f"{VALID} -k valid_rows_and_leaves or touched",
+    ),
+    cpu(
+        "quantise: a count beyond the rows of a matrix leaves all valid",
+        C,
+        "return counted <= p.rows ? counted : 0;",
+        "return min(counted, p.rows);",
+        f"{VALID} -k wrong_count",
+    ),
+    cpu(
+        "quantise: one scale is that of all rows, also of those that are not valid",
+        "opfacade/backends/cuda/quantize.py",
+        "if descriptor.num_valid and descriptor.folds_rows():",
+        "if False:",
+        f"{VALID} -k enter_no_scale",
+    ),
+    cpu(
+        "quantise: valid rows of a block that is not full are forgotten",
+        "opfacade/plans/quantize.py",
+        "return -(-rows // self.quant.block[0])",
+        "return rows // self.quant.block[0]",
+        f"{VALID} -k reference",
+    ),
+    cpu(
+        "quantise: the harness lets a scale of a block without a valid row change",
+        "opfacade/testing/families/quantize.py",
+        "free[descriptor.valid_blocks(args) :] = True",
+        "free[descriptor.valid_blocks(args) + 1 :] = True",
+        f"{VALID} -k touched and reference",
     ),
     cpu(
         "quantise: vectors of a block are thought aligned",

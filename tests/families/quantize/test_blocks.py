@@ -156,8 +156,6 @@ def test_nothing_past_the_edges_is_written():
         (lambda: Quant(scale="group", block=(64, 64)), "block", "only scales of blocks"),
         (lambda: Quant(scale="block", block=(0, 64)), "block.0", "greater than or equal to 1"),
         (lambda: Quant(scale="block", scale_layout="column"), "scale_layout", "have a layout"),
-        (lambda: QuantizeDescriptor(total_num_rows=4, hidden=4, dtype="f32", quant=Quant(scale="block"), num_valid=True),
-         "num_valid", "of a block"),
     ],
 )  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(make, path, word):

@@ -204,7 +204,6 @@ def test_back_and_forth_is_within_half_a_step():
         (lambda: Quant(group=0), "group", "greater than or equal to 1"),
         (lambda: Quant(scale="row"), "scale", "'none'"),
         (lambda: Quant(least=-1.0), "least", "greater than or equal to 0"),
-        (lambda: made(scale="tensor", num_valid=True), "num_valid", "one scale"),
         (lambda: Quant(scale="none", scale_dtype="f8_e8m0"), "scale_dtype", "without a scale"),
         (lambda: Quant(scale_dtype="bf16"), "scale_dtype", "f8_e8m0"),
     ],

@@ -107,8 +107,15 @@ FAULTS = (
     cpu(
         "fewer lanes: states that do not commute are joined in the wrong order",
         f"{D}/join.cuh",
-        "mine[i] = R::kCommutes || lower ? R::join(own, other)",
-        "mine[i] = true || lower ? R::join(own, other)",
+        "mine[i] = join_in_order<R>(lower, own, other);",
+        "mine[i] = join_in_order<R>(true, own, other);",
+        f"{FEWER} -k bits",
+    ),
+    cpu(
+        "fold: states that do not commute are joined as each lane sees them",
+        f"{D}/join.cuh",
+        "return R::join(chosen(first, mine, other), chosen(first, other, mine));",
+        "return R::join(mine, other);",
         f"{FEWER} -k bits",
     ),
     cpu(
@@ -199,15 +206,15 @@ FAULTS = (
     cpu(
         "fold: the later of two equal places wins",
         f"{D}/reducers.cuh",
-        "return b.index < a.index;",
-        "return b.index > a.index;",
+        "? b.index < a.index : before",
+        "? b.index > a.index : before",
         f"{KERNEL} -k wins_a_place",
     ),
     cpu(
         "fold: a NaN does not win a place",
         f"{D}/reducers.cuh",
-        "if (a_nan != b_nan) return b_nan;",
-        "",
+        "a_nan != b_nan ? b_nan : first;",
+        "first;",
         f"{KERNEL} -k wins_a_place",
     ),
     cpu(

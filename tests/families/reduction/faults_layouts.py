@@ -16,6 +16,13 @@ FAULTS = (
         f"{IN_COLUMNS} -k each_length",
     ),
     cpu(
+        "columns: moments are also of the rows past the last one",
+        f"{D}/columns.cuh",
+        "if (i >= count) continue;\n#pragma unroll\n      for (int j = 0; j < kVec; ++j) R::add",
+        "for (int j = 0; j < kVec; ++j) R::add",
+        f"{IN_COLUMNS} -k each_length and welford",
+    ),
+    cpu(
         "columns: the columns past the last one are written",
         f"{D}/columns.cuh",
         "columns = static_cast<int>(left < 0 ? 0 : left < kVec ? left : kVec);",
@@ -144,8 +151,8 @@ FAULTS = (
     cpu(
         "split: the first column of a tile is that of the matrix",
         f"{D}/split_columns.cuh",
-        "return block / tiles * columns + block",
-        "return block",
+        "return block / tiles * p.extent[p.kept - 1] + int64_t{block % tiles}",
+        "return int64_t{block % tiles}",
         f"{IN_PARTS} -k columns_moments",
     ),
     cpu(

@@ -135,4 +135,16 @@ FAULTS = (
         (("|| goes == Goes::kNone", ""),),
         tests=f"{_PREPARED} -k no_request",
     ),
+    Mutant(
+        "qkv_prepare: rows that are not valid are prepared",
+        _PREPARE,
+        (("|| row_ >= valid || valid > p_.rows", "|| valid > p_.rows"),),
+        tests=f"{_PREPARED} -k not_valid_are_left",
+    ),
+    Mutant(
+        "qkv_prepare: a count beyond the rows leaves all valid",
+        _PREPARE,
+        (("|| row_ >= valid || valid > p_.rows", "|| row_ >= valid"),),
+        tests=f"{_PREPARED} -k not_valid_are_left",
+    ),
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, load_descriptor
-from opfacade.errors import DescriptorError, IndexDataError
+from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 from opfacade.plans.rotary import (
     EXAMPLES,
@@ -38,6 +38,8 @@ FORMS = {
     "wide": {"head_dim": 256, "rotary_dim": 256},
     "sections": {"sections": (8, 12, 12), "positions": "i32"},
     "f32": {"dtype": "f32", "kv": "f32"},
+    "counted": {"num_valid": True},
+    "counted_in_place": {"num_valid": True, "in_place": True, "page_table": "csr", "batch_size": 3, "positions": "i32"},
 }
 
 
@@ -207,6 +209,44 @@ def test_rows_of_no_request_are_left_alone(on):
     args.positions.fill_(2)
     (OnCpu(descriptor) if on == "reference" else emulator.subject(descriptor)).run(args)
     assert args.q_out.isnan().flatten(1).any(1).tolist() == [False] * 5 + [True] * 4
+
+
+@pytest.mark.parametrize("on", ["reference", "kernel"])
+@pytest.mark.parametrize("count", [5, 0, 9, -1, 10])
+@pytest.mark.parametrize("form", ["counted", "counted_in_place"])
+def test_rows_that_are_not_valid_are_left_alone(form, count, on):
+    """Neither their q nor the tokens that they would be are written; a wrong count leaves no row valid."""
+    if on == "kernel" and emulator.compiler() is None:
+        pytest.skip("no g++ to build kernels for the host with")
+    descriptor = problem(9, **FORMS[form])
+    whole = inputs.make_args(descriptor, seed=12, lengths=DrawnLengths(q=(3, 2, 4), kv=(7, 2, 4), valid=9))
+    whole.positions.fill_(2), whole.k_data.fill_(torch.nan), whole.v_data.fill_(torch.nan)
+    if whole.slots is not None:
+        whole.slots.copy_(torch.arange(9) * 5)
+    cut, before = copied(whole), copied(whole)
+    cut.num_valid.fill_(count)
+    subject = OnCpu(descriptor) if on == "reference" else emulator.subject(descriptor)
+    subject.run(whole), subject.run(cut)
+    valid = count if 0 <= count <= 9 else 0
+    (q, *pools), (all_q, *full), (old_q, *empty) = (results(descriptor, args) for args in (cut, whole, before))
+    assert same_bits(q[:valid], all_q[:valid])
+    assert same_bits(q[valid:], old_q[valid:])
+    for pool, made, old in zip(pools, full, empty, strict=True):
+        stored = (pool.isnan() != old.isnan()).any(-1).any(1)
+        assert int(stored.sum()) == valid
+        assert same_bits(pool.movedim(1, 2)[stored], made.movedim(1, 2)[stored])
+
+
+def test_odd_values_may_lie_in_rows_that_are_not_valid(monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    descriptor = problem(6, num_valid=True)
+    args = inputs.make_args(descriptor, seed=13, lengths=DrawnLengths(valid=4))
+    args.positions[:4] = 0
+    assert bool(args.k[4:].isnan().all())
+    Plan.select(descriptor, target=CPU).run(args)
+    args.num_valid.fill_(5)
+    with pytest.raises(ArgumentError, match="q"):
+        Plan.select(descriptor, target=CPU).run(args)
 
 
 def test_validation_reads_slots_and_positions(monkeypatch):
