@@ -204,9 +204,11 @@ struct Row {
   // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
   // candidate. Biases of a list are left out.
   __device__ __forceinline__ float bound_of(Loaded<4>& of) const {
-    if constexpr (C::kBias) bias(of);
+    constexpr bool kMaskLast = C::kBitmask && !C::kPenalties;  // a penalty may make a number of -inf
+    if constexpr (kMaskLast && C::kBias) bias(of);
+    if constexpr (!kMaskLast) mask(of);
     if constexpr (C::kPenalties) penalize_roughly(of);
-    const float most = C::kBitmask ? largest_allowed(of) : fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
+    const float most = kMaskLast ? largest_allowed(of) : fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
     if constexpr (!C::kSoftCap) return most;
     return most > minus_infinity() ? cap_roughly(most) : most;
   }
@@ -352,6 +354,7 @@ __device__ __forceinline__ void flag_biases(
   __syncthreads();
   for (int i = thread(); i < by.num_biases; i += kSampleThreads) {
     if (i >= kSampleThreads) own.token = static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + i]);
+    if (own.token >= static_cast<uint32_t>(p.vocab)) continue;  // padding
     const uint32_t group = own.token / 4;
     atomicOr(&words[group / 32 % (kBiasFlags / 4)], 1u << group % 32);
     if (i < BiasIndex::kMost)

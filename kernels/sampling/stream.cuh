@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-constexpr uint32_t kCloseRoom = 2048;  // at least the groups of a chunk
+constexpr uint32_t kCloseRoom = 5 * kSampleThreads;  // at least the groups of a chunk, and of as many biases as are listed at once
 
 struct StreamShared {
   ReduceShared reduce;
@@ -47,17 +47,16 @@ class Stream {
   // The largest key of the tokens in this thread, and which token has it. By all threads.
   __device__ __forceinline__ uint64_t best() {
     uint32_t since = base_, due = base_;  // where the list begins, and where it is looked at
+    bool crowded = false;                 // many groups may win: a list for each chunk
     list_first();
 #pragma unroll 1
     for (;;) {
       const bool more = C::kBiasList && base_ >= end_ && list_biased();
       if (base_ >= due) {
-        if (look_at_listed()) {
-          since = base_;
-          due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
-        } else {
-          base_ = since, due = since + kChunk, biases_ = 0;  // again, a chunk at first: it fits
-        }
+        if (look_at_listed()) since = base_;
+        else base_ = since, crowded = true, biases_ = 0;  // again
+        if (crowded) due = base_ + kChunk;
+        else due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
         due = min(due, end_);
         if (kEarly) fetch_anew();
       }
@@ -71,7 +70,7 @@ class Stream {
   static constexpr int kAhead = kLoadedBytes<C> + 4 * int{C::kBiasList} <= 20 ? 4 : 2;
   static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
   static constexpr uint32_t kChunk = kAhead * kStep;
-  static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
+  static_assert((kAhead + int{C::kBiasList}) * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
 
   __device__ __forceinline__ uint32_t first() const { return blockIdx.x % row_.p.ctas * row_.p.slice; }
   __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
@@ -170,11 +169,16 @@ class Stream {
     const AdjustParams& by = row_.p.adjust;
     const int at = biases_ + static_cast<int>(threadIdx.x);
     if (at < by.num_biases) {
-      const uint32_t token = (biases_ == 0 ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
-      list(token / 4 * 4, token >= first() && token < end_);
+      const uint32_t token = biased_token(at), group = token / 4;
+      const bool again = at > 0 && biased_token(at - 1) / 4 == group;  // a list may end in copies of an entry
+      list(4 * group, token >= first() && token < end_ && !again);
     }
     biases_ += kSampleThreads;
     return biases_ < by.num_biases;
+  }
+
+  __device__ __forceinline__ uint32_t biased_token(int at) const {
+    return (at < kBiasedCopied ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
   }
 
   // Returns false if there were more groups than the list has places for.

@@ -239,6 +239,16 @@ FAULTS = (
     ),
     _stream("the group of a bias is not listed", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
     _stream(
+        "entries after the first are taken for copies", "stream.cuh", "biased_token(at - 1) / 4 == group", "true", "biases"
+    ),
+    _stream(
+        "a masked token is lost that a penalty makes a candidate",
+        "row.cuh",
+        "kMaskLast = C::kBitmask && !C::kPenalties;",
+        "kMaskLast = C::kBitmask;",
+        "negative_repetition",
+    ),
+    _stream(
         "biases after the first ones are passed over",
         "stream.cuh",
         "biases_ += kSampleThreads;",
@@ -248,8 +258,8 @@ FAULTS = (
     _stream(
         "biases for which a list has no room are lost",
         "stream.cuh",
-        "due = since + kChunk, biases_ = 0;",
-        "due = since + kChunk;",
+        "crowded = true, biases_ = 0;",
+        "crowded = true;",
         "biased",
     ),
     _stream(

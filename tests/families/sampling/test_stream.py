@@ -84,7 +84,7 @@ def test_infinite_penalties_leave_candidates():
 def test_a_list_without_room_is_made_again(slope, temperature):
     """Where each group may win: equal numbers, and rising ones. A chunk fits in a list, which is first looked at after two."""
     x = slope * torch.arange(VOCAB, dtype=torch.float32)[None]
-    last = 11841  # of a thread and a round that come late to the list
+    last = 16337  # of a thread and a round that come late to the list
     x[0, last + 1 :] = -1.0
     with split_as(1, 0):
         token = run(x, temperature=[temperature]).token[0]
@@ -99,3 +99,29 @@ def test_a_biased_token_that_a_list_has_no_room_for_wins():
     x[0, 9000:9004] = -1.0
     with split_as(1, 0):
         assert run(x, bias_tokens=bias_tokens, bias_values=bias_values).token[0] == 9000
+
+
+@pytest.mark.parametrize("count", [1, 511, 512, 1300])
+@pytest.mark.parametrize("vocab", [6144, 8192, 8188, 16384])
+def test_a_list_that_is_full_of_groups_has_places_for_biases(count, vocab):
+    """Equal numbers, of which each group may win, and biases that make none win."""
+    tokens = (4 * torch.arange(count, dtype=torch.int32) % vocab)[None]
+    with split_as(1, 0):
+        given = {"bias_tokens": tokens, "bias_values": torch.full((1, count), -1.0)}
+        assert run(torch.zeros(1, vocab), temperature=[0.0], **given).token[0] == 1
+
+
+def test_copies_of_an_entry_and_padding_are_added_once_each():
+    tokens = torch.tensor([[7, 7, 7, -1, -1, 9000, 9000, -1]], dtype=torch.int32)
+    values = torch.tensor([[9.0, 9.0, 9.0, 99.0, 99.0, 14.0, 14.0, 99.0]])
+    given = {"bias_tokens": tokens, "bias_values": values}
+    assert run(torch.zeros(1, VOCAB), temperature=[0.0], **given).token[0] == 9000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_negative_repetition_of_a_masked_token_makes_it_a_candidate(dtype):
+    """-inf times a negative number: strange, and the same in each path."""
+    mask, counts = torch.full((1, 94), -1, dtype=torch.int32), torch.zeros(1, 3000, dtype=torch.int32)
+    mask[0, 50], counts[0, 1605] = 0, 1
+    given = {"bitmask": mask, "output_counts": counts, "repetition": -2.0}
+    assert run(torch.zeros(1, 3000, dtype=dtype), temperature=0.0, **given).token[0] == 1605
