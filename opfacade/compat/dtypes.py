@@ -57,6 +57,12 @@ def require_floats(op: str, argument: str, x: torch.Tensor) -> None:
         raise wrong(op, argument, "a float dtype", x.dtype)
 
 
+def require_reals(op: str, argument: str, x: torch.Tensor) -> None:
+    """The same for elements that are no real numbers: truths and complex ones. FlashInfer casts integers too."""
+    if x.dtype == torch.bool or x.is_complex():
+        raise wrong(op, argument, "a float or integer dtype", x.dtype)
+
+
 def fp8_name(op: str, argument: str, x: torch.Tensor) -> Literal["f8_e4m3", "f8_e5m2"]:
     """The same for a result of 8 bits."""
     if x.dtype not in FP8:

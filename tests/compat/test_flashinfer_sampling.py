@@ -223,9 +223,9 @@ REFUSED = {
         "top_k_sampling_from_probs", {"top_k": torch.ones(6).bool()}, ArgumentError, r"an integer dtype, got torch\.bool",
     ),
     "complex numbers": (
-        "top_p_sampling_from_probs", {"top_p": torch.ones(6) * 1j}, ArgumentError, "top_p expected a float dtype, got",
+        "top_p_sampling_from_probs", {"top_p": torch.ones(6) * 1j}, ArgumentError, "top_p expected a float or integer dtype, got",
     ),
-    "truths": ("min_p_sampling_from_probs", {"min_p": torch.ones(6).bool()}, ArgumentError, "min_p expected a float dtype"),
+    "truths": ("min_p_sampling_from_probs", {"min_p": torch.ones(6).bool()}, ArgumentError, "min_p expected a float or integer dtype"),
     "a scalar tensor": ("top_k_sampling_from_probs", {"top_k": torch.tensor(3)}, ShapeError, "top_k expected a number"),
     "a fraction of tokens": ("top_k_sampling_from_probs", {"top_k": 1.5}, ArgumentError, "top_k expected an integer"),
     "no number of tokens": ("top_k_sampling_from_probs", {"top_k": None}, ArgumentError, "top_k expected an integer"),
@@ -284,7 +284,7 @@ def test_numbers_of_numpy_and_of_any_size_are_taken():
         torch.full((6,), 127).byte(),
     ):
         torch.testing.assert_close(flashinfer.top_k_renorm_probs(x, top_k), x)
-    for top_p in (np.float32(1), 1, 10**400):
+    for top_p in (np.float32(1), 1, 10**400, torch.ones(6, dtype=torch.int64), torch.ones(6).byte()):
         torch.testing.assert_close(flashinfer.top_p_renorm_probs(x, top_p), x)
     assert torch.equal(flashinfer.top_k(x, np.int64(2))[1], x.topk(2).indices)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.constants import filled, filled_f32
-from opfacade.compat.dtypes import float_name, name_of, require_floats, require_integers
+from opfacade.compat.dtypes import float_name, name_of, require_integers, require_reals
 from opfacade.compat.flashinfer.noise import Noise, noise_of
 from opfacade.compat.refusals import require_integer, require_real, require_tensor, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
@@ -57,7 +57,7 @@ def column(op: str, name: str, value: Number, x: torch.Tensor) -> torch.Tensor:
         require_integers(op, name, value)
         value = value if value.dtype == torch.int32 else value.long().clamp(0, vocab).to(torch.int32)
         return value.contiguous()
-    require_floats(op, name, value)
+    require_reals(op, name, value)
     return value.to(torch.float32).contiguous()
 
 
