@@ -35,7 +35,7 @@ COPIED = ("bench", "csrc", "docs", "kernels", "opfacade", "tests", "pyproject.to
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
 SAMPLE = 20  # faults of --quick
-LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}
+LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}  # those of "gpu" also run "emulated"
 # An error by name, and what g++ and nvcc print.
 REFUSED_BY_A_COMPILER = re.compile(r"CompileError|\.(?:cuh?|h|cc)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal )?error:")
 
@@ -201,7 +201,7 @@ def origin(device: str, commit: str | None) -> dict[str, object]:
     from opfacade.tools import kernel_digests
 
     facts = machine(device) | {"commit": records.commit(commit)}
-    return {"machine": facts, "kernels": kernel_digests.stamp(), "listed": len(LISTS[device])}
+    return {"machine": facts, "kernels": kernel_digests.stamp(), "listed": len(LISTS.get(device, GPU))}
 
 
 def machine(device: str) -> dict[str, object]:
@@ -318,8 +318,8 @@ def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> No
     """
     known = loaded(out).get(device, of)
     rows = {row["fault"]: row for row in recorded(device, out)} | {row["fault"]: row}
-    rows = [rows[m.name] for m in LISTS[device] if m.name in rows]
-    kept = {name: known[name] for name in ("machine", "kernels") if name in known} | {"listed": len(LISTS[device])}
+    rows = [rows[m.name] for m in LISTS.get(device, GPU) if m.name in rows]
+    kept = {name: known[name] for name in ("machine", "kernels") if name in known} | {"listed": len(LISTS.get(device, GPU))}
     record(device, kept | summary(rows, round(sum(row["seconds"] for row in rows))), out)
 
 

@@ -100,6 +100,10 @@ def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_ch
     assert "older" in reliability.outdated("mutation cpu", found | {"kernels": {"digest": "other"}})
 
 
+def test_faults_that_run_emulated_are_those_of_a_gpu():
+    assert run.origin("emulated", "0123abc")["listed"] == len(run.LISTS["gpu"])
+
+
 def test_faults_of_kernels_take_the_gpus_in_turn_and_others_see_none(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     seen = {
