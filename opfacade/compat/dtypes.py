@@ -51,14 +51,8 @@ def require_integers(op: str, argument: str, x: torch.Tensor) -> None:
         raise wrong(op, argument, "an integer dtype", x.dtype)
 
 
-def require_floats(op: str, argument: str, x: torch.Tensor) -> None:
-    """The same for elements that are no real numbers with fractions."""
-    if not x.is_floating_point():
-        raise wrong(op, argument, "a float dtype", x.dtype)
-
-
 def require_reals(op: str, argument: str, x: torch.Tensor) -> None:
-    """The same for elements that are no real numbers: truths and complex ones. FlashInfer casts integers too."""
+    """The same for elements that are no real numbers, which are truths and complex ones. FlashInfer casts integers too."""
     if x.dtype == torch.bool or x.is_complex():
         raise wrong(op, argument, "a float or integer dtype", x.dtype)
 

@@ -99,7 +99,7 @@ def number(op: str, argument: str, value: object) -> float:
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
     """given: each argument's value and its neutral value; the first argument with another value is refused by its name."""
     for argument, (value, neutral) in given.items():
-        if value is not None and (type(value) not in (bool, int, float, str) or value != neutral):
+        if value is not None and (not isinstance(value, (Real, str)) or value != neutral):
             expected = "None" if neutral is None else f"None or {neutral!r}"
             raise unmapped(op, argument, expected, _shown(value), hint)
 

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,7 +49,16 @@ def test_transformers_asks_which_arguments_there_are_and_passes_those():
     q, k, v = dense()
     sinks = torch.randn(HEADS)
     o = flash_attn_func(
-        q, k, v, dropout_p=0.0, softmax_scale=0.3, causal=True, window_size=(3, 3), deterministic=True, softcap=2.0, s_aux=sinks
+        q,
+        k,
+        v,
+        dropout_p=np.float64(0.0),
+        softmax_scale=0.3,
+        causal=True,
+        window_size=(3, 3),
+        deterministic=True,
+        softcap=2.0,
+        s_aux=sinks,
     )
     want = Scoring(scale=0.3, causal=True, left=3, cap=2.0, sinks=sinks)
     close(o[1], attention(q[1], k[1], v[1], want)[0])

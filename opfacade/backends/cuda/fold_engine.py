@@ -22,7 +22,7 @@ from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS
 from opfacade.programs.ulps import APPROXIMATE
 
-_MAX_ROW = 2**31 - 1
+_MAX_ROW = 2**31 - 2**15  # kernels count past the end of a row by less than the elements of a CTA at once
 _HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, Fact
 from opfacade.backends.cuda.fold_engine import fold_kernel
-from opfacade.backends.cuda.scaled_engine import scaled_kernel
+from opfacade.backends.cuda.scaled_engine import scaled_kernel, unknown_bytes
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import ITEMSIZE
@@ -33,7 +33,8 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
             allowed = "none, static, tensor, token, group"
             return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "block", allowed)]
         if descriptor.num_valid and descriptor.folds_rows():
-            return [*support.arch_reasons(target), Reason("OPF-S003", "num_valid", "True", "False with one scale of all rows")]
+            reason = Reason("OPF-S003", "num_valid", "True", "False with one scale of all rows")
+            return [*support.arch_reasons(target), reason, *unknown_bytes(descriptor, target)]
         return list(plain.declines(descriptor, target))
 
     return replace(plain, declines=declines)

@@ -59,7 +59,9 @@ class RaggedRows(RowLayout):
     def constants(self, program: Any, target: Target) -> dict[str, Any]:
         fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
-        found |= {"grouped": _is_light(program) and fold_config.elements_in_registers(program) >= _GROUPED}
+        found |= {
+            "grouped": bool(program.stages) and _is_light(program) and fold_config.elements_in_registers(program) >= _GROUPED
+        }
         return found | {"near": True, "inner": len(program.fold), "segmented": False, "ragged": program.ragged}
 
     def level(self, program: Any, axes: Any) -> str:

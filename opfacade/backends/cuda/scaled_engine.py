@@ -61,6 +61,12 @@ def other_scales(descriptor: Any) -> Iterator[Reason]:
         yield Reason("OPF-S003", "quant.scale", str(descriptor.quant and descriptor.quant.scale), "tensor")
 
 
+def unknown_bytes(descriptor: Any, target: Target) -> Iterator[Reason]:
+    """Why the target has no conversion to fp8: then the device is a reason of each candidate, and an error says so."""
+    if descriptor.quant is not None and descriptor.quant.dtype != "i8":
+        yield from support.fp8_reasons(target, descriptor.quant.dtype)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledKernel(engine.FoldKernel):
     """With a workspace for the largest results of rows. The descriptor has `launched`."""
@@ -71,7 +77,7 @@ class ScaledKernel(engine.FoldKernel):
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
         reasons = list(other_scales(descriptor))
         if reasons:
-            return [*support.arch_reasons(target), *reasons]
+            return [*support.arch_reasons(target), *reasons, *unknown_bytes(descriptor, target)]
         return super(ScaledKernel, self).declines(descriptor, target)
 
     def workspace(self, descriptor: Any, target: Target) -> int:
@@ -107,7 +113,8 @@ def without_one_scale(plain: Candidate) -> Candidate:
     def declines(descriptor: Any, target: Target) -> list[Reason]:
         quant = descriptor.quant
         if quant is not None and quant.scale == "tensor":
-            return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "tensor", "none, static, token, group")]
+            reason = Reason("OPF-S003", "quant.scale", "tensor", "none, static, token, group")
+            return [*support.arch_reasons(target), reason, *unknown_bytes(descriptor, target)]
         return list(plain.declines(descriptor, target))
 
     return replace(plain, declines=declines)

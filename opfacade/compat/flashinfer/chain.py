@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.dtypes import require_floats, require_integers
+from opfacade.compat.dtypes import require_integers, require_reals
 from opfacade.compat.flashinfer.noise import Noise, Value, noise_of
 from opfacade.compat.refusals import require_tensor, shared, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
@@ -93,7 +93,7 @@ def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.
         raise wrong_shape(OP, "target_probs", f"[{batch}, {n + 1}, {vocab}]", list(target_probs.shape))
     require_integers(OP, "draft_token_ids", drafts)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
-        require_floats(OP, name, probs)
+        require_reals(OP, name, probs)
         if probs.device != drafts.device:
             raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", probs.device)
     if not 1 <= n <= _MOST:

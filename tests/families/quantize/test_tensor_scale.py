@@ -10,7 +10,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import operands_of
-from opfacade.errors import ArgumentError, UnsupportedError
+from opfacade.errors import ArgumentError, UnsupportedDeviceError, UnsupportedError
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import Quant, QuantizeArgs, QuantizeDescriptor
@@ -288,6 +288,10 @@ def test_older_devices_have_i8_and_no_f8():
     )
     with pytest.raises(UnsupportedError, match="sm_89 and later"):
         Plan.select(norm("bf16"), Preference(backend="cuda"), Target.parse("sm_80"))
+    for scale in ("none", "static", "token", "group", "tensor"):
+        d = QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="bf16", quant=Quant(scale=scale, group=63), num_valid=True)
+        with pytest.raises(UnsupportedDeviceError, match="sm_89 and later"):
+            Plan.select(d, Preference(backend="cuda"), Target.parse("sm_80"))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,24 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 
 @emulator.needed
+def test_a_fold_without_stages_is_of_the_lengths_of_rows():
+    length = apply("f32", extent(1))
+    problem = FoldDescriptor(
+        shape=(3, 10),
+        fold=(1,),
+        ragged="i32",
+        stages=(),
+        inputs=(Input(name="w", dtype="f32", over=(0,)),),
+        outputs=(FoldOutput(name="y", dtype="f32", over=(0,), value=value("w", "f32") * length),),
+    )
+    args = drawn(problem, 3)
+    args.indptr.copy_(torch.tensor([0, 2, 2, 9]))
+    args.in_0.fill_(1.0)
+    held(emulator.subject(problem), args)
+    assert args.out_0.tolist() == [2.0, 0.0, 7.0]
+
+
+@emulator.needed
 def test_bits_do_not_depend_on_the_path(problem):
     subject, args = emulator.subject(problem), drawn(problem, 4)
     calls = [replace(moved(problem, args, layout), indptr=args.indptr) for layout in LAYOUTS]

@@ -174,6 +174,13 @@ def test_as_many_parts_as_fill_the_gpu():
     assert 0.75 * 264 < shape.parts <= 264
 
 
+def test_a_row_whose_places_nearly_leave_32_bits_is_refused():
+    """Kernels count past its end."""
+    assert Plan.select(softmax((1, 2**31 - 2**15)), Preference(backend="cuda"), SM_90A).sku.impl == "rows"
+    with pytest.raises(UnsupportedError, match="elements of a row"):
+        Plan.select(softmax((1, 2**31 - 2**15 + 1)), Preference(backend="cuda"), SM_90A)
+
+
 def test_what_is_not_split_says_why():
     def impl(problem):
         return Plan.select(problem, Preference(backend="cuda"), SM_90A).sku.impl
