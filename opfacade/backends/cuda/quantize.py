@@ -48,8 +48,7 @@ def _pieces(descriptor: Any) -> int:
 
 def _lacks(descriptor: Any, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S003", "quant.scale", descriptor.quant.scale, ("block",))
-    if descriptor.quant.dtype != "i8":
-        yield from support.fp8_reasons(target, descriptor.quant.dtype)
+    yield from unknown_bytes(descriptor, target)
     most = _VECTOR * _THREADS * _MOST_PIECES
     yield from support.limit_reason("OPF-S004", "quant.block", _VECTOR * _THREADS * _pieces(descriptor), most)
 
