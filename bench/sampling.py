@@ -36,6 +36,7 @@ ADJUSTMENTS: dict[str, dict[str, Any]] = {
     "penalties": {"penalties": True}, "bitmask": {"bitmask": True}, "soft cap": {"soft_cap": 30.0},
     "dense bias": {"bias": "dense"}, "300 biases": {"bias": "sparse", "num_biases": 300},
 }  # fmt: skip
+LOWERING = {"repetition": 1.2, "frequency": 0.5, "presence": 0.5}  # as most requests of a server have them
 CHECKED = 12  # rows that are held to fp64
 
 
@@ -44,6 +45,7 @@ class Problem:
     name: str
     descriptor: SampleDescriptor
     sigma: float
+    lowers: bool = False  # penalties of LOWERING; else those of some rows raise logits
 
     def args(self) -> SampleArgs:
         args = inputs.make_args(self.descriptor, seed=1, device="cuda")
@@ -51,6 +53,8 @@ class Problem:
         for name, value in (("temperature", 1.0), ("top_k", TOP_K), ("top_p", TOP_P)):
             if getattr(args, name) is not None:
                 getattr(args, name).fill_(value)
+        for name, value in LOWERING.items() if self.lowers else ():
+            getattr(args, name).fill_(value)
         return args
 
 
@@ -61,6 +65,8 @@ def problems(vocabs: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[Problem
             yield Problem(f"{count} x {vocab} {dtype} {kind}, filters {filters}", descriptor, sigma)
     for name, fields in ADJUSTMENTS.items():
         yield Problem(f"64 x 128256 f32 peaked, with {name}", SampleDescriptor(total_num_rows=64, vocab=128256, **fields), 4.0)
+    lowering = SampleDescriptor(total_num_rows=64, vocab=128256, penalties=True)
+    yield Problem("64 x 128256 f32 peaked, with penalties that lower", lowering, 4.0, lowers=True)
 
 
 def first_rows(descriptor: SampleDescriptor, args: SampleArgs) -> tuple[SampleDescriptor, SampleArgs]:
