@@ -11,6 +11,7 @@ from opfacade.compat.flash_attn import (
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
 )
 from opfacade.errors import (
     ArgumentError,
@@ -131,6 +132,16 @@ def test_without_keys_nothing_is_seen():
 def test_nothing_is_legal(batch, rows):
     q, k, v = dense(batch=batch, rows=rows)
     assert flash_attn_func(q, k, v).shape == q.shape
+
+
+def test_no_request_has_rows_and_slopes_of_its_own():
+    q, k, slopes = torch.randn(0, 3, 4, 16), torch.randn(0, 5, 2, 16), torch.randn(0, 4)
+    for given in (None, slopes):
+        o, lse, _ = flash_attn_func(q, k, k, alibi_slopes=given, return_attn_probs=True)
+        assert (o.shape, lse.shape) == ((0, 3, 4, 16), (0, 4, 3))
+        cache = torch.randn(2, 5, 2, 16)
+        o, lse = flash_attn_with_kvcache(q, cache, cache, alibi_slopes=given, return_softmax_lse=True)
+        assert (o.shape, lse.shape) == ((0, 3, 4, 16), (0, 4, 3))
 
 
 def test_it_returns_the_output_alone():

@@ -109,7 +109,7 @@ def flash_attn_with_kvcache(
     for call in (*calls, *attentions):
         call.plan.run(call.args)
     out = _joined([call.args.o for call in attentions]).view(batch, rows, heads, v_cache.shape[-1])
-    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch)) if with_lse else out
+    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch, rows)) if with_lse else out
 
 
 def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor) -> Pools:

@@ -89,8 +89,10 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
     require_dense(op, "alibi_slopes", slopes, "nheads")
     if tuple(slopes.shape) not in ((heads,), (batch, heads)):
         raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
+    if slopes.dim() == 2 and batch == 0:
+        return slopes.new_zeros(heads)  # those of no request
     same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)
-    return slopes[0] if same and batch else slopes
+    return slopes[0] if same else slopes
 
 
 def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | None:
@@ -108,8 +110,7 @@ def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
     return "off" if num_splits == 1 else max(1, -(-capacity // num_splits))
 
 
-def lse_of_rows(lse: torch.Tensor | None, batch: int) -> torch.Tensor:
+def lse_of_rows(lse: torch.Tensor | None, batch: int, rows: int) -> torch.Tensor:
     """[batch, heads, rows] from lse [batch * rows, heads]."""
     assert lse is not None
-    rows, heads = lse.shape
-    return lse.view(batch, rows // batch if batch else 0, heads).transpose(1, 2).contiguous()
+    return lse.view(batch, rows, lse.shape[1]).transpose(1, 2).contiguous()
