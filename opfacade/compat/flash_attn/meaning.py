@@ -73,13 +73,14 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> None:
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
-    """(left, right), where None and negative numbers are no bound."""
+    """(left, right), where None, negative numbers and more keys than a request can have are no bound. A row's position plus
+    its right side is an i32, so a right side is none from 2^30 on."""
     if window is None:
         return -1, -1
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise wrong(op, "window_size", "a pair (left, right)", repr(window))
     left, right = (-1 if side is None else max(-1, require_integer(op, "window_size", side)) for side in window)
-    return left, right
+    return left if left < 2**31 - 1 else -1, right if right < 2**30 else -1
 
 
 def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> torch.Tensor | None:
