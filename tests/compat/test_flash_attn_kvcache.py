@@ -184,6 +184,7 @@ REFUSED = [
     ({"rotary_seqlens": i32(0, 2)}, UnsupportedError, "rotary_seqlens"),
     ({"k_descale": torch.ones(BATCH, KV_HEADS)}, UnsupportedError, "k_descale"),
     ({"block_table": i32(0, 1, 2)[:, None], "cache_batch_idx": i32(0, 1, 2)}, UnsupportedError, "cache_batch_idx"),
+    ({"block_table": i32(0, 1, 2)[:, None], "page_table": i32(2, 1, 0)[:, None]}, ArgumentError, "page_table"),
     ({"v": None}, ArgumentError, "v"),
     ({"k": None}, ArgumentError, "k"),
     ({"cache_seqlens": None}, ArgumentError, "cache_seqlens"),

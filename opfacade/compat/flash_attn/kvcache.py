@@ -133,8 +133,11 @@ def _table(
         dims = "batch_size" if name == "cache_batch_idx" else "batch_size, max_blocks"
         if place is not None and require_tensor(_OP, name, place, dims)[0] != batch:
             raise wrong_shape(_OP, name, f"[{dims.replace('batch_size', f'batch_size={batch}')}]", list(place.shape))
-    block_table, rows = places["page_table"], places["cache_batch_idx"]
-    block_table = places["block_table"] if block_table is None else block_table
+    block_table, rows = places["block_table"], places["cache_batch_idx"]
+    if block_table is None:
+        block_table = places["page_table"]
+    elif places["page_table"] is not None:
+        raise wrong(_OP, "page_table", "None beside block_table, of which it is another name", "both")
     device = k_cache.device
     if block_table is not None and rows is not None:
         raise unmapped(_OP, "cache_batch_idx", "None beside block_table", f"a tensor {list(rows.shape)}")
