@@ -193,6 +193,8 @@ REFUSED = [
     ({"k": None, "v": None, "rotary_cos": torch.ones(9, 8), "rotary_sin": torch.ones(9, 8)}, ArgumentError, "rotary_cos"),
     ({"v": torch.randn(BATCH, 3, KV_HEADS, DIM)}, ShapeError, "v"),
     ({"cache_leftpad": i32(0)}, ShapeError, "cache_leftpad"),
+    ({"cache_leftpad": torch.tensor([0.5, 1.5, 0.0])}, DTypeError, "cache_leftpad"),
+    ({"cache_leftpad": torch.tensor([2**32 + 1, 0, 0])}, DTypeError, "cache_leftpad"),
     ({"cache_seqlens": i32(0, 1)}, ShapeError, "block_table"),
     ({"cache_seqlens": torch.tensor(LENS)}, DTypeError, "kv_lens"),
     ({"q": torch.randn(BATCH, 2, HEADS, DIM, requires_grad=True)}, GradNotSupportedError, "q"),
