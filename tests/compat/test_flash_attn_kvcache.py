@@ -201,6 +201,9 @@ REFUSED = [
     ({"q": torch.randn(BATCH, 2, HEADS, 8)}, ShapeError, "q"),
     ({"q": torch.randn(BATCH, 2, 5, DIM)}, OpfacadeError, "num_qo_heads"),
     ({"alibi_slopes": torch.rand(2, HEADS)}, ShapeError, "alibi_slopes"),
+    ({"alibi_slopes": torch.rand(HEADS).cfloat()}, DTypeError, "alibi_slopes"),
+    ({"s_aux": torch.rand(HEADS).cfloat()}, DTypeError, "s_aux"),
+    ({"k_descale": torch.rand(1).cfloat()}, DTypeError, "k_descale"),
     ({"num_splits": -1}, ArgumentError, "num_splits"),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, wrong, wrong_dtype, wrong_shape
 from opfacade.compat.scores import Scores
 
 # Hints that affect speed only; opfacade ignores them.
@@ -67,9 +67,11 @@ def truth(op: str, argument: str, value: object) -> bool:
 
 
 def require_dense(op: str, argument: str, value: object, dims: str) -> None:
-    """A dense tensor of any rank; the error shows the usual dimensions."""
+    """A dense tensor of real numbers and any rank; the error shows the usual dimensions."""
     if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided:
         require_tensor(op, argument, value, dims)
+    elif value.is_complex():
+        raise wrong_dtype(op, argument, "a dtype of real numbers", value.dtype)
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
@@ -97,8 +99,10 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
 
 
 def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | None:
-    if sinks is not None and require_tensor(op, "s_aux", sinks, "nheads") != (heads,):
-        raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
+    if sinks is not None:
+        if require_tensor(op, "s_aux", sinks, "nheads") != (heads,):
+            raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
+        require_dense(op, "s_aux", sinks, "nheads")
     return sinks
 
 
