@@ -170,6 +170,21 @@ def test_slopes_of_each_request(rows):
         close(lse[b], natural.T)
 
 
+@pytest.mark.parametrize("heads", [1, KV_HEADS])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_are_quantised_into_an_fp8_cache_are_divided_by_their_factors(heads, turned):
+    """Values that fp8 has, once divided; angles of 0 turn nothing."""
+    factor = torch.tensor([0.25, 2.0])[:heads]
+    k, v = torch.randint(-8, 9, (2, 2, 4, KV_HEADS, DIM)).float().mul(factor[:, None]).bfloat16().unbind(0)
+    k_cache, v_cache = torch.zeros(2, 2, 6, KV_HEADS, DIM).to(torch.float8_e4m3fn).unbind(0)
+    q, descale = torch.randn(2, 3, HEADS, DIM).bfloat16(), factor.expand(2, heads)
+    angles = {"rotary_cos": torch.ones(9, 8), "rotary_sin": torch.zeros(9, 8)} if turned else {}
+    out = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=0, k_descale=descale, v_descale=descale, **angles)
+    for b in range(2):
+        close(out[b], attention(q[b], k[b], v[b])[0])
+        assert torch.equal(k_cache[b, :4].float() * factor[:, None], k[b].float())
+
+
 def complete():
     k, v = torch.randn(2, BATCH, 2, KV_HEADS, DIM).unbind(0)
     given = dict(zip(("k_cache", "v_cache"), caches(), strict=True))
