@@ -133,6 +133,7 @@ class Functional:
         values = self.defaults | dict(zip(self.names, given, strict=False))
         inputs = {name: values[name] for name in self.form.inputs}
         _refuse_gradients(self.form, inputs)
+        self._refuse_shapes(values)
         try:
             made = self._make(values, inputs) | {n: t.clone() for n, t in self._copied(inputs)}
         except Unmade as unmade:
@@ -145,12 +146,13 @@ class Functional:
         return op
 
     def _refuse_shapes(self, values: Mapping[str, Any]) -> None:
-        """Raise for a shape that no tensor has."""
+        """Raise for a shape that no tensor has. A symbol of a traced call is left: a question about it would be a guard."""
         for name in self.shapes.values():
-            shape = values[name]
-            if shape is not None and (any(n < 0 for n in shape) or math.prod(shape) > _MOST_ELEMENTS):
+            shape = list(values[name] or ())
+            known = [n for n in shape if isinstance(n, int)]
+            if any(n < 0 for n in known) or (len(known) == len(shape) and math.prod(known) > _MOST_ELEMENTS):
                 expected = f"sizes of 0 or more, of at most {_MOST_ELEMENTS} elements"
-                raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(list(shape)), kind="ShapeError")])
+                raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(shape), kind="ShapeError")])
 
     def _refusal(self, plan: int, inputs: Mapping[str, Any], unmade: Unmade) -> Exception:
         """The errors of the plan, as far as they are about inputs."""
