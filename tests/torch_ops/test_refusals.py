@@ -14,6 +14,7 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDes
 from opfacade.plans.kv_cache import even_page_table
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor
+from opfacade.plans.rotary import RotaryDescriptor
 
 CPU = Target.cpu()
 NORM = NormDescriptor(kind="rms", total_num_rows=3, hidden=8, dtype="f32", weight="none")
@@ -47,6 +48,16 @@ def test_an_input_that_an_output_follows_is_named():
     plan = Plan.select(QuantizeDescriptor(total_num_rows=3, hidden=128, dtype="f32"), target=CPU)
     with pytest.raises(ArgumentTypeError, match=r"quantize.run: x expected a torch.Tensor, got None"):
         torch.ops.opfacade.quantize_functional(plan.handle, None, torch.zeros(3, 1))
+
+
+def test_an_output_of_an_input_that_the_plan_has_not_is_left_out_by_a_flag():
+    fields = {"total_num_rows": 3, "num_qo_heads": 2, "num_kv_heads": 0, "head_dim": 8, "rotary_dim": 8}
+    plan = Plan.select(RotaryDescriptor(**fields, dtype="f32", in_place=False), target=CPU)
+    given = (plan.handle, torch.randn(3, 2, 8), torch.arange(3), torch.randn(4, 8))
+    for mode in (nullcontext(), FakeTensorMode(allow_non_fake_inputs=True)):
+        with mode, pytest.raises(ArgumentTypeError, match=r"k expected a torch.Tensor, got None. Pass return_k_out=False"):
+            torch.ops.opfacade.rotary_functional(*given)
+    assert torch.ops.opfacade.rotary_functional(*given, return_k_out=False)[0].shape == (3, 2, 8)
 
 
 @pytest.mark.parametrize("shape", [[-1], [2, -3], [2**62, 2**62]])
