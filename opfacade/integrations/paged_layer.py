@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from opfacade.core.dtypes import FloatDType
+from opfacade.core.model import INT32_MAX
 from opfacade.integrations.tensors import dtype_of
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
@@ -69,8 +70,10 @@ class Requests:
     causal: bool = True
 
     def bounds(self, page_size: int) -> dict[str, int]:
+        """Sizes of a plan. Long requests together may exceed the 2^31 - 1 tokens that a page table can hold: none has more."""
         batch = self.kv_lens.shape[0]
-        return {"batch_size": batch, "max_kv_indices": batch * -(-self.max_kv_len // page_size)}
+        most = min(batch * -(-self.max_kv_len // page_size), INT32_MAX // page_size)
+        return {"batch_size": batch, "max_kv_indices": most}
 
     @property
     def table(self) -> dict[str, Tensor]:

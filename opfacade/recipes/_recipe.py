@@ -47,7 +47,8 @@ class Recipe(Generic[MadeT]):
     def __call__(self, *args: Any, **options: Any) -> MadeT:
         """A fold where elements are joined, else a map. Raises DescriptorError for arguments without a meaning, TypeError for
         those that the function does not have."""
-        bound = inspect.signature(self.make).bind(*args, **options)
+        plain = {name: _number(given) for name, given in options.items()}
+        bound = inspect.signature(self.make).bind(*map(_number, args), **plain)
         try:
             _check(bound)
             named = tuple((name, _frozen(value)) for name, value in bound.kwargs.items())
@@ -106,6 +107,14 @@ def _plain(given: Any) -> Any:
 @lru_cache(maxsize=REMEMBERED)
 def _made(recipe: Recipe[Any], args: Any, options: Any) -> Any:
     return recipe.make(*map(_thawed, args), **{name: _thawed(value) for name, value in options})
+
+
+def _number(given: Any) -> Any:
+    """A scalar of numpy, which has a shape and a dtype too, is the number of Python that torch takes it for."""
+    if isinstance(given, (list, tuple)) and not isinstance(given, Shaped):
+        return [_number(one) for one in given]
+    of_numpy = any(kind.__module__ == "numpy" and kind.__name__ == "generic" for kind in type(given).__mro__)
+    return given.item() if of_numpy else given
 
 
 def _frozen(given: Any) -> Any:

@@ -6,12 +6,13 @@ So an op of a new family needs no line here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.model import Model
 from opfacade.core.operands import TensorSpec
 from opfacade.errors import DescriptorError
 from opfacade.select.registry import examples
@@ -105,9 +106,9 @@ def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
 
 
 def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
-    """The example, and its neighbours by one change of a flag or a choice."""
+    """The example, and its neighbours by one change of a flag or a choice, also one within a field."""
     yield example
-    for name, values in _choices(type(example)):
+    for name, values in _changes(example):
         for value in values:
             try:
                 yield type(example).model_validate({**_plain(example), name: value})
@@ -115,7 +116,14 @@ def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
                 continue  # the change contradicts another field
 
 
-def _choices(kind: type[Descriptor[Any]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _changes(example: Model) -> Iterator[tuple[str, Iterable[Any]]]:
+    yield from _choices(type(example))
+    for name, part in _plain(example).items():
+        if isinstance(part, Model):
+            yield name, ({**_plain(part), inner: value} for inner, values in _choices(type(part)) for value in values)
+
+
+def _choices(kind: type[Model]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Fields with few values, except dtypes: the functional form takes the dtype of an output as an argument."""
     for name, field in kind.model_fields.items():
         if field.annotation is bool:
@@ -124,5 +132,5 @@ def _choices(kind: type[Descriptor[Any]]) -> Iterator[tuple[str, tuple[Any, ...]
             yield name, get_args(field.annotation)
 
 
-def _plain(example: Descriptor[Any]) -> dict[str, Any]:
+def _plain(example: Model) -> dict[str, Any]:
     return {name: getattr(example, name) for name in type(example).model_fields}

@@ -18,7 +18,7 @@ from opfacade.core.overlap import extent
 from opfacade.core.plan_handles import plan_of
 from opfacade.errors import ArgumentError, Issue, from_issues
 from opfacade.torch_ops.forms import Form
-from opfacade.torch_ops.outputs import Unmade, output_of
+from opfacade.torch_ops.outputs import Output, Unmade, output_of
 
 NAMESPACE = "opfacade"
 _library: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]  # it must outlive its ops
@@ -133,6 +133,7 @@ class Functional:
         values = self.defaults | dict(zip(self.names, given, strict=False))
         inputs = {name: values[name] for name in self.form.inputs}
         _refuse_gradients(self.form, inputs)
+        self._refuse_shapes(values)
         try:
             made = self._make(values, inputs) | {n: t.clone() for n, t in self._copied(inputs)}
         except Unmade as unmade:
@@ -145,12 +146,13 @@ class Functional:
         return op
 
     def _refuse_shapes(self, values: Mapping[str, Any]) -> None:
-        """Raise for a shape that no tensor has."""
+        """Raise for a shape that no tensor has. A symbol of a traced call is left: a question about it would be a guard."""
         for name in self.shapes.values():
-            shape = values[name]
-            if shape is not None and (any(n < 0 for n in shape) or math.prod(shape) > _MOST_ELEMENTS):
+            shape = list(values[name] or ())
+            known = [n for n in shape if isinstance(n, int)]
+            if any(n < 0 for n in known) or (len(known) == len(shape) and math.prod(known) > _MOST_ELEMENTS):
                 expected = f"sizes of 0 or more, of at most {_MOST_ELEMENTS} elements"
-                raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(list(shape)), kind="ShapeError")])
+                raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(shape), kind="ShapeError")])
 
     def _refusal(self, plan: int, inputs: Mapping[str, Any], unmade: Unmade) -> Exception:
         """The errors of the plan, as far as they are about inputs."""
@@ -163,11 +165,11 @@ class Functional:
         made = [issue.argument for issue in error.issues if issue.code == "OPF-A001" and issue.argument in self.flags]
         if not made:
             return error
-        told = [self._with_flag(issue) if issue.argument in made else issue for issue in error.issues]
+        told = [self._with_flag(issue, issue.argument) if issue.argument in made else issue for issue in error.issues]
         return from_issues(error.op, error.stage, told)  # type: ignore[return-value]  # the kind is that of the first issue
 
-    def _with_flag(self, issue: Issue) -> Issue:
-        own = f"ass {self.flags[issue.argument]}=False to the op."
+    def _with_flag(self, issue: Issue, name: str) -> Issue:
+        own = f"ass {self.flags[name]}=False to the op."
         return dataclasses.replace(issue, hint=f"{issue.hint.removesuffix('.')}, or p{own}" if issue.hint else f"P{own}")
 
     def _copied(self, inputs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
@@ -179,7 +181,15 @@ class Functional:
         wanted = [
             o for o in self.outputs if values.get(self.flags.get(o.name, ""), True) and not self._left_out(o.name, values)
         ]
-        return {o.name: o.make(inputs, values.get(f"{o.name}_shape"), values.get(f"{o.name}_dtype")) for o in wanted}
+        return {o.name: self._made(o, values, inputs) for o in wanted}
+
+    def _made(self, output: Output, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> torch.Tensor:
+        """A new output. Where no input says its shape and the plan may not have it, the error tells how to leave it out."""
+        name = output.name
+        try:
+            return output.make(inputs, values.get(f"{name}_shape"), values.get(f"{name}_dtype"))
+        except Unmade as unmade:
+            raise Unmade(self._with_flag(unmade.issue, name) if name in self.flags else unmade.issue) from None
 
     def _left_out(self, name: str, values: Mapping[str, Any]) -> bool:
         return name in self.optional and values[self.shapes[name]] is None

@@ -11,6 +11,7 @@ from opfacade.compat.flash_attn import (
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
 )
 from opfacade.errors import (
     ArgumentError,
@@ -61,6 +62,9 @@ FORMS = {
     "both": ({"window_size": (3, 2)}, {"left": 3, "right": 2}),
     "causal with a right window": ({"causal": True, "window_size": (3, 2)}, {"causal": True, "left": 3}),
     "no window": ({"window_size": (None, None)}, {}),
+    "windows of all keys": ({"window_size": (2**31 - 1, 2**31 - 1)}, {}),
+    "windows beyond an i32": ({"window_size": (2**40, 2**40)}, {}),
+    "a left window and no right end": ({"window_size": (2, 2**31 - 3)}, {"left": 2}),
     "cap": ({"softcap": 1.5, "causal": True}, {"cap": 1.5, "causal": True}),
     "cap and both": ({"softcap": 1.5, "window_size": (3, 2)}, {"cap": 1.5, "left": 3, "right": 2}),
     "hints": ({"deterministic": True, "pack_gqa": True, "sm_margin": 4, "num_splits": 3}, {}),
@@ -131,6 +135,16 @@ def test_without_keys_nothing_is_seen():
 def test_nothing_is_legal(batch, rows):
     q, k, v = dense(batch=batch, rows=rows)
     assert flash_attn_func(q, k, v).shape == q.shape
+
+
+def test_no_request_has_rows_and_slopes_of_its_own():
+    q, k, slopes = torch.randn(0, 3, 4, 16), torch.randn(0, 5, 2, 16), torch.randn(0, 4)
+    for given in (None, slopes):
+        o, lse, _ = flash_attn_func(q, k, k, alibi_slopes=given, return_attn_probs=True)
+        assert (o.shape, lse.shape) == ((0, 3, 4, 16), (0, 4, 3))
+        cache = torch.randn(2, 5, 2, 16)
+        o, lse = flash_attn_with_kvcache(q, cache, cache, alibi_slopes=given, return_softmax_lse=True)
+        assert (o.shape, lse.shape) == ((0, 3, 4, 16), (0, 4, 3))
 
 
 def test_it_returns_the_output_alone():

@@ -170,6 +170,21 @@ def test_slopes_of_each_request(rows):
         close(lse[b], natural.T)
 
 
+@pytest.mark.parametrize("heads", [1, KV_HEADS])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_are_quantised_into_an_fp8_cache_are_divided_by_their_factors(heads, turned):
+    """Values that fp8 has, once divided; angles of 0 turn nothing."""
+    factor = torch.tensor([0.25, 2.0])[:heads]
+    k, v = torch.randint(-8, 9, (2, 2, 4, KV_HEADS, DIM)).float().mul(factor[:, None]).bfloat16().unbind(0)
+    k_cache, v_cache = torch.zeros(2, 2, 6, KV_HEADS, DIM).to(torch.float8_e4m3fn).unbind(0)
+    q, descale = torch.randn(2, 3, HEADS, DIM).bfloat16(), factor.expand(2, heads)
+    angles = {"rotary_cos": torch.ones(9, 8), "rotary_sin": torch.zeros(9, 8)} if turned else {}
+    out = flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=0, k_descale=descale, v_descale=descale, **angles)
+    for b in range(2):
+        close(out[b], attention(q[b], k[b], v[b])[0])
+        assert torch.equal(k_cache[b, :4].float() * factor[:, None], k[b].float())
+
+
 def complete():
     k, v = torch.randn(2, BATCH, 2, KV_HEADS, DIM).unbind(0)
     given = dict(zip(("k_cache", "v_cache"), caches(), strict=True))
@@ -184,6 +199,7 @@ REFUSED = [
     ({"rotary_seqlens": i32(0, 2)}, UnsupportedError, "rotary_seqlens"),
     ({"k_descale": torch.ones(BATCH, KV_HEADS)}, UnsupportedError, "k_descale"),
     ({"block_table": i32(0, 1, 2)[:, None], "cache_batch_idx": i32(0, 1, 2)}, UnsupportedError, "cache_batch_idx"),
+    ({"block_table": i32(0, 1, 2)[:, None], "page_table": i32(2, 1, 0)[:, None]}, ArgumentError, "page_table"),
     ({"v": None}, ArgumentError, "v"),
     ({"k": None}, ArgumentError, "k"),
     ({"cache_seqlens": None}, ArgumentError, "cache_seqlens"),
@@ -192,12 +208,17 @@ REFUSED = [
     ({"k": None, "v": None, "rotary_cos": torch.ones(9, 8), "rotary_sin": torch.ones(9, 8)}, ArgumentError, "rotary_cos"),
     ({"v": torch.randn(BATCH, 3, KV_HEADS, DIM)}, ShapeError, "v"),
     ({"cache_leftpad": i32(0)}, ShapeError, "cache_leftpad"),
+    ({"cache_leftpad": torch.tensor([0.5, 1.5, 0.0])}, DTypeError, "cache_leftpad"),
+    ({"cache_leftpad": torch.tensor([2**32 + 1, 0, 0])}, DTypeError, "cache_leftpad"),
     ({"cache_seqlens": i32(0, 1)}, ShapeError, "block_table"),
     ({"cache_seqlens": torch.tensor(LENS)}, DTypeError, "kv_lens"),
     ({"q": torch.randn(BATCH, 2, HEADS, DIM, requires_grad=True)}, GradNotSupportedError, "q"),
     ({"q": torch.randn(BATCH, 2, HEADS, 8)}, ShapeError, "q"),
     ({"q": torch.randn(BATCH, 2, 5, DIM)}, OpfacadeError, "num_qo_heads"),
     ({"alibi_slopes": torch.rand(2, HEADS)}, ShapeError, "alibi_slopes"),
+    ({"alibi_slopes": torch.rand(HEADS).cfloat()}, DTypeError, "alibi_slopes"),
+    ({"s_aux": torch.rand(HEADS).cfloat()}, DTypeError, "s_aux"),
+    ({"k_descale": torch.rand(1).cfloat()}, DTypeError, "k_descale"),
     ({"num_splits": -1}, ArgumentError, "num_splits"),
 ]
 

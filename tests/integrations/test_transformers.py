@@ -86,3 +86,16 @@ def test_a_model_compiled_as_one_graph_gives_the_logits_of_the_eager_one(family,
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_autocast_gives_the_dtypes_that_it_gives_to_sdpa(family, compiled):
+    torch._dynamo.reset()
+    inputs, found = padded(prompts(5, 9)), {}
+    for name in ("opfacade", "sdpa"):
+        model = model_of(family, name)
+        call = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found[name] = call(**inputs).logits.float()[inputs["attention_mask"].bool()]
+    assert (found["opfacade"] - found["sdpa"]).abs().max() <= 0.02 * found["sdpa"].abs().max()

@@ -127,6 +127,19 @@ def test_a_rotation_of_another_form_is_left(family):
     assert (logits(model, inputs) - before).abs().max() <= TOLERANCE * before.abs().max()
 
 
+def test_a_rotation_by_wider_angles_gives_what_transformers_gives():
+    """Under autocast q and k are bf16, and cosines f32: so are the keys that are cached."""
+    from opfacade.integrations.transformers import use_ops
+
+    model, found = model_of("llama", "sdpa"), []
+    for _ in range(2):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found.append(model(**padded(prompts(9)), use_cache=True).past_key_values.layers[0].keys)
+        use_ops(model, only=("rotary",))
+    assert found[0].dtype == found[1].dtype
+    assert torch.equal(*found)
+
+
 def test_only_some_kinds_are_replaced_and_a_second_call_leaves_them():
     from opfacade.integrations.transformers import use_ops
 

@@ -106,6 +106,14 @@ def test_a_decode_of_one_token_each_runs_decode_and_a_mixed_step_prefill(vllm, f
         assert op in ran
 
 
+def test_requests_that_could_exceed_2_to_31_tokens_together_are_served(vllm):
+    step = Step([3, 1], [8, 5])
+    common = step.common(requests=256)  # 256 * 10 Mi tokens, as a model of such a context has them
+    impl, output = vllm.impl(HEADS, DIM, 0.25, KV_HEADS), torch.empty_like(step.q)
+    impl.forward(SimpleNamespace(), step.q, step.k_new, step.v_new, step.kv, built(vllm, common, 10 << 20), output)
+    torch.testing.assert_close(output, run(vllm, step, step.common()))
+
+
 def test_bidirectional_steps_see_all_keys(vllm):
     step = Step((3, 5), (9, 5))
     want = expected(step.q, step.q_lens, step.k_of, step.v_of, causal=False)

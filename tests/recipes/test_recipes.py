@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,6 +84,14 @@ def test_an_argument_without_a_meaning_is_refused_by_name(make, argument, words)
     assert caught.value.code == "OPF-D050"
     assert caught.value.issues[0].argument == argument
     assert words in str(caught.value)
+
+
+def test_a_scalar_of_numpy_is_a_number():
+    x = shaped(3, 4, dtype="f32")
+    assert recipes.softmax(x, np.int64(1)) is recipes.softmax(x, 1)
+    assert recipes.sum(x, (np.int64(0), np.int32(1))) == recipes.sum(x, (0, 1))
+    assert recipes.mul(x, np.float32(0.5)) == recipes.mul(x, 0.5)
+    assert recipes.mul(x, np.float32(-0.0)) != recipes.mul(x, np.float32(0.0))
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])

@@ -12,6 +12,7 @@ from opfacade.core.operands import nbytes
 from opfacade.errors import ArgumentError, GradNotSupportedError, OpfacadeError, PlanStateError
 from opfacade.plan import forget_selections
 from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.quantize import DequantizeDescriptor, Quant, QuantizeDescriptor
 from opfacade.select.registry import descriptor_types, examples
 from opfacade.testing import inputs
 from opfacade.testing.bits import bits
@@ -220,3 +221,15 @@ def test_a_family_that_comes_later_has_its_ops():
         assert torch.equal(args.peak, peak)
         torch.library.opcheck(torch.ops.opfacade.scale.default, (plan.handle, x, args.gain, peak))
         torch.library.opcheck(torch.ops.opfacade.scale_functional.default, (plan.handle, x, args.gain))
+
+
+@pytest.mark.parametrize("op", ["quantize", "dequantize"])
+def test_an_operand_that_a_choice_within_a_field_leaves_out_is_optional(op):
+    kind = {"quantize": QuantizeDescriptor, "dequantize": DequantizeDescriptor}[op]
+    plan = Plan.select(kind(total_num_rows=3, hidden=40, dtype="bf16", quant=Quant(scale="none")), target=Target.cpu())
+    given, made = (torch.bfloat16, torch.float8_e4m3fn) if op == "quantize" else (torch.float8_e4m3fn, torch.bfloat16)
+    x, out = torch.randn(3, 40).to(given), torch.empty(3, 40, dtype=made)
+    getattr(torch.ops.opfacade, op)(plan.handle, x, out)
+    assert torch.equal(out.float(), x.to(made).float())
+    functional = getattr(torch.ops.opfacade, f"{op}_functional")(plan.handle, x, out_dtype=made)
+    assert torch.equal((functional[0] if op == "quantize" else functional).float(), out.float())

@@ -1,5 +1,7 @@
 """Functional forms refuse inputs that no output follows from by the errors of a plan, and read none that has no memory."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -12,6 +14,7 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDes
 from opfacade.plans.kv_cache import even_page_table
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor
+from opfacade.plans.rotary import RotaryDescriptor
 
 CPU = Target.cpu()
 NORM = NormDescriptor(kind="rms", total_num_rows=3, hidden=8, dtype="f32", weight="none")
@@ -47,11 +50,22 @@ def test_an_input_that_an_output_follows_is_named():
         torch.ops.opfacade.quantize_functional(plan.handle, None, torch.zeros(3, 1))
 
 
+def test_an_output_of_an_input_that_the_plan_has_not_is_left_out_by_a_flag():
+    fields = {"total_num_rows": 3, "num_qo_heads": 2, "num_kv_heads": 0, "head_dim": 8, "rotary_dim": 8}
+    plan = Plan.select(RotaryDescriptor(**fields, dtype="f32", in_place=False), target=CPU)
+    given = (plan.handle, torch.randn(3, 2, 8), torch.arange(3), torch.randn(4, 8))
+    for mode in (nullcontext(), FakeTensorMode(allow_non_fake_inputs=True)):
+        with mode, pytest.raises(ArgumentTypeError, match=r"k expected a torch.Tensor, got None. Pass return_k_out=False"):
+            torch.ops.opfacade.rotary_functional(*given)
+    assert torch.ops.opfacade.rotary_functional(*given, return_k_out=False)[0].shape == (3, 2, 8)
+
+
 @pytest.mark.parametrize("shape", [[-1], [2, -3], [2**62, 2**62]])
 def test_a_shape_that_no_tensor_has_is_refused_by_its_name(shape):
     plan = Plan.select(GatedActivationDescriptor(total_num_rows=3, width=8, dtype="f32"), target=CPU)
-    with pytest.raises(ShapeError, match=r"gated_activation.run: out_shape expected sizes of 0 or more"):
-        torch.ops.opfacade.gated_activation_functional(plan.handle, shape, torch.zeros(3, 16), return_scale=False)
+    for mode in (nullcontext(), FakeTensorMode()):
+        with mode, pytest.raises(ShapeError, match=r"gated_activation.run: out_shape expected sizes of 0 or more"):
+            torch.ops.opfacade.gated_activation_functional(plan.handle, shape, torch.zeros(3, 16), return_scale=False)
 
 
 def test_no_copy_is_made_of_a_tensor_whose_storage_has_shrunk():

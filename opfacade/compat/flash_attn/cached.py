@@ -9,15 +9,18 @@ import torch
 from opfacade.compat.attending import Ask, Call, Pools, Table, over_pages
 from opfacade.compat.constants import even_indptr
 from opfacade.compat.flash_attn.meaning import Meaning
-from opfacade.compat.refusals import require_tensor, wrong_shape
+from opfacade.compat.refusals import require_tensor, wrong_dtype, wrong_shape
 
 
 def attention_calls(
     meaning: Meaning, ask: Ask, q: torch.Tensor, pools: Pools, table: Table, leftpad: torch.Tensor | None
 ) -> list[Call]:
     """q [batch, rows, heads, dim]. leftpad [batch]: the first visible position of each request."""
-    if leftpad is not None and require_tensor(ask.op, "cache_leftpad", leftpad, "batch_size") != (table.batch,):
-        raise wrong_shape(ask.op, "cache_leftpad", f"[batch_size={table.batch}]", list(leftpad.shape))
+    if leftpad is not None:
+        if require_tensor(ask.op, "cache_leftpad", leftpad, "batch_size") != (table.batch,):
+            raise wrong_shape(ask.op, "cache_leftpad", f"[batch_size={table.batch}]", list(leftpad.shape))
+        if leftpad.dtype != torch.int32:
+            raise wrong_dtype(ask.op, "cache_leftpad", torch.int32, leftpad.dtype)
     if not meaning.is_of_each_request:
         return [_call(meaning, ask, q, pools, table, leftpad)]
     parts = []
@@ -37,7 +40,7 @@ def _call(meaning: Meaning, ask: Ask, q: torch.Tensor, pools: Pools, table: Tabl
         scores = scores.of_last_row()
     if leftpad is not None:
         scores = scores._replace(left_padding=True)
-        operands["row_params"] = leftpad.int().repeat_interleave(rows)[None]
+        operands["row_params"] = leftpad.repeat_interleave(rows)[None]
     own = replace(ask, scores=scores, operands=operands)
     q_indptr = None if rows == 1 else even_indptr(batch, rows, q.device)
     return over_pages(own, q.reshape(batch * rows, heads, dim), pools, table, q_indptr)

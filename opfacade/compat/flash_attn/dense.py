@@ -82,7 +82,7 @@ def attend(
         call = over_rows(ask, flat, q_indptr, rows_of_keys)
     call.plan.run(call.args)
     o, lse = call.result
-    return o.view(batch, rows, heads, v.shape[-1]), lse_of_rows(lse, batch) if with_lse else q.new_empty(0)
+    return o.view(batch, rows, heads, v.shape[-1]), lse_of_rows(lse, batch, rows) if with_lse else q.new_empty(0)
 
 
 def one_page_table(batch: int, length: int, device: torch.device) -> Table:

@@ -73,7 +73,8 @@ def flash_attn_with_kvcache(
     nheads_k, headdim]`, written to positions cache_seqlens and on. rotary_cos, rotary_sin: `[positions, rotary_dim / 2]`; K
     is rotated by the angles of its positions, and so is Q with causal or a window, else Q by those of cache_seqlens.
     cache_leftpad: `[batch]` i32, the first visible position of each request. k_descale, v_descale, q_descale: factors of
-    fp8 tensors, one or one for each KV head, expanded over the batch. Other arguments are those of flash_attn_func.
+    fp8 tensors, one or one for each KV head, expanded over the batch; wider k and v are divided by theirs. Other arguments are
+    those of flash_attn_func.
     Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All arguments are checked
     before the cache is written.
     """
@@ -88,11 +89,13 @@ def flash_attn_with_kvcache(
     with_lse = truth(_OP, "return_softmax_lse", return_softmax_lse)
     interleaved = truth(_OP, "rotary_interleaved", rotary_interleaved)
     rotary = rotary_of(_OP, rotary_cos, rotary_sin, interleaved, k_cache.device)
+    ask = Ask(_OP, meaning.scores, meaning.sm_scale, kv_split(_OP, num_splits, table.max_len or 1), with_lse)
+    ask = factors(ask, q, k_cache, {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale})
     calls = []
     if k is not None and v is not None and cache_seqlens is not None:
         first, new = table.operands["kv_lens"], _rows_of_requests(k, v, batch)
         table = _longer(table, new)
-        calls.append(_append(k, v, pools, table, rotary))
+        calls.append(_append((k, v), pools, table, rotary, ask))
         calls[0].check()
         if rotary is not None:
             check_query(_OP, q, k_cache)
@@ -101,15 +104,13 @@ def flash_attn_with_kvcache(
             q = rotated(q, rotary, _positions(first, rows, moves))
     else:
         _refuse_half_append(k, v, rotary, cache_seqlens)
-    ask = Ask(_OP, meaning.scores, meaning.sm_scale, kv_split(_OP, num_splits, table.max_len or 1), with_lse)
-    ask = factors(ask, q, k_cache, {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale})
     attentions = attention_calls(meaning, ask, q, pools, table, cache_leftpad)
     for call in attentions:
         call.check()
     for call in (*calls, *attentions):
         call.plan.run(call.args)
     out = _joined([call.args.o for call in attentions]).view(batch, rows, heads, v_cache.shape[-1])
-    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch)) if with_lse else out
+    return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch, rows)) if with_lse else out
 
 
 def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor) -> Pools:
@@ -133,8 +134,11 @@ def _table(
         dims = "batch_size" if name == "cache_batch_idx" else "batch_size, max_blocks"
         if place is not None and require_tensor(_OP, name, place, dims)[0] != batch:
             raise wrong_shape(_OP, name, f"[{dims.replace('batch_size', f'batch_size={batch}')}]", list(place.shape))
-    block_table, rows = places["page_table"], places["cache_batch_idx"]
-    block_table = places["block_table"] if block_table is None else block_table
+    block_table, rows = places["block_table"], places["cache_batch_idx"]
+    if block_table is None:
+        block_table = places["page_table"]
+    elif places["page_table"] is not None:
+        raise wrong(_OP, "page_table", "None beside block_table, of which it is another name", "both")
     device = k_cache.device
     if block_table is not None and rows is not None:
         raise unmapped(_OP, "cache_batch_idx", "None beside block_table", f"a tensor {list(rows.shape)}")
@@ -164,11 +168,15 @@ def _rows_of_requests(k: torch.Tensor, v: torch.Tensor, batch: int) -> int:
     return new
 
 
-def _append(k: torch.Tensor, v: torch.Tensor, pools: Pools, table: Table, rotary: Rotary | None) -> Call:
+def _append(rows: tuple[torch.Tensor, torch.Tensor], pools: Pools, table: Table, rotary: Rotary | None, ask: Ask) -> Call:
+    """Rows wider than the cache are divided by the factors that attention multiplies by; fp8 rows stay as they are."""
+    k, v = rows
     flat = [x.reshape(table.batch * k.shape[1], *x.shape[2:]) for x in (k, v)]
     rope = "none" if rotary is None else "interleaved" if rotary.interleaved else "half"
-    angles = {} if rotary is None else {"cos_sin_cache": rotary.table}
-    return appended(_OP, New(flat[0], flat[1], even_indptr(table.batch, k.shape[1], k.device), rope, angles), pools, table)
+    operands = {} if rotary is None else {"cos_sin_cache": rotary.table}
+    if k.dtype != pools.k.dtype:
+        operands |= {name: ask.operands[name] for name in ("k_scale", "v_scale") if name in ask.operands}
+    return appended(_OP, New(flat[0], flat[1], even_indptr(table.batch, k.shape[1], k.device), rope, operands), pools, table)
 
 
 def _turns_on(meaning: Meaning) -> bool:

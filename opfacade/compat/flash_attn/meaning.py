@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, wrong, wrong_shape
+from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, wrong, wrong_dtype, wrong_shape
 from opfacade.compat.scores import Scores
 
 # Hints that affect speed only; opfacade ignores them.
@@ -67,19 +67,22 @@ def truth(op: str, argument: str, value: object) -> bool:
 
 
 def require_dense(op: str, argument: str, value: object, dims: str) -> None:
-    """A dense tensor of any rank; the error shows the usual dimensions."""
+    """A dense tensor of real numbers and any rank; the error shows the usual dimensions."""
     if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided:
         require_tensor(op, argument, value, dims)
+    elif value.is_complex():
+        raise wrong_dtype(op, argument, "a dtype of real numbers", value.dtype)
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
-    """(left, right), where None and negative numbers are no bound."""
+    """(left, right), where None, negative numbers and more keys than a request can have are no bound. A row's position plus
+    its right side is an i32, so a right side is none from 2^30 on."""
     if window is None:
         return -1, -1
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise wrong(op, "window_size", "a pair (left, right)", repr(window))
     left, right = (-1 if side is None else max(-1, require_integer(op, "window_size", side)) for side in window)
-    return left, right
+    return left if left < 2**31 - 1 else -1, right if right < 2**30 else -1
 
 
 def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> torch.Tensor | None:
@@ -89,13 +92,17 @@ def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> tor
     require_dense(op, "alibi_slopes", slopes, "nheads")
     if tuple(slopes.shape) not in ((heads,), (batch, heads)):
         raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
+    if slopes.dim() == 2 and batch == 0:
+        return slopes.new_zeros(heads)  # those of no request
     same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)
-    return slopes[0] if same and batch else slopes
+    return slopes[0] if same else slopes
 
 
 def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | None:
-    if sinks is not None and require_tensor(op, "s_aux", sinks, "nheads") != (heads,):
-        raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
+    if sinks is not None:
+        if require_tensor(op, "s_aux", sinks, "nheads") != (heads,):
+            raise wrong_shape(op, "s_aux", f"[nheads={heads}]", list(sinks.shape))
+        require_dense(op, "s_aux", sinks, "nheads")
     return sinks
 
 
@@ -108,8 +115,7 @@ def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
     return "off" if num_splits == 1 else max(1, -(-capacity // num_splits))
 
 
-def lse_of_rows(lse: torch.Tensor | None, batch: int) -> torch.Tensor:
+def lse_of_rows(lse: torch.Tensor | None, batch: int, rows: int) -> torch.Tensor:
     """[batch, heads, rows] from lse [batch * rows, heads]."""
     assert lse is not None
-    rows, heads = lse.shape
-    return lse.view(batch, rows // batch if batch else 0, heads).transpose(1, 2).contiguous()
+    return lse.view(batch, rows, lse.shape[1]).transpose(1, 2).contiguous()

@@ -193,6 +193,7 @@ def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:
     def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, cos, sin))
         known = all(takes(x) for x in (q, k, cos)) and q.dtype == k.dtype and cos.dtype == sin.dtype
+        known = known and torch.promote_types(q.dtype, cos.dtype) == q.dtype  # else the result is wider than q
         fits = unsqueeze_dim == 1 and q.ndim == 4 and cos.ndim == 3 and q.shape[-1] in (cos.shape[-1], 2 * cos.shape[-1])
         if wanted or not known or not fits:
             return own(q, k, cos, sin, unsqueeze_dim)

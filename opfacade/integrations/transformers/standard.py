@@ -22,14 +22,23 @@ def attention(
     """The attention function of transformers. query [batch, heads, q_len, dim], key and value [batch, kv_heads, kv_len, dim],
     attention_mask bool [batch, 1, q_len, kv_len] or None; returns o [batch, q_len, heads, dim of value] and no weights.
 
+    Under torch.autocast tensors take its dtype first, as for sdpa: f32 weights of norms and angles make wider ones.
     Raises UnsupportedError for an argument that it does not take, ShapeError and DTypeError for a mask of another form.
     """
     refuse_unknown(kwargs, dropout)
     causal = flag("is_causal", getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    query, key, value = (autocast(x) for x in (query, key, value))
     how = (scaling, softcap, s_aux, sliding_window if attention_mask is None else None)
     if torch.compiler.is_compiling():
         return compiled(module, (query, key, value, attention_mask), how, causal), None
     return attend(module, (query, key, value, attention_mask), how, causal), None
+
+
+def autocast(x: Tensor) -> Tensor:
+    """x in the dtype that torch.autocast gives to sdpa, in the context of its device."""
+    if not isinstance(x, Tensor) or x.device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type)) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
 def compiled(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
