@@ -231,7 +231,7 @@ FAULTS = (
     host(
         "values: rows that are not valid are looked at",
         VALUES,
-        "tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]",
+        "wrong.narrow(one.axis, count, size - count).fill_(False)",
         "pass",
         f"{BOUNDS} {TOYS}",
     ),
@@ -255,8 +255,8 @@ FAULTS = (
     host(
         "values: the position of an error is the last",
         VALUES,
-        "int(wrong.nonzero()[0])",
-        "int(wrong.nonzero()[-1])",
+        "int(wrong.flatten().nonzero()[0])",
+        "int(wrong.flatten().nonzero()[-1])",
         f"{BOUNDS} {EDGES}",
     ),
     host(
