@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
-from opfacade.core.request_tables import RequestTables
+from opfacade.core.request_tables import NOWHERE, RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.page_tables import block_of_csr, even_indptr, even_page_table, indptr, page_table
@@ -34,6 +34,7 @@ from opfacade.plans._attention.paging import (
 from opfacade.validation.rules import index_error
 
 __all__ = [
+    "NOWHERE",
     "PagedKvAppendArgs",
     "PagedKvAppendDescriptor",
     "PagedKvAppendPlan",

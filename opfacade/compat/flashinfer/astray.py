@@ -9,18 +9,16 @@ import torch
 from opfacade.compat.attending import Call
 from opfacade.errors import IndexDataError, Issue
 
-_CODE = "OPF-V001"
+_CODE, _ROWS = "OPF-V001", "append_indptr"
 
 
 class Where(NamedTuple):
-    """Request and position of each new row, and the page table of the requests. kept: the caller's rows, where some are left
-    out."""
+    """Request and position of each new row, and the page table of the requests."""
 
     request: torch.Tensor
     position: torch.Tensor
     indices: torch.Tensor
     indptr: torch.Tensor
-    kept: torch.Tensor | None = None
 
 
 class Append(NamedTuple):
@@ -34,26 +32,28 @@ class Append(NamedTuple):
         try:
             self.call.plan.run(self.call.args)
         except IndexDataError as error:
-            found = _later(self, error) if error.asynchronous else _now(self, error.request)
+            found = _later(self, error) if error.asynchronous else _now(self, error)
             if found is None:
                 raise
             raise found from None
 
 
-def _now(append: Append, row: int) -> IndexDataError | None:
-    """The argument by which a row has no page in the pool; None for another fault."""
-    request, position, indices, indptr, kept = append.where
+def _now(append: Append, found: IndexDataError) -> IndexDataError | None:
+    """The argument by which a row has no page in the pool, or is none of the new rows; None for another fault."""
+    request, position, indices, indptr = append.where
     descriptor: Any = append.call.plan.descriptor
-    pool = descriptor.paged_kv
+    pool, row, count = descriptor.paged_kv, found.request, descriptor.total_num_rows
+    if found.argument == _ROWS:
+        row = count + int((request[count:] >= 0).nonzero()[0])
+        return _error(append.op, ("batch_indices", row, int(request[row])), _past(count))
     own, at, batch, most = int(request[row]), int(position[row]), indptr.shape[0] - 1, indices.shape[0]
-    place = row if kept is None else int(kept[row])
     if not 0 <= own < batch:
-        return _error(append.op, ("batch_indices", place, own), f"a request in [0, {batch}), or -1")
+        return _error(append.op, ("batch_indices", row, own), f"a request in [0, {batch}), or -1")
     first, stop = int(indptr[own]), int(indptr[own + 1])
     pages = max(0, stop - first)
     if not 0 <= at < pages * pool.page_size:
         allowed = f"a position in [0, {pages * pool.page_size}), the pages of its request"
-        return _error(append.op, ("positions", place, at), allowed, own)
+        return _error(append.op, ("positions", row, at), allowed, own)
     entry = first + at // pool.page_size
     if not 0 <= entry < most:
         end, value = (own, first) if entry < 0 else (own + 1, stop)
@@ -67,13 +67,21 @@ def _now(append: Append, row: int) -> IndexDataError | None:
 def _later(append: Append, found: IndexDataError) -> IndexDataError:
     """The error of an earlier call, whose tensors may have changed: a page of -1 says that the row has none."""
     row, when = found.request, f"(found on the device during checked call {found.call_id})"
-    if found.value == -1:
+    if found.argument == _ROWS:
+        descriptor: Any = append.call.plan.descriptor
+        allowed, got = _past(descriptor.total_num_rows), f"a request {when}"
+        error = _error(append.op, ("batch_indices", -1, found.value), allowed, got=got)
+    elif found.value == -1:
         allowed, got = "a position in the pages of its request", f"one without a page {when}"
         error = _error(append.op, ("positions", row, -1), allowed, got=got)
     else:
         error = _error(append.op, ("kv_indices", -1, found.value), found.limit, got=f"{found.value} for row {row} {when}")
     error.asynchronous, error.call_id = True, found.call_id
     return error
+
+
+def _past(rows: int) -> str:
+    return f"-1 past the {rows} new rows"
 
 
 def _error(op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "") -> IndexDataError:

@@ -69,15 +69,15 @@ FAULTS = (
     host(
         "indices: a page may be one too large",
         HOST,
-        "int(own.max()) < self.tables.num_pages)",
-        "int(own.max()) <= self.tables.num_pages)",
+        "sound = (pages >= 0) & (pages < tables.num_pages)",
+        "sound = (pages >= 0) & (pages <= tables.num_pages)",
         f"{EDGES} {FINDINGS}",
     ),
     host(
         "indices: a page may be negative",
         HOST,
-        "(int(own.min()) >= 0 and int(own.max())",
-        "(int(own.max())",
+        "sound = (pages >= 0) & (pages < tables.num_pages)",
+        "sound = pages < tables.num_pages",
         f"{EDGES} {FINDINGS}",
     ),
     host(
