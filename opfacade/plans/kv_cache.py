@@ -31,10 +31,12 @@ from opfacade.plans._attention.paging import (
     scale_operands,
     wrong_scale,
 )
+from opfacade.validation.ownership import PageUse, judged_by, shared_page
 from opfacade.validation.rules import index_error
 
 __all__ = [
     "NOWHERE",
+    "PageUse",
     "PagedKvAppendArgs",
     "PagedKvAppendDescriptor",
     "PagedKvAppendPlan",
@@ -43,7 +45,9 @@ __all__ = [
     "even_indptr",
     "even_page_table",
     "indptr",
+    "judged_by",
     "page_table",
+    "shared_page",
 ]
 
 if TYPE_CHECKING:

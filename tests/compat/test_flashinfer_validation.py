@@ -36,10 +36,10 @@ class Cache:
     def __init__(self):
         self.pages = torch.full((6, 2, PAGE, HEADS, DIM), FIRST, dtype=torch.float16)
 
-    def append(self, request, position, count=None, **given):
+    def append(self, request, position, count=None, pages=(0, 4, 5)):
         rows = torch.arange(len(request) if count is None else count)[:, None, None].expand(-1, HEADS, DIM).half().contiguous()
         where = {"batch_indices": indices(*request), "positions": indices(*position)}
-        flashinfer.append_paged_kv_cache(rows, rows, **where, paged_kv_cache=self.pages, **table(0, 4, 5), **given)
+        flashinfer.append_paged_kv_cache(rows, rows, **where, paged_kv_cache=self.pages, **table(*pages))
 
     @property
     def rows(self):
@@ -144,3 +144,58 @@ def test_rows_of_nobody_are_no_error_at_any_level(level, name):
     cache = Cache()
     cache.append((0, -1, 1, -1, 0, -1), (3, 9, 0, 0, 7, 0))
     assert cache.rows == {(0, 3): 0, (5, 0): 2, (4, 3): 4}
+
+
+def test_full_takes_rows_of_one_page(level):
+    level("full")
+    cache = Cache()
+    cache.append((0, 0, 1, 0, -1, 1), (3, 1, 0, 6, 0, 3))
+    assert cache.rows == {(0, 3): 0, (0, 1): 1, (5, 0): 2, (4, 2): 3, (5, 3): 5}
+
+
+SHARED = {
+    "both append": ((0, 1), (1, 0), (5, 4, 5), 2, "a page of its own: request 0 also appends to it"),
+    "another has it": ((0,), (1,), (5, 4, 5), 2, "a page of its own: request 0 shares it"),
+    "a later one appends": ((1,), (1,), (0, 4, 4), 2, "a page of its own: request 0 shares it"),
+    "twice": ((0,), (5,), (4, 4, 5), 1, "a page of its own: request 0 has it twice"),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_full_refuses_a_page_of_two_owners(level, case):
+    level("full")
+    request, position, pages, place, allowed = SHARED[case]
+    cache = Cache()
+    told = (
+        rf"^append_paged_kv_cache\.run: kv_indices\[{place}\] expected {allowed}, got {pages[place]} for request .\. \[OPF-V002"
+    )
+    with pytest.raises(IndexDataError, match=told):
+        cache.append(request, position, pages=pages)
+    assert cache.rows == {}
+
+
+def test_full_refuses_two_rows_at_one_position(level):
+    level("full")
+    cache = Cache()
+    told = r"positions\[2\] expected a position of its own: row 0 also goes there, got 3 for request 0\. \[OPF-V002\]"
+    with pytest.raises(IndexDataError, match=told) as caught:
+        cache.append((0, 1, 0), (3, 3, 3))
+    assert (caught.value.argument, caught.value.asynchronous) == ("positions", False)
+    assert cache.rows == {}
+
+
+def test_a_latent_row_has_the_same_owners(level):
+    level("full")
+    latent, new = torch.zeros(6, PAGE, 8), torch.ones(2, 8)
+    call = flashinfer.append_paged_mla_kv_cache
+    call(new, new, indices(0, 0), indices(1, 2), ckv_cache=latent, kpe_cache=None, **table(0, 4, 5))
+    assert latent[0].any(1).tolist() == [False, True, True, False]
+    with pytest.raises(IndexDataError, match=r"append_paged_mla_kv_cache\.run: kv_indices\[2\].*OPF-V002"):
+        call(new, new, indices(0, 0), indices(1, 2), ckv_cache=latent, kpe_cache=None, **table(0, 4, 0))
+
+
+def test_pages_that_are_read_alone_may_be_shared(level):
+    level("full")
+    cache = Cache()
+    cache.append((0,), (5,), pages=(3, 4, 3))
+    assert cache.rows == {(4, 1): 0}

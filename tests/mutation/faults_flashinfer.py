@@ -8,12 +8,40 @@ VALIDATION = "tests/compat/test_flashinfer_validation.py"
 
 FLASHINFER_FAULTS = (
     cpu(
+        "FlashInfer: full takes rows for owners of pages",
+        f"{A}/astray.py",
+        "with judged_by(self._judge):",
+        "if True:",
+        f"{VALIDATION} -k one_page",
+    ),
+    cpu(
+        "FlashInfer: full does not look whose a page is",
+        f"{A}/astray.py",
+        "        refuse_shared(self.op, self.where, descriptor.paged_kv.page_size)\n",
+        "",
+        f"{VALIDATION} -k refuses",
+    ),
+    cpu(
+        "FlashInfer: two rows may go to one position",
+        f"{A}/owners.py",
+        "if first != row:",
+        "if False:",
+        f"{VALIDATION} -k one_position",
+    ),
+    cpu(
+        "FlashInfer: pages before the one that a row goes to are written",
+        f"{A}/owners.py",
+        "position // page_size) for",
+        "0) for",
+        f"{VALIDATION} -k read_alone",
+    ),
+    cpu(
         "FlashInfer: a request past the new rows is told as a page",
         f"{A}/astray.py",
         """    if found.argument == _ROWS:
-        count""",
+        descriptor""",
         """    if found.argument == "":
-        count""",
+        descriptor""",
         f"{VALIDATION} -k told_by_its_argument",
     ),
     cpu(

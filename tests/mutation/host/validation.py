@@ -4,7 +4,7 @@ from tests.mutation.mutant import host
 
 HOST, FULL, RULES, VALUES = "validation/host.py", "validation/full.py", "validation/rules.py", "validation/values.py"
 DEVICE, DEVICE_VALUES, LEVELS = "validation/device.py", "validation/device_values.py", "validation/__init__.py"
-MOMENT = "validation/capture_and_fork.py"
+MOMENT, OWNERSHIP = "validation/capture_and_fork.py", "validation/ownership.py"
 VALIDATION, BOUNDS, FINDINGS = (
     "tests/validation/test_validation.py",
     "tests/validation/test_values.py",
@@ -142,29 +142,29 @@ FAULTS = (
     host(
         "full: a page that two append to passes",
         FULL,
-        "                _refuse_shared_pages(tables, args)\n",
+        "                _refuse_shared_pages(tables, args, ownership.judge_of_caller())\n",
         "                pass\n",
         VALIDATION,
     ),
     host(
         "full: a page that another reads may be appended to",
-        FULL,
-        "and (written or first[2]):",
-        "and (written and first[2]):",
+        OWNERSHIP,
+        "and (use.written or first.written):",
+        "and (use.written and first.written):",
         VALIDATION,
     ),
     host(
         "full: sharing what is only read is refused",
-        FULL,
-        "!= (request, place) and (written or first[2]):",
-        "!= (request, place):",
+        OWNERSHIP,
+        "!= use[:2] and (use.written or first.written):",
+        "!= use[:2]:",
         VALIDATION,
     ),
     host(
         "full: one page may stand twice in a request",
-        FULL,
-        "if first[:2] != (request, place) and",
-        "if first[0] != request and",
+        OWNERSHIP,
+        "if first[:2] != use[:2] and",
+        "if first.request != use.request and",
         f"{EDGES} {VALIDATION}",
     ),
     host(
