@@ -6,6 +6,7 @@
 namespace opfacade {
 
 constexpr int kRecords = 64;
+constexpr int32_t kNowhere = -(1 << 30);  // page of new rows that are stored nowhere; NOWHERE of core/request_tables.py
 
 // One wrong element; opfacade/validation/rules.py has the messages. sequence is written last, 1 for the first record.
 struct IndexRecord {

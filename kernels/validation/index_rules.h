@@ -108,12 +108,17 @@ OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
 
 OPF_DEVICE bool is_page(const IndexTables& t, int32_t page) { return page >= 0 && page < t.num_pages; }
 
+// New rows of such a page are stored nowhere, because the caller says so.
+OPF_DEVICE bool is_nowhere(const IndexTables& t, int32_t page) { return t.appends && page == kNowhere; }
+
+OPF_DEVICE bool is_sound(const IndexTables& t, int32_t page) { return is_page(t, page) || is_nowhere(t, page); }
+
 // unused: leading pages that are neither read nor written; their ids may have any value.
 template <class Warp>
 OPF_DEVICE Finding judge_pages(const IndexTables& t, const PageSpan& span, int64_t unused) {
   int64_t wrong = INT64_MAX;
   for (int64_t i = unused + Warp::lane(); i < span.count && wrong == INT64_MAX; i += Warp::kLanes)
-    if (!is_page(t, t.pages[span.first + i])) wrong = span.first + i;
+    if (!is_sound(t, t.pages[span.first + i])) wrong = span.first + i;
   wrong = Warp::min(wrong);
   if (wrong == INT64_MAX) return {};
   return {kPage, kPages, t.pages[wrong], wrong - span.offset, t.num_pages};
@@ -207,7 +212,7 @@ OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, b
   const int64_t to = t.kv_indptr != nullptr ? span.first : r * t.width;
   for (int64_t i = Warp::lane(); i < span.count; i += Warp::kLanes) {
     const int32_t page = t.pages[span.first + i];
-    safe.pages[to + i] = is_page(t, page) ? page : 0;
+    safe.pages[to + i] = is_sound(t, page) ? page : 0;
   }
 }
 

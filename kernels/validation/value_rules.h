@@ -52,19 +52,22 @@ OPF_DEVICE void store_value(const BoundedOperand& o, int64_t at, int64_t value) 
   }
 }
 
-// Elements of valid rows; none where the count itself is wrong.
-OPF_DEVICE int64_t valid_elements(const BoundedOperand& o) {
-  if (o.valid == nullptr) return o.elements;
-  const int64_t elements = *o.valid * o.row_elements;
-  return elements >= 0 && elements <= o.elements ? elements : 0;
+// Rows that are valid: none where the count itself is wrong. Without a count all elements are.
+OPF_DEVICE int64_t valid_rows(const BoundedOperand& o) {
+  if (o.valid == nullptr) return INT64_MAX;
+  return *o.valid >= 0 && *o.valid <= o.rows ? *o.valid : 0;
+}
+
+OPF_DEVICE bool is_valid(const BoundedOperand& o, int64_t position, int64_t rows) {
+  return o.valid == nullptr || position / o.row_elements % o.rows < rows;
 }
 
 template <class Block>
 OPF_DEVICE OutsideValue check_values(const BoundedOperand& o) {
-  const int64_t valid = valid_elements(o);
+  const int64_t rows = valid_rows(o);
   int64_t wrong = INT64_MAX;
   for (int64_t i = Block::lane(); i < o.elements; i += Block::kLanes) {
-    const int64_t value = i < valid ? load_value(o, offset_of(o, i)) : o.first;
+    const int64_t value = is_valid(o, i, rows) ? load_value(o, offset_of(o, i)) : o.first;
     const bool sound = value >= o.first && value < o.stop;
     if (!sound && wrong == INT64_MAX) wrong = i;
     if (o.safe != nullptr) store_value(o, i, sound ? value : o.first);

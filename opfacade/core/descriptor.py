@@ -13,7 +13,7 @@ from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, mo
 
 from opfacade.core.construction import Spelled
 from opfacade.core.model import INT64_MAX, Model, Version, contradiction
-from opfacade.core.operands import TensorSpec, is_finite, nbytes
+from opfacade.core.operands import TensorSpec, is_finite, nbytes, split_rows, valid_count
 from opfacade.core.request_tables import RequestTables
 from opfacade.core.tensor_lists import add_declared, add_elements
 
@@ -133,7 +133,8 @@ class Descriptor(Model, Generic[ArgsT]):
         if name in self.owners:
             wrong[int(getattr(args, self.owners[name])[-1]) :] = False
         if spec.valid_rows:
-            wrong[int(getattr(args, spec.valid_rows)[0]) :] = False
+            count = valid_count(getattr(args, spec.valid_rows), tensor.shape[spec.valid_axis])
+            split_rows(spec, wrong, count)[1].fill_(False)
         return wrong, "finite values" if spec.least is None else f"finite values of at least {spec.least:.3g}"
 
     def request_tables(self) -> RequestTables | None:

@@ -46,8 +46,8 @@ class TensorSpec(NamedTuple):
     of the outer one is a multiple of that of the inner one. TMA needs both.
     values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
     below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
-    valid_rows: the operand, i32 [1], that counts the valid entries of axis 0; those at and past it are neither read nor
-    written.
+    valid_rows: the operand, i32 [1], that counts the valid entries of axis `valid_axis`; those at and past it are neither read
+    nor written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
     are read or written.
@@ -73,6 +73,7 @@ class TensorSpec(NamedTuple):
     least: float | None = None
     marked_by: str = ""
     rising: bool = False
+    valid_axis: int = 0
 
     @property
     def written(self) -> bool:
@@ -102,6 +103,17 @@ def valid_count(num_valid: torch.Tensor, rows: int) -> int:
     """How many of `rows` such an operand leaves valid, read on the host: none where it is wrong, as in every kernel."""
     count = int(num_valid[0])
     return count if 0 <= count <= rows else 0
+
+
+def counted_by(spec: TensorSpec, axis: int | None, counter: str = "num_valid") -> TensorSpec:
+    """The operand whose entries of `axis` another one counts; as it is where there is no such axis."""
+    return spec if axis is None else spec._replace(valid_rows=counter, valid_axis=axis)
+
+
+def split_rows(spec: TensorSpec, tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of the first `count` entries of the axis that `valid_rows` counts, and of the others."""
+    axis = spec.valid_axis
+    return tensor.narrow(axis, 0, count), tensor.narrow(axis, count, tensor.shape[axis] - count)
 
 
 def room(tensor: torch.Tensor) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOWHERE = -(2**30)  # kNowhere of kernels/validation/index_check_params.h
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTables:
@@ -14,7 +16,8 @@ class RequestTables:
     those on its last page. pages: ids of pages; block: they have a row for each request.
     limit: the greatest entry of `starts` beside the size of `pages`, or of a block table the pages of all requests. bounded:
     the caller set it. max_len: tokens of one request. window: keys before a row's own that it sees; -1 is all.
-    appends: the rows are new and become the last tokens of their requests.
+    appends: the rows are new and become the last tokens of their requests. Their page may be NOWHERE: the caller says that they
+    are stored nowhere, and no check reports it, while any other page outside the pool is wrong.
     """
 
     op: str

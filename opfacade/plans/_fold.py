@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, FromList
-from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
 from opfacade.plans._fold_checks import check
 from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
 from opfacade.programs import text
@@ -177,14 +177,14 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         for operand, given in zip(IN, self.inputs, strict=False):
             over = range(len(dims)) if given.over is None else given.over
             own = None if given.shape is None else [Dim(f"{given.name}[{axis}]", size) for axis, size in enumerate(given.shape)]
-            valid = "num_valid" if self.num_valid and own is None and 0 in over else ""
             shape = tuple(dims[axis] for axis in over if axis < len(dims)) if own is None else tuple(own)
-            found[operand] = TensorSpec(shape, given.dtype, "in", "strided", ITEMSIZE[given.dtype], valid_rows=valid)
+            spec = TensorSpec(shape, given.dtype, "in", "strided", ITEMSIZE[given.dtype])
+            found[operand] = counted_by(spec, over.index(0) if self.num_valid and own is None and 0 in over else None)
         for operand, made in zip(OUT, self.outputs, strict=False):
             replaced, axes = place.get(self.overwritten.get(made.name, ""), ""), self.axes_of(made)
-            valid = "num_valid" if self.num_valid and axes[:1] == (0,) else ""
             shape, size = tuple(dims[axis] for axis in axes if axis < len(dims)), ITEMSIZE[made.dtype]
-            found[operand] = TensorSpec(shape, made.dtype, "out", "strided", size, valid_rows=valid, replaces=replaced)
+            spec = TensorSpec(shape, made.dtype, "out", "strided", size, replaces=replaced)
+            found[operand] = counted_by(spec, axes.index(0) if self.num_valid and 0 in axes else None)
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.shape[0])
         if self.ragged:

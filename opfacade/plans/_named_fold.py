@@ -12,7 +12,7 @@ from pydantic import model_validator
 from opfacade.core.descriptor import ArgsT, Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
-from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plans._fold import FoldArgs, FoldProgram
 from opfacade.plans._program_args import IN, OUT
 
@@ -84,8 +84,21 @@ class NamedFold(Descriptor[ArgsT]):
         for index, own in enumerate(self._dims_of(name, axes)):
             size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
             shape.append(Dim(names.get(own, str(size)), size))
-        valid = "num_valid" if self.num_valid and self._dims_of(name, axes)[:1] == (self.counted()[0],) else ""
-        return TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype], valid_rows=valid)
+        return counted_by(TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype]), self._counted_dim(name, axes))
+
+    def _counted_dim(self, name: str, axes: Sequence[int]) -> int | None:
+        """The dimension of a tensor that num_valid counts; None where it counts none."""
+        dims, (rows, _) = self._dims_of(name, axes), self.counted()
+        return dims.index(rows) if self.num_valid and rows in dims else None
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Padding may hold anything."""
+        found = super().wrong_values(name, args)
+        if found is not None:
+            for dim, own in enumerate(self.dims().get(name, ())):
+                size, real = found[0].shape[dim], math.prod(self.folded().shape[axis] for axis in own)
+                found[0].narrow(dim, min(real, size), max(0, size - real)).fill_(False)
+        return found
 
     def operands(self) -> dict[str, TensorSpec]:
         program, found = self.folded(), {}

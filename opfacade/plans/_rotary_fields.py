@@ -8,7 +8,7 @@ from pydantic import Field
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import INT32_MAX, FromList, Model, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec
 
 Narrow = Literal["f16", "bf16", "f32"]
 
@@ -54,7 +54,8 @@ def check_rotation(given: Any, head_dim: int) -> None:
 def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
     """positions and cos_sin_cache."""
     shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
-    at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions, valid_rows="" if given.sections else valid)
+    at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions)
+    at = counted_by(at, shape.index(rows) if valid else None)
     size = ITEMSIZE[given.table_dtype]
     table = TensorSpec((Dim("max_positions"), Dim("rotary_dim", given.rotary_dim)), given.table_dtype, alignment=size)
     return {"positions": at._replace(below="cos_sin_cache"), "cos_sin_cache": table}

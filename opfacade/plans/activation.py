@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Single, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans import _gated as gated
 from opfacade.plans import _gated_fold as fold
@@ -239,12 +239,12 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         """The scales that are written."""
         rows, groups = Dim("total_num_rows", self.total_num_rows), Dim("width / group", self.width // quant.group)
         sizes = {(): Dim("1", 1), (0,): rows, (1,): groups}
-        shape = tuple(sizes[axes] for axes in scale_dims(quant, (1,)))
+        dims = scale_dims(quant, (1,))
+        shape = tuple(sizes[axes] for axes in dims)
         if quant.scale_layout == "column_padded4":
             shape = (groups, Dim("total_num_rows up to 4", padded(self.total_num_rows, quant)))
-        rows_first = shape[0] is rows
-        size = ITEMSIZE[quant.scale_dtype]
-        return TensorSpec(shape, quant.scale_dtype, "out", "strided", size, valid_rows=valid if rows_first else "")
+        spec = TensorSpec(shape, quant.scale_dtype, "out", "strided", ITEMSIZE[quant.scale_dtype])
+        return counted_by(spec, dims.index((0,)) if valid and (0,) in dims else None)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
-from opfacade.core.request_tables import RequestTables
+from opfacade.core.request_tables import NOWHERE, RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.page_tables import block_of_csr, even_indptr, even_page_table, indptr, page_table
@@ -31,9 +31,12 @@ from opfacade.plans._attention.paging import (
     scale_operands,
     wrong_scale,
 )
+from opfacade.validation.ownership import PageUse, judged_by, shared_page
 from opfacade.validation.rules import index_error
 
 __all__ = [
+    "NOWHERE",
+    "PageUse",
     "PagedKvAppendArgs",
     "PagedKvAppendDescriptor",
     "PagedKvAppendPlan",
@@ -42,7 +45,9 @@ __all__ = [
     "even_indptr",
     "even_page_table",
     "indptr",
+    "judged_by",
     "page_table",
+    "shared_page",
 ]
 
 if TYPE_CHECKING:

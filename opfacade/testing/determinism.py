@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
 from opfacade.testing.batches import Campaign as Campaign
 from opfacade.testing.bits import bits, fill
-from opfacade.testing.harness import harness_of, valid_rows
+from opfacade.testing.harness import by_validity, harness_of
 from opfacade.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def _owned(subject: Subject, call: Any, name: str) -> Tensor:
     free = harness_of(subject.descriptor).unowned(subject.descriptor, call, name)
     found = bits(getattr(call, name))
     found = found if free is None else found.masked_fill(free, 0)
-    valid = valid_rows(subject.descriptor, call, name)
-    return found if valid is None else found[:valid]
+    return by_validity(subject.descriptor, call, name, found)[0]
 
 
 def _placed(tensor: Tensor, rng: random.Random) -> Tensor:

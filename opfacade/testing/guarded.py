@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opfacade.testing.bits import bits, same_bits
-from opfacade.testing.harness import harness_of, valid_rows
+from opfacade.testing.harness import by_validity, harness_of, valid_rows
 from opfacade.testing.subject import MARGIN, Subject
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def run(subject: Subject, args: Any) -> list[str]:
             if free is not None:
                 wrong += [f"{name} was written where nothing belongs to the call"] if not bool(same[free].all()) else []
                 same = same & ~free
-            valid = valid_rows(subject.descriptor, args, name)
-            if valid is not None:
-                wrong += [f"{name} was written past its {valid} valid rows"] if not bool(same[valid:].all()) else []
-                same = same[:valid]
+            same, rest = by_validity(subject.descriptor, args, name, same)
+            if rest is not None:
+                count = valid_rows(subject.descriptor, args, name)
+                wrong += [f"{name} was written past its {count} valid rows"] if not bool(rest.all()) else []
             untouched[name] = same & untouched.get(name, same)
             getattr(args, name).copy_(fences[name].inner)
     wrong += [f"{name} was not written everywhere" for name, left in untouched.items() if bool(left.any())]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Descriptor, inout, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
-from opfacade.core.operands import nbytes, valid_count
+from opfacade.core.operands import nbytes, split_rows, valid_count
 from opfacade.core.sku import KernelSku
 from opfacade.errors import ArgumentError
 from opfacade.select import registry
@@ -201,22 +201,31 @@ class Harness:
 
 def valid_rows(descriptor: Descriptor[Any], args: Any, name: str) -> int | None:
     """How many rows of an operand a call may touch, read on the host; None: all."""
-    counted = operands_of(descriptor)[name].valid_rows
-    return valid_count(getattr(args, counted), getattr(args, name).shape[0]) if counted else None
+    spec = operands_of(descriptor)[name]
+    return valid_count(getattr(args, spec.valid_rows), getattr(args, name).shape[spec.valid_axis]) if spec.valid_rows else None
+
+
+def by_validity(descriptor: Descriptor[Any], args: Any, name: str, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Views of the rows of `tensor`, which has the shape of an operand, that a call may touch, and of the others; None: no
+    count tells them apart."""
+    count = valid_rows(descriptor, args, name)
+    return (tensor, None) if count is None else split_rows(operands_of(descriptor)[name], tensor, count)
 
 
 def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:
     """The call with each operand cut to its valid rows."""
-    counts = {name: valid_rows(descriptor, args, name) for name in operands_of(descriptor)}
-    return replace(args, **{name: getattr(args, name)[:count] for name, count in counts.items() if count is not None})
+    counted = [name for name, spec in operands_of(descriptor).items() if spec.valid_rows]
+    return replace(args, **{name: by_validity(descriptor, args, name, getattr(args, name))[0] for name in counted})
 
 
 def kept(ran: Ran) -> Report:
     """Whether operands of role inout hold what they held in rows that are not valid."""
     for name, was in ran.before.items():
-        count = valid_rows(ran.descriptor, ran.args, name)
-        if count is not None and not same_bits(getattr(ran.args, name)[count:], was[count:]):
-            return Report(math.inf, math.inf, f"{name} past its {count} valid rows was written", was[count:].numel())
+        _, old = by_validity(ran.descriptor, ran.args, name, was)
+        _, now = by_validity(ran.descriptor, ran.args, name, getattr(ran.args, name))
+        if old is not None and now is not None and not same_bits(now, old):
+            count = valid_rows(ran.descriptor, ran.args, name)
+            return Report(math.inf, math.inf, f"{name} past its {count} valid rows was written", old.numel())
     return Report(0.0, 0.0, "", 0)
 
 

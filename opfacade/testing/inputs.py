@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
-from opfacade.core.operands import TensorSpec
+from opfacade.core.operands import TensorSpec, split_rows
 from opfacade.select import registry
 from opfacade.testing.bits import drawn, fill
 
@@ -121,7 +121,7 @@ def _count_valid(draw: Draw, operands: Mapping[str, TensorSpec]) -> None:
     for name, spec in operands.items():
         if not spec.valid_rows:
             continue
-        rest = draw.values[name][int(draw.values[spec.valid_rows][0]) :]
+        _, rest = split_rows(spec, draw.values[name], int(draw.values[spec.valid_rows][0]))
         if rest.dtype.is_floating_point:
             rest.fill_(float("nan"))
         elif spec.values is not None:

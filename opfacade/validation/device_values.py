@@ -64,7 +64,8 @@ class DeviceValueGuard:
             channel = self._channels.on(given.device.index)
             channel.captured = channel.captured or moment.capturing()
             try:
-                run(given, safe, one.valid(args), channel.state, channel.memory.data_ptr(), one.first, one.end(args), place)
+                bounds = one.first, one.end(args), one.axis, place
+                run(given, safe, one.valid(args), channel.state, channel.memory.data_ptr(), *bounds)
             except RuntimeError as error:
                 message = f"{self._op}.run: value check: {error} [OPF-R010]"
                 raise DeviceError(message, code="OPF-R010", op=self._op, stage="run") from error

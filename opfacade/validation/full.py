@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opfacade.core.descriptor import Descriptor, operands_of
@@ -10,7 +10,7 @@ from opfacade.core.operands import is_finite
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import ArgumentError, Issue, PlanStateError
 from opfacade.validation import capture_and_fork as moment
-from opfacade.validation import host
+from opfacade.validation import host, ownership
 from opfacade.validation.rules import error_of, index_error, page_place, tables_of
 from opfacade.validation.values import ValueGuard, bounded_of
 
@@ -53,7 +53,7 @@ class FullGuard:
             if found:
                 raise error_of(tables, found)
             if tables.appends:
-                _refuse_shared_pages(tables, args)
+                _refuse_shared_pages(tables, args, ownership.judge_of_caller())
             self._descriptor.refuse_requests(args, host.request_sizes(tables, args))
         for name in operands_of(self._descriptor):
             self._values(name, args)
@@ -100,31 +100,25 @@ def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
     return None
 
 
-def _refuse_shared_pages(tables: RequestTables, args: Any) -> None:
-    """A page that is appended to belongs to one place of one request: else rows race, or change what another reads."""
+def _refuse_shared_pages(tables: RequestTables, args: Any, judge: Callable[[], None] | None) -> None:
+    if judge is not None:
+        judge()
+        return
+    found = ownership.shared_page(_page_uses(tables, args))
+    if found is not None:
+        use, at = found.use, page_place(tables, found.use.request, found.use.place)
+        told = (tables.op, tables.pages, use.place, use.page, found.allowed, use.request)
+        raise index_error(*told, code=ownership.CODE, place=at)
+
+
+def _page_uses(tables: RequestTables, args: Any) -> Iterator[ownership.PageUse]:
+    """The pages of every request by the tables. Positions are those in the ids of pages, or in a request's row of them."""
     rows: list[int] = getattr(args, tables.rows).tolist()
-    owners: dict[int, tuple[int, int, bool]] = {}
-    for request, place, page, written in _page_uses(tables, args, rows):
-        first = owners.setdefault(page, (request, place, written))
-        if first[:2] != (request, place) and (written or first[2]):
-            _shared(tables, page, request, place, first, written and first[2])
-        if written and not first[2]:
-            owners[page] = (request, place, True)
-
-
-def _page_uses(tables: RequestTables, args: Any, rows: list[int]) -> Iterator[tuple[int, int, int, bool]]:
-    """(request, position in the ids of pages or in its row of them, page, whether new rows go there)."""
     starts = getattr(args, tables.starts).tolist() if tables.starts else [0] * tables.requests
     for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
             if not 0 <= page < tables.num_pages:
                 continue  # in front of the new rows, where an id may be anything
-            yield request, starts[request] + place, page, first_new < min(length, (place + 1) * tables.page_tokens)
-
-
-def _shared(tables: RequestTables, page: int, request: int, place: int, first: tuple[int, int, bool], race: bool) -> NoReturn:
-    clash = "has it twice" if first[0] == request else "also appends to it" if race else "shares it"
-    allowed = f"a page of its own: request {first[0]} {clash}"
-    at = page_place(tables, request, place)
-    raise index_error(tables.op, tables.pages, place, page, allowed, request, code="OPF-V002", place=at)
+            written = first_new < min(length, (place + 1) * tables.page_tokens)
+            yield ownership.PageUse(request, starts[request] + place, page, written)

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.model import INT32_MAX
-from opfacade.core.request_tables import RequestTables
+from opfacade.core.request_tables import NOWHERE, RequestTables
 from opfacade.validation.rules import (
     ALL_PAGES,
     FALLS,
@@ -60,6 +60,12 @@ def _new_rows(rows: list[int], request: int, length: int) -> Finding | None:
     if rows[request + 1] - rows[request] <= length:
         return None
     return Finding(NEW_ROWS, ROWS, request, request + 1, rows[request + 1], length)
+
+
+def sound_pages(tables: RequestTables, pages: Tensor) -> Tensor:
+    """Which ids are pages of the pool, or say that new rows are stored nowhere."""
+    sound = (pages >= 0) & (pages < tables.num_pages)
+    return sound | (pages == NOWHERE) if tables.appends else sound
 
 
 def used_keys(tables: RequestTables, length: int, row_count: int) -> range:
@@ -125,12 +131,12 @@ class _Keys:
         used = used_keys(self.tables, self.length(request), row_count)
         unused = used.start // self.tables.page_tokens
         own = self.own_pages(request)[unused:] if used else self.own_pages(request)[:0]
-        if own.numel() == 0 or (int(own.min()) >= 0 and int(own.max()) < self.tables.num_pages):
+        wrong = ~sound_pages(self.tables, own)
+        if not bool(wrong.any()):
             return None
-        values: list[int] = own.tolist()
-        at = next(i for i, page in enumerate(values) if not 0 <= page < self.tables.num_pages)
+        at = int(wrong.nonzero()[0])
         position = unused + at if self.tables.block else self.starts[request] + unused + at
-        return Finding(PAGE, PAGES, request, position, values[at], self.tables.num_pages)
+        return Finding(PAGE, PAGES, request, position, int(own[at]), self.tables.num_pages)
 
     def length(self, request: int) -> int:
         """Tokens of a request whose entries are sound."""

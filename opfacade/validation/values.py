@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.model import INT64_MAX
+from opfacade.core.operands import valid_count
 from opfacade.errors import MAX_ISSUES, IndexDataError
 from opfacade.validation.rules import index_error
 
@@ -21,7 +22,8 @@ OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """An operand whose values are at least `first` and below `stop`. valid_rows: the operand that counts those that are read.
+    """An operand whose values are at least `first` and below `stop`. valid_rows: the operand that counts the entries of axis
+    `axis` that are read.
     written: no copy may stand in for it. below: an operand that has an entry of axis 0 for each value."""
 
     name: str
@@ -30,6 +32,7 @@ class Bounded:
     valid_rows: str
     written: bool
     below: str = ""
+    axis: int = 0
 
     def end(self, args: Any) -> int:
         """The values of one call are below it."""
@@ -60,7 +63,7 @@ def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
     """The operands with bounds, in the order of operands."""
     specs = operands_of(descriptor).items()
     return tuple(
-        Bounded(name, *spec.values, spec.valid_rows, spec.written, spec.below)
+        Bounded(name, *spec.values, spec.valid_rows, spec.written, spec.below, spec.valid_axis)
         for name, spec in specs
         if spec.values is not None
     )
@@ -70,12 +73,13 @@ def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
     """The first wrong value of each operand. A wrong count of rows leaves none valid, as on the device."""
     for one in bounded:
         tensor, rows = signed(getattr(args, one.name)), one.valid(args)
+        wrong = (tensor < one.first) | (tensor >= one.end(args))
         if rows is not None:
-            count = int(rows[0])
-            tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]
-        wrong = ((tensor < one.first) | (tensor >= one.end(args))).flatten()
+            size = tensor.shape[one.axis]
+            count = valid_count(rows, size)
+            wrong.narrow(one.axis, count, size - count).fill_(False)
         if bool(wrong.any()):
-            position = int(wrong.nonzero()[0])
+            position = int(wrong.flatten().nonzero()[0])
             yield Outside(one, position, int(tensor.flatten()[position]))
 
 

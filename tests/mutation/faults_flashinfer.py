@@ -4,8 +4,46 @@ from tests.mutation.mutant import cpu
 
 A, EDGES = "opfacade/compat/flashinfer", "tests/compat/test_flashinfer_edges.py"
 MORE = "tests/compat/test_flashinfer_more.py"
+VALIDATION = "tests/compat/test_flashinfer_validation.py"
 
 FLASHINFER_FAULTS = (
+    cpu(
+        "FlashInfer: full takes rows for owners of pages",
+        f"{A}/astray.py",
+        "with judged_by(self._judge):",
+        "if True:",
+        f"{VALIDATION} -k one_page",
+    ),
+    cpu(
+        "FlashInfer: full does not look whose a page is",
+        f"{A}/astray.py",
+        "        refuse_shared(self.op, self.where, descriptor.paged_kv.page_size)\n",
+        "",
+        f"{VALIDATION} -k refuses",
+    ),
+    cpu(
+        "FlashInfer: two rows may go to one position",
+        f"{A}/owners.py",
+        "if first != row:",
+        "if False:",
+        f"{VALIDATION} -k one_position",
+    ),
+    cpu(
+        "FlashInfer: pages before the one that a row goes to are written",
+        f"{A}/owners.py",
+        "position // page_size) for",
+        "0) for",
+        f"{VALIDATION} -k read_alone",
+    ),
+    cpu(
+        "FlashInfer: a request past the new rows is told as a page",
+        f"{A}/astray.py",
+        """    if found.argument == _ROWS:
+        descriptor""",
+        """    if found.argument == "":
+        descriptor""",
+        f"{VALIDATION} -k told_by_its_argument",
+    ),
     cpu(
         "FlashInfer: a top_p of integers is refused",
         "opfacade/compat/dtypes.py",
@@ -42,11 +80,11 @@ FLASHINFER_FAULTS = (
         EDGES,
     ),
     cpu(
-        "FlashInfer: rows of nobody are gaps that shift the rows after them",
+        "FlashInfer: a row of nobody is one without a page",
         f"{A}/page.py",
-        "kept=kept), k[kept], v[kept]",
-        "kept=kept), k, v",
-        EDGES,
+        "    page = torch.where(stored, page, NOWHERE)\n",
+        "",
+        f"{VALIDATION} -k nobody",
     ),
     cpu(
         "FlashInfer: latent pages of another size than plan() has",
@@ -86,8 +124,8 @@ FLASHINFER_FAULTS = (
     cpu(
         "FlashInfer: rows of nobody at the end are written",
         f"{A}/page.py",
-        "torch.where(request >= 0, rows[1:], 0)",
-        "torch.where(request >= -1, rows[1:], 0)",
+        "_checked(op, where).request >= 0",
+        "_checked(op, where).request >= -1",
         MORE,
     ),
 )

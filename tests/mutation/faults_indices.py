@@ -3,6 +3,7 @@
 from tests.mutation.mutant import K, cpu
 
 INDICES = "tests/emulator/test_emulated_indices.py"
+VALIDATION = "tests/compat/test_flashinfer_validation.py"
 UNOWNED = "tests/validation/test_unowned.py"
 RULES = "kernels/validation/index_rules.h"
 
@@ -76,6 +77,34 @@ INDEX_FAULTS = (
         '{"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"}',
         '{"k": "kv_indptr", "v": "kv_indptr"}',
         UNOWNED,
+    ),
+    cpu(
+        "device rules: a page that stores nothing is told",
+        RULES,
+        "return t.appends && page == kNowhere;",
+        "return t.appends && page == kNowhere && page > 0;",
+        "tests/validation/test_device.py -k stores_nothing",
+    ),
+    cpu(
+        "device rules: an attention may have a page that stores nothing",
+        RULES,
+        "return t.appends && page == kNowhere;",
+        "return (t.appends || true) && page == kNowhere;",
+        "tests/validation/test_device.py -k stores_nothing",
+    ),
+    cpu(
+        "device rules: what is stored nowhere goes to page 0",
+        RULES,
+        "is_sound(t, page) ? page : 0;",
+        "is_page(t, page) ? page : 0;",
+        "tests/validation/test_device.py -k stores_nothing",
+    ),
+    cpu(
+        "reference: a row that is stored nowhere goes to the page of another",
+        "opfacade/backends/reference/kv_cache.py",
+        "kept = page != NOWHERE",
+        "kept, page = page == page, page.clamp(min=0)",
+        f"{VALIDATION} -k at_any_level",
     ),
     cpu(
         "device rules: the page where the window begins is not looked at",

@@ -5,6 +5,7 @@ from tests.mutation.mutant import cpu
 TABLE = "tests/jit/test_operand_table.py"
 TOYS = "tests/families/test_toy_operands.py"
 VALUES = "tests/validation/test_values.py"
+PREPARED = "tests/families/rotary/test_qkv_prepare.py"
 FP8 = "tests/families/attention/test_fp8_strides.py"
 CONTRACT = "csrc/host/call_signature.h"
 STRIDES = "opfacade/core/strides.py"
@@ -106,6 +107,13 @@ LANGUAGE_FAULTS = (
         "if False:",
         f"{TOYS} {VALUES}",
     ),
+    cpu(
+        "values: rows of a later axis are entries of axis 0",
+        "opfacade/validation/values.py",
+        "spec.below, spec.valid_axis)",
+        "spec.below)",
+        f"{VALUES} {PREPARED} -k rows_that_are_not_valid or later_axis",
+    ),
     cpu("values: full does not look", "opfacade/validation/full.py", "        self._bounds.judge(args)\n", "", TOYS),
     cpu(
         "full: rows that are not valid are to be finite",
@@ -131,8 +139,15 @@ LANGUAGE_FAULTS = (
     cpu(
         "device values: a wrong count is clamped to all rows",
         "kernels/validation/value_rules.h",
-        "? elements : 0;",
-        "? elements : o.elements;",
+        "? *o.valid : 0;",
+        "? *o.valid : o.rows;",
+        VALUES,
+    ),
+    cpu(
+        "device values: rows of a later axis are entries of axis 0",
+        "kernels/validation/value_rules.h",
+        "position / o.row_elements % o.rows < rows",
+        "position / (o.elements / o.rows) < rows",
         VALUES,
     ),
     cpu(
@@ -159,7 +174,7 @@ LANGUAGE_FAULTS = (
     cpu(
         "testing: rows that are not valid may be written",
         "opfacade/testing/harness.py",
-        "if count is not None and not same_bits",
+        "if old is not None and now is not None and not same_bits",
         "if False and not same_bits",
         TOYS,
     ),

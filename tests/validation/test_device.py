@@ -12,12 +12,13 @@ import torch
 from opfacade import Target, jit
 from opfacade.backends.reference.attention.softmax import Scoring, attend
 from opfacade.backends.reference.page_table import by_token, token_index
+from opfacade.core.request_tables import NOWHERE
 from opfacade.errors import IndexDataError
 from opfacade.select.registry import candidates_for
 from opfacade.validation import device
 from opfacade.validation.rules import tables_of
 from tests.support.gpu_corruptions import Checker
-from tests.support.index_corruption import PROBLEMS
+from tests.support.index_corruption import CACHE, PROBLEMS
 from tests.validation.test_rules import CSafe, CTables, judge_all, ranges  # noqa: F401
 
 H100 = Target.parse("sm_90a")
@@ -31,6 +32,9 @@ class HostChannel(device.Channel):
         self.ring = device.Ring.from_address(self.memory.data_ptr())
         self.captured = False
         self._lock = threading.Lock()
+
+    def reset(self):
+        self.state.zero_(), self.memory.zero_()
 
 
 class HostModule:
@@ -83,7 +87,7 @@ def append(descriptor, args, mine, pages, length):
         position = first + i - mine[0]
         if position >= 0:
             at = token_index(descriptor.paged_kv, pages, position, position + 1)
-            for pool, new in ((args.k_data, args.k_new), (args.v_data, args.v_new)):
+            for pool, new in ((args.k_data, args.k_new), (args.v_data, args.v_new)) if int(at[0]) != NOWHERE else ():
                 by_token(pool, descriptor.paged_kv)[at] = new[i]
 
 
@@ -128,6 +132,29 @@ def test_random_corruptions_are_reported_and_spare_the_neighbours(count):
             raise AssertionError(f"seed {seed}: {error}") from error
     assert checker.silent == 0
     assert checker.wrong > count // 2
+
+
+@pytest.mark.parametrize("page_table", ["csr", "block"])
+def test_a_page_that_stores_nothing_is_no_error_of_an_append(page_table):
+    """The other new rows of its request are stored. For an attention it is a page outside the pool."""
+    from opfacade.testing import inputs
+
+    for op in ("paged_kv_append", "paged_decode"):
+        descriptor = next(d for d in PROBLEMS if (d.op, getattr(d, "page_table", "")) == (op, page_table))
+        rows = {"q": [6, 1, 0, 3, 2, 1]} if op == "paged_kv_append" else {}
+        args = inputs.make_args(descriptor, seed=2, lengths=inputs.DrawnLengths(kv=[7, 3, 5, 9, 2, 1], **rows))
+        pages = args.kv_indices if page_table == "csr" else args.block_table[0]
+        first, pages[1] = int(pages[0]), NOWHERE
+        plan, before = HostPlan(descriptor), args.k_data.clone()
+        plan.run(args)
+        if op == "paged_decode":
+            with pytest.raises(IndexDataError, match=str(NOWHERE)):
+                plan.check()
+            continue
+        plan.check()
+        written = by_token(args.k_data.view(torch.int16) != before.view(torch.int16), CACHE).flatten(2).any(2)
+        assert written[first].tolist() == [False, True, True, True]
+        assert int(written.sum()) == 3 + 1 + 3 + 2 + 1
 
 
 def test_findings_carry_the_number_of_the_call_and_are_told_once():

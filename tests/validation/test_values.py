@@ -1,6 +1,7 @@
 """Bounds on values: the device's rules, compiled for a block of one, against the host's; and the guard that launches them."""
 
 import ctypes
+import math
 import random
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from opfacade import Plan, Target, env, jit, validation
 from opfacade.core.dtypes import torch_dtype
 from opfacade.errors import IndexDataError
 from opfacade.jit import JitSpec
+from opfacade.plans.rotary import RotaryDescriptor
 from opfacade.testing import inputs
 from opfacade.validation import device, device_values, values
 from opfacade.validation.values import Bounded
@@ -39,7 +41,7 @@ INTEGERS = [torch_dtype(name) for name in ("i8", "i16", "i32", "i64", "u8", "u16
 class COperand(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("origin", "safe", "valid")),
-        *((name, ctypes.c_int64) for name in ("first", "stop", "elements", "row_elements")),
+        *((name, ctypes.c_int64) for name in ("first", "stop", "elements", "rows", "row_elements")),
         *((name, ctypes.c_int64 * 6) for name in ("size", "stride")),
         *((name, ctypes.c_int32) for name in ("rank", "bytes")),
         ("is_signed", ctypes.c_bool),
@@ -62,12 +64,12 @@ def pointer(tensor):
     return None if tensor is None else tensor.data_ptr()
 
 
-def on_device(check_one, given, safe, valid, first, stop):
+def on_device(check_one, given, safe, valid, first, stop, axis=0):
     """(position, value) as the device would find them; position -1 where all is well."""
     pad = [0] * (6 - given.dim())
-    row = given[0].numel() if given.dim() and len(given) else 1
+    rows = given.shape[axis] if given.dim() else 0
     operand = COperand(
-        pointer(given), pointer(safe), pointer(valid), first, stop, given.numel(), row,
+        pointer(given), pointer(safe), pointer(valid), first, stop, given.numel(), rows, math.prod(given.shape[axis + 1 :]),
         (ctypes.c_int64 * 6)(*given.shape, *pad), (ctypes.c_int64 * 6)(*given.stride(), *pad),
         given.dim(), given.element_size(), given.dtype.is_signed,
     )  # fmt: skip
@@ -88,22 +90,21 @@ def test_the_device_finds_what_the_host_finds(check_one, seed):
         given[tuple(rng.randrange(n) for n in shape)] = torch.tensor(
             rng.choice((stop, torch.iinfo(dtype).max, torch.iinfo(dtype).min or stop)), dtype=dtype
         )
-    count = rng.choice((None, -1, 0, 2, 4, 2**31 - 1)) if shape else None
+    count, axis = rng.choice((None, -1, 0, 2, 4, 2**31 - 1)) if shape else None, rng.randrange(max(1, len(shape)))
     valid = None if count is None else torch.tensor([count], dtype=torch.int32)
     args = SimpleNamespace(x=given, n=valid)
-    want = list(values.findings([Bounded("x", first, stop, "n" if valid is not None else "", False)], args))
+    want = list(values.findings([Bounded("x", first, stop, "n" if valid is not None else "", False, axis=axis)], args))
     safe = torch.full(given.shape, 77, dtype=dtype)
-    position, value = on_device(check_one, given, safe, valid, first, stop)
+    position, value = on_device(check_one, given, safe, valid, first, stop, axis)
     assert (position, value) == ((want[0].position, want[0].value) if want else (-1, 0))
-    rows = given.shape[0] if shape else 0
+    rows = given.shape[axis] if shape else 0
     read = rows if count is None else count if 0 <= count <= rows else 0
-    sound = torch.full_like(safe, first)
+    sound = given
     told = values.signed(given)
     inside = (told >= first) & (told < stop)
     if shape:
-        sound[:read] = torch.where(inside, told, torch.full_like(told, first)).to(dtype)[:read]
-    else:
-        sound = given
+        inside.narrow(axis, read, rows - read).fill_(False)
+        sound = torch.where(inside, told, torch.full_like(told, first)).to(dtype)
     assert torch.equal(safe, sound)
 
 
@@ -128,9 +129,9 @@ class HostModule:
     def __init__(self, check_one):
         self.check_one, self.launches = check_one, 0
 
-    def run(self, given, safe, valid, state, address, first, stop, place):
+    def run(self, given, safe, valid, state, address, first, stop, axis, place):
         self.launches += 1
-        position, value = on_device(self.check_one, given, safe, valid, first, stop)
+        position, value = on_device(self.check_one, given, safe, valid, first, stop, axis)
         ring = device.Ring.from_address(address)
         if position >= 0:
             low, high = ctypes.c_int32(value & 2**32 - 1).value, value >> 32
@@ -143,8 +144,8 @@ class HostModule:
 
 
 @pytest.fixture
-def guarded(monkeypatch, check_one):
-    """A guard of a toy's plan and the calls that came through it."""
+def guard_of(monkeypatch, check_one):
+    """Makes the guard of a descriptor's plan, and keeps the calls that come through it."""
 
     def channel(index):
         made = object.__new__(device.Channel)
@@ -157,15 +158,24 @@ def guarded(monkeypatch, check_one):
     monkeypatch.setattr(device, "_take", channel)
     monkeypatch.setattr(device.moment, "refuse_capture", lambda *args: None)
     monkeypatch.setattr(jit, "load", lambda spec, allow_build: module)
-    with mounted("toy") as toy:
-        descriptor = toy.PickDescriptor(rows=9, width=4, entries=5, dtype="f16", num_valid=True)
+
+    def made(descriptor):
         bounded, calls = values.bounded_of(descriptor), []
         sku = Plan.select(descriptor, target=Target.cpu()).sku.model_copy(update={"arch": "sm_90a"})
-        guard = device_values.DeviceValueGuard("pick", bounded, sku, True)
+        guard = device_values.DeviceValueGuard(descriptor.op, bounded, sku, True)
         launch = guard.wrap(lambda args, workspace: calls.append(args))
-        yield SimpleNamespace(
+        return SimpleNamespace(
             guard=guard, run=lambda args: launch(args, None), calls=calls, descriptor=descriptor, module=module
         )
+
+    return made
+
+
+@pytest.fixture
+def guarded(guard_of):
+    """A guard of a toy's plan."""
+    with mounted("toy") as toy:
+        yield guard_of(toy.PickDescriptor(rows=9, width=4, entries=5, dtype="f16", num_valid=True))
 
 
 def test_an_operator_gets_copies_without_wrong_values_and_the_next_call_tells(guarded):
@@ -199,6 +209,24 @@ def test_a_wrong_count_leaves_no_row_valid(guarded):
     assert len(guarded.calls) == 1
 
 
+@pytest.mark.parametrize(("valid", "row", "column"), [(3, 1, 3), (3, 0, 4), (0, 2, 0)])
+def test_rows_of_a_later_axis_that_are_not_valid_may_hold_anything(guard_of, valid, row, column):
+    """positions [sections, rows] of a rotation: the device counts its rows along axis 1."""
+    sizes = {"num_qo_heads": 2, "num_kv_heads": 1, "head_dim": 16, "rotary_dim": 16}
+    rotation = guard_of(RotaryDescriptor(total_num_rows=5, dtype="f16", sections=(3, 3, 2), num_valid=True, **sizes))
+    args = inputs.make_args(rotation.descriptor, seed=1, lengths=inputs.DrawnLengths(valid=valid))
+    args.positions.fill_(2)
+    args.positions[row, column] = 2**40
+    rotation.run(args)
+    rotation.guard.check()
+    assert rotation.calls[0].positions.tolist() == [[2] * valid + [-1] * (5 - valid)] * 3
+    args.num_valid.fill_(column + 1)
+    rotation.run(args)
+    with pytest.raises(IndexDataError, match=rf"positions\[{5 * row + column}\] expected a value"):
+        rotation.guard.check()
+    assert rotation.calls[1].positions[row].tolist() == [2] * column + [-1] * (5 - column)
+
+
 def test_levels_have_the_guard_of_their_backend():
     with mounted("toy") as toy:
         descriptor = toy.PickDescriptor(rows=9, width=4, entries=5, dtype="f16")
@@ -222,16 +250,19 @@ def test_the_kernel_finds_what_the_host_finds(dtype):
         given = torch.randint(0, 5, (3000, 7), generator=generator, device="cuda").to(dtype)[:, ::2]
         if seed % 3:
             given[seed * 100 :, 1] = 5
+        axis = seed // 4 % 2
+        given = given.T if axis else given
         valid = torch.tensor([(3000, 900, 0, 4000)[seed % 4]], dtype=torch.int32, device="cuda")
         safe = torch.full(given.shape, 77, dtype=dtype, device="cuda")
-        module.run(given, safe, valid, channel.state, channel.memory.data_ptr(), 0, 5, 3)
+        module.run(given, safe, valid, channel.state, channel.memory.data_ptr(), 0, 5, axis, 3)
         torch.cuda.synchronize()
-        want = list(values.findings([Bounded("x", 0, 5, "n", False)], SimpleNamespace(x=given, n=valid)))
+        want = list(values.findings([Bounded("x", 0, 5, "n", False, axis=axis)], SimpleNamespace(x=given, n=valid)))
         found = channel.drain()
         assert [(f.position, f.value, f.limit, f.place, f.call) for f in found] == [
             (w.position, w.value, 0, 3, seed) for w in want
         ]
         read = int(valid) if int(valid) <= 3000 else 0
         host = given.cpu().numpy()
-        assert (safe.cpu().numpy()[:read] == np.where(host < 5, host, 0)[:read]).all()
-        assert not safe.cpu().numpy()[read:].any()
+        made, host = (np.moveaxis(found, axis, 0) for found in (safe.cpu().numpy(), host))
+        assert (made[:read] == np.where(host < 5, host, 0)[:read]).all()
+        assert not made[read:].any()

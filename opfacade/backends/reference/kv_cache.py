@@ -9,6 +9,7 @@ from opfacade.backends.reference.page_table import by_token, checked, token_inde
 from opfacade.backends.reference.rotate_and_store import stored_rows
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.request_tables import NOWHERE
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ def _append(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs) -> Non
     descriptor.refuse_requests(args, [(indptr[r + 1] - indptr[r], length) for r, (_, length) in enumerate(requests)])
     for request, (pages, length) in enumerate(requests):
         first, stop = indptr[request], indptr[request + 1]
-        at = token_index(cache, pages, length - (stop - first), length)
+        page, slot = token_index(cache, pages, length - (stop - first), length)
+        kept = page != NOWHERE
         rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
         for pool, new in zip(pools, rows, strict=True):
-            pool[at] = _bits(new)
+            pool[page[kept], slot[kept]] = _bits(new)[kept]
 
 
 CANDIDATES = (reference(PagedKvAppendDescriptor, _promise, _dtypes, _append, _facts),)

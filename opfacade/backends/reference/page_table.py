@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
     """For each request its pages and its length in tokens, for either form of table; empty without a table.
 
-    Pages without a visible key may have any id, which is read as page 0. Raises the IndexDataError of
+    Pages without a visible key may have any id, which is read as page 0; NOWHERE stays. Raises the IndexDataError of
     OPFACADE_VALIDATE=full: the bounds of the descriptor hold here as they do in kernels.
     """
     tables = tables_of(descriptor)
@@ -27,7 +27,7 @@ def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
         raise error_of(tables, found)
     if not tables.pages:
         return []
-    return [(pages.where((pages >= 0) & (pages < tables.num_pages), 0), n) for pages, n in host.requests_pages(tables, args)]
+    return [(pages.where(host.sound_pages(tables, pages), 0), n) for pages, n in host.requests_pages(tables, args)]
 
 
 def token_index(cache: PagePool, pages: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
 from opfacade.compat.attending import Call
-from opfacade.errors import IndexDataError, Issue
+from opfacade.compat.flashinfer.owners import refuse_shared
+from opfacade.compat.flashinfer.where import CODE, Where, index_error
+from opfacade.errors import IndexDataError
+from opfacade.plans.kv_cache import judged_by
 
-_CODE = "OPF-V001"
-
-
-class Where(NamedTuple):
-    """Request and position of each new row, and the page table of the requests. kept: the caller's rows, where some are left
-    out."""
-
-    request: torch.Tensor
-    position: torch.Tensor
-    indices: torch.Tensor
-    indptr: torch.Tensor
-    kept: torch.Tensor | None = None
+_ROWS = "append_indptr"
 
 
 class Append(NamedTuple):
@@ -32,57 +22,63 @@ class Append(NamedTuple):
 
     def run(self) -> None:
         try:
-            self.call.plan.run(self.call.args)
+            with judged_by(self._judge):
+                self.call.plan.run(self.call.args)
         except IndexDataError as error:
-            found = _later(self, error) if error.asynchronous else _now(self, error.request)
+            found = _later(self, error) if error.asynchronous else _now(self, error)
             if found is None:
                 raise
             raise found from None
 
+    def _judge(self) -> None:
+        """The requests of the plan are rows: whose a page is, the caller's table says."""
+        descriptor: Any = self.call.plan.descriptor
+        refuse_shared(self.op, self.where, descriptor.paged_kv.page_size)
 
-def _now(append: Append, row: int) -> IndexDataError | None:
-    """The argument by which a row has no page in the pool; None for another fault."""
-    request, position, indices, indptr, kept = append.where
+
+def _now(append: Append, found: IndexDataError) -> IndexDataError | None:
+    """The argument by which a row has no page in the pool, or is none of the new rows; None for another fault."""
+    if found.code != CODE:
+        return None
+    request, position, indices, indptr = append.where
     descriptor: Any = append.call.plan.descriptor
-    pool = descriptor.paged_kv
+    pool, row, count = descriptor.paged_kv, found.request, descriptor.total_num_rows
+    if found.argument == _ROWS:
+        row = count + int((request[count:] >= 0).nonzero()[0])
+        return index_error(append.op, ("batch_indices", row, int(request[row])), _past(count))
     own, at, batch, most = int(request[row]), int(position[row]), indptr.shape[0] - 1, indices.shape[0]
-    place = row if kept is None else int(kept[row])
     if not 0 <= own < batch:
-        return _error(append.op, ("batch_indices", place, own), f"a request in [0, {batch}), or -1")
+        return index_error(append.op, ("batch_indices", row, own), f"a request in [0, {batch}), or -1")
     first, stop = int(indptr[own]), int(indptr[own + 1])
     pages = max(0, stop - first)
     if not 0 <= at < pages * pool.page_size:
         allowed = f"a position in [0, {pages * pool.page_size}), the pages of its request"
-        return _error(append.op, ("positions", place, at), allowed, own)
+        return index_error(append.op, ("positions", row, at), allowed, own)
     entry = first + at // pool.page_size
     if not 0 <= entry < most:
         end, value = (own, first) if entry < 0 else (own + 1, stop)
-        return _error(append.op, ("kv_indptr", end, value), f"an entry in [0, {most}], those of kv_indices", own)
+        return index_error(append.op, ("kv_indptr", end, value), f"an entry in [0, {most}], those of kv_indices", own)
     page = int(indices[entry])
     if 0 <= page < pool.num_total_pages:
         return None
-    return _error(append.op, ("kv_indices", entry, page), f"a page in [0, {pool.num_total_pages})", own)
+    return index_error(append.op, ("kv_indices", entry, page), f"a page in [0, {pool.num_total_pages})", own)
 
 
 def _later(append: Append, found: IndexDataError) -> IndexDataError:
     """The error of an earlier call, whose tensors may have changed: a page of -1 says that the row has none."""
     row, when = found.request, f"(found on the device during checked call {found.call_id})"
-    if found.value == -1:
+    if found.argument == _ROWS:
+        descriptor: Any = append.call.plan.descriptor
+        allowed, got = _past(descriptor.total_num_rows), f"a request {when}"
+        error = index_error(append.op, ("batch_indices", -1, found.value), allowed, got=got)
+    elif found.value == -1:
         allowed, got = "a position in the pages of its request", f"one without a page {when}"
-        error = _error(append.op, ("positions", row, -1), allowed, got=got)
+        error = index_error(append.op, ("positions", row, -1), allowed, got=got)
     else:
-        error = _error(append.op, ("kv_indices", -1, found.value), found.limit, got=f"{found.value} for row {row} {when}")
+        error = index_error(append.op, ("kv_indices", -1, found.value), found.limit, got=f"{found.value} for row {row} {when}")
     error.asynchronous, error.call_id = True, found.call_id
     return error
 
 
-def _error(op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "") -> IndexDataError:
-    """wrong: the argument, the position, -1 where it is not known, and the value there."""
-    argument, position, value = wrong
-    name = argument if position < 0 else f"{argument}[{position}]"
-    got = got or f"{value}{'' if request < 0 else f' for request {request}'}"
-    issue = Issue(_CODE, name, allowed, got, kind="IndexDataError")
-    error = IndexDataError(f"{op}.run: {issue}", code=_CODE, op=op, stage="run", issues=[issue])
-    error.argument, error.request, error.position = argument, request, position
-    error.value, error.limit = value, allowed
-    return error
+def _past(rows: int) -> str:
+    return f"-1 past the {rows} new rows"

@@ -10,9 +10,11 @@ from opfacade.compat.appending import New, appended
 from opfacade.compat.attending import Pools, Table
 from opfacade.compat.constants import even_indptr
 from opfacade.compat.flashinfer.arguments import layout_of, require_sizes
-from opfacade.compat.flashinfer.astray import Append, Where
+from opfacade.compat.flashinfer.astray import Append
 from opfacade.compat.flashinfer.caches import Cache, pools_of
+from opfacade.compat.flashinfer.where import Where
 from opfacade.compat.refusals import require_integer, require_tensor, unmapped, wrong, wrong_dtype, wrong_shape
+from opfacade.plans.kv_cache import NOWHERE
 
 
 def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
@@ -153,28 +155,16 @@ def _checked(op: str, where: Where) -> Where:
     return where
 
 
-def _without_gaps(where: Where, k: torch.Tensor, v: torch.Tensor) -> tuple[Where, torch.Tensor, torch.Tensor]:
-    """Without the rows of request -1 that lie between others. A GPU drops those by their page, so that the host need not wait;
-    the reference refuses such a page."""
-    if where.request.device.type != "cpu":
-        return where, k, v
-    kept = (where.request >= 0).nonzero().squeeze(1)
-    if not kept.shape[0] or int(kept[-1]) == kept.shape[0] - 1:
-        return where, k, v
-    kept = kept[kept < k.shape[0]]
-    return where._replace(request=where.request[kept], position=where.position[kept], kept=kept), k[kept], v[kept]
-
-
 def _append(op: str, new: tuple[torch.Tensor, torch.Tensor], pools: Pools, where: Where) -> Append:
-    where, k, v = _without_gaps(_checked(op, where), *new)
-    call = appended(op, New(k, v, _starts(where.request)), pools, _one_page_a_row(where, pools.facts[1]))
+    stored = _checked(op, where).request >= 0
+    call = appended(op, New(*new, _starts(stored)), pools, _one_page_a_row(where, stored, pools.facts[1]))
     return Append(op, call, where)
 
 
-def _one_page_a_row(where: Where, page_size: int) -> Table:
-    """Each new row as one request with the page that receives it, so that rows may have any positions. A row without a page in
-    its request's part of the table has page -1, which nothing writes to."""
-    request, position, indices, indptr, _ = where
+def _one_page_a_row(where: Where, stored: torch.Tensor, page_size: int) -> Table:
+    """Each new row as one request with the page that receives it, so that rows may have any positions. A row that is not stored
+    has page NOWHERE, and one without a page in its request's part of the table has page -1: nothing writes to either."""
+    request, position, indices, indptr = where
     count, batch, most = request.shape[0], indptr.shape[0] - 1, indices.shape[0]
     last = (position % page_size + 1).to(torch.int32)
     if batch < 1 or not most:
@@ -185,13 +175,14 @@ def _one_page_a_row(where: Where, page_size: int) -> Table:
         held = at.clamp(0, most - 1)
         inside = (request == own) & (position >= 0) & (at == held) & (at < indptr[1:].index_select(0, own))
         page = torch.where(inside, indices.index_select(0, held), -1)
+    page = torch.where(stored, page, NOWHERE)
     operands = {"kv_indptr": even_indptr(count, 1, request.device), "kv_indices": page, "last_page_len": last}
     return Table("csr", operands, count, count)
 
 
-def _starts(request: torch.Tensor) -> torch.Tensor:
-    """[nnz + 1]: one row a request; none for the last ones, which belong to no request."""
-    rows = even_indptr(request.shape[0], 1, request.device)
-    if not request.shape[0]:
+def _starts(stored: torch.Tensor) -> torch.Tensor:
+    """[nnz + 1]: one row a request; none for the last ones, which are not stored."""
+    rows = even_indptr(stored.shape[0], 1, stored.device)
+    if not stored.shape[0]:
         return rows
-    return torch.minimum(rows, torch.where(request >= 0, rows[1:], 0).amax())
+    return torch.minimum(rows, torch.where(stored, rows[1:], 0).amax())

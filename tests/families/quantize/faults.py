@@ -11,6 +11,20 @@ C = "kernels/quantize/blocks.cuh"
 
 FAULTS = (
     cpu(
+        "quantise: columns of scales are counted along the groups",
+        "opfacade/core/operands.py",
+        "axis = spec.valid_axis",
+        "axis = 0",
+        f"{VALID} -k not_valid_may_hold_anything",
+    ),
+    cpu(
+        "quantise: what rounds a column of scales up is to be finite",
+        "opfacade/plans/_named_fold.py",
+        "max(0, size - real)).fill_(False)",
+        "0).fill_(False)",
+        f"{VALID} -k rounds_a_column",
+    ),
+    cpu(
         "quantise: a scale of powers of two is rounded down",
         "opfacade/programs/reals.py",
         "exponent.long() - (part == 0.5).long() + 1023",

@@ -184,6 +184,32 @@ def test_scales_of_blocks_that_are_not_valid_may_hold_anything(monkeypatch):
         Plan.select(d, target=CPU).run(args)
 
 
+@pytest.mark.parametrize("layout", ["row", "column", "column_padded4"])
+def test_scales_of_rows_that_are_not_valid_may_hold_anything(monkeypatch, layout):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    d = made(DequantizeDescriptor, group=8, scale_layout=layout)
+    args = drawn(d, 6)
+    rows = args.scale if layout == "row" else args.scale.t()
+    rows[:6], rows[6:] = 1.0, torch.nan
+    Plan.select(d, target=CPU).run(args)
+    assert not args.out[:6].isnan().any()
+    rows[5, 2] = torch.nan
+    place = "5, 2" if layout == "row" else "2, 5"
+    with pytest.raises(ArgumentError, match=rf"scale\[{place}\] expected finite values"):
+        Plan.select(d, target=CPU).run(args)
+
+
+def test_what_rounds_a_column_of_scales_up_may_hold_anything(monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    d = made(DequantizeDescriptor, num_valid=False, group=8, scale_layout="column_padded4")
+    args = drawn(d, 0)
+    args.scale[:, :ROWS], args.scale[:, ROWS:] = 1.0, torch.nan
+    Plan.select(d, target=CPU).run(args)
+    args.scale[1, ROWS - 1] = torch.nan
+    with pytest.raises(ArgumentError, match=rf"scale\[1, {ROWS - 1}\] expected finite values"):
+        Plan.select(d, target=CPU).run(args)
+
+
 def test_one_kernel_serves_any_number_of_rows():
     for kind, scale in ((QuantizeDescriptor, "tensor"), (QuantizeDescriptor, "block"), (DequantizeDescriptor, "block")):
         problems = (made(kind, rows=rows, hidden=7168, wide="bf16", scale=scale) for rows in (1, 7, 8192))

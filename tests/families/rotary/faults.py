@@ -9,6 +9,12 @@ _TABLE, _TABLES = "opfacade/plans/_rotary_table.py", "tests/families/rotary/test
 
 FAULTS = (
     Mutant(
+        "rotary: positions of sections are counted along the sections",
+        "opfacade/plans/_rotary_fields.py",
+        (("shape.index(rows) if valid", "0 if valid"),),
+        tests=f"{_PREPARED} -k odd_positions",
+    ),
+    Mutant(
         "rotary: the halves of a pair are exchanged",
         "kernels/kv_cache/unit.cuh",
         (

@@ -249,6 +249,21 @@ def test_odd_values_may_lie_in_rows_that_are_not_valid(monkeypatch):
         Plan.select(descriptor, target=CPU).run(args)
 
 
+@pytest.mark.parametrize("level", ["indices", "full"])
+@pytest.mark.parametrize("sections", [None, (8, 12, 12)])
+def test_odd_positions_may_lie_in_rows_that_are_not_valid(monkeypatch, level, sections):
+    monkeypatch.setenv("OPFACADE_VALIDATE", level)
+    descriptor = problem(6, num_valid=True, sections=sections)
+    args = inputs.make_args(descriptor, seed=13, lengths=DrawnLengths(valid=4))
+    positions = args.positions.view(descriptor.groups, 6)
+    positions[:, :4], positions[:, 4:] = 0, 2**40
+    Plan.select(descriptor, target=CPU).run(args)
+    positions[:, 4:] = 0
+    positions[-1, 3] = 2**40
+    with pytest.raises(IndexDataError, match=r"positions\[2, 3\]" if sections else r"positions\[3\]"):
+        Plan.select(descriptor, target=CPU).run(args)
+
+
 def test_validation_reads_slots_and_positions(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     descriptor = problem(4)

@@ -153,7 +153,7 @@ FAULTS = (
     host(
         "reference: an id that nothing sees is used",
         TABLE,
-        "pages.where((pages >= 0) & (pages < tables.num_pages), 0)",
+        "pages.where(host.sound_pages(tables, pages), 0)",
         "pages",
         "tests/validation/test_safe_pages.py tests/validation/test_unowned.py",
     ),

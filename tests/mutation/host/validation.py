@@ -4,7 +4,7 @@ from tests.mutation.mutant import host
 
 HOST, FULL, RULES, VALUES = "validation/host.py", "validation/full.py", "validation/rules.py", "validation/values.py"
 DEVICE, DEVICE_VALUES, LEVELS = "validation/device.py", "validation/device_values.py", "validation/__init__.py"
-MOMENT = "validation/capture_and_fork.py"
+MOMENT, OWNERSHIP = "validation/capture_and_fork.py", "validation/ownership.py"
 VALIDATION, BOUNDS, FINDINGS = (
     "tests/validation/test_validation.py",
     "tests/validation/test_values.py",
@@ -69,15 +69,15 @@ FAULTS = (
     host(
         "indices: a page may be one too large",
         HOST,
-        "int(own.max()) < self.tables.num_pages)",
-        "int(own.max()) <= self.tables.num_pages)",
+        "sound = (pages >= 0) & (pages < tables.num_pages)",
+        "sound = (pages >= 0) & (pages <= tables.num_pages)",
         f"{EDGES} {FINDINGS}",
     ),
     host(
         "indices: a page may be negative",
         HOST,
-        "(int(own.min()) >= 0 and int(own.max())",
-        "(int(own.max())",
+        "sound = (pages >= 0) & (pages < tables.num_pages)",
+        "sound = pages < tables.num_pages",
         f"{EDGES} {FINDINGS}",
     ),
     host(
@@ -142,29 +142,29 @@ FAULTS = (
     host(
         "full: a page that two append to passes",
         FULL,
-        "                _refuse_shared_pages(tables, args)\n",
+        "                _refuse_shared_pages(tables, args, ownership.judge_of_caller())\n",
         "                pass\n",
         VALIDATION,
     ),
     host(
         "full: a page that another reads may be appended to",
-        FULL,
-        "and (written or first[2]):",
-        "and (written and first[2]):",
+        OWNERSHIP,
+        "and (use.written or first.written):",
+        "and (use.written and first.written):",
         VALIDATION,
     ),
     host(
         "full: sharing what is only read is refused",
-        FULL,
-        "!= (request, place) and (written or first[2]):",
-        "!= (request, place):",
+        OWNERSHIP,
+        "!= use[:2] and (use.written or first.written):",
+        "!= use[:2]:",
         VALIDATION,
     ),
     host(
         "full: one page may stand twice in a request",
-        FULL,
-        "if first[:2] != (request, place) and",
-        "if first[0] != request and",
+        OWNERSHIP,
+        "if first[:2] != use[:2] and",
+        "if first.request != use.request and",
         f"{EDGES} {VALIDATION}",
     ),
     host(
@@ -231,7 +231,7 @@ FAULTS = (
     host(
         "values: rows that are not valid are looked at",
         VALUES,
-        "tensor = tensor[: count if 0 <= count <= tensor.shape[0] else 0]",
+        "wrong.narrow(one.axis, count, size - count).fill_(False)",
         "pass",
         f"{BOUNDS} {TOYS}",
     ),
@@ -255,8 +255,8 @@ FAULTS = (
     host(
         "values: the position of an error is the last",
         VALUES,
-        "int(wrong.nonzero()[0])",
-        "int(wrong.nonzero()[-1])",
+        "int(wrong.flatten().nonzero()[0])",
+        "int(wrong.flatten().nonzero()[-1])",
         f"{BOUNDS} {EDGES}",
     ),
     host(

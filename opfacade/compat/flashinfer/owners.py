@@ -1,0 +1,43 @@
+"""Level full of an append of rows at any positions: whose pages and positions they go to, by FlashInfer's own table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from opfacade.compat.flashinfer.where import Where, index_error
+from opfacade.plans.kv_cache import PageUse, shared_page
+
+_CODE = "OPF-V002"
+
+
+def refuse_shared(op: str, where: Where, page_size: int) -> None:
+    """Raise for two rows at one position of a request, and for a page of two places to one of which a row goes. Each row that
+    is stored has a page of its request. Synchronises."""
+    taken = _positions(op, where)
+    found = shared_page(_uses(where, {(request, position // page_size) for request, position in taken}))
+    if found is not None:
+        use = found.use
+        raise index_error(op, ("kv_indices", use.place, use.page), found.allowed, use.request, code=_CODE)
+
+
+def _positions(op: str, where: Where) -> dict[tuple[int, int], int]:
+    """The row that goes to each (request, position)."""
+    taken: dict[tuple[int, int], int] = {}
+    for row, place in enumerate(zip(where.request.tolist(), where.position.tolist(), strict=True)):
+        request, position = place
+        if request < 0:
+            continue
+        first = taken.setdefault(place, row)
+        if first != row:
+            allowed = f"a position of its own: row {first} also goes there"
+            raise index_error(op, ("positions", row, position), allowed, request, code=_CODE)
+    return taken
+
+
+def _uses(where: Where, written: set[tuple[int, int]]) -> Iterator[PageUse]:
+    """The pages of every request. written: (request, which of its pages) of the new rows."""
+    indices = where.indices.tolist()
+    for request, (first, stop) in enumerate(pairwise(where.indptr.tolist())):
+        for place in range(max(0, first), min(stop, len(indices))):
+            yield PageUse(request, place, indices[place], (request, place - first) in written)

@@ -1,0 +1,34 @@
+"""Where rows of an append go, and errors that name FlashInfer's arguments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from opfacade.errors import IndexDataError, Issue
+
+CODE = "OPF-V001"
+
+
+class Where(NamedTuple):
+    """Request and position of each new row, and the page table of the requests."""
+
+    request: torch.Tensor
+    position: torch.Tensor
+    indices: torch.Tensor
+    indptr: torch.Tensor
+
+
+def index_error(
+    op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "", code: str = CODE
+) -> IndexDataError:
+    """wrong: the argument, the position, -1 where it is not known, and the value there."""
+    argument, position, value = wrong
+    name = argument if position < 0 else f"{argument}[{position}]"
+    got = got or f"{value}{'' if request < 0 else f' for request {request}'}"
+    issue = Issue(code, name, allowed, got, kind="IndexDataError")
+    error = IndexDataError(f"{op}.run: {issue}", code=code, op=op, stage="run", issues=[issue])
+    error.argument, error.request, error.position = argument, request, position
+    error.value, error.limit = value, allowed
+    return error
