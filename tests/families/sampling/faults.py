@@ -233,14 +233,12 @@ FAULTS = (
     _stream(
         "groups are fetched again",
         "stream.cuh",
-        "if (kEarly && base_ < due) fetch();",
-        "if (kEarly && base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
+        "if (base_ < due) fetch();",
+        "if (base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
         "late",
     ),
-    _stream("the group of a bias is not listed", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
-    _stream(
-        "entries after the first are taken for copies", "stream.cuh", "biased_token(at - 1) / 4 == group", "true", "biases"
-    ),
+    _stream("the token of a bias is not looked at", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
+    _stream("a penalty that raises is taken for one that lowers", "row.cuh", "&& presence >= 0.f;", ";", "raise"),
     _stream(
         "a masked token is lost that a penalty makes a candidate",
         "row.cuh",
@@ -251,16 +249,9 @@ FAULTS = (
     _stream(
         "biases after the first ones are passed over",
         "stream.cuh",
-        "biases_ += kSampleThreads;",
-        "biases_ = 1 << 30;",
+        "num_biases; at += kSampleThreads) {",
+        "num_biases; at += 1 << 20) {",
         "raises",
-    ),
-    _stream(
-        "biases for which a list has no room are lost",
-        "stream.cuh",
-        "crowded = true, biases_ = 0;",
-        "crowded = true;",
-        "biased",
     ),
     _stream(
         "groups for which a list has no room are lost",

@@ -15,6 +15,7 @@ ADJUSTED = {
     "plain": {},
     "dense": {"bias": normal(8, ROWS, VOCAB)},
     "penalties": {"output_counts": (normal(9, ROWS, VOCAB) > 1).int(), "repetition": 1.3, "frequency": 0.5, "presence": -0.25},
+    "lowered": {"output_counts": (normal(9, ROWS, VOCAB) > 1).int(), "repetition": 1.3, "frequency": 0.5, "presence": 0.25},
     "capped": {"soft_cap": 6.0},
 }
 
@@ -46,6 +47,14 @@ def test_a_late_token_wins(late):
     x[0, late] = 80.0
     with split_as(1, 0):
         assert run(x).token[0] == late
+
+
+@pytest.mark.parametrize("given", [{"repetition": 0.25}, {"frequency": -1.0}, {"presence": -1.0}])
+def test_a_penalty_may_raise_a_late_token(given):
+    x, counts = torch.full((1, VOCAB), 0.5), torch.zeros(1, VOCAB, dtype=torch.int32)
+    x[0, 0], counts[0, LATE] = 1.0, 1
+    with split_as(1, 0):
+        assert run(x, output_counts=counts, temperature=0.0, **given).token[0] == LATE
 
 
 def test_a_list_of_biases_raises_groups():
