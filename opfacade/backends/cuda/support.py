@@ -24,6 +24,10 @@ MAX_GRID_YZ = 65535
 # tensors, and rows without a destination are not appended. See bench/clamp.py.
 SAFE_PAGES = True
 
+# Modules of folds have several kernels, which nvcc then optimises on two threads. The number is fixed because the bytes of a
+# cubin depend on it. Modules of one kernel gain nothing.
+_SPLIT_COMPILE = "--split-compile=2"
+
 SpecPairs = tuple[tuple[str, bool | int | str], ...]
 
 
@@ -70,6 +74,8 @@ def spec_of(template: str, facts: SpecPairs, target: Target) -> JitSpec:
     from opfacade.jit.spec import JitSpec
 
     flags = () if SAFE_PAGES else ("-DOPF_TRUSTED_INDICES",)
+    if template.startswith("reduction/"):
+        flags = (*flags, _SPLIT_COMPILE)
     return JitSpec(name=template.rpartition("/")[2], template=template, params=facts, arch=target.arch, flags=flags)
 
 
