@@ -151,20 +151,26 @@ struct Row {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // Tokens from `from` to `to` of all operands that bounds read, into the cache: each operand by a warp.
-  __device__ __forceinline__ void ask(uint32_t from, uint32_t to) const {
+  // What `fetch_added` reads, into the cache.
+  __device__ __forceinline__ void ask_added(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
-    const uint32_t warp = thread() / 32;
-    if (warp == 0) ask_of(logits + from, logits + to);
-    if (C::kBitmask && warp == 1) ask_of(by.bitmask + row * by.bitmask_row + from / 32, by.bitmask + row * by.bitmask_row + to / 32);
-    if (C::kBias && warp == 2) ask_of(by.bias + row * by.bias_row + from, by.bias + row * by.bias_row + to);
+    prefetch_l2(logits + from + further);
+    if constexpr (C::kBitmask) prefetch_l2(by.bitmask + row * by.bitmask_row + from / 32 + further / 32);
+    if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
   }
+  // Tokens from `from` to `to` of the logits and the mask, into the cache: each operand by a warp.
+  __device__ __forceinline__ void ask(uint32_t from, uint32_t to) const {
+    const int32_t* const mask = p.adjust.bitmask + row * p.adjust.bitmask_row;
+    if (thread() / 32 == 0) ask_of(logits + from, logits + to);
+    if (C::kBitmask && thread() / 32 == 1) ask_of(mask + from / 32, mask + to / 32);
+  }
+  // The same of what penalties read.
   __device__ __forceinline__ void ask_counts(uint32_t from, uint32_t to) const {
     if constexpr (!C::kPenalties) return;
     const AdjustParams& by = p.adjust;
     const uint32_t warp = thread() / 32;
-    if (warp == 3) ask_of(by.prompt_mask + row * by.prompt_mask_row + from, by.prompt_mask + row * by.prompt_mask_row + to);
-    if (warp == 4) ask_of(by.output_counts + row * by.output_counts_row + from, by.output_counts + row * by.output_counts_row + to);
+    if (warp == 2) ask_of(by.prompt_mask + row * by.prompt_mask_row + from, by.prompt_mask + row * by.prompt_mask_row + to);
+    if (warp == 3) ask_of(by.output_counts + row * by.output_counts_row + from, by.output_counts + row * by.output_counts_row + to);
   }
   // What penalties of one token read.
   __device__ __forceinline__ void ask_counts(uint32_t token) const {

@@ -260,9 +260,20 @@ FAULTS = (
         "return true;",
         "without_room",
     ),
+    _stream("a row that is crowded goes on", "stream.cuh", "base_ = first(), slot_ |=", "slot_ |=", "without_room"),
+    Mutant(
+        "sampling: clusters of four are as many as fit without gaps",
+        "opfacade/backends/cuda/sampling/split.py",
+        (("(places if ctas == 2 else places * 15 // 16)", "places"),),
+        tests=f"{_HERE}/test_stream.py -k at_once",
+    ),
     _stream("a token of each group is looked at", "stream.cuh", "shared_.close[i / 4] + i % 4", "shared_.close[i / 4]", "late"),
     _kernel(
-        "the winner of the last CTA is lost", "stream.cuh", "lane < ctas ? shared", "lane < ctas - 1 ? shared", "number_of_ctas"
+        "the winner of the last CTA is lost",
+        "stream.cuh",
+        "lane < p.ctas ? shared",
+        "lane < p.ctas - 1 ? shared",
+        "number_of_ctas",
     ),
     _stream(
         "winners are read before they are sent",
