@@ -151,7 +151,7 @@ struct Row {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // What `fetch_added` reads, into the cache.
+  // Brings into the cache the lines that `fetch_added` reads.
   __device__ __forceinline__ void ask_added(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
     prefetch_l2(logits + from + further);
@@ -172,7 +172,7 @@ struct Row {
     if (warp == 2) ask_of(by.prompt_mask + row * by.prompt_mask_row + from, by.prompt_mask + row * by.prompt_mask_row + to);
     if (warp == 3) ask_of(by.output_counts + row * by.output_counts_row + from, by.output_counts + row * by.output_counts_row + to);
   }
-  // What penalties of one token read.
+  // Brings into the cache the counts of one token.
   __device__ __forceinline__ void ask_counts(uint32_t token) const {
     if constexpr (!C::kPenalties) return;
     const AdjustParams& by = p.adjust;

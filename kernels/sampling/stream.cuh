@@ -23,7 +23,7 @@ struct StreamShared {
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
 
-// Of the CTA in its cluster: numbers of CTAs are powers of two, and a division takes registers.
+// The rank of the CTA in its cluster: numbers of CTAs are powers of two, and a division takes registers.
 __device__ __forceinline__ uint32_t rank_of(const SampleParams& p) { return blockIdx.x & (static_cast<uint32_t>(p.ctas) - 1); }
 
 // Rows that are not valid are neither read nor written; a wrong count leaves none valid.
