@@ -52,8 +52,7 @@ struct Packed {
 };
 
 template <class C>
-constexpr int kLoadedBytes =
-    4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0) + (C::kPenalties ? 20 : 0);
+constexpr int kAddedBytes = 4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0);
 
 template <class C>
 __device__ __forceinline__ Biased biased(const SampleParams& p, int64_t row, int at) {
@@ -73,6 +72,7 @@ struct Row {
   float temperature;
   float repetition, frequency, presence, shrink, inverse_cap;  // a factor in place of a division by the cap
   bool aligned;  // groups of the row are aligned
+  bool lowers;   // no penalty raises a logit, so that the logit bounds the penalized one
 
   __device__ __forceinline__ Row(
       const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index, const Biased* copied = nullptr)
@@ -91,6 +91,7 @@ struct Row {
     if constexpr (C::kPenalties) {
       repetition = p.adjust.repetition[row], frequency = p.adjust.frequency[row], presence = p.adjust.presence[row];
       shrink = fmaxf(__fdiv_rn(1.f, repetition), 0x1p-126f);  // a product with infinity stays a number
+      lowers = repetition >= 1.f && frequency >= 0.f && presence >= 0.f;
     }
   }
 
@@ -133,25 +134,50 @@ struct Row {
 
   // The group `further` tokens after `from`, before `whole`. The sum of both is taken of pointers: one register has many groups.
   __device__ __forceinline__ void fetch(uint32_t from, uint32_t further, Packed<C>& to) const {
+    fetch_added(from, further, to);
+    fetch_counts(from, further, to);
+  }
+  // The same without what penalties read.
+  __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t further, Packed<C>& to) const {
     const AdjustParams& by = p.adjust;
     to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
     if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
     if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
+  }
+  __device__ __forceinline__ void fetch_counts(uint32_t from, uint32_t further, Packed<C>& to) const {
+    const AdjustParams& by = p.adjust;
     if constexpr (C::kPenalties) {
       to.prompt = *reinterpret_cast<const uint32_t*>(by.prompt_mask + row * by.prompt_mask_row + from + further);
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // The same into the cache.
-  __device__ __forceinline__ void ask(uint32_t from, uint32_t further) const {
+  // Brings into the cache the lines that `fetch_added` reads.
+  __device__ __forceinline__ void ask_added(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
     prefetch_l2(logits + from + further);
     if constexpr (C::kBitmask) prefetch_l2(by.bitmask + row * by.bitmask_row + from / 32 + further / 32);
     if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
-    if constexpr (C::kPenalties) {
-      prefetch_l2(by.prompt_mask + row * by.prompt_mask_row + from + further);
-      prefetch_l2(by.output_counts + row * by.output_counts_row + from + further);
-    }
+  }
+  // Tokens from `from` to `to` of the logits and the mask, into the cache: each operand by a warp.
+  __device__ __forceinline__ void ask(uint32_t from, uint32_t to) const {
+    const int32_t* const mask = p.adjust.bitmask + row * p.adjust.bitmask_row;
+    if (thread() / 32 == 0) ask_of(logits + from, logits + to);
+    if (C::kBitmask && thread() / 32 == 1) ask_of(mask + from / 32, mask + to / 32);
+  }
+  // The same of what penalties read.
+  __device__ __forceinline__ void ask_counts(uint32_t from, uint32_t to) const {
+    if constexpr (!C::kPenalties) return;
+    const AdjustParams& by = p.adjust;
+    const uint32_t warp = thread() / 32;
+    if (warp == 2) ask_of(by.prompt_mask + row * by.prompt_mask_row + from, by.prompt_mask + row * by.prompt_mask_row + to);
+    if (warp == 3) ask_of(by.output_counts + row * by.output_counts_row + from, by.output_counts + row * by.output_counts_row + to);
+  }
+  // Brings into the cache the counts of one token.
+  __device__ __forceinline__ void ask_counts(uint32_t token) const {
+    if constexpr (!C::kPenalties) return;
+    const AdjustParams& by = p.adjust;
+    prefetch_l2(by.prompt_mask + row * by.prompt_mask_row + token);
+    prefetch_l2(by.output_counts + row * by.output_counts_row + token);
   }
   __device__ __forceinline__ void unpack(uint32_t token, const Packed<C>& from, Loaded<4>& to) const {
 #pragma unroll
@@ -207,7 +233,8 @@ struct Row {
     constexpr bool kMaskLast = C::kBitmask && !C::kPenalties;  // a penalty may make a number of -inf
     if constexpr (kMaskLast && C::kBias) bias(of);
     if constexpr (!kMaskLast) mask(of);
-    if constexpr (C::kPenalties) penalize_roughly(of);
+    if constexpr (C::kPenalties)
+      if (!lowers) penalize_roughly(of);
     const float most = kMaskLast ? largest_allowed(of) : fmaxf(fmaxf(of.a[0], of.a[1]), fmaxf(of.a[2], of.a[3]));
     if constexpr (!C::kSoftCap) return most;
     return most > minus_infinity() ? cap_roughly(most) : most;
@@ -317,6 +344,12 @@ struct Row {
       const float often = frequency * static_cast<float>(of.count[j]);
       if (of.count[j] > 0) a = fmaf(fabsf(a) + fabsf(often), 0x1p-20f, a) - often - presence;
     }
+  }
+
+  // Whole units of 16 bytes that lie between both.
+  __device__ __forceinline__ static void ask_of(const void* from, const void* to) {
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(from) + 15) & ~uintptr_t{15}, end = reinterpret_cast<uintptr_t>(to) & ~uintptr_t{15};
+    if (first < end) prefetch_l2_span(reinterpret_cast<const void*>(first), static_cast<uint32_t>(end - first), thread() % 32);
   }
 
   // Reads the values of one token or of a group, at once where a row of them is aligned; 0 past the vocabulary.

@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-constexpr uint32_t kCloseRoom = 5 * kSampleThreads;  // at least the groups of a chunk, and of as many biases as are listed at once
+constexpr uint32_t kCloseRoom = 5 * kSampleThreads;  // at least the groups of a chunk
 
 struct StreamShared {
   ReduceShared reduce;
@@ -23,6 +23,9 @@ struct StreamShared {
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
 
+// The rank of the CTA in its cluster: numbers of CTAs are powers of two, and a division takes registers.
+__device__ __forceinline__ uint32_t rank_of(const SampleParams& p) { return blockIdx.x & (static_cast<uint32_t>(p.ctas) - 1); }
+
 // Rows that are not valid are neither read nor written; a wrong count leaves none valid.
 __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row) {
   if (p.num_valid == nullptr) return true;
@@ -35,51 +38,53 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
 template <class C>
 class Stream {
  public:
-  // The first loads are under way afterwards.
+  // The first loads are under way then.
   __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
       : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
         stop_(row.whole(first, end)) {
-    ask(2);
+    if (!kSpans) ask_groups(2);
     scale_ = kLog2E;
     if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
+    if (C::kPenalties && !row.lowers) row.ask_counts(first, min(end, first + kAsked));
   }
 
   // The largest key of the tokens in this thread, and which token has it. By all threads.
   __device__ __forceinline__ uint64_t best() {
-    uint32_t since = base_, due = base_;  // where the list begins, and where it is looked at
-    bool crowded = false;                 // many groups may win: a list for each chunk
+    uint32_t due = base_;  // where the list is looked at
     list_first();
 #pragma unroll 1
     for (;;) {
-      const bool more = C::kBiasList && base_ >= end_ && list_biased();
       if (base_ >= due) {
-        if (look_at_listed()) since = base_;
-        else base_ = since, crowded = true, biases_ = 0;  // again
-        if (crowded) due = base_ + kChunk;
+        if (!look_at_listed()) base_ = first(), slot_ |= kCrowded;  // all again: a place to go back to takes a register
+        if (slot_ & kCrowded) due = base_ + kChunk;
         else due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
         due = min(due, end_);
-        if (kEarly) fetch_anew();
+        fetch_anew();
       }
       if (base_ < end_) step(due);
-      else if (!more) return found_;
+      else return found_;
     }
   }
 
+  static constexpr bool kSpans = !C::kBias;           // a bias doubles the bytes: single groups are prefetched then
+  static constexpr uint32_t kAsked = 4 * kGroupStep;  // tokens that are on the way into the cache; more delay the first ones
+
  private:
   static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
-  static constexpr int kAhead = kLoadedBytes<C> + 4 * int{C::kBiasList} <= 20 ? 4 : 2;
-  static constexpr bool kEarly = kLoadedBytes<C> <= 40;  // else registers are short
+  static constexpr bool kCrammed = C::kBiasList && C::kPenalties;  // few registers are left for what is ahead
+  static constexpr int kAhead = !kCrammed && kAddedBytes<C> + 4 * int{C::kBiasList} + 4 * int{C::kPenalties} <= 20 ? 4 : 2;
   static constexpr uint32_t kChunk = kAhead * kStep;
-  static_assert((kAhead + int{C::kBiasList}) * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
+  static constexpr uint32_t kCrowded = 2;  // a bit of `slot_`: many groups may win, so that each chunk has a list
+  static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
 
-  __device__ __forceinline__ uint32_t first() const { return blockIdx.x % row_.p.ctas * row_.p.slice; }
+  __device__ __forceinline__ uint32_t first() const { return rank_of(row_.p) * row_.p.slice; }
   __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
 
-  // The chunk at `base_`.
+  // The chunk at `base_`, without what penalties read: that takes registers, and few rows need it.
   __device__ __forceinline__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
+      if (from() + kStep * i < stop_) row_.fetch_added(from(), kStep * i, next_[i]);
   }
 
   // Without what was fetched before, so that no register keeps it while the list is looked at.
@@ -90,10 +95,17 @@ class Stream {
   }
 
   // Chunks from `base_` on, into the cache.
-  __device__ __forceinline__ void ask(int chunks) const {
+  __device__ __forceinline__ void ask_groups(int chunks) const {
 #pragma unroll
     for (int i = 0; i < chunks * kAhead; ++i)
-      if (from() + kStep * i < stop_) row_.ask(from(), kStep * i);
+      if (from() + kStep * i < stop_) row_.ask_added(from(), kStep * i);
+  }
+
+  // The chunk before `base_` + kAsked, into the cache.
+  __device__ __forceinline__ void ask() const {
+    const uint32_t to = min(end_, base_ + kAsked), from = min(to, base_ + kAsked - kChunk);
+    if (kSpans) row_.ask(from, to);
+    if (C::kPenalties && !row_.lowers) row_.ask_counts(from, to);
   }
 
   // Lists groups of a chunk, while the next one is loaded: into registers, if these are not needed to look at the list first.
@@ -101,11 +113,11 @@ class Stream {
     const uint32_t first = from();
     float most[kAhead];
     if (base_ < stop_) {
-      if (!kEarly) fetch();
       take(first, most);
       base_ += kChunk;
-      if (kEarly && base_ < due) fetch();
-      else ask(1);
+      if (base_ < due) fetch();
+      else if (!kSpans) ask_groups(1);
+      ask();
       base_ = min(stop_, base_);
     } else {
       take_narrow(first, most);
@@ -114,16 +126,27 @@ class Stream {
     list(first, near(first, most));
   }
 
-  // Bounds of the groups that are fetched; -inf from `stop_` on. A bias of a list is in none: its group is listed.
+  // Bounds of the groups that are fetched; -inf from `stop_` on. A bias of a list is in none: its token is looked at.
   __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t token = from + kStep * i;
-      Loaded<4> group;
-      row_.unpack(token, next_[i], group);
-      const float bound = row_.bound_of(group);
-      most[i] = token < stop_ ? bound : minus_infinity();
+    for (int first = 0; first < kAhead; first += 2) {
+      Packed<C> two[2] = {next_[first], next_[first + 1]};
+      if (C::kPenalties && !row_.lowers) fetch_counts(from + kStep * first, two);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t token = from + kStep * (first + i);
+        Loaded<4> group;
+        row_.unpack(token, two[i], group);
+        const float bound = row_.bound_of(group);
+        most[first + i] = token < stop_ ? bound : minus_infinity();
+      }
     }
+  }
+  // They are in the cache, so that few are on the way.
+  __device__ __forceinline__ void fetch_counts(uint32_t from, Packed<C> (&two)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (from + kStep * i < stop_) row_.fetch_counts(from, kStep * i, two[i]);
   }
   // The bound of one group, of any alignment.
   __device__ __forceinline__ void take_narrow(uint32_t token, float (&most)[kAhead]) const {
@@ -156,25 +179,24 @@ class Stream {
 
   __device__ __forceinline__ void list(uint32_t from, uint32_t close) {
     if (close == 0) return;
-    uint32_t at = atomicAdd(&shared_.num_close[slot_], static_cast<uint32_t>(__popc(close)));
-    for (; close != 0; close &= close - 1, ++at)
-      if (at < kCloseRoom) shared_.close[at] = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+    uint32_t at = atomicAdd(&shared_.num_close[slot_ & 1], static_cast<uint32_t>(__popc(close)));
+    for (; close != 0; close &= close - 1, ++at) {
+      const uint32_t token = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+      if (at < kCloseRoom) shared_.close[at] = token;
+      row_.ask_counts(token);
+    }
   }
   __device__ __forceinline__ void list_first() {
     if (threadIdx.x < kFirst) list(from(), from() < end_);
   }
-  // Groups of the next biases, which may raise a token above the bound of its group: at last, when they are in the cache. Returns
-  // whether there are more.
-  __device__ __forceinline__ bool list_biased() {
-    const AdjustParams& by = row_.p.adjust;
-    const int at = biases_ + static_cast<int>(threadIdx.x);
-    if (at < by.num_biases) {
-      const uint32_t token = biased_token(at), group = token / 4;
-      const bool again = at > 0 && biased_token(at - 1) / 4 == group;  // a list may end in copies of an entry
-      list(4 * group, token >= first() && token < end_ && !again);
+  // Tokens of biases, which may be above the bounds of their groups: at last, when they are in the cache, by the last threads first,
+  // for the first ones have those of a list.
+  __device__ __forceinline__ void look_at_biased() {
+#pragma unroll 1
+    for (int at = kSampleThreads - 1 - static_cast<int>(threadIdx.x); at < row_.p.adjust.num_biases; at += kSampleThreads) {
+      const uint32_t token = biased_token(at);
+      if (token >= first() && token < end_) look(token);
     }
-    biases_ += kSampleThreads;
-    return biases_ < by.num_biases;
   }
 
   __device__ __forceinline__ uint32_t biased_token(int at) const {
@@ -184,13 +206,15 @@ class Stream {
   // Returns false if there were more groups than the list has places for.
   __device__ __forceinline__ bool look_at_listed() {
     __syncthreads();
-    const uint32_t count = shared_.num_close[slot_];
+    const uint32_t count = shared_.num_close[slot_ & 1];
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < 4 * min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i / 4] + i % 4);
+    if (C::kBiasList && base_ >= end_) look_at_biased();
+    tell();
     slot_ ^= 1;
     __syncthreads();
     least_ = best_key(&shared_.best);
-    if (threadIdx.x == 0) shared_.num_close[slot_ ^ 1] = 0;
+    if (threadIdx.x == 0) shared_.num_close[~slot_ & 1] = 0;
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
 
@@ -203,9 +227,13 @@ class Stream {
     if (!is_candidate(a)) return;
     const float noisy = fmaf(row_.heated(a), kLog2E, minus_log2_exponential(philox_.word(token)));
     const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
-    if (own <= found_) return;
-    found_ = own;
-    atomicMax(&shared_.best, static_cast<uint32_t>(own >> 32));
+    if (own > found_) found_ = own;
+  }
+  // The best of the warp to the CTA, by one thread: atomics of many threads on a word follow one another.
+  __device__ __forceinline__ void tell() const {
+    __syncwarp();
+    const uint32_t most = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(found_ >> 32));
+    if (threadIdx.x % 32 == 0 && most > 0) atomicMax(&shared_.best, most);
   }
 
   const Row<C>& row_;
@@ -215,7 +243,7 @@ class Stream {
   uint32_t base_, end_, stop_;
   float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
   uint64_t found_ = 0;
-  int slot_ = 0, biases_ = 0;
+  uint32_t slot_ = 0;  // bit 0: of the list now
 };
 
 __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, uint64_t best) {
@@ -224,33 +252,35 @@ __device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, 
 }
 
 // In the first warp of the first CTA, which all CTAs send theirs: none reads from another, so each may exit.
-__device__ __forceinline__ uint64_t best_of_row(StreamShared& shared, int ctas, uint64_t best) {
+__device__ __forceinline__ uint64_t best_of_row(const SampleParams& p, StreamShared& shared, uint64_t best) {
   cluster_wait();  // the first CTA runs
   if (threadIdx.x == 0)
-    cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[blockIdx.x % ctas]), 0), best);
+    cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[rank_of(p)]), 0), best);
   __syncwarp();
   cluster_sync();
   const int lane = static_cast<int>(threadIdx.x % 32);
-  return ClusterRow::join(lane < ctas ? shared.of_cta[lane] : 0, Larger());
+  return ClusterRow::join(lane < p.ctas ? shared.of_cta[lane] : 0, Larger());
 }
 
 template <class C>
 __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   StreamShared& shared = *reinterpret_cast<StreamShared*>(dynamic_shared());
   const int64_t row = blockIdx.x / p.ctas;
-  const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
+  const uint32_t first = rank_of(p) * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, row)) return;
   const bool alone = p.ctas == 1;
   if (!alone) cluster_arrive();
-  const Row<C> logits(p, row, shared.flags, &shared.index, shared.biased);
   const Biased biased = first_biased<C>(p, row);
+  const Row<C> logits(p, row, shared.flags, &shared.index, shared.biased);
+  if (Stream<C>::kSpans) logits.ask(first, min(end, first + Stream<C>::kAsked));
+  logits.ask_counts(first, min(end, first + 4 * kSampleThreads));
   Stream<C> stream(logits, shared, first, end);
   if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
   flag_biases<C>(p, row, shared.flags, shared.index, biased, shared.biased);
-  __syncthreads();
+  if (!C::kBiasList) __syncthreads();
   uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());
-  if (!alone) best = best_of_row(shared, p.ctas, best);
-  if (blockIdx.x % p.ctas == 0 && threadIdx.x == 0) write_token(p, row, best);
+  if (!alone) best = best_of_row(p, shared, best);
+  if (rank_of(p) == 0 && threadIdx.x == 0) write_token(p, row, best);
 }
 
 }  // namespace opfacade

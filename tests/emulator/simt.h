@@ -189,6 +189,12 @@ inline int __reduce_max_sync(unsigned, int value) {
   for (int i = 0; i < 32; ++i) value = std::max(value, simt::from_bits<int>(all[i][0]));
   return value;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const uint32_t word = value;
+  const auto all = simt::exchange(&word, 1);
+  for (int i = 0; i < 32; ++i) value = std::max(value, all[i][0]);
+  return value;
+}
 inline int __reduce_add_sync(unsigned, int value) {
   const uint32_t word = simt::bits(value);
   const auto all = simt::exchange(&word, 1);

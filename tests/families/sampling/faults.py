@@ -233,14 +233,12 @@ FAULTS = (
     _stream(
         "groups are fetched again",
         "stream.cuh",
-        "if (kEarly && base_ < due) fetch();",
-        "if (kEarly && base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
+        "if (base_ < due) fetch();",
+        "if (base_ < due) base_ -= kChunk, fetch(), base_ += kChunk;",
         "late",
     ),
-    _stream("the group of a bias is not listed", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
-    _stream(
-        "entries after the first are taken for copies", "stream.cuh", "biased_token(at - 1) / 4 == group", "true", "biases"
-    ),
+    _stream("the token of a bias is not looked at", "stream.cuh", "token >= first() && token < end_", "false", "raises"),
+    _stream("a penalty that raises is taken for one that lowers", "row.cuh", "&& presence >= 0.f;", ";", "raise"),
     _stream(
         "a masked token is lost that a penalty makes a candidate",
         "row.cuh",
@@ -251,16 +249,9 @@ FAULTS = (
     _stream(
         "biases after the first ones are passed over",
         "stream.cuh",
-        "biases_ += kSampleThreads;",
-        "biases_ = 1 << 30;",
+        "num_biases; at += kSampleThreads) {",
+        "num_biases; at += 1 << 20) {",
         "raises",
-    ),
-    _stream(
-        "biases for which a list has no room are lost",
-        "stream.cuh",
-        "crowded = true, biases_ = 0;",
-        "crowded = true;",
-        "biased",
     ),
     _stream(
         "groups for which a list has no room are lost",
@@ -269,9 +260,20 @@ FAULTS = (
         "return true;",
         "without_room",
     ),
+    _stream("a row that is crowded goes on", "stream.cuh", "base_ = first(), slot_ |=", "slot_ |=", "without_room"),
+    Mutant(
+        "sampling: clusters of four are as many as fit without gaps",
+        "opfacade/backends/cuda/sampling/split.py",
+        (("(places if ctas == 2 else places * 15 // 16)", "places"),),
+        tests=f"{_HERE}/test_stream.py -k at_once",
+    ),
     _stream("a token of each group is looked at", "stream.cuh", "shared_.close[i / 4] + i % 4", "shared_.close[i / 4]", "late"),
     _kernel(
-        "the winner of the last CTA is lost", "stream.cuh", "lane < ctas ? shared", "lane < ctas - 1 ? shared", "number_of_ctas"
+        "the winner of the last CTA is lost",
+        "stream.cuh",
+        "lane < p.ctas ? shared",
+        "lane < p.ctas - 1 ? shared",
+        "number_of_ctas",
     ),
     _stream(
         "winners are read before they are sent",

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from opfacade.backends.cuda.sampling import split
 from tests import emulator
 from tests.families.sampling.calls import split_as
 from tests.families.sampling.test_emulated import run
@@ -15,6 +16,7 @@ ADJUSTED = {
     "plain": {},
     "dense": {"bias": normal(8, ROWS, VOCAB)},
     "penalties": {"output_counts": (normal(9, ROWS, VOCAB) > 1).int(), "repetition": 1.3, "frequency": 0.5, "presence": -0.25},
+    "lowered": {"output_counts": (normal(9, ROWS, VOCAB) > 1).int(), "repetition": 1.3, "frequency": 0.5, "presence": 0.25},
     "capped": {"soft_cap": 6.0},
 }
 
@@ -46,6 +48,14 @@ def test_a_late_token_wins(late):
     x[0, late] = 80.0
     with split_as(1, 0):
         assert run(x).token[0] == late
+
+
+@pytest.mark.parametrize("given", [{"repetition": 0.25}, {"frequency": -1.0}, {"presence": -1.0}])
+def test_a_penalty_may_raise_a_late_token(given):
+    x, counts = torch.full((1, VOCAB), 0.5), torch.zeros(1, VOCAB, dtype=torch.int32)
+    x[0, 0], counts[0, LATE] = 1.0, 1
+    with split_as(1, 0):
+        assert run(x, output_counts=counts, temperature=0.0, **given).token[0] == LATE
 
 
 def test_a_list_of_biases_raises_groups():
@@ -89,6 +99,24 @@ def test_a_list_without_room_is_made_again(slope, temperature):
     with split_as(1, 0):
         token = run(x, temperature=[temperature]).token[0]
     assert temperature or token == (last if slope else 0)
+
+
+def test_a_later_list_without_room_is_made_again():
+    x = torch.arange(32768, dtype=torch.float32)[None] - 16384
+    x[0, :16384] = -1.0
+    with split_as(1, 0):
+        assert run(x, temperature=[0.0]).token[0] == 32767
+
+
+def test_all_clusters_run_at_once():
+    """132 SMs have room for 30 clusters of 8 CTAs, 62 of 4 and 132 of 2."""
+
+    def of(rows, most=8, name="sm_90a"):
+        return split.ctas_of_stream(most, rows, split.Target.parse(name))
+
+    assert [of(rows) for rows in (1, 30, 31, 61, 64, 132, 133, 256)] == [8, 8, 4, 4, 2, 2, 1, 1]
+    assert [of(rows, 2) for rows in (1, 61, 132, 133)] == [2, 2, 2, 1]
+    assert of(64, 1, "sm_80") == 1
 
 
 def test_a_biased_token_that_a_list_has_no_room_for_wins():

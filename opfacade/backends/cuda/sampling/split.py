@@ -22,9 +22,14 @@ def ctas_of(vocab: int, target: Target) -> int:
 
 
 def ctas_of_stream(most: int, rows: int, target: Target) -> int:
-    """CTAs of a row that is not held: as many as find room at once, since each costs the time of a cluster."""
+    """CTAs of a row that is not held: as many as find room at once, since each costs the time of a cluster.
+
+    A cluster lies in one GPC. GPCs have unequal numbers of SMs, so that clusters of 4 and 8 leave some of these idle: 132 SMs
+    have room for 62 and 30. A cluster of two fits anywhere, as two CTAs share an SM.
+    """
+    places = _CTAS_OF_SM * target.sm_count
     ctas = most
-    while ctas > 1 and rows * ctas > _CTAS_OF_SM * target.sm_count:
+    while ctas > 1 and rows * ctas > (places if ctas == 2 else places * 15 // 16):
         ctas //= 2
     return ctas
 

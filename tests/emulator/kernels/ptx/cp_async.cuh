@@ -26,6 +26,9 @@ inline void cp_async_16(uint32_t dst, const void* src, bool valid) {
   simt::ask_copy(dst, src, valid);
 }
 inline void prefetch_l2(const void*) {}
+inline void prefetch_l2_span(const void* from, uint32_t bytes, uint32_t) {
+  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) simt::fail("a prefetch of a span is not aligned");
+}
 
 inline void cp_async_commit() { simt::close_copies(); }
 
