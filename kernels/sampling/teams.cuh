@@ -27,6 +27,12 @@ struct RowsOfCluster {
   }
 };
 
+// Loads here: a compiler moves the load of what one thread uses to where it does, which costs the time of a second load.
+template <class T>
+__device__ __forceinline__ T loaded_here(const T* from) {
+  return *static_cast<const volatile T*>(from);
+}
+
 template <class C>
 class Team {
  public:
@@ -67,8 +73,9 @@ class Team {
   // its k is short.
   __device__ __forceinline__ void list() {
     const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
-    const Filters<C> filters(p_, row.row);
-    const int64_t seed = p_.seed[row.row], offset = p_.offset[row.row];
+    Filters<C> filters(p_, row.row);
+    if constexpr (C::kTopP) filters.share = loaded_here(p_.top_p + row.row);
+    const int64_t seed = loaded_here(p_.seed + row.row), offset = loaded_here(p_.offset + row.row);
     const Biased biased = first_biased<C>(p_, row.row);
     const uint32_t slice = p_.slice * rows_.count();
     const uint32_t first = (rows_.rank() & (rows_.team() - 1)) * slice, end = min(row.vocab(), first + slice);
