@@ -202,7 +202,8 @@ class TeamLists {
   // The first k of all lists, in order, to where notes were; how many there are.
   __device__ __forceinline__ int merge(int k) const {
     int total = 0;
-    for (int i = 0; i < size_; ++i) total += count_of(i);
+#pragma unroll
+    for (int i = 0; i < kMostCtas; ++i) total += count_of(i);
     const int shift = 31 - __clz(size_);
 #pragma unroll 1
     for (int i = threadIdx.x; i < k << shift; i += kSampleThreads) {
@@ -254,6 +255,9 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_
   const int at = static_cast<int>(threadIdx.x), lane = at % 32, warp = at / 32;
   const uint64_t own = at < count ? list[at] : 0;
   const float a = key_of(own);
+  const uint32_t token = token_of(own);
+  float noisy = 0.f;  // before it is known who is kept: both take long
+  if (own != 0) noisy = fmaf(a, kLog2E, minus_log2_exponential(Philox(shared.seed, shared.offset, stream).word(token)));
   const Likelihood<C> likelihood = Likelihood<C>::of(key_of(list[0]));
   bool kept = own != 0 && (!C::kMinP || likelihood.distance(a) <= shared.most);
   if (C::kTopP && shared.share < 1.f) {
@@ -275,12 +279,7 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_
     kept = kept && before < need_of(shared.share, total);
     __syncthreads();
   }
-  const uint32_t token = token_of(own);
-  uint64_t best = 0;
-  if (kept) {
-    const uint32_t word = Philox(shared.seed, shared.offset, stream).word(token);
-    best = ranked(fmaf(a, kLog2E, minus_log2_exponential(word)), token);
-  }
+  const uint64_t best = kept ? ranked(noisy, token) : 0;
   return shared.greedy ? list[0] : ClusterRow::cta_reduce(shared.warp, best, Larger());
 }
 

@@ -225,13 +225,6 @@ FAULTS = (
         "team",
     ),
     _short(
-        "a list is sent to a CTA that still reads its notes",
-        "shortlist.cuh",
-        "return lists_ + kListStep * from;",
-        "return shared_.noted + kListStep * from;",
-        "team",
-    ),
-    _short(
         "a group that is not held is read without its temperature",
         "held.cuh",
         "found.e[j] = logits.heated(four.a[j]);",
