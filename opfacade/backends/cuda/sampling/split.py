@@ -35,9 +35,11 @@ def held_bytes(target: Target, beside: int) -> int:
 
 
 def team_split(vocab: int, rows: int, target: Target, beside: int) -> tuple[int, int]:
-    """CTAs of a cluster whose rows are drawn by teams, and held_bytes of each. Rows that fill the GPU have clusters of half the size:
-    GPCs have unequal numbers of SMs, and larger clusters leave places empty. A row that is held after all has half of it in shared
-    memory at least, beside a second CTA."""
+    """CTAs of a cluster whose rows are drawn by teams, and held_bytes of each.
+
+    Rows that fill the GPU have clusters of half the size: GPCs have unequal numbers of SMs, and larger clusters leave some idle.
+    Two CTAs of an SM share its memory; a row that is held after all has at least half of it there.
+    """
     ctas, most = ctas_of(vocab, target), held_bytes(target, beside)
     beside_another = max(0, (target.max_shared_memory + 1024) // _CTAS_OF_SM - 1024 - beside)
     fills, fits = rows * ctas > _CTAS_OF_SM * target.sm_count, 4 * vocab <= 2 * beside_another * (ctas // 2)
