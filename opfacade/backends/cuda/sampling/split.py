@@ -37,7 +37,7 @@ def held_bytes(target: Target, beside: int) -> int:
 def team_split(vocab: int, rows: int, target: Target, beside: int) -> tuple[int, int]:
     """CTAs of a cluster whose rows are drawn by teams, and held_bytes of each.
 
-    Rows that fill the GPU have clusters of half the size: GPCs have unequal numbers of SMs, and larger clusters leave some idle.
+    Rows that fill the GPU have clusters of half the size: GPCs have unequal numbers of SMs, and larger ones leave some idle.
     Two CTAs of an SM share its memory; a row that is held after all has at least half of it there.
     """
     ctas, most = ctas_of(vocab, target), held_bytes(target, beside)
