@@ -1,6 +1,6 @@
 // The first k of a row for a short k: a team of CTAs of its cluster streams it, and nothing is held. Each thread knows its largest
-// token so far, and k of those bound what may be among the first k: few candidates are noted, fewer are sorted, and sorted lists
-// of the team are merged.
+// token so far, and k of those bound what may be among the first k: few groups are noted and read again, fewer tokens are sorted,
+// and sorted lists of the team are merged.
 #pragma once
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/kept.cuh"
@@ -11,7 +11,7 @@ constexpr int kWarps = kSampleThreads / 32;
 constexpr uint32_t kCrowded = ~0u;
 
 struct ShortShared {
-  uint64_t noted[kNoted];  // bits of a token before its temperature, and its id; then the first k of the row
+  uint64_t noted[kNoted];  // bits of the largest of a group, and its first token; then the first k of the row
   uint64_t own[kSorted];   // ranked, in no order
   uint64_t warp[kWarps];
   float sample[2][32];
@@ -72,57 +72,65 @@ class Shortlist {
       if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
     }
   }
-  // The same groups, adjusted; -inf from `stop_` on.
-  __device__ __forceinline__ void take(Chunk<C>& a) const {
+  // The largest of each of the same groups; -inf from `stop_` on.
+  __device__ __forceinline__ void take(float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const uint32_t token = from() + kStep * i;
       Loaded<4> loaded;
       row_.unpack(token, next_[i], loaded);
       if (token < stop_) row_.change(token, loaded);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) a[i][j] = token < stop_ ? loaded.a[j] : minus_infinity();
+      most[i] = token < stop_ ? largest(loaded.a) : minus_infinity();
     }
   }
+  // That of one group, of any alignment.
+  __device__ __forceinline__ void take_narrow(float (&most)[kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
+    if (from() >= end_) return;
+    Loaded<4> loaded;
+    row_.load(from(), loaded);
+    row_.change(from(), loaded);
+    most[0] = largest(loaded.a);
+  }
 
+  // The next chunk is under way while a bound is found, since groups are read again rather than kept in registers.
   __device__ __forceinline__ void stream() {
     uint32_t chunks = 0;
 #pragma unroll 1
     while (base_ < end_) {
-      Chunk<C> a;
+      float most[kAhead];
       const uint32_t from = this->from();
       if (base_ < stop_) {
-        take(a);
+        take(most);
         base_ = min(stop_, base_ + kAhead * kStep);
+        fetch();
       } else {
-        read_narrow<C>(row_, from, end_, a, [&](uint32_t token, Loaded<4>& group) { row_.change(token, group); });
+        take_narrow(most);
         base_ += kStep;
       }
-      float most = minus_infinity();
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) most = fmaxf(most, largest(a[i]));
-      most_ = fmaxf(most_, most);
+      for (int i = 0; i < kAhead; ++i) most_ = fmaxf(most_, most[i]);
       ++chunks;
       // The bound of a half is twice as far as that of all, which the last chunk has.
       if ((chunks & (chunks - 1)) == 0 || base_ >= end_) bound();
-      if (most >= least_) note(from, a);
-      fetch();
+      note(from, most);
     }
   }
 
   static __device__ __forceinline__ float largest(const float (&a)[4]) { return fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])); }
 
-  // Few chunks of a thread have a token that may be among the first k.
-  __device__ __forceinline__ void note(uint32_t from, const float (&a)[kAhead][4]) {
+  // Few groups have a token that may be among the first k.
+  __device__ __forceinline__ void note(uint32_t from, const float (&most)[kAhead]) {
     uint32_t count = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * kAhead; ++i) count += a[i / 4][i % 4] >= least_;
+    for (int i = 0; i < kAhead; ++i) count += most[i] >= least_;
+    if (count == 0) return;
     uint32_t at = atomicAdd(&shared_.num_noted, count);
 #pragma unroll
-    for (int i = 0; i < 4 * kAhead; ++i) {
-      const float x = a[i / 4][i % 4];
-      if (!(x >= least_)) continue;
-      if (at < kNoted) shared_.noted[at] = uint64_t{__float_as_uint(x)} << 32 | (from + kStep * (i / 4) + i % 4);
+    for (int i = 0; i < kAhead; ++i) {
+      if (!(most[i] >= least_)) continue;
+      if (at < kNoted) shared_.noted[at] = uint64_t{__float_as_uint(most[i])} << 32 | (from + kStep * i);
       ++at;
     }
   }
@@ -149,15 +157,23 @@ class Shortlist {
     return all ? -0x1.fffffep127f : fminf(least, edge);
   }
 
-  // Drops tokens that were noted before the last bound was known, and ranks the others.
+  // Drops groups that were noted before the last bound was known, and ranks the tokens of others that reach it.
   __device__ __forceinline__ void refine() {
     const int noted = min(static_cast<int>(shared_.num_noted), kNoted);
 #pragma unroll 1
     for (int i = threadIdx.x; i < noted; i += kSampleThreads) {
-      const float x = __uint_as_float(static_cast<uint32_t>(shared_.noted[i] >> 32));
-      if (!(x >= least_)) continue;
-      const uint32_t at = atomicAdd(&shared_.num_own, 1u);
-      if (at < kSorted) shared_.own[at] = ranked(row_.settled(x), static_cast<uint32_t>(shared_.noted[i]));
+      const uint64_t own = shared_.noted[i];
+      if (!(__uint_as_float(static_cast<uint32_t>(own >> 32)) >= least_)) continue;
+      const uint32_t token = static_cast<uint32_t>(own);
+      Loaded<4> group;
+      row_.load(token, group);
+      row_.change(token, group);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (!(group.a[j] >= least_)) continue;
+        const uint32_t at = atomicAdd(&shared_.num_own, 1u);
+        if (at < kSorted) shared_.own[at] = ranked(row_.settled(group.a[j]), token + j);
+      }
     }
   }
 

@@ -225,6 +225,13 @@ FAULTS = (
         "team",
     ),
     _short(
+        "tokens of a noted group are the first one",
+        "shortlist.cuh",
+        "settled(group.a[j]), token + j);",
+        "settled(group.a[j]), token);",
+        "proven",
+    ),
+    _short(
         "a group that is not held is read without its temperature",
         "held.cuh",
         "found.e[j] = logits.heated(four.a[j]);",
