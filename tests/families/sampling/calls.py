@@ -45,7 +45,6 @@ def split_as(ctas, held):
     """Kernels split a row over so many CTAs, and hold so many bytes of it in each."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(sample, "ctas_of_stream", lambda *_: ctas))
-        stack.enter_context(patch.object(sample, "team_split", lambda *_: (ctas, held)))
         for module in (sample, top_k, verify):
             stack.enter_context(patch.object(module, "ctas_of", lambda *_: ctas))
             if hasattr(module, "held_bytes"):

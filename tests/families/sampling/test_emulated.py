@@ -86,17 +86,6 @@ def test_sizes_choose_the_split():
     assert split.held_bytes(wide, 16384) * 8 >= 4 * 262144
 
 
-def test_rows_that_fill_the_gpu_have_smaller_clusters():
-    def of(vocab, rows, name="sm_90a"):
-        return split.team_split(vocab, rows, split.Target.parse(name), 38912)
-
-    few, many = split.held_bytes(split.Target.parse("sm_90a"), 38912), 228 * 1024 // 2 - 1024 - 38912
-    assert of(128256, 1) == of(128256, 33) == of(262144, 256) == (8, few)
-    assert of(128256, 34) == of(151936, 256) == (4, many)
-    assert of(32000, 256) == (4, few)
-    assert of(128256, 256, "sm_80")[0] == 1
-
-
 def run(logits, **given):
     descriptor, args = call(logits, **given)
     subject = emulator.subject(descriptor)

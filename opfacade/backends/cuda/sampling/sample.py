@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from opfacade.backends.cuda.sampling.guarantee import promised
-from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes, team_split
+from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes
 from opfacade.core.model import INT32_MAX
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
@@ -36,18 +36,10 @@ def _facts(descriptor: SampleDescriptor) -> Facts:
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-    ctas, held = ctas_of(descriptor.vocab, target), held_bytes(target, BESIDE_LOGITS)
+    ctas = ctas_of(descriptor.vocab, target)
     if not any(getattr(descriptor, name) not in (False, "none") for name in _HELD):
         ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
-    elif _has_teams(descriptor):
-        ctas, held = team_split(descriptor.vocab, descriptor.total_num_rows, target, BESIDE_LOGITS)
-    return descriptor.stream, limit, descriptor.soft_cap, ctas, held
-
-
-def _has_teams(descriptor: SampleDescriptor) -> bool:
-    """As the kernel's kShortens."""
-    joint = descriptor.top_p and descriptor.order == "joint"
-    return descriptor.top_k and not joint and descriptor.report == "none" and descriptor.probs_out == "none"
+    return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
 SAMPLE = RowKernel(

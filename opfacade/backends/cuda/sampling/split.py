@@ -34,18 +34,6 @@ def held_bytes(target: Target, beside: int) -> int:
     return max(0, target.max_shared_memory - beside - 1024)
 
 
-def team_split(vocab: int, rows: int, target: Target, beside: int) -> tuple[int, int]:
-    """CTAs of a cluster whose rows are drawn by teams, and held_bytes of each.
-
-    Rows that fill the GPU have clusters of half the size: GPCs have unequal numbers of SMs, and larger ones leave some idle.
-    Two CTAs of an SM share its memory; a row that is held after all has at least half of it there.
-    """
-    ctas, most = ctas_of(vocab, target), held_bytes(target, beside)
-    beside_another = max(0, (target.max_shared_memory + 1024) // _CTAS_OF_SM - 1024 - beside)
-    fills, fits = rows * ctas > _CTAS_OF_SM * target.sm_count, 4 * vocab <= 2 * beside_another * (ctas // 2)
-    return (ctas // 2, beside_another) if ctas == _MAX_CTAS and fills and fits else (ctas, most)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKernel(CudaKernel):
     """numbers: (descriptor, target) -> the scalars of a call."""
