@@ -15,8 +15,11 @@ struct RowSplit {
   }
 
   Launch streams(int64_t rows) const { return launch(rows, kStreamShared); }
-  // beside: bytes of shared memory besides logits.
-  Launch holds(int64_t rows, int64_t beside) const { return launch(rows, beside + 4 * int64_t{held}); }
+  // beside: bytes of shared memory besides logits, in place of which are lists of a team.
+  Launch holds(int64_t rows, int64_t beside) const {
+    const int64_t logits = 4 * int64_t{held};
+    return launch(rows, beside + (ctas > 1 && logits < kListsShared ? kListsShared : logits));
+  }
   Launch launch(int64_t rows, int64_t bytes) const {
     return Launch(rows * ctas, kSampleThreads).shared(bytes).cluster(ctas);
   }

@@ -1,6 +1,7 @@
 // Values of a row that the CTAs of its cluster reduce together. Every operation is on integers and has no order.
 #pragma once
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/cluster_store.cuh"
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/ptx.cuh"
 #include "kernels/sampling/sample_params.h"
@@ -34,6 +35,25 @@ class ClusterRow {
     if (ctas_ == 1) return __syncthreads();
     __syncwarp();  // loops end at different times, and the barrier takes whole warps
     cluster_sync();
+  }
+  // A barrier in halves. All CTAs run once they have met at `arrive`; what is stored before `publish` is there after its `wait`.
+  __device__ __forceinline__ void arrive() const {
+    if (ctas_ > 1) cluster_arrive();
+  }
+  __device__ __forceinline__ void publish() const {
+    if (ctas_ == 1) return;
+    __syncwarp();
+    cluster_publish();
+  }
+  __device__ __forceinline__ void wait() const {
+    if (ctas_ == 1) return __syncthreads();
+    __syncwarp();
+    cluster_wait();
+  }
+  // Stores where the CTA `rank` has `own`, which has to run.
+  __device__ __forceinline__ void store(int rank, uint64_t* own, uint64_t value) const {
+    if (ctas_ == 1) *own = value;
+    else cluster_store_two_words(cluster_address(smem_address(own), rank), value);
   }
   __device__ __forceinline__ uint32_t word_of(int rank, const uint32_t* own) const {
     return ctas_ == 1 ? *own : cluster_load_word(cluster_address(smem_address(own), rank));

@@ -39,6 +39,19 @@ __device__ __noinline__ float read_again(const SampleParams& p, uint32_t row, co
   return logits.heated(one.a[0]);
 }
 
+// The same of four tokens, which are loaded together.
+template <class C>
+__device__ __noinline__ Run<float, 4> read_four_again(const SampleParams& p, uint32_t row, const uint8_t* flags, uint32_t token) {
+  const Row<C> logits(p, row, flags, nullptr);
+  Loaded<4> four;
+  logits.load(token, four);
+  logits.adjust(token, four);
+  Run<float, 4> found;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) found.e[j] = logits.heated(four.a[j]);
+  return found;
+}
+
 // The probability of a token beside that of the most likely one.
 template <class C>
 struct Likelihood {
@@ -111,7 +124,7 @@ class HeldRow {
     for (uint32_t token = first_ + 4 * thread(); token < end_; token += 4 * kSampleThreads) {
       Run<float, 4> four;
       if (token < past_) four = *reinterpret_cast<const Run<float, 4>*>(held_ + (token - first_));
-      else read_group(token, four.e);
+      else four = read_four_again<C>(row_.p, row_.row, row_.flags, token);
       f(token, four.e);
     }
   }
@@ -191,10 +204,6 @@ class HeldRow {
 
  private:
   __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
-  __device__ __forceinline__ void read_group(uint32_t token, float (&a)[4]) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) a[j] = token + j < end_ ? again(token + j) : minus_infinity();
-  }
 
   // The coarse bucket of a crossing. Atomics are what takes time, so a sample says in which buckets it may be, and candidates
   // before them are summed in registers. Where the sample is wrong, all buckets are counted.

@@ -15,6 +15,8 @@ constexpr int kOwnListed = 768, kListed = 2048;
 constexpr int kFilterShared = kHeldShared + 8 * (kOwnListed + kListed);
 // A k that is short: how many candidates a CTA may note, and sort.
 constexpr int kShortK = 128, kNoted = 2048, kSorted = 512;
+// Where CTAs of a team send their lists, in place of held logits: words from one list to the next, in different banks, and bytes.
+constexpr int kListStep = kShortK + 1, kListsShared = 8 * kListStep * kMostCtas;
 constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
 
 struct AdjustParams {

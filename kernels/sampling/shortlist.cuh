@@ -1,6 +1,6 @@
 // The first k of a row for a short k: a team of CTAs of its cluster streams it, and nothing is held. Each thread knows its largest
-// token so far, and k of those bound what may be among the first k: few candidates are noted, fewer are sorted, and sorted lists
-// of the team are merged.
+// token so far, and k of those bound what may be among the first k: few groups are noted and read again, fewer tokens are sorted,
+// and sorted lists of the team are merged.
 #pragma once
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/kept.cuh"
@@ -11,20 +11,19 @@ constexpr int kWarps = kSampleThreads / 32;
 constexpr uint32_t kCrowded = ~0u;
 
 struct ShortShared {
-  uint64_t noted[kNoted];  // bits of a token before its temperature, and its id; then lists
+  uint64_t noted[kNoted];  // bits of the largest of a group, and its first token; then the first k of the row
   uint64_t own[kSorted];   // ranked, in no order
   uint64_t warp[kWarps];
   float sample[2][32];
-  uint32_t counts[kMostCtas];
+  uint64_t listed[kMostCtas];  // entries of the list of each CTA of the cluster, kCrowded if there is no room
   uint32_t num_noted, num_own;
-  uint32_t listed;  // entries of this CTA's list, kCrowded if there is no room
   // Facts of the row for its end; k is 0 if no short list draws it.
   int64_t seed, offset;
   float share, most;
-  int32_t k, greedy;
+  int32_t k, greedy, is_held;
 };
 static_assert(sizeof(ShortShared) <= 8 * (kOwnListed + kListed), "in place of other lists");
-static_assert(kShortK * (kMostCtas + 2) <= kNoted, "lists in place of notes");
+static_assert(kShortK <= kNoted, "a list in place of notes");
 
 // Over the lanes of a warp, the largest first.
 __device__ __forceinline__ float sorted_lanes(float value) {
@@ -45,60 +44,93 @@ __device__ __forceinline__ float sorted_lanes(float value) {
 template <class C>
 class Shortlist {
  public:
-  // k: 1 to kShortK.
-  __device__ __forceinline__ Shortlist(const Row<C>& row, ShortShared& shared, int k) : row_(row), shared_(shared), k_(k) {}
+  // Tokens from `first` to `end`; the loads of the first chunk are under way afterwards.
+  __device__ __forceinline__ Shortlist(const Row<C>& row, ShortShared& shared, uint32_t first, uint32_t end)
+      : row_(row), shared_(shared), base_(first), end_(end), stop_(row.whole(first, end)) {
+    fetch();
+  }
 
-  // Lists the first k of the tokens from `first` to `end`, in order.
-  __device__ __forceinline__ void find(uint32_t first, uint32_t end) {
-    stream(first, end);
+  // Ranks what may be among the first k, 1 to kShortK, in no order.
+  __device__ __forceinline__ void find(int k) {
+    k_ = k;
+    stream();
     __syncthreads();
     refine();
-    sort();
   }
 
  private:
   static constexpr uint32_t kStep = kGroupStep;
   static constexpr int kAhead = kGroupsAhead<C>;
 
-  __device__ __forceinline__ void stream(uint32_t first, uint32_t end) {
-    const uint32_t stop = row_.whole(first, end);
+  __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
+
+  // The chunk at `base_`.
+  __device__ __forceinline__ void fetch() {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      next_[i] = {};
+      if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
+    }
+  }
+  // The largest of each of the same groups; -inf from `stop_` on.
+  __device__ __forceinline__ void take(float (&most)[kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t token = from() + kStep * i;
+      Loaded<4> loaded;
+      row_.unpack(token, next_[i], loaded);
+      if (token < stop_) row_.change(token, loaded);
+      most[i] = token < stop_ ? largest(loaded.a) : minus_infinity();
+    }
+  }
+  // That of one group, of any alignment.
+  __device__ __forceinline__ void take_narrow(float (&most)[kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
+    if (from() >= end_) return;
+    Loaded<4> loaded;
+    row_.load(from(), loaded);
+    row_.change(from(), loaded);
+    most[0] = largest(loaded.a);
+  }
+
+  // The next chunk is under way while a bound is found, since groups are read again rather than kept in registers.
+  __device__ __forceinline__ void stream() {
     uint32_t chunks = 0;
 #pragma unroll 1
-    for (uint32_t base = first; base < end;) {
-      float a[kAhead][4];
-      const auto change = [&](uint32_t token, Loaded<4>& group) { row_.change(token, group); };
-      const uint32_t from = base + 4 * threadIdx.x;
-      if (base < stop) {
-        read_wide<C>(row_, from, stop, a, change);
-        base = min(stop, base + kAhead * kStep);
+    while (base_ < end_) {
+      float most[kAhead];
+      const uint32_t from = this->from();
+      if (base_ < stop_) {
+        take(most);
+        base_ = min(stop_, base_ + kAhead * kStep);
+        fetch();
       } else {
-        read_narrow<C>(row_, from, end, a, change);
-        base += kStep;
+        take_narrow(most);
+        base_ += kStep;
       }
-      float most = minus_infinity();
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) most = fmaxf(most, largest(a[i]));
-      most_ = fmaxf(most_, most);
+      for (int i = 0; i < kAhead; ++i) most_ = fmaxf(most_, most[i]);
       ++chunks;
       // The bound of a half is twice as far as that of all, which the last chunk has.
-      if ((chunks & (chunks - 1)) == 0 || base >= end) bound();
-      if (most >= least_) note(from, a);
+      if ((chunks & (chunks - 1)) == 0 || base_ >= end_) bound();
+      note(from, most);
     }
   }
 
   static __device__ __forceinline__ float largest(const float (&a)[4]) { return fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])); }
 
-  // Few chunks of a thread have a token that may be among the first k.
-  __device__ __forceinline__ void note(uint32_t from, const float (&a)[kAhead][4]) {
+  // Few groups have a token that may be among the first k.
+  __device__ __forceinline__ void note(uint32_t from, const float (&most)[kAhead]) {
     uint32_t count = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * kAhead; ++i) count += a[i / 4][i % 4] >= least_;
+    for (int i = 0; i < kAhead; ++i) count += most[i] >= least_;
+    if (count == 0) return;
     uint32_t at = atomicAdd(&shared_.num_noted, count);
 #pragma unroll
-    for (int i = 0; i < 4 * kAhead; ++i) {
-      const float x = a[i / 4][i % 4];
-      if (!(x >= least_)) continue;
-      if (at < kNoted) shared_.noted[at] = uint64_t{__float_as_uint(x)} << 32 | (from + kStep * (i / 4) + i % 4);
+    for (int i = 0; i < kAhead; ++i) {
+      if (!(most[i] >= least_)) continue;
+      if (at < kNoted) shared_.noted[at] = uint64_t{__float_as_uint(most[i])} << 32 | (from + kStep * i);
       ++at;
     }
   }
@@ -125,27 +157,51 @@ class Shortlist {
     return all ? -0x1.fffffep127f : fminf(least, edge);
   }
 
-  // Drops tokens that were noted before the last bound was known, and ranks the others.
+  // Drops groups that were noted before the last bound was known, and ranks the tokens of others that reach it.
   __device__ __forceinline__ void refine() {
     const int noted = min(static_cast<int>(shared_.num_noted), kNoted);
 #pragma unroll 1
     for (int i = threadIdx.x; i < noted; i += kSampleThreads) {
-      const float x = __uint_as_float(static_cast<uint32_t>(shared_.noted[i] >> 32));
-      if (!(x >= least_)) continue;
-      const uint32_t at = atomicAdd(&shared_.num_own, 1u);
-      if (at < kSorted) shared_.own[at] = ranked(row_.settled(x), static_cast<uint32_t>(shared_.noted[i]));
+      const uint64_t own = shared_.noted[i];
+      if (!(__uint_as_float(static_cast<uint32_t>(own >> 32)) >= least_)) continue;
+      const uint32_t token = static_cast<uint32_t>(own);
+      Loaded<4> group;
+      row_.load(token, group);
+      row_.change(token, group);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (!(group.a[j] >= least_)) continue;
+        const uint32_t at = atomicAdd(&shared_.num_own, 1u);
+        if (at < kSorted) shared_.own[at] = ranked(row_.settled(group.a[j]), token + j);
+      }
     }
-    __syncthreads();
   }
 
-  // Four threads count what precedes a candidate.
-  __device__ __forceinline__ void sort() {
-    const int count = static_cast<int>(shared_.num_own);
-    const bool crowded = count > kSorted || shared_.num_noted > kNoted;
-    if (threadIdx.x == 0) shared_.listed = crowded ? kCrowded : static_cast<uint32_t>(min(count, k_));
-    if (crowded) return;
+  const Row<C>& row_;
+  ShortShared& shared_;
+  Packed<C> next_[kAhead];
+  uint32_t base_, end_, stop_;
+  int k_ = 0, slot_ = 0;
+  float most_ = minus_infinity(), least_ = 0.f;
+};
+
+// Lists of a team, sent to its first CTA, and then their first k. size: CTAs of the team, a power of two. first: the number of its
+// first CTA in the cluster.
+class TeamLists {
+ public:
+  __device__ __forceinline__ TeamLists(ShortShared& shared, uint64_t* lists, int size, int first)
+      : shared_(shared), lists_(lists), size_(size), first_(first) {}
+
+  // Sorts the candidates of this CTA, and sends their first k to the first CTA, and to all how many they are. Returns that. Where a
+  // CTA is a team, the list stays. rank: the number of this CTA in the cluster, all of which run.
+  __device__ __forceinline__ uint32_t send(const ClusterRow& cluster, int rank) const {
+    const int count = static_cast<int>(shared_.num_own), k = shared_.k;
+    const bool crowded = count > kSorted || shared_.num_noted > kNoted || shared_.is_held;
+    const uint32_t listed = crowded ? kCrowded : static_cast<uint32_t>(min(count, k));
+    if (static_cast<int>(threadIdx.x) < cluster.ctas()) cluster.store(threadIdx.x, &shared_.listed[rank], listed);
+    // Four threads count what precedes a candidate.
 #pragma unroll 1
-    for (int base = 0; base < count; base += kSampleThreads / 4) {
+    for (int base = 0; !crowded && base < count; base += kSampleThreads / 4) {
       const int i = base + static_cast<int>(threadIdx.x / 4);
       const uint64_t own = i < count ? shared_.own[i] : 0;
       int before = 0;
@@ -153,65 +209,59 @@ class Shortlist {
       for (int j = threadIdx.x % 4; j < count; j += 4) before += shared_.own[j] > own;
       before += __shfl_xor_sync(0xffffffffu, before, 1);
       before += __shfl_xor_sync(0xffffffffu, before, 2);
-      if (threadIdx.x % 4 == 0 && i < count && before < k_) shared_.noted[before] = own;
+      if (threadIdx.x % 4 != 0 || i >= count || before >= k) continue;
+      if (size_ == 1) shared_.noted[before] = own;
+      else cluster.store(first_, list(rank - first_) + before, own);
     }
+    return listed;
   }
-
-  const Row<C>& row_;
-  ShortShared& shared_;
-  int k_, slot_ = 0;
-  float most_ = minus_infinity(), least_ = 0.f;
-};
-
-// Lists of a team, brought to its first CTA: behind that of its own, and then their first k.
-class TeamLists {
- public:
-  __device__ __forceinline__ TeamLists(ShortShared& shared, int team) : shared_(shared), team_(team) {}
-
-  // counts: in the lane with the number of its CTA in the cluster. first: the number of this one.
-  __device__ __forceinline__ void copy(const ClusterRow& cluster, uint32_t count, int first) {
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    if (warp == 0 && lane >= first && lane < first + team_) shared_.counts[lane - first] = count;
-    const int from = warp % team_;
-    count = __shfl_sync(0xffffffffu, count, first + from);
-    for (uint32_t i = warp / team_ * 32 + lane; i < count; i += kSampleThreads / team_)
-      list(from)[i] = cluster.words_of(first + from, shared_.noted + i);
-  }
-  // The first k of all lists, in order; how many there are.
-  __device__ __forceinline__ int merge(int k) {
-    uint64_t* const to = merged();
+  // The first k of all lists, in order, to where notes were; how many there are.
+  __device__ __forceinline__ int merge(int k) const {
     int total = 0;
-    for (int i = 0; i < team_; ++i) total += static_cast<int>(shared_.counts[i]);
+#pragma unroll
+    for (int i = 0; i < kMostCtas; ++i) total += count_of(i);
+    const int shift = 31 - __clz(size_);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < team_ * kShortK; i += kSampleThreads) {
-      const int from = i / kShortK, own = i % kShortK;
-      if (own >= static_cast<int>(shared_.counts[from])) continue;
+    for (int i = threadIdx.x; i < k << shift; i += kSampleThreads) {
+      const int from = i & (size_ - 1), own = i >> shift;
+      if (own >= count_of(from)) continue;
       const uint64_t entry = list(from)[own];
-      int place = own;
+      int place = 0;
 #pragma unroll 1
-      for (int other = 0; other < team_; ++other)
-        if (other != from) place += precede(other, entry);
-      if (place < k) to[place] = entry;
+      for (int others = 0; others < size_; others += kAtOnce) place += precede(others, entry, k);
+      if (place < k) shared_.noted[place] = entry;
     }
     __syncthreads();
     return min(total, k);
   }
-  __device__ __forceinline__ uint64_t* merged() const { return shared_.noted + kShortK * (kMostCtas + 1); }
 
  private:
-  __device__ __forceinline__ uint64_t* list(int from) const { return shared_.noted + kShortK * (from + 1); }
-  // How many of a list precede an entry of another one.
-  __device__ __forceinline__ int precede(int from, uint64_t entry) const {
-    const int count = static_cast<int>(shared_.counts[from]);
-    int found = 0;
+  static constexpr int kAtOnce = 4;  // searches of a thread: each is a chain of loads
+
+  __device__ __forceinline__ uint64_t* list(int from) const { return lists_ + kListStep * from; }
+  __device__ __forceinline__ int count_of(int from) const {
+    return from < size_ ? static_cast<int>(shared_.listed[first_ + from]) : 0;
+  }
+  // How many of a few lists precede an entry. k: the most entries of a list.
+  __device__ __forceinline__ int precede(int from, uint64_t entry, int k) const {
+    int counts[kAtOnce], found[kAtOnce];
 #pragma unroll
-    for (int step = kShortK; step > 0; step /= 2)
-      if (found + step <= count && list(from)[found + step - 1] > entry) found += step;
-    return found;
+    for (int j = 0; j < kAtOnce; ++j) counts[j] = count_of(from + j), found[j] = 0;
+#pragma unroll 1
+    for (int step = 1 << (31 - __clz(k)); step > 0; step /= 2) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        if (found[j] + step <= counts[j] && list(from + j)[found[j] + step - 1] > entry) found[j] += step;
+    }
+    int sum = 0;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) sum += found[j];
+    return sum;
   }
 
   ShortShared& shared_;
-  int team_;
+  uint64_t* lists_;
+  int size_, first_;
 };
 
 // The draw from a sorted list of 1 to kShortK candidates, to which all filters apply; in thread 0.
@@ -221,6 +271,9 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_
   const int at = static_cast<int>(threadIdx.x), lane = at % 32, warp = at / 32;
   const uint64_t own = at < count ? list[at] : 0;
   const float a = key_of(own);
+  const uint32_t token = token_of(own);
+  float noisy = 0.f;  // before it is known who is kept: both take long
+  if (own != 0) noisy = fmaf(a, kLog2E, minus_log2_exponential(Philox(shared.seed, shared.offset, stream).word(token)));
   const Likelihood<C> likelihood = Likelihood<C>::of(key_of(list[0]));
   bool kept = own != 0 && (!C::kMinP || likelihood.distance(a) <= shared.most);
   if (C::kTopP && shared.share < 1.f) {
@@ -242,12 +295,7 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_
     kept = kept && before < need_of(shared.share, total);
     __syncthreads();
   }
-  const uint32_t token = token_of(own);
-  uint64_t best = 0;
-  if (kept) {
-    const uint32_t word = Philox(shared.seed, shared.offset, stream).word(token);
-    best = ranked(fmaf(a, kLog2E, minus_log2_exponential(word)), token);
-  }
+  const uint64_t best = kept ? ranked(noisy, token) : 0;
   return shared.greedy ? list[0] : ClusterRow::cta_reduce(shared.warp, best, Larger());
 }
 

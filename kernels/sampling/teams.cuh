@@ -9,19 +9,29 @@ namespace opfacade {
 template <class C>
 constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
 
-// The rows of this CTA's cluster, computed again where they are used, since registers are short.
+// The rows of this CTA's cluster, computed again where they are used, since registers are short. All sizes are powers of two, and a
+// division takes long.
 struct RowsOfCluster {
   const SampleParams& p;
 
+  static __device__ __forceinline__ int log2_of(int size) { return 31 - __clz(size); }
+  __device__ __forceinline__ uint32_t cluster() const { return blockIdx.x >> log2_of(p.ctas); }
+  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) & (p.ctas - 1); }
+
   // CTAs of a row, and how many rows there are.
-  __device__ __forceinline__ int team() const { return blockIdx.x / p.ctas < p.whole ? p.team : p.last_team; }
-  __device__ __forceinline__ uint32_t count() const { return static_cast<uint32_t>(p.ctas / team()); }
+  __device__ __forceinline__ int team() const { return cluster() < p.whole ? p.team : p.last_team; }
+  __device__ __forceinline__ uint32_t count() const { return static_cast<uint32_t>(p.ctas) >> log2_of(team()); }
   __device__ __forceinline__ uint32_t first() const {
-    const uint32_t cluster = blockIdx.x / p.ctas;
-    const uint32_t whole = min(cluster, p.whole);
-    return whole * static_cast<uint32_t>(p.ctas / p.team) + (cluster - whole) * count();
+    const uint32_t whole = min(cluster(), p.whole);
+    return (whole * static_cast<uint32_t>(p.ctas) >> log2_of(p.team)) + (cluster() - whole) * count();
   }
 };
+
+// Loads here: a compiler moves the load of what one thread uses to where it does, which costs the time of a second load.
+template <class T>
+__device__ __forceinline__ T loaded_here(const T* from) {
+  return *static_cast<const volatile T*>(from);
+}
 
 template <class C>
 class Team {
@@ -32,66 +42,65 @@ class Team {
 
   // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
   __device__ __forceinline__ uint32_t draw() {
-    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = lists_.listed = 0, lists_.k = 0;
-    if (at() < p_.rows && is_valid_row(p_, at())) list();
     const ClusterRow cluster(shared_.reduce, p_.ctas);
-    const int size = rows_.team();
-    TeamLists team(lists_, size);
-    cluster.sync();
-    const uint32_t listed = cluster.word_of_lane(&lists_.listed), crowded = __ballot_sync(0xffffffffu, listed == kCrowded);
-    const bool leads = lists_.k > 0 && rank() % size == 0 && (crowded >> rank() & ((1u << size) - 1)) == 0;
-    if (leads && size > 1) team.copy(cluster, listed, rank());
-    cluster.sync();  // no CTA exits or goes on while others read its shared memory
-    if (leads) finish(team);
+    cluster.arrive();
+    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = 0, lists_.k = lists_.is_held = 0;
+    if (at() < p_.rows && is_valid_row(p_, at())) list();
+    __syncthreads();
+    cluster.wait();  // all CTAs run
+    const int size = rows_.team(), rank = rows_.rank();
+    const TeamLists team(lists_, reinterpret_cast<uint64_t*>(dynamic_shared() + kFilterShared), size, rank & -size);
+    const uint32_t own = team.send(cluster, rank);
+    cluster.publish();
+    if (size == 1) {
+      __syncthreads();
+      finish(own);  // while others come
+    }
+    cluster.wait();
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const uint32_t crowded = __ballot_sync(0xffffffffu, lane < p_.ctas && lists_.listed[lane] == kCrowded);
+    const bool leads = size > 1 && (rank & (size - 1)) == 0 && (crowded >> rank & ((1u << size) - 1)) == 0;
+    if (leads && lists_.k > 0) finish(static_cast<uint32_t>(team.merge(lists_.k)));
     return crowded;
   }
 
  private:
-  __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) % p_.ctas; }
   __device__ __forceinline__ uint32_t at() const {
-    return rows_.first() + static_cast<uint32_t>(rank() / rows_.team());
+    return rows_.first() + (static_cast<uint32_t>(rows_.rank()) >> rows_.log2_of(rows_.team()));
   }
 
+  // All that does not depend on what is loaded is loaded at once: the row's numbers, and its first chunk before it is known whether
+  // its k is short.
   __device__ __forceinline__ void list() {
-    flag_biases<C>(p_, at(), shared_.flags, bias_index(shared_), first_biased<C>(p_, at()));
     const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
+    Filters<C> filters(p_, row.row);
+    if constexpr (C::kTopP) filters.share = loaded_here(p_.top_p + row.row);
+    const int64_t seed = loaded_here(p_.seed + row.row), offset = loaded_here(p_.offset + row.row);
+    const Biased biased = first_biased<C>(p_, row.row);
     const uint32_t slice = p_.slice * rows_.count();
-    const uint32_t first = rank() % rows_.team() * slice, end = min(row.vocab(), first + slice);
-    ask(row, first, end);
-    const int k = short_k(row);
-    if (threadIdx.x == 0) tell(row, k);
-    __syncthreads();
-    if (k > 0) Shortlist<C>(row, lists_, k).find(first, end);
-  }
-
-  // Prefetches the first chunk before it is known whether the row has a short k.
-  __device__ __forceinline__ void ask(const Row<C>& row, uint32_t first, uint32_t end) const {
-#pragma unroll 1
-    for (uint32_t i = 0; i < 8; ++i) {
-      const uint32_t token = first + 4 * (threadIdx.x + kSampleThreads * i);
-      if (token < end) prefetch_l2(row.logits + token);
+    const uint32_t first = (rows_.rank() & (rows_.team() - 1)) * slice, end = min(row.vocab(), first + slice);
+    Shortlist<C> list(row, lists_, first, end);
+    flag_biases<C>(p_, row.row, shared_.flags, bias_index(shared_), biased);
+    const int k = short_k(row, filters);
+    if (threadIdx.x == 0) {
+      lists_.seed = seed, lists_.offset = offset;
+      lists_.share = filters.share, lists_.most = filters.most(), lists_.greedy = row.greedy();
+      lists_.k = k, lists_.is_held = k == 0;
     }
+    __syncthreads();
+    if (k > 0) list.find(k);
   }
 
   // How many of the order the row needs; 0: too many for a short list.
-  __device__ __forceinline__ int short_k(const Row<C>& row) const {
+  __device__ __forceinline__ int short_k(const Row<C>& row, const Filters<C>& filters) const {
     if (row.greedy()) return 1;
-    const uint64_t limit = Filters<C>(p_, row.row).limit;
-    return limit <= kShortK ? static_cast<int>(limit) : 0;
+    return filters.limit <= kShortK ? static_cast<int>(filters.limit) : 0;
   }
 
-  __device__ __forceinline__ void tell(const Row<C>& row, int k) {
-    const Filters<C> filters(p_, row.row);
-    lists_.seed = p_.seed[row.row], lists_.offset = p_.offset[row.row];
-    lists_.share = filters.share, lists_.most = filters.most(), lists_.greedy = row.greedy();
-    lists_.k = k, lists_.listed = k > 0 ? 0 : kCrowded;
-  }
-
-  __device__ __forceinline__ void finish(TeamLists& team) {
-    int count = static_cast<int>(lists_.listed);
-    const uint64_t* list = lists_.noted;
-    if (rows_.team() > 1) count = team.merge(lists_.k), list = team.merged();
-    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, list, count);
+  // The draw from the first k, if a row has some. count: how many there are.
+  __device__ __forceinline__ void finish(uint32_t count) {
+    if (lists_.k == 0 || count == kCrowded) return;
+    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, lists_.noted, static_cast<int>(count));
     if (threadIdx.x == 0) write_token(p_, at(), drawn);
   }
 
@@ -113,7 +122,7 @@ __device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
     __syncthreads();
     const uint32_t now = left;
     if (now == 0) return;
-    const uint32_t row = static_cast<uint32_t>(__ffs(static_cast<int>(now)) - 1) / rows.team();
+    const uint32_t row = static_cast<uint32_t>(__ffs(static_cast<int>(now)) - 1) >> rows.log2_of(rows.team());
     __syncthreads();
     if (threadIdx.x == 0) left = now & ~(((1u << rows.team()) - 1) << row * rows.team());
     held(rows.first() + row);

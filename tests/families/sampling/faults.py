@@ -199,7 +199,7 @@ FAULTS = (
     ),
     _short("tokens that tie at the largest number are bounded", "shortlist.cuh", "fminf(least, edge);", "least;", "ties"),
     _short("a list that is crowded is drawn from", "shortlist.cuh", "crowded ? kCrowded :", "false ? kCrowded :", "team"),
-    _short("lists of a team are not merged", "shortlist.cuh", "place += precede(other, entry);", "place += 0;", "team"),
+    _short("lists of a team are not merged", "shortlist.cuh", "place += precede(others, entry, k);", "place += 0;", "team"),
     _short(
         "one row of a cluster is held",
         "teams.cuh",
@@ -208,7 +208,35 @@ FAULTS = (
         "team",
     ),
     _short(
-        "the last round begins anew", "teams.cuh", "return whole * static_cast<uint32_t>(p.ctas / p.team) +", "return", "team"
+        "the last round begins anew",
+        "teams.cuh",
+        "return (whole * static_cast<uint32_t>(p.ctas) >> log2_of(p.team)) +",
+        "return",
+        "team",
+    ),
+    _short(
+        "lists of a team are sent to one place", "shortlist.cuh", "list(rank - first_) + before", "list(0) + before", "team"
+    ),
+    _short(
+        "a crowded list is told of in its own CTA alone",
+        "shortlist.cuh",
+        "cluster.store(threadIdx.x, &shared_.listed[rank], listed);",
+        "cluster.store(rank, &shared_.listed[rank], listed);",
+        "team",
+    ),
+    _short(
+        "tokens of a noted group are the first one",
+        "shortlist.cuh",
+        "settled(group.a[j]), token + j);",
+        "settled(group.a[j]), token);",
+        "proven",
+    ),
+    _short(
+        "a group that is not held is read without its temperature",
+        "held.cuh",
+        "found.e[j] = logits.heated(four.a[j]);",
+        "found.e[j] = four.a[j];",
+        "not_held",
     ),
     _short(
         "whole rounds have the teams of the last one",

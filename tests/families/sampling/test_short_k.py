@@ -40,8 +40,24 @@ def test_no_team_changes_a_token(dtype, ctas, rows):
         assert same_bits(got.valid[i], want.valid[i % 9]), i
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_held_changes_no_token(dtype):
+    """A CTA has 64 tokens of a row in shared memory, and lists of its team take more."""
+    got, want = tokens_of(dtype, 4, 9, 256), tokens_of(dtype, None, 9)
+    assert same_bits(got.token, want.token)
+    assert same_bits(got.valid, want.valid)
+
+
+def test_what_is_not_held_has_its_temperature():
+    for given in ({"top_k": 300, "top_p": 0.9}, {"top_k": 0, "top_p": 0.5}, {"top_k": 0, "top_p": 0.9, "min_p": 0.05}):
+        given |= {"rows": 40, "indices": [i % 6 for i in range(40)], "temperature": 3.0, "seed": list(range(40))}
+        want = run(rows_of(1), **given)
+        with split_as(4, 256):
+            assert same_bits(run(rows_of(1), **given).token, want.token)
+
+
 @cache
-def tokens_of(dtype, ctas, rows):
+def tokens_of(dtype, ctas, rows, held=10**5):
     of = list(range(9)) * 2
     given = {
         "top_k": KS,
@@ -50,7 +66,7 @@ def tokens_of(dtype, ctas, rows):
         "seed": of,
     }
     given = {name: [values[i] for i in of[:rows]] for name, values in given.items()}
-    with split_as(ctas, 10**5) if ctas else nullcontext():
+    with split_as(ctas, held) if ctas else nullcontext():
         return run(rows_of(1).to(dtype), rows=rows, indices=of[:rows], **given)
 
 
