@@ -91,7 +91,7 @@ template <class C>
 __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
   if (thread() == 0) held.shared().best = 0;
   __syncthreads();
-  Race race(held.row().p, held.row().row, &held.shared().best);
+  Race<kShortens<C>> race(held.row().p, held.row().row, &held.shared().best);
   held.each_group([&](uint32_t first, float (&a)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) a[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held) ? a[j] : minus_infinity();
@@ -171,7 +171,7 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   const Row<C>& row = held.row();
   constexpr bool kRaces = !C::kTopK && !C::kProbs;  // a race first, and then whether its winner is kept
   const bool draws = !row.greedy();
-  Race race(row.p, row.row, &held.shared().best);
+  Race<> race(row.p, row.row, &held.shared().best);
   const uint64_t first = held.hold([&](uint32_t token, const float (&a)[4]) {
     if (kRaces && draws) race.group(token, a, kLog2E, key_of_heated);
   });

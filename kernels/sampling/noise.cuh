@@ -18,6 +18,13 @@ struct Philox {
     odd = static_cast<uint32_t>(next >> 32) ^ (key[1] + kKey1), low = static_cast<uint32_t>(next);
   }
 
+  // The same noise, but the keys of rounds are computed in each call: a compiler keeps them in 16 registers all along a loop.
+  __device__ __forceinline__ Philox sparing() const {
+    Philox own = *this;
+    asm volatile("" : "+r"(own.key[0]), "+r"(own.key[1]));
+    return own;
+  }
+
   __device__ __forceinline__ void words(uint32_t group, uint32_t (&c)[4]) const {
     const uint64_t begin = wide_product(kFirst, group), other = wide_product(kThird, static_cast<uint32_t>(begin >> 32) ^ second);
     c[0] = static_cast<uint32_t>(other >> 32) ^ even, c[1] = static_cast<uint32_t>(other);

@@ -6,6 +6,8 @@
 
 namespace opfacade {
 
+// kSparing: in a kernel whose registers are short.
+template <bool kSparing = false>
 class Race {
  public:
   // best: the largest key of the CTA so far, as an ordered integer in shared memory; 0 where a race begins.
@@ -20,7 +22,7 @@ class Race {
     const Lead lead(best_key(best_), most * about);
     if (lead.is_lost()) return;
     uint32_t words[4];
-    philox_.words(first / 4, words);
+    (kSparing ? philox_.sparing() : philox_).words(first / 4, words);
     if (lead.is_lost(words)) return;
     const uint64_t before = found_;
 #pragma unroll
