@@ -105,8 +105,8 @@ def valid_count(num_valid: torch.Tensor, rows: int) -> int:
     return count if 0 <= count <= rows else 0
 
 
-def counted_by(spec: TensorSpec, axis: int | None, counter: str = "num_valid") -> TensorSpec:
-    """The operand whose entries of `axis` another one counts; as it is where there is no such axis."""
+def counted_by(spec: TensorSpec, axis: int | None, counter: str) -> TensorSpec:
+    """The operand whose entries of `axis` the operand `counter` counts; as it is where there is no such axis."""
     return spec if axis is None else spec._replace(valid_rows=counter, valid_axis=axis)
 
 

@@ -179,12 +179,13 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
             own = None if given.shape is None else [Dim(f"{given.name}[{axis}]", size) for axis, size in enumerate(given.shape)]
             shape = tuple(dims[axis] for axis in over if axis < len(dims)) if own is None else tuple(own)
             spec = TensorSpec(shape, given.dtype, "in", "strided", ITEMSIZE[given.dtype])
-            found[operand] = counted_by(spec, over.index(0) if self.num_valid and own is None and 0 in over else None)
+            counted = self.num_valid and own is None and 0 in over
+            found[operand] = counted_by(spec, over.index(0) if counted else None, "num_valid")
         for operand, made in zip(OUT, self.outputs, strict=False):
             replaced, axes = place.get(self.overwritten.get(made.name, ""), ""), self.axes_of(made)
             shape, size = tuple(dims[axis] for axis in axes if axis < len(dims)), ITEMSIZE[made.dtype]
             spec = TensorSpec(shape, made.dtype, "out", "strided", size, replaces=replaced)
-            found[operand] = counted_by(spec, axes.index(0) if self.num_valid and 0 in axes else None)
+            found[operand] = counted_by(spec, axes.index(0) if self.num_valid and 0 in axes else None, "num_valid")
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.shape[0])
         if self.ragged:

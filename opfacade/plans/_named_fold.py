@@ -84,7 +84,8 @@ class NamedFold(Descriptor[ArgsT]):
         for index, own in enumerate(self._dims_of(name, axes)):
             size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
             shape.append(Dim(names.get(own, str(size)), size))
-        return counted_by(TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype]), self._counted_dim(name, axes))
+        spec = TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype])
+        return counted_by(spec, self._counted_dim(name, axes), "num_valid")
 
     def _counted_dim(self, name: str, axes: Sequence[int]) -> int | None:
         """The dimension of a tensor that num_valid counts; None where it counts none."""

@@ -55,7 +55,7 @@ def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
     """positions and cos_sin_cache."""
     shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
     at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions)
-    at = counted_by(at, shape.index(rows) if valid else None)
+    at = counted_by(at, shape.index(rows) if valid else None, "num_valid")
     size = ITEMSIZE[given.table_dtype]
     table = TensorSpec((Dim("max_positions"), Dim("rotary_dim", given.rotary_dim)), given.table_dtype, alignment=size)
     return {"positions": at._replace(below="cos_sin_cache"), "cos_sin_cache": table}

@@ -244,7 +244,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         if quant.scale_layout == "column_padded4":
             shape = (groups, Dim("total_num_rows up to 4", padded(self.total_num_rows, quant)))
         spec = TensorSpec(shape, quant.scale_dtype, "out", "strided", ITEMSIZE[quant.scale_dtype])
-        return counted_by(spec, dims.index((0,)) if valid and (0,) in dims else None)
+        return counted_by(spec, dims.index((0,)) if valid and (0,) in dims else None, "num_valid")
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Whose a page is, for level full: a page that new rows go to belongs to one place of one request. Else rows race, or change
+"""Owners of pages, for level full: a page that new rows go to belongs to one place of one request. Else rows race, or change
 what another request reads.
 
 The tables of an append say it, unless a caller made them of others: a table with a request for each row knows no owners. Such a
