@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import operators, program_pages, reliability
+from bench import operators, program_pages, reliability, sampling_pages
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -138,6 +138,15 @@ def programs(page: Path, kind: str, *words: str) -> list[str]:
     return [*stamps, "", *program_pages.HEAD, *lines]
 
 
+def sampling(page: Path) -> list[str]:
+    of, counters = record("sampling"), f"In brackets, ncu's counters: {sampling_pages.LEGEND}"
+    stamps = [stamp("sampling", of, page, "Logits with a sigma of 4, k = 50, p = 0.9")]
+    stamps.append(stamp("program_bounds", record("program_bounds"), page, counters))
+    draws = [*sampling_pages.HEAD, *sampling_pages.draws(of)]
+    costs = [textwrap.fill(sampling_pages.ADJUSTMENTS, WIDTH), "", *sampling_pages.COSTS, *sampling_pages.costs(of)]
+    return [*stamps, "", *draws, "", *costs]
+
+
 def compiled(page: Path) -> list[str]:
     ours, theirs = record("compile"), record("compile_flashinfer")
     stamps = [
@@ -176,6 +185,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
     "docs/ops/softmax.md": lambda page: programs(page, "rows", "softmax"),
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
+    "docs/ops/sampling.md": sampling,
     "docs/ops/reduction.md": lambda page: programs(page, "rows", "sum", "segment"),
     "bench/README.md": compiled,
     "README.md": lambda page: operators.table(),
