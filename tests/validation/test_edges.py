@@ -259,6 +259,7 @@ def test_level_full_reads_nothing_during_a_capture():
 
 
 def test_cuda_after_a_fork_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # this process may be a fork itself
     capture_and_fork.refuse_fork("op")
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     with pytest.raises(PlanStateError, match="OPF-R002"):
