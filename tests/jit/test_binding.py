@@ -1,6 +1,5 @@
 """csrc/common: what a binding refuses, and on a GPU what it launches."""
 
-import ctypes
 import threading
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from opfacade import jit
 from opfacade.jit import JitSpec
+from opfacade.tools.doctor import driver_cuda
 from tests.jit.fake_cuda import tensor
 
 
@@ -92,16 +92,7 @@ def test_a_grid_beyond_the_hardware_is_refused_not_cut_short(checks):
         checks.run(*good().values(), 2**32 + 1, 0)
 
 
-def has_driver():
-    """Also where no GPU is visible."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(has_driver(), reason="shows what happens without a driver")
+@pytest.mark.skipif(driver_cuda() > 0, reason="this machine has a driver, and the error is that of one without")
 def test_a_launch_without_a_driver_says_so(checks):
     with pytest.raises(RuntimeError, match="OPF-C021"):
         checks.run(*good().values(), 1, 0)

@@ -90,7 +90,7 @@ print("ran")
 
 
 def without_network():
-    """What runs a program without a network, where this machine permits it."""
+    """The words that take the network from the command behind them; none where this machine does not permit it."""
     words = [shutil.which("unshare") or "", "-n"]
     return words if words[0] and subprocess.run([*words, "true"], capture_output=True).returncode == 0 else []
 
