@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-from tests.support import cores, skipped
+from tests.support import cores, gpus_here, skipped
 from tests.support.skipped import pytest_terminal_summary, pytest_testnodedown  # noqa: F401
 from tests.support.transformers_here import missing
 
 cores.share(os.environ, cores.here())
+gpus_here.take_turns(os.environ)
 
 
 def pytest_addoption(parser):
@@ -16,9 +17,7 @@ def pytest_addoption(parser):
 
 
 def _no_gpu():
-    import torch
-
-    return "" if torch.cuda.is_available() else "need a GPU"
+    return "" if gpus_here.here() else "need a GPU"
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
@@ -32,6 +31,15 @@ def pytest_collection_modifyitems(config, items):
         reason = why_not() if marked else ""
         reasons |= dict.fromkeys(marked, reason) if reason else {}
     skipped.skip(config, items, reasons)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Around the fixtures of a test too: those of a module select plans."""
+    if gpus_here.marked(item) or not gpus_here.here():
+        return (yield)
+    with gpus_here.hidden():
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

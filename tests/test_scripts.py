@@ -58,5 +58,28 @@ def test_a_failed_step_is_named(clone):
     assert "PASS" not in done.stdout
 
 
+def test_what_a_gpu_adds_runs_to_the_end_and_names_what_failed(clone):
+    clone("python", '[[ "$*" != *opfacade* ]]')
+    (clone.place / "scripts/sanitize").write_text("#!/bin/sh\nexit 0\n")
+    done = subprocess.run([clone.place / "scripts/gpu"], capture_output=True, text=True, timeout=60)
+    ends = [line for line in done.stdout.splitlines() if " passed, " in line or " FAILED, " in line]
+    assert [end.split()[1:3] for end in ends] == [
+        ["suite", "passed,"],
+        ["verify", "FAILED,"],
+        ["sanitize", "passed,"],
+        ["mutate", "passed,"],
+        ["speeds", "passed,"],
+        ["check", "passed,"],
+    ]
+    assert done.returncode == 1
+
+
+def test_a_gpu_step_that_is_not_known_is_refused_before_any_runs(clone):
+    done = subprocess.run([clone.place / "scripts/gpu", "suite", "speed"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "got speed" in done.stderr
+    assert done.stdout == ""
+
+
 def test_the_demo_says_how_long_it_takes(clone):
     assert "a minute" in run(clone, "demo").stdout
