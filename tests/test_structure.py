@@ -235,6 +235,13 @@ def test_own_includes_start_at_the_root_and_point_down(path):
         assert folder == "csrc" or not re.search(r"torch|tvm|ATen|cutlass|cute", name), name
 
 
+def test_cluster_barriers_gather_their_warp():
+    """The instruction has one wrapper, which only the file that gathers the warp includes."""
+    text = {path.relative_to(ROOT).as_posix(): path.read_text() for path in DEVICE}
+    assert [name for name, found in text.items() if "barrier.cluster" in found] == ["kernels/ptx/cluster_aligned.cuh"]
+    assert [name for name, found in text.items() if "cluster_aligned.cuh" in found] == ["kernels/ptx/cluster_barrier.cuh"]
+
+
 @pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_device_code_neither_traps_nor_prints(path):
     code = re.sub(r"//.*|/\*[\s\S]*?\*/", "", path.read_text())

@@ -2,27 +2,9 @@
 #pragma once
 #include <stdint.h>
 
+#include "kernels/ptx/cluster_barrier.cuh"
+
 namespace opfacade {
-
-// Cluster barrier with release and acquire; every thread of every CTA calls it.
-__device__ __forceinline__ void cluster_sync() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// Split cluster barrier without memory ordering. A CTA arrives after it has used what it read from other CTAs' shared memory,
-// so that none exits before.
-__device__ __forceinline__ void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-#endif
-}
 
 // Maps a shared memory address of this CTA to the same address in CTA `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank) {

@@ -11,11 +11,4 @@ __device__ __forceinline__ void cluster_store_two_words(uint32_t address, uint64
 #endif
 }
 
-// The first half of a cluster barrier that says that the stores before it are done; `cluster_wait` is the other.
-__device__ __forceinline__ void cluster_publish() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
 }  // namespace opfacade

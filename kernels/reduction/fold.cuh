@@ -60,7 +60,6 @@ struct Fold {
       segment_stages(wave, At<M::kRowStages>{});
       store(wave);
     });
-    if constexpr (M::kCluster > 1) __syncwarp();
     if constexpr (M::kCluster > 1 && M::kRowStages > 0) cluster_arrive(), cluster_wait();  // others read what this CTA shows
   }
 

@@ -100,7 +100,6 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
 #pragma unroll
     for (int i = 0; i < Words::kCount; ++i) place[i] = words.word[i];
   }
-  if constexpr (kCluster > 1) __syncwarp();  // lanes of a warp come to a cluster barrier together
   if constexpr (kCluster == 1) __syncthreads();
   else cluster_sync();
   typename R::State all = R::none();

@@ -47,7 +47,7 @@ struct TensorScale {
       M::keep(At<M::kStages - 1>{}, results, all);
       M::template store_value<typename M::Scale>(p.operand[M::kScale], 0, M::scale_of(results));
     }
-    if constexpr (M::kScaleCtas > 1) __syncwarp(), cluster_arrive(), cluster_wait();  // others read what this CTA shows
+    if constexpr (M::kScaleCtas > 1) cluster_arrive(), cluster_wait();  // others read what this CTA shows
   }
 
  private:

@@ -33,7 +33,6 @@ class ClusterRow {
   __device__ __forceinline__ int ctas() const { return ctas_; }
   __device__ __forceinline__ void sync() const {
     if (ctas_ == 1) return __syncthreads();
-    __syncwarp();  // loops end at different times, and the barrier takes whole warps
     cluster_sync();
   }
   // A barrier in halves. All CTAs run once they have met at `arrive`; what is stored before `publish` is there after its `wait`.
@@ -41,13 +40,10 @@ class ClusterRow {
     if (ctas_ > 1) cluster_arrive();
   }
   __device__ __forceinline__ void publish() const {
-    if (ctas_ == 1) return;
-    __syncwarp();
-    cluster_publish();
+    if (ctas_ > 1) cluster_publish();
   }
   __device__ __forceinline__ void wait() const {
     if (ctas_ == 1) return __syncthreads();
-    __syncwarp();
     cluster_wait();
   }
   // Stores where the CTA `rank` has `own`, which has to run.

@@ -256,7 +256,6 @@ __device__ __forceinline__ uint64_t best_of_row(const SampleParams& p, StreamSha
   cluster_wait();  // the first CTA runs
   if (threadIdx.x == 0)
     cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[rank_of(p)]), 0), best);
-  __syncwarp();
   cluster_sync();
   const int lane = static_cast<int>(threadIdx.x % 32);
   return ClusterRow::join(lane < p.ctas ? shared.of_cta[lane] : 0, Larger());

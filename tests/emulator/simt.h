@@ -62,6 +62,7 @@ struct Fiber {
   Block* block = nullptr;
   unsigned thread = 0;
   unsigned cluster_round = 0;  // that it has arrived in and waits for later
+  bool gathered = false;  // whether its warp has met, and it has waited for nothing else since
 };
 
 struct Cluster {
@@ -86,9 +87,17 @@ inline unsigned arrive(Meeting& meeting, int expected) {
   return round;
 }
 inline void wait(const Meeting& meeting, unsigned round) {
+  current->gathered = false;
   while (meeting.round == round) yield();
 }
 inline void meet(Meeting& meeting, int expected) { wait(meeting, arrive(meeting, expected)); }
+
+// An instruction that takes all lanes of a warp at once. Fibers have no time in common, so each such instruction needs a
+// __syncwarp of its own before it.
+inline void come_together(const char* apart) {
+  if (!current->gathered) fail(apart);
+  current->gathered = false;
+}
 
 inline unsigned lane() { return current->thread % 32; }
 inline Warp& warp() { return current->block->warps[current->thread / 32]; }
@@ -153,7 +162,10 @@ inline int __syncthreads_or(int vote) {
   __syncthreads();
   return result;
 }
-inline void __syncwarp(unsigned = ~0u) { simt::meet(simt::warp().meeting, 32); }
+inline void __syncwarp(unsigned = ~0u) {
+  simt::meet(simt::warp().meeting, 32);
+  simt::current->gathered = true;
+}
 inline void __threadfence() {}
 
 template <class T>

@@ -2,9 +2,11 @@
 
 import pytest
 
+from opfacade import Plan, Preference, Target
 from opfacade.testing import inputs, matrix
 from opfacade.testing.harness import harness_of
-from tests.sanitized import SEEDS
+from tests.sanitized import APART, SEEDS
+from tests.support.assemblers import any_assembler
 
 
 @pytest.mark.parametrize("kind", matrix.attention())
@@ -19,3 +21,11 @@ def test_small_problems_are_what_their_descriptor_allows(kind):
     args = inputs.make_args(descriptor, SEEDS[0], "cpu", lengths)
     if getattr(args, "kv_indices", None) is not None:
         assert int(args.kv_indptr[-1]) <= args.kv_indices.numel()
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_lanes_that_end_apart_are_shown_at_a_cluster_barrier(kind):
+    with any_assembler():
+        sku = Plan.select(APART[kind], Preference(backend="cuda"), Target.parse("sm_90a")).sku
+    told = dict(sku.spec)
+    assert told.get("cluster") == 8 or told.get("split") == "cluster", sku.id

@@ -71,6 +71,21 @@ FAULTS = (
         "  }",
         f"{IN_COLUMNS} -k clusters",
     ),
+    *(
+        cpu(
+            f"cluster: lanes of a warp {what} apart",
+            "kernels/ptx/cluster_barrier.cuh",
+            f"  __syncwarp();\n  aligned_cluster_{half}();",
+            f"  aligned_cluster_{half}();",
+            tests,
+        )
+        for what, half, tests in (
+            ("meet", "sync", f"{IN_COLUMNS} -k clusters"),
+            ("arrive", "arrive", f"{IN_COLUMNS} -k clusters"),
+            ("publish", "publish", "tests/families/sampling/test_emulated.py -k number_of_ctas"),
+            ("wait", "wait", f"{IN_COLUMNS} -k clusters"),
+        )
+    ),
     cpu(
         "columns: the place of a row is that in its batch",
         f"{D}/reducers.cuh",

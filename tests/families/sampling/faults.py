@@ -306,7 +306,7 @@ FAULTS = (
     _stream(
         "winners are read before they are sent",
         "stream.cuh",
-        "  __syncwarp();\n  cluster_sync();\n  const int lane",
+        "  cluster_sync();\n  const int lane",
         "  const int lane",
         "proven",
     ),

@@ -1,12 +1,10 @@
 // Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address: rank + 1, or 0 for one's own block.
 #pragma once
+#include "kernels/ptx/cluster_barrier.cuh"
 #include "tests/emulator/simt.h"
 
 namespace opfacade {
 
-inline void cluster_sync() { simt::meet(simt::cluster->meeting, simt::cluster->threads); }
-inline void cluster_arrive() { simt::current->cluster_round = simt::arrive(simt::cluster->meeting, simt::cluster->threads); }
-inline void cluster_wait() { simt::wait(simt::cluster->meeting, simt::current->cluster_round); }
 inline uint32_t cluster_address(uint32_t address, int rank) { return address | static_cast<uint32_t>(rank + 1) << 24; }
 inline float cluster_load(uint32_t address) {
   float value;

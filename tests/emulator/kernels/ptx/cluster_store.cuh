@@ -5,6 +5,5 @@
 namespace opfacade {
 
 inline void cluster_store_two_words(uint32_t address, uint64_t value) { memcpy(simt::at(address), &value, 8); }
-inline void cluster_publish() { simt::current->cluster_round = simt::arrive(simt::cluster->meeting, simt::cluster->threads); }
 
 }  // namespace opfacade

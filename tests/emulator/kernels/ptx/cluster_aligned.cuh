@@ -1,0 +1,21 @@
+// Shadows kernels/ptx/cluster_aligned.cuh: a warp that was not gathered right before is refused.
+#pragma once
+#include "tests/emulator/simt.h"
+
+namespace opfacade {
+
+inline void aligned_cluster_arrive() {
+  simt::come_together("lanes of a warp come to a cluster barrier at different times");
+  simt::current->cluster_round = simt::arrive(simt::cluster->meeting, simt::cluster->threads);
+}
+inline void aligned_cluster_publish() { aligned_cluster_arrive(); }
+inline void aligned_cluster_wait() {
+  simt::come_together("lanes of a warp wait at a cluster barrier at different times");
+  simt::wait(simt::cluster->meeting, simt::current->cluster_round);
+}
+inline void aligned_cluster_sync() {
+  aligned_cluster_arrive();
+  simt::wait(simt::cluster->meeting, simt::current->cluster_round);
+}
+
+}  // namespace opfacade
