@@ -26,6 +26,8 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     class_losses,
     comparisons,
     creation,
+    draws,
+    dropouts,
     extremes,
     functions,
     images,

@@ -28,11 +28,6 @@ ORDER = """
 sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile unique unique_consecutive searchsorted bucketize
 nonzero nonzero_static argwhere masked_select masked.median combinations
 """
-DRAWS = """
-cauchy exponential geometric log_normal normal uniform bernoulli multinomial randn randn_like rand_like randint randint_like
-nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
-nn.functional.feature_alpha_dropout
-"""
 FUNCTIONS = """
 digamma polygamma special.polygamma special.zeta igamma igammac gcd lcm i0 special.i0e special.i1 special.i1e erfinv
 special.erfcx special.log_ndtr special.ndtri special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0
@@ -82,7 +77,6 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "waits for scans": SCANS,
             "waits for scatters": SCATTERS,
             "waits for sorting and compaction": ORDER,
-            "waits for random draws: `bits` of the language is there": DRAWS,
             "waits for a function or a loop that the language lacks": FUNCTIONS,
             "waits for results of different shapes, or a masked index": SEVERAL,
             "no kernel: a view of torch, or memory alone": VIEWS,

@@ -10,6 +10,7 @@ LAX = "tests/recipes/test_lax.py"
 FOLDS = "tests/recipes/test_folds.py"
 FUNCTIONS = "tests/families/elementwise/test_functions.py"
 TRACED = "tests/families/elementwise/test_traced.py"
+DRAWS = "tests/recipes/test_draws.py"
 MAPS = "tests/families/elementwise/test_reference.py"
 
 RECIPE_FAULTS = (
@@ -75,6 +76,19 @@ RECIPE_FAULTS = (
         "source.new_zeros(beyond.shape)", "source.new_ones(beyond.shape)", f"{MAPS} -k without_elements"),
     cpu("bits: NaN keeps its payload", "opfacade/programs/integers.py", ".long().masked_fill(value.isnan(), quiet)", ".long()",
         LAX),
+    cpu("draws: a uniform number has the high bits", f"{R}/_noise.py", "w.and_(bits, 2**digits - 1)",
+        "w.shr(bits, (64 if type == 'f64' else 32) - digits)", f"{DRAWS} -k uniform_number"),
+    cpu("draws: neighbours have one radius and one angle", f"{R}/_noise.py", "w.select(odd, w.sin(angle), w.cos(angle))",
+        "w.cos(angle)", f"{DRAWS} -k normal"),
+    cpu("draws: a stream has the words of all", f"{R}/_noise.py", "return w.bits(seed, offset, place, stream)",
+        "return w.bits(seed, offset, place, 0)", f"{DRAWS} -k place"),
+    cpu("draws: an exponential is as coarse as 24 bits", f"{R}/_noise.py",
+        "w.select(low, -w.log1p(-near), -w.log(near))", "-w.log(self.uniform(dtype) + 2.0**-25)",
+        f"{DRAWS} -k tails"),
+    cpu("draws: weights are of no account", f"{R}/draws.py", "weight / arrival, constant(0.0", "1.0 / arrival, constant(0.0",
+        f"{DRAWS} -k counts"),
+    cpu("draws: a channel draws for each element", f"{R}/dropouts.py", "index = None if axes is None else",
+        "index = None if axes is not None else", f"{DRAWS} -k dropouts"),
     cpu("functions: an error beyond the documented is fine", "opfacade/testing/families/_functions.py",
         "() if most <= documented else", "() if most >= 0 else", FUNCTIONS),
     cpu("functions: NaN for a number is no error", "opfacade/testing/families/_functions.py",

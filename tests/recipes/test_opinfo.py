@@ -34,7 +34,35 @@ MACHINE = bound.machine_of(
 )
 ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-52}
 DISTINCT = {recipe.name: recipe for recipe in recipes.RECIPES.values()}
-OWN = {"cbrt", "relu2", "to", "triplet_margin_with_distance_loss", "unbind_copy"}  # without samples, or with none that is taken
+DRAWS = {
+    "uniform",
+    "rand_like",
+    "rand",
+    "normal",
+    "randn_like",
+    "randn",
+    "log_normal",
+    "exponential_",
+    "cauchy",
+    "geometric",
+    "bernoulli",
+    "randint",
+    "randint_like",
+    "multinomial",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+}  # fmt: skip  test_draws.py has them: no two generators draw the same
+OWN = DRAWS | {
+    "cbrt",
+    "relu2",
+    "to",
+    "triplet_margin_with_distance_loss",
+    "unbind_copy",
+}  # without samples, or with none that is taken
 SM_90A = Target.parse("sm_90a")
 RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
 TORCH = {"ndtr": 2.0**-51}  # errors of torch's f64
