@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--target", default="sm_90a")
     records.add_out(parser, "compile")
     options = parser.parse_args()
+    os.environ["OPFACADE_JIT_STRICT"] = "1"  # what ships has no slow code
     out = records.place(options.out, "compile_flashinfer" if options.flashinfer else "compile")
     with empty_cache():
         tools = toolchain.find(cache.toolchain_memo())

@@ -74,6 +74,12 @@ def jit_reload() -> bool:
     return _flag("OPFACADE_JIT_RELOAD", os.environ.get("OPFACADE_JIT_RELOAD"))
 
 
+def jit_strict() -> bool:
+    """OPFACADE_JIT_STRICT=1: refuse a kernel that spills registers, uses local memory or serialises wgmma, unless its source
+    accepts it. Such a kernel is right, only slow. For kernel writers and their CI."""
+    return _flag("OPFACADE_JIT_STRICT", os.environ.get("OPFACADE_JIT_STRICT"))
+
+
 def jit_jobs() -> int | None:
     """OPFACADE_JIT_JOBS: parallel compile jobs of one build. Default: ninja's choice."""
     given = os.environ.get("OPFACADE_JIT_JOBS")

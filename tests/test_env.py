@@ -48,6 +48,7 @@ CASES = [
     ("jit_debug", "OPFACADE_JIT_DEBUG", "1", True),
     ("jit_lineinfo", "OPFACADE_JIT_LINEINFO", "1", True),
     ("jit_reload", "OPFACADE_JIT_RELOAD", "1", True),
+    ("jit_strict", "OPFACADE_JIT_STRICT", "1", True),
     ("jit_jobs", "OPFACADE_JIT_JOBS", "3", 3),
     ("log", "OPFACADE_LOG", "stats", "stats"),
     ("log_dest", "OPFACADE_LOG_DEST", "/tmp/log-%p", "/tmp/log-%p"),
@@ -69,7 +70,7 @@ CASES = [
 DEFAULTS = {
     "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++",
     "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
-    "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "log": None, "log_dest": "stderr",
+    "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "jit_strict": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
     "dump_max_mb": 4096, "dump_max_count": 1000, "dump_include": ("*",), "dump_exclude": (),
     "require_sku": None, "telemetry_sample": 0.0, "telemetry_file": None, "nvtx": False,

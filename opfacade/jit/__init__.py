@@ -17,18 +17,20 @@ from typing import Any
 from opfacade import env, telemetry
 from opfacade.errors import CacheError, CacheSecurityError, JitDisabledError, ToolchainError
 from opfacade.jit import build as _build
-from opfacade.jit import cache, codegen, identity, rendered, toolchain
+from opfacade.jit import cache, codegen, findings, identity, rendered, toolchain
 from opfacade.jit.codegen import Sources
+from opfacade.jit.findings import SassFinding
 from opfacade.jit.host import HOST
 from opfacade.jit.spec import JitSpec, source_root
 
 __all__ = [
     "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "code_digest", "compiler_digest",
-    "forget", "is_built", "is_built_for_plan", "key", "load", "source_digest", "source_root",
+    "forget", "is_built", "is_built_for_plan", "key", "load", "slow_code", "source_digest", "source_root",
 ]  # fmt: skip
 
 _by_spec: dict[JitSpec, Any] = {}
 _by_path: dict[Path, Any] = {}
+_slow: dict[JitSpec, list[str]] = {}  # loaded kernels with slow code, and what it is
 _locks: dict[JitSpec, threading.Lock] = {}
 _guard = threading.Lock()
 
@@ -37,10 +39,15 @@ def load(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Any:
     """The tvm-ffi module of `spec`, built if it must be; repeated calls cost one dict lookup.
 
     Raises JitDisabledError if a build is needed and not allowed, CompileError and its kinds if it fails. A real build is
-    counted and announced in telemetry under `label`.
+    counted and announced in telemetry under `label`, and so is each load of a kernel with slow code.
     """
     module = _by_spec.get(spec)
-    return module if module is not None else _load(spec, allow_build, label)
+    if module is None:
+        module = _load(spec, allow_build, label)
+    if label and spec in _slow:
+        telemetry.stats(label).spills.add()
+        telemetry.emit("spill", sku=label, kernels=_slow[spec])
+    return module
 
 
 def build(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
@@ -57,6 +64,12 @@ def cache_state(spec: JitSpec) -> str:
     """ "shared", "private" (built by this process for itself, because the cache cannot be used) or "absent"."""
     found = _ready(spec, rendered.sources(spec))
     return cache.state(found) if found else "absent"
+
+
+def slow_code(spec: JitSpec) -> tuple[SassFinding, ...]:
+    """Spills and the like in the built kernel of `spec`; () also where none is built. Builds nothing."""
+    found = _ready(spec, rendered.sources(spec))
+    return findings.of_library(found) if found else ()
 
 
 def build_for_plan(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
@@ -111,8 +124,10 @@ def forget(spec: JitSpec | None = None) -> None:
     with _guard:
         if spec is None:
             _by_spec.clear()
+            _slow.clear()
         else:
             _by_spec.pop(spec, None)
+            _slow.pop(spec, None)
 
 
 def _load(spec: JitSpec, allow_build: bool, label: str) -> Any:
@@ -129,7 +144,10 @@ def _open_found(spec: JitSpec, allow_build: bool, label: str) -> Any:
     for last in (False, False, True):
         path = _ensure(spec, allow_build, label)
         try:
-            return _open_once(path)
+            module = _open_once(path)
+            if slow := findings.of_library(path):
+                _slow[spec] = [str(finding) for finding in slow]
+            return module
         except CacheError as error:
             # Cleared between the check and the load; the next look builds it again.
             if last or error.errno != errno.ENOENT:
@@ -165,6 +183,12 @@ def _unloadable(path: Path, error: Exception) -> CacheError:
 
 
 def _ensure(spec: JitSpec, allow_build: bool, label: str) -> Path:
+    library = _found_or_built(spec, allow_build, label)
+    findings.require_fast(spec.name, library)
+    return library
+
+
+def _found_or_built(spec: JitSpec, allow_build: bool, label: str) -> Path:
     found = _ready(spec, rendered.sources(spec))
     if found is not None:
         return found

@@ -19,8 +19,9 @@ from opfacade import env
 from opfacade.base.installation import install_cuda
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.jit import fault_points as faults
-from opfacade.jit import options, runner
+from opfacade.jit import findings, options, runner
 from opfacade.jit.codegen import DEVICE_HEADER, Sources
+from opfacade.jit.findings import SassFinding
 from opfacade.jit.runner import LOG, BuildStep
 from opfacade.jit.spec import JitSpec
 from opfacade.jit.toolchain import Toolchain, tvm_ffi_paths
@@ -79,11 +80,13 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     _require_library(staging / OUTPUT, log)
     # A debug build keeps every variable in memory: what it spills says nothing.
     judged = spec.has_device_code and not env.jit_debug()
-    unjudged = "debug" if spec.has_device_code else "no device code"
-    sass = inspect.require_sound(spec.name, sources.device_text, log, staging / CUBIN, toolchain) if judged else unjudged
+    sass, found = "debug" if spec.has_device_code else "no device code", list[SassFinding]()
+    if judged:
+        sass, found = inspect.judge(spec.name, sources.device_text, log, staging / CUBIN, toolchain)
     _drop_intermediates(staging, spec)
     faults.at("compiled")
-    return {"resources": resources(log), "sass": sass, "commands": [list(step.argv) for step in steps]}
+    commands = [list(step.argv) for step in steps]
+    return {"resources": resources(log), "sass": sass, "findings": findings.record(found), "commands": commands}
 
 
 def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[BuildStep, ...]:

@@ -28,6 +28,13 @@ class Explanation:
     def chosen(self) -> Option | None:
         return next((o for o in self.options if not o.reasons), None)
 
+    @property
+    def slow_code(self) -> tuple[str, ...]:
+        """Spills and the like of the chosen kernel, as the cache of this machine holds it; () where it is not built."""
+        from opfacade.select import built_code
+
+        return built_code.slow_code(self.chosen, self.descriptor, self.target)
+
     def __str__(self) -> str:
         lines = [f"{self.descriptor.op} on {self.target.arch}: {len(self.options)} candidates"]
         for option in self.options:
@@ -38,6 +45,7 @@ class Explanation:
                 lines.append(f"           workspace {option.workspace_size} bytes")
             lines += [f"           measured: {option.note}"] if option.note else []
             lines += [f"           - {reason}" for reason in option.reasons]
+        lines += [f"  built    {finding} (slower than it could be, and right)" for finding in self.slow_code]
         lines += [f"  note     {note}" for note in target_notes.notes(self.descriptor.op, self.target, self.options)]
         return "\n".join(lines)
 
@@ -48,6 +56,7 @@ class Explanation:
             "preference": self.preference.model_dump(mode="json"),
             "target": {"arch": self.target.arch, "sm_count": self.target.sm_count},
             "chosen": chosen.sku.id if chosen and chosen.sku else None,
+            "slow_code": list(self.slow_code),
             "notes": list(target_notes.notes(self.descriptor.op, self.target, self.options)),
             "candidates": [
                 {

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
 MAX_FAILURES = 10  # consecutive failures of a listener; then it is no longer called
-COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks")
+COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks", "spills")
 
 
 class TelemetrySink(Protocol):
@@ -75,14 +75,14 @@ class Latency:
 class SkuStats:
     """The counters of one SKU.
 
-    cache_hits: loads that needed no build. fallbacks: selections of the reference because no kernel fits.
+    cache_hits: loads without a build. fallbacks: selections of the reference as no kernel fits. spills: loads of slow code.
     """
 
     __slots__ = (*COUNTED, "build_seconds", "forgotten", "latency")
 
     def __init__(self) -> None:
         self.selects, self.runs, self.builds, self.loads = Counter(), Counter(), Counter(), Counter()
-        self.cache_hits, self.fallbacks = Counter(), Counter()
+        self.cache_hits, self.fallbacks, self.spills = Counter(), Counter(), Counter()
         self.build_seconds = 0.0
         self.latency: Latency | None = None
         self.forgotten = False
@@ -130,8 +130,8 @@ def stats(sku_id: str) -> SkuStats:
 
 
 def snapshot() -> dict[str, dict[str, Any]]:
-    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "build_seconds": s}}`
-    for every SKU seen so far; with a key "latency" where run times were sampled."""
+    """`{sku_id: {"selects": n, "runs": n, "builds": n, "loads": n, "cache_hits": n, "fallbacks": n, "spills": n,
+    "build_seconds": s}}` for every SKU seen; with a key "latency" where run times were sampled."""
     return {sku_id: found.as_dict() for sku_id, found in list(_stats.items()) if not found.is_forgotten()}
 
 
@@ -284,7 +284,7 @@ def listening() -> bool:
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, load, run."""
+    """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, spill, load, run."""
     for sink in _sinks:
         sink.tell(sink.who, {"event": event, **fields})
 

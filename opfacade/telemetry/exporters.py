@@ -56,6 +56,7 @@ _DOCS = {
     "loads": "plans loaded",
     "cache_hits": "loads that needed no build",
     "fallbacks": "selections of the reference because no kernel fits",
+    "spills": "loads of a kernel that spills registers, uses local memory or serialises wgmma",
 }
 METRICS = (
     *(Metric(name, f"opfacade.{name}", "1", _DOCS[name], _counted(name)) for name in telemetry.COUNTED),

@@ -18,12 +18,14 @@ from opfacade import __version__, env
 from opfacade.base.installation import install_cuda
 from opfacade.core.target import of_device
 from opfacade.errors import CacheError, SettingError, ToolchainError
-from opfacade.jit import cache, toolchain
+from opfacade.jit import cache, findings, toolchain
+from opfacade.jit.cache.store import read_meta
 
 LEAST_PTXAS = (13, 3)
+_SHOWN = 3  # kernels with slow code that are named
 _READERS = (
     env.jit_jobs, env.jit_timeout, env.log, env.crosscheck, env.validate, env.telemetry_sample, env.nvtx, env.jit_disabled,
-    env.jit_verbose, env.jit_debug, env.jit_lineinfo, env.jit_reload, env.allow_shared_cache,
+    env.jit_verbose, env.jit_debug, env.jit_lineinfo, env.jit_reload, env.jit_strict, env.allow_shared_cache,
 )  # fmt: skip
 
 
@@ -59,6 +61,7 @@ def diagnose() -> Diagnosis:
     versions = _versions()
     compiler, store, driver = _compiler(), _cache(), driver_cuda()
     problems = (*compiler_problems(compiler, driver), *_cache_problems(), *_torch_problems(torch.version.cuda), *_settings())
+    problems += tuple(_slow_code(store.get("slow", [])))
     return Diagnosis(versions, compiler, _devices(), store, problems)
 
 
@@ -156,14 +159,28 @@ def _cache() -> dict[str, Any]:
         return facts
     info = place.stat()
     files = [path.lstat().st_size for path in place.rglob("*") if path.is_file()]
-    entries = sum(1 for _ in (place / "obj").glob("*/*/meta.json"))
+    entries = list((place / "obj").glob("*/*/meta.json"))
     return {
         **facts,
         "owner": _owner(info.st_uid),
         "mode": f"{stat.S_IMODE(info.st_mode):04o}",
         "bytes": sum(files),
-        "entries": entries,
+        "entries": len(entries),
+        "slow": sorted(filter(None, map(_slow_entry, entries))),
     }
+
+
+def _slow_entry(meta: Path) -> str:
+    """The kernel of an entry and what makes its code slow; "" if nothing does."""
+    found = findings.of_library(meta)
+    return f"{read_meta(meta.parent).get('sku') or meta.parent.name}: {'; '.join(map(str, found))}" if found else ""
+
+
+def _slow_code(slow: list[str]) -> Iterator[Problem]:
+    if slow:
+        more = f", and {len(slow) - _SHOWN} more" if len(slow) > _SHOWN else ""
+        what = f"{len(slow)} kernels of the cache are right and slower than they could be: {', '.join(slow[:_SHOWN])}{more}"
+        yield Problem("note", what, "none is needed; a newer ptxas may do better, and `opfacade cache ls --resources` has all")
 
 
 def _owner(uid: int) -> str:

@@ -1,4 +1,4 @@
-"""What a build refuses: spills, stack frames, serialised wgmma, and wrong code of the assembler."""
+"""What a strict build refuses, spills, stack frames and serialised wgmma; and what every build does, wrong code."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from opfacade import errors, jit
 from opfacade.jit import JitSpec, toolchain
 from opfacade.jit import sass as inspect
 from opfacade.jit.sass import hazards as sass
+from tests.jit.slow_sources import SPILLS, STACK
 
 LOG = """\
 ptxas info    : Compiling entry function 'attend' for 'sm_90a'
@@ -53,26 +54,6 @@ def test_a_source_says_what_it_allows(source, wanted):
 def test_a_word_that_allows_nothing_is_an_error():
     with pytest.raises(errors.CompileError, match=r"expected spills, local-memory, wgmma-serialization, got 'spill'"):
         inspect.allowances("// allows: spill\n")
-
-
-SPILLS = """
-extern "C" __global__ void __launch_bounds__(1024, 2) tiny(float* p) {
-  float x[64];
-#pragma unroll
-  for (int i = 0; i < 64; ++i) x[i] = p[threadIdx.x + 1024 * i];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 64; ++i) p[threadIdx.x * 64 + i] = x[i] * x[(i * 7 + 1) % 64];
-}
-"""
-STACK = """
-extern "C" __global__ void tiny(float* p, int n) {
-  float x[32];
-  for (int i = 0; i < 32; ++i) x[i] = p[i];
-  for (int i = 0; i < n; ++i) x[n * i % 32] += p[i];
-  p[n] = x[n % 32];
-}
-"""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from opfacade.telemetry import exporters
 from tests.support.problems import decode, on_reference
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
-NAMES = {"selects", "runs", "builds", "loads", "cache_hits", "fallbacks", "build_seconds", "refusals", "events"}
+NAMES = {"selects", "runs", "builds", "loads", "cache_hits", "fallbacks", "spills", "build_seconds", "refusals", "events"}
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Checks of a built kernel: spills, local memory, serialised wgmma, and registers reused too early.
 
-The first three make a kernel slow without any message; a device source accepts one by name, in a line
-such as `// allows: spills`. The last is wrong code (see sass.py) and cannot be accepted.
+The first three make a kernel slow: they are recorded (`findings`), and a device source accepts one by name, in a line
+such as `// allows: spills`. The last is wrong code (see hazards.py) and is always refused.
 """
 
 from __future__ import annotations
@@ -9,38 +9,26 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from opfacade.base.installation import install_cuda
 from opfacade.errors import CompileError
+from opfacade.jit.findings import NAMES, SassFinding
 from opfacade.jit.sass import hazards as sass
 from opfacade.jit.sass import words as sass_words
 from opfacade.jit.toolchain import Toolchain, find_disassembler
 
-NAMES = ("spills", "local-memory", "wgmma-serialization")
 _ALLOWS = re.compile(r"^[ \t]*// allows: ([a-z, -]+?)[ \t]*$", re.MULTILINE)
 _KERNEL = re.compile(r"(?:Compiling entry function|Function properties for) '?([\w$.]+)'?")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _SERIALIZED = re.compile(r"\((C75\d\d)\) (.*?)(?: in (?:the )?function '?([\w$.]+)'?.*)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class SassFinding:
-    """A finding that a kernel's source may accept: its name, the kernel, and the details."""
+def judge(kernel: str, device_source: str, log: str, cubin: Path, tools: Toolchain) -> tuple[str, list[SassFinding]]:
+    """How the SASS was judged, "clean", "no wgmma" or "no disassembler", and what makes it slow.
 
-    name: str
-    kernel: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kernel}: {self.text}"
-
-
-def require_sound(kernel: str, device_source: str, log: str, cubin: Path, tools: Toolchain) -> str:
-    """Raise CompileError for what `device_source` does not allow and for wrong code.
-
-    Returns how the SASS was judged: "clean", "no wgmma", or "no disassembler".
+    Raises CompileError (OPF-J034) for wrong code, and OPF-J033 for an allowance that has no such name.
     """
     findings, judged = list(ptxas_findings(log)), "no wgmma"
     if "wgmma" in device_source:
@@ -51,12 +39,7 @@ def require_sound(kernel: str, device_source: str, log: str, cubin: Path, tools:
         findings += [SassFinding("local-memory", name, "LDL or STL in its SASS") for name in sass.local_accesses(text)]
         _refuse_hazards(kernel, sass.lint(text))
     allowed = allowances(device_source)
-    refused = [finding for finding in findings if finding.name not in allowed]
-    if refused:
-        more = "".join(f"\n  {finding}" for finding in refused[1:])
-        hint = f"Mend the kernel, or accept it with the line `// allows: {refused[0].name}` in its source."
-        raise CompileError(f"{kernel}: kernel {refused[0]}. {hint} [OPF-J033]{more}", code="OPF-J033", hint=hint)
-    return judged
+    return judged, [replace(finding, accepted=finding.name in allowed) for finding in findings]
 
 
 def allowances(device_source: str) -> frozenset[str]:

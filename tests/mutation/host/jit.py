@@ -9,7 +9,7 @@ RENDERED, TOOLCHAIN, OPTIONS, RUNNER, RELOAD = (
 KEY, LOADED, SPECS = "tests/jit/test_cache_key.py", "tests/jit/test_load.py", "tests/jit/test_spec.py"
 RENDERS, TEXTS, TOOLS = "tests/jit/test_rendered.py", "tests/jit/test_codegen.py", "tests/jit/test_toolchain.py"
 BUILT, SWITCHES = "tests/jit/test_build.py", "tests/jit/test_options.py"
-DEPENDS = "tests/jit/test_key_parts.py"
+DEPENDS, SLOW, FINDINGS = "tests/jit/test_key_parts.py", "tests/jit/test_slow_code.py", "jit/findings.py"
 
 FAULTS = (
     host("key: the flags of a spec are left out", IDENTITY, '"flags": list(spec.flags),', '"flags": [],', DEPENDS),
@@ -296,4 +296,9 @@ FAULTS = (
         'next(state for state in ("shared", "private", "absent") if state in states)',
         "tests/jit/test_when_built.py",
     ),
+    host("slow code: a user's spill is refused", FINDINGS, "if env.jit_strict() else []", "if True else []", SLOW),
+    host("slow code: strict mode believes the cache", JIT, "    findings.require_fast(spec.name, library)\n", "", SLOW),
+    host("slow code: only builds are told", JIT, "    if label and spec in _slow:", "    if False:", SLOW),
+    host("slow code: it is not in the entry", BUILD, "findings.record(found)", "[]", SLOW),
+    host("slow code: what was mended is told", JIT, "            _slow.clear()\n", "", SLOW),
 )

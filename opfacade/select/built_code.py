@@ -1,0 +1,23 @@
+"""Slow code in the kernel that a choice would run, where the cache of this machine holds its binary. Builds nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade import jit
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.target import Target
+from opfacade.errors import CacheError, ToolchainError
+from opfacade.jit import cache
+from opfacade.select.selection import Option
+
+
+def slow_code(option: Option | None, descriptor: Descriptor[Any], target: Target) -> tuple[str, ...]:
+    """Spills and the like of a chosen option, a line for each; () where it is not built, or nothing was found."""
+    make = option.candidate.jit_spec if option else None
+    if make is None:
+        return ()
+    try:
+        return tuple(map(str, jit.slow_code(make(descriptor, target)))) if cache.root().is_dir() else ()
+    except (CacheError, ToolchainError):  # whether the cache can be used is the doctor's question
+        return ()

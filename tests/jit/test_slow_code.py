@@ -1,0 +1,126 @@
+"""A user's kernel that spills is built and loaded; telemetry, `explain` and the doctor tell of it, in later processes too."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from opfacade import Target, errors, explain, jit, telemetry
+from opfacade.jit import findings
+from opfacade.jit.findings import SassFinding
+from opfacade.select import built_code
+from opfacade.select.registry import examples
+from opfacade.tools import doctor
+from tests.jit.slow_sources import SPILLS, STACK
+
+SKU = "a/tiny/cuda"
+
+
+@pytest.fixture(autouse=True)
+def _as_users(monkeypatch, fresh_telemetry):
+    monkeypatch.delenv("OPFACADE_JIT_STRICT")
+
+
+@pytest.fixture(params=[SPILLS, STACK], ids=["spills", "stack"])
+def slow(request, tiny, root):
+    (root / "csrc/testing/tiny.cu.jinja").write_text(request.param)
+    return tiny
+
+
+def test_a_kernel_with_slow_code_is_built_and_its_entry_says_so(slow):
+    library = jit.build(slow)
+    (found,) = findings.of_library(library)
+    used = json.loads((library.parent / "meta.json").read_text())["resources"]["tiny"]
+    assert found.kernel == "tiny"
+    assert not found.accepted
+    if found.name == "spills":
+        words = f"spills registers: {used['spill_stores']} bytes of stores, {used['spill_loads']} bytes of loads"
+        assert used["spill_stores"] > 0
+    else:
+        words = f"uses a stack frame of {used['stack']} bytes"
+        assert (found.name, used["stack"]) == ("local-memory", 128)
+    assert found.text == words
+
+
+def test_each_load_is_counted_and_told_also_of_a_binary_that_was_there(slow):
+    jit.build(slow)  # another process did
+    with telemetry.record() as events:
+        jit.load(slow, label=SKU)
+        jit.load(slow, label="another")
+    told = str(findings.of_library(jit.build(slow))[0])
+    assert [e for e in events if e["event"] == "spill"] == [
+        {"event": "spill", "sku": SKU, "kernels": [told]},
+        {"event": "spill", "sku": "another", "kernels": [told]},
+    ]
+    assert telemetry.snapshot()[SKU]["spills"] == 1
+
+
+def test_a_kernel_without_slow_code_is_not_counted(tiny):
+    jit.load(tiny, label=SKU)
+    assert telemetry.stats(SKU).spills.value() == 0
+    assert jit.slow_code(tiny) == ()
+
+
+def test_a_mended_kernel_is_counted_no_more(slow, root):
+    jit.load(slow, label=SKU)
+    (root / "csrc/testing/tiny.cu.jinja").write_text('extern "C" __global__ void tiny() {}\n')
+    jit.forget()
+    jit.load(slow, label=SKU)
+    assert telemetry.stats(SKU).spills.value() == 1
+
+
+def test_strict_mode_also_refuses_a_binary_that_was_there(slow, monkeypatch):
+    kept = jit.build(slow)
+    monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
+    with pytest.raises(errors.CompileError, match=r"OPF-J033") as caught:
+        jit.build(slow)
+    assert caught.value.key == kept.parent.name
+    assert "OPFACADE_JIT_STRICT" in caught.value.hint
+
+
+def test_what_a_source_accepts_is_told_all_the_same(tiny, root, monkeypatch):
+    monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
+    (root / "csrc/testing/tiny.cu.jinja").write_text(f"// allows: spills\n{SPILLS}")
+    jit.load(tiny, label=SKU)
+    assert telemetry.stats(SKU).spills.value() == 1
+    assert [found.accepted for found in jit.slow_code(tiny)] == [True]
+
+
+@pytest.fixture
+def chosen(slow):
+    return SimpleNamespace(candidate=SimpleNamespace(jit_spec=lambda descriptor, target: slow))
+
+
+def test_explain_tells_of_the_binary_that_is_in_the_cache(chosen, slow, monkeypatch):
+    assert built_code.slow_code(chosen, None, None) == ()  # not built
+    told = str(findings.of_library(jit.build(slow))[0])
+    assert built_code.slow_code(chosen, None, None) == (told,)
+    monkeypatch.setattr(built_code, "slow_code", lambda option, descriptor, target: (told,))
+    found = explain(examples()[0], target=Target.cpu())
+    assert f"  built    {told} (slower than it could be, and right)" in str(found).splitlines()
+    assert found.as_dict()["slow_code"] == [told]
+
+
+def test_explain_of_a_cache_that_cannot_be_used_says_nothing(chosen, cache_dir):
+    (cache_dir / "v1").chmod(0o777)
+    assert built_code.slow_code(chosen, None, None) == ()
+
+
+def test_the_doctor_names_the_kernels_and_is_content(slow):
+    jit.build(slow, label=SKU)
+    told = str(findings.of_library(jit.build(slow))[0])
+    found = doctor.diagnose()
+    assert found.cache["slow"] == [f"{SKU}: {told}"]
+    (problem,) = (p for p in found.problems if "slower" in p.what)
+    assert problem.severity == "note"
+    assert f"{SKU}: {told}" in problem.what
+
+
+@pytest.mark.parametrize("broken", [None, 5, [5], [{}], [{"name": "spell"}], {"name": "spills"}])
+def test_a_record_that_says_nothing_is_no_finding(broken):
+    assert findings.recorded({"findings": broken}) == ()
+
+
+def test_a_record_is_read_as_it_was_written():
+    written = (SassFinding("spills", "k", "8 bytes", True), SassFinding("local-memory", "l", "9"))
+    assert findings.recorded({"findings": json.loads(json.dumps(findings.record(written)))}) == written
