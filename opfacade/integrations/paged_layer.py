@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import INT32_MAX
+from opfacade.integrations.slots import Places
+from opfacade.integrations.step_memo import StepMemo
 from opfacade.integrations.tensors import dtype_of
+from opfacade.plans._attention.variant import Variant, kv_pos, per_row, q_pos
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -19,7 +24,11 @@ from opfacade.plans.attention import (
     BatchPagedPrefillPlan,
     PagedKvCacheDescriptor,
 )
-from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan, judged_by
+
+# Keys ahead of a row that no request exceeds: a row's position plus it is an i32.
+EVERYTHING = 2**30
+EACH_ITS_OWN = Variant(mask=kv_pos <= q_pos + per_row("ahead"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,8 @@ class Requests:
     """The requests of a step; every tensor is i32 on the device; requests of length 0 may pad it.
 
     q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch], new rows counted. max_kv_len: bound for all steps that
-    share a plan, so that captured graphs stay right. decodes: each request has one row, row b.
+    share a plan, so that captured graphs stay right. decodes: each request has one row, row b. causal: of all requests, or
+    [batch], where 0 is a request whose rows see keys after their own.
     """
 
     q_indptr: Tensor
@@ -67,7 +77,8 @@ class Requests:
     kv_lens: Tensor
     max_kv_len: int
     decodes: bool
-    causal: bool = True
+    causal: bool | Tensor = True
+    memo: StepMemo = field(default_factory=StepMemo)
 
     def bounds(self, page_size: int) -> dict[str, int]:
         """Sizes of a plan. Long requests together may exceed the 2^31 - 1 tokens that a page table can hold: none has more."""
@@ -79,10 +90,17 @@ class Requests:
     def table(self) -> dict[str, Tensor]:
         return {"block_table": self.block_table, "kv_lens": self.kv_lens}
 
+    def ahead(self, causal: Tensor, rows: int, reach: int) -> Tensor:
+        """[1, rows] i32: how many keys after its own each row sees, `reach` where its request is not causal."""
+        row = torch.arange(rows, dtype=torch.int32, device=causal.device)
+        request = torch.searchsorted(self.q_indptr[1:], row, right=True).clamp_(max=causal.shape[0] - 1)
+        return torch.where(causal[request] != 0, 0, reach).to(torch.int32)[None]
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Score parameters of a layer. sinks [heads] f32. window_left: number of keys that a row sees before its own; -1 is all."""
+    """Score parameters of a layer. sinks [heads] of any float dtype: an engine loads weights in place, so each call converts
+    them. window_left: number of keys that a row sees before its own, and after it where it is not causal; -1 is all."""
 
     num_heads: int
     scale: float
@@ -90,31 +108,51 @@ class Layer:
     soft_cap: float = 0.0
     sinks: Tensor | None = None
 
-    def append(self, pool: Pool, requests: Requests, k_new: Tensor, v_new: Tensor) -> None:
-        """k_new, v_new [rows, kv_heads, dim] become the last rows of each request."""
+    def append(self, pool: Pool, places: Places, k_new: Tensor, v_new: Tensor) -> None:
+        """k_new, v_new [rows, kv_heads, dim] go to their places."""
         row_dtype: FloatDType = dtype_of(pool.way, "key", k_new)
-        fields = pool.fields | requests.bounds(pool.descriptor.page_size) | {"new_dtype": row_dtype}
+        fields = pool.fields | places.bounds | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:
             fields["kv_scale"] = "none"
-        plan = PagedKvAppendPlan.select(PagedKvAppendDescriptor(total_num_rows=k_new.shape[0], **fields))
         operands = (pool if fields["kv_scale"] == "tensor" else replace(pool, scales=None)).operands
-        new = {"k_new": k_new, "v_new": v_new, "append_indptr": requests.q_indptr}
-        plan.run(PagedKvAppendArgs(**new, **operands, **requests.table))
+        args = PagedKvAppendArgs(k_new=k_new, v_new=v_new, **operands, **places.table)
+        with judged_by(lambda: places.refuse_shared(pool.way)):
+            PagedKvAppendPlan.select(PagedKvAppendDescriptor(**fields)).run(args)
 
     def attend(self, pool: Pool, requests: Requests, q: Tensor, o: Tensor) -> None:
         """q, o [rows, heads, dim]; rows of no request are not written."""
         page_size = pool.descriptor.page_size
         common = pool.fields | requests.bounds(page_size) | self._fields(dtype_of(pool.way, "query", q))
         common["max_kv_len"] = requests.max_kv_len
-        operands = {"q": q, "o": o, "sinks": self.sinks} | pool.operands | requests.table
-        if requests.decodes:
+        sinks = None if self.sinks is None else self.sinks.detach().float()
+        operands = {"q": q, "o": o, "sinks": sinks} | pool.operands | requests.table
+        if requests.decodes:  # no key comes after the last row of a request
             BatchPagedDecodePlan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
         else:
-            descriptor = BatchPagedPrefillDescriptor(total_num_rows=q.shape[0], causal=requests.causal, **common)
-            BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=requests.q_indptr, **operands))
+            seen, more = self._seen(requests, q.shape[0])
+            descriptor = BatchPagedPrefillDescriptor(total_num_rows=q.shape[0], **seen, **common)
+            args = BatchPagedPrefillArgs(q_indptr=requests.q_indptr, **operands, **more)
+            BatchPagedPrefillPlan.select(descriptor).run(args)
+
+    def _seen(self, requests: Requests, rows: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The fields of which keys a row sees, and their operands."""
+        causal, window = requests.causal, self.window_left
+        if isinstance(causal, Tensor):
+            reach = min(window, EVERYTHING) if window >= 0 else EVERYTHING
+            ahead = requests.memo.get(reach, self, causal, lambda: requests.ahead(causal, rows, reach))
+            return {"causal": False, "variant": EACH_ITS_OWN}, {"row_params": ahead}
+        if causal or not 0 <= window < EVERYTHING:
+            return {"causal": causal}, {}
+        return {"causal": False, "variant": symmetric(window)}, {}
 
     def _fields(self, q_dtype: FloatDType) -> dict[str, Any]:
         return {
             "num_qo_heads": self.num_heads, "sm_scale": self.scale, "window_left": self.window_left,
             "logits_soft_cap": self.soft_cap, "sinks": self.sinks is not None, "return_lse": False, "q_dtype": q_dtype,
         }  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def symmetric(window: int) -> Variant:
+    """As many keys after a row as a window shows before it."""
+    return Variant(mask=kv_pos <= q_pos + window)

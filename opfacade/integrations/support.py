@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade import Preference, Target, errors, explain
 from opfacade.core.dtypes import FloatDType
+from opfacade.plans._attention.variant import Variant
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 
@@ -27,9 +28,12 @@ def target_of(major: int, minor: int) -> Target:
 @lru_cache(maxsize=1024)
 def refusals(
     target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: FloatDType = "bf16", kv_dtype: FloatDType | None = None,
-    causal: bool = True, window_left: int = -1, sinks: bool = False,
+    causal: bool = True, window_left: int = -1, sinks: bool = False, variant: Variant | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Reasons why no CUDA kernel takes decode, prefill or append of such a cache, `op: reason` each; empty if none."""
+    """Reasons why no CUDA kernel takes decode, prefill or append of such a cache, `op: reason` each; empty if none.
+
+    variant: of the prefill, as for a window on both sides.
+    """
     try:
         pool = PagedKvCacheDescriptor(
             num_total_pages=64, page_size=page_size, num_kv_heads=1, head_dim=head_dim, dtype=kv_dtype or dtype
@@ -41,7 +45,7 @@ def refusals(
     scores = common | {"num_qo_heads": 4, "q_dtype": dtype, "window_left": window_left, "sinks": sinks, "return_lse": False}
     asked = (
         BatchPagedDecodeDescriptor(**scores),
-        BatchPagedPrefillDescriptor(total_num_rows=64, causal=causal, **scores),
+        BatchPagedPrefillDescriptor(total_num_rows=64, causal=causal, variant=variant, **scores),
         PagedKvAppendDescriptor(total_num_rows=64, new_dtype=dtype, **common),
     )
     found = [explain(descriptor, Preference(backend="cuda"), target) for descriptor in asked]

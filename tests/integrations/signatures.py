@@ -15,6 +15,7 @@ RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
 # Classes whose attributes an adapter reads: those that __init__ sets are recorded too.
 STATEFUL = {
     "Sampler", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
+    "SamplingStates",
 }  # fmt: skip
 # What an adapter derives from, calls or reads, by module.
 WANTED = {
@@ -31,6 +32,8 @@ WANTED = {
         "vllm.v1.sample.logits_processor.state": ["LogitsProcessors"],
         "vllm.v1.sample.metadata": ["SamplingMetadata"],
         "vllm.v1.sample.sampler": ["Sampler"],
+        "vllm.v1.worker.gpu.sample.sampler": ["Sampler"],
+        "vllm.v1.worker.gpu.sample.states": ["SamplingStates"],
     },
     "sglang": {
         "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],

@@ -26,7 +26,13 @@ PLACES = {
     "SamplingBatchInfo": SRT["sglang.srt.sampling.sampling_batch_info"],
     "Sampler": SRT["sglang.srt.layers.sampler"],
 }
-SAMPLING = {name: found for module, own in VLLM["modules"].items() for name, found in own.items() if "attention" not in module}
+SECOND = {name: found for module, own in VLLM["modules"].items() for name, found in own.items() if ".worker.gpu." in module}
+SAMPLING = {
+    name: found
+    for module, own in VLLM["modules"].items()
+    for name, found in own.items()
+    if "attention" not in module and ".worker.gpu." not in module
+}
 
 
 def in_words(function):
@@ -70,6 +76,15 @@ def test_the_state_that_the_samplers_read_is_as_in_the_sources():
         assert attributes <= set(SAMPLING[name]["attributes"]), name
     assert "logprobs_mode" in SAMPLING["Sampler"]["attributes"]
     assert "rl_on_policy_target" in PLACES["Sampler"]["Sampler"]["attributes"]
+
+
+@pytest.mark.parametrize("name", fake_vllm.SECOND)
+def test_the_fakes_of_vllms_second_runner_are_as_in_its_sources(name):
+    theirs, cls = SECOND[name], fake_vllm.SECOND[name]
+    for method, words in declared(cls).items():
+        assert words == theirs["methods"][method], method
+    assert {"temperature", "seeds"} <= set(SECOND["SamplingStates"]["attributes"])
+    assert "sampling_states" in SECOND["Sampler"]["attributes"]
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -131,6 +146,7 @@ def adapters(monkeypatch):
         ("vllm.impl", "OpfacadeImpl", [BACKEND["AttentionImpl"], BACKEND["AttentionImplBase"]]),
         ("sglang.backend", "OpfacadeAttnBackend", [PLACES["AttentionBackend"]["AttentionBackend"]]),
         ("vllm.sampler", "OpfacadeSampler", [SAMPLING["Sampler"]]),
+        ("vllm.second_sampler", "OpfacadeRunnerSampler", [SECOND["Sampler"]]),
         ("sglang.sampler", "OpfacadeSampler", [PLACES["Sampler"]["Sampler"]]),
     ],
 )
@@ -141,6 +157,8 @@ def test_what_an_adapter_overrides_takes_what_the_framework_passes(adapters, mod
         for method, words in declared(cls).items():
             if method in base["methods"]:
                 overridden += 1
-                passed = names(base["methods"][method])
-                assert names(words)[: len(passed)] == passed, method
+                passed, own_names = names(base["methods"][method]), names(words)
+                if words[-1:] == ["**more"]:  # it passes on what comes by name
+                    passed = passed[: len(own_names)]
+                assert own_names[: len(passed)] == passed, method
     assert overridden >= 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import errors
-from tests.integrations.fakes import Unread, put
+from tests.integrations.fakes import put
 from tests.integrations.fakes import vllm as fake
 from tests.integrations.paged_attention import expected, i32
 
@@ -52,22 +52,38 @@ class Step:
             for i in range(n - q_lens[b]):
                 self.kv[self.pages[b][i // PAGE], :, i % PAGE] = torch.cat([self.k_of[b][i], self.v_of[b][i]], -1)
 
+    def slots(self):
+        """The slot of each new row, as the runner computes it of positions and its block table."""
+        places = [
+            self.pages[b][i // PAGE] * PAGE + i % PAGE
+            for b, (q, n) in enumerate(zip(self.q_lens, self.kv_lens, strict=True))
+            for i in range(n - q, n)
+        ]
+        return torch.tensor(places, dtype=torch.int64)
+
     def common(self, requests=None, tokens=None, **changed):
-        """As the runner makes it. A captured batch has more requests, of no rows and no keys, and more tokens."""
+        """As the runner makes it. A captured batch has more requests, of no rows and no keys, and more tokens; slots beyond
+        those of the step are its own, for the largest batch."""
         requests, rows = requests or len(self.q_lens), sum(self.q_lens)
         spare = [0] * (requests - len(self.q_lens))
         starts = [sum(self.q_lens[:b]) for b in range(len(self.q_lens))] + [rows] * (len(spare) + 1)
         given = {
-            "query_start_loc": i32(*starts), "query_start_loc_cpu": Unread(), "seq_lens": i32(*self.kv_lens, *spare),
+            "query_start_loc": i32(*starts), "query_start_loc_cpu": i32(*starts), "seq_lens": i32(*self.kv_lens, *spare),
             "num_reqs": requests, "num_actual_tokens": tokens or rows, "max_query_len": max(self.q_lens), "max_seq_len": 20,
-            "block_table_tensor": i32(*[[*p, -1] for p in self.pages], *[[-1] * 4 for _ in spare]), "slot_mapping": Unread(),
+            "block_table_tensor": i32(*[[*p, -1] for p in self.pages], *[[-1] * 4 for _ in spare]),
+            "slot_mapping": torch.cat([self.slots(), torch.full((64,), -1)]),
         }  # fmt: skip
         return fake.CommonAttentionMetadata(**(given | changed))
 
 
+def builder(vllm, longest=12, cache_dtype="auto", **model):
+    model = SimpleNamespace(max_model_len=longest, **model)
+    config = SimpleNamespace(model_config=model, cache_config=SimpleNamespace(cache_dtype=cache_dtype))
+    return vllm.builder("spec", ["layer"], config, torch.device("cpu"))
+
+
 def built(vllm, common, longest=12):
-    config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=longest))
-    return vllm.builder("spec", ["layer"], config, torch.device("cpu")).build(0, common)
+    return builder(vllm, longest).build(0, common)
 
 
 def run(vllm, step, common, **options):
@@ -106,6 +122,20 @@ def test_a_decode_of_one_token_each_runs_decode_and_a_mixed_step_prefill(vllm, f
         assert op in ran
 
 
+@pytest.mark.parametrize("q_lens", [(1, 0, 1), (0, 1, 1), (1, 0, 1, 0), (0, 1, 0, 1)])
+def test_requests_without_rows_between_others_leave_each_row_its_request(vllm, q_lens):
+    """Three rows of three requests need not be one each: a graph pads its rows."""
+    kv_lens = (9, 12, 8, 5)[: len(q_lens)]
+    step = Step(q_lens, kv_lens, pad=len(q_lens) - sum(q_lens))
+    output = run(vllm, step, step.common(tokens=len(q_lens)))
+    torch.testing.assert_close(output[: sum(q_lens)], expected(step.q[: sum(q_lens)], q_lens, step.k_of, step.v_of))
+
+
+def test_a_padded_graph_of_single_rows_still_decodes(vllm, fresh_telemetry):
+    step = Step((1, 1), (9, 12), pad=2)
+    assert built(vllm, step.common(requests=4, tokens=4)).requests.decodes
+
+
 def test_requests_that_could_exceed_2_to_31_tokens_together_are_served(vllm):
     step = Step([3, 1], [8, 5])
     common = step.common(requests=256)  # 256 * 10 Mi tokens, as a model of such a context has them
@@ -118,6 +148,128 @@ def test_bidirectional_steps_see_all_keys(vllm):
     step = Step((3, 5), (9, 5))
     want = expected(step.q, step.q_lens, step.k_of, step.v_of, causal=False)
     torch.testing.assert_close(run(vllm, step, step.common(causal=False)), want)
+
+
+def rows_of(k_of, q_lens, window, causal):
+    """Which keys each row sees: the left side of a window, and as much on the right where a request is not causal."""
+    for k, q_len, one in zip(k_of, q_lens, causal, strict=True):
+        i, j = torch.arange(q_len)[:, None] + len(k) - q_len, torch.arange(len(k))
+        yield (j > i - window if window else j > -1) & (j <= (i if one else i + (window or len(k)) - 1))
+
+
+def seen(step, window, causal, sinks=None):
+    """Attention of the rows of a step by a mask for each request, in f64."""
+    outputs, first = [], 0
+    for mask, k, v, q_len in zip(
+        rows_of(step.k_of, step.q_lens, window, causal), step.k_of, step.v_of, step.q_lens, strict=True
+    ):
+        q = step.q[first : first + q_len].double().transpose(0, 1)
+        k, v = (x.double().repeat_interleave(HEADS // KV_HEADS, 1).transpose(0, 1) for x in (k, v))
+        weights = (q @ k.mT * 0.25).masked_fill(~mask, -torch.inf).softmax(-1)
+        outputs.append((weights @ v).transpose(0, 1))
+        first += q_len
+    return torch.cat(outputs).float()
+
+
+@pytest.mark.parametrize("window", [1, 3, 6, 40])
+def test_a_window_of_rows_that_are_not_causal_is_symmetric(vllm, window):
+    """As vLLM's flash attention makes it (`_maybe_symmetrize_window`)."""
+    step = Step((7, 5, 1), (9, 5, 12))
+    output = run(vllm, step, step.common(causal=False), sliding_window=window)
+    torch.testing.assert_close(output, seen(step, window, [False] * 3))
+
+
+@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
+def test_requests_may_have_masks_of_their_own(vllm, window, dtype):
+    """Diffusion models: causal is a tensor, whose contents a replayed graph reads anew."""
+    step = Step((4, 7, 2, 5), (9, 12, 8, 5), pad=3)
+    causal = torch.tensor([1, 0, 0, 1, 0, 0], dtype=dtype)
+    output = run(vllm, step, step.common(requests=6, tokens=21, causal=causal), sliding_window=window)
+    torch.testing.assert_close(output[:18], seen(step, window, [True, False, False, True]))
+
+
+def test_masks_of_requests_follow_the_tensor_from_pass_to_pass(vllm):
+    step, causal = Step((4, 7), (9, 12)), torch.tensor([1, 0], dtype=torch.int32)
+    metadata, impl = built(vllm, step.common(causal=causal)), vllm.impl(HEADS, DIM, 0.25, KV_HEADS, sliding_window=4)
+    for given in ([1, 0], [0, 1]):
+        causal.copy_(torch.tensor(given))
+        output = torch.empty_like(step.q)
+        impl.forward(SimpleNamespace(), step.q, step.k_new, step.v_new, step.kv, metadata, output)
+        torch.testing.assert_close(output, seen(step, 4, given))
+
+
+def test_a_model_with_masks_of_requests_and_a_cache_without_kernel_is_refused_at_start(vllm):
+    builder(vllm, is_diffusion=True)
+    with pytest.raises(errors.UnsupportedError, match="causal expected what a kernel takes for each request"):
+        builder(vllm, is_diffusion=True, cache_dtype="fp8")
+
+
+def filled(step):
+    """What the cache holds where the engine wrote every row: [blocks, kv_heads, block, 2 * dim]."""
+    want = step.kv.clone()
+    for slot, k, v in zip(step.slots().tolist(), step.k_new, step.v_new, strict=False):
+        want[slot // PAGE, :, slot % PAGE] = torch.cat([k, v], -1)
+    return want
+
+
+@pytest.mark.parametrize("physical", ["HND", "NHD"])
+@pytest.mark.parametrize(("q_lens", "nowhere"), [((1, 1, 1), [1]), ((5, 1, 7), [0, 4, 5, 12]), ((5, 1, 7), range(13))])
+def test_rows_whose_slot_is_minus_1_are_stored_nowhere(vllm, physical, q_lens, nowhere):
+    """Drafts past max_model_len and rejected rows of parallel drafting."""
+    step = Step(q_lens, (9, 12, 7), physical=physical)
+    slots, want = step.slots(), filled(step)
+    for row in nowhere:
+        want[slots[row] // PAGE, :, slots[row] % PAGE] = float("nan")
+    slots[list(nowhere)] = -1
+    run(vllm, step, step.common(slot_mapping=slots))
+    assert torch.equal(step.kv.nan_to_num(7.0), want.nan_to_num(7.0))
+
+
+def test_a_draft_past_the_longest_length_leaves_the_first_token_alone(vllm):
+    """It comes with length 1, as vLLM clamps it."""
+    step = Step((1, 1), (1, 12))
+    before = step.kv.clone()
+    run(vllm, step, step.common(slot_mapping=torch.full((2,), -1), seq_lens=i32(1, 12)))
+    assert torch.equal(step.kv.nan_to_num(7.0), before.nan_to_num(7.0))
+
+
+def test_rows_go_to_the_slots_of_the_engine_and_not_to_the_ends_of_requests(vllm):
+    step = Step((3, 2), (9, 5))
+    other = torch.tensor([46, 1, 17, 18, 3])
+    run(vllm, step, step.common(slot_mapping=other))
+    for slot, k, v in zip(other.tolist(), step.k_new, step.v_new, strict=True):
+        assert torch.equal(step.kv[slot // PAGE, :, slot % PAGE], torch.cat([k, v], -1))
+
+
+def test_slots_are_read_anew_in_each_pass_over_the_same_metadata(vllm):
+    """A graph that replays has the tensors of its capture, with new contents."""
+    step, slots = Step((1, 1), (9, 12)), torch.tensor([3, 5])
+    metadata, impl = built(vllm, step.common(slot_mapping=slots)), vllm.impl(HEADS, DIM, 0.25, KV_HEADS)
+    for given in ([3, 5], [14, -1]):
+        slots.copy_(torch.tensor(given))
+        impl.forward(SimpleNamespace(), step.q, step.k_new, step.v_new, step.kv, metadata, torch.empty_like(step.q))
+    written = ~step.kv.isnan().any(-1).any(1)
+    past = {p[i // PAGE] * PAGE + i % PAGE for p, n in zip(step.pages, (8, 11), strict=True) for i in range(n)}
+    assert set(written.flatten().nonzero()[:, 0].tolist()) == past | {3, 5, 14}
+
+
+def test_the_layers_of_a_step_share_the_places(vllm):
+    metadata = built(vllm, Step((1, 1), (9, 12)).common())
+    first = metadata.places("a", PAGE)
+    assert metadata.places("b", PAGE) is first
+    assert metadata.places("a", PAGE) is not first
+
+
+def test_level_full_finds_two_rows_with_one_slot_and_permits_two_in_one_page(vllm, monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    monkeypatch.setattr("opfacade.plan._selected", {})  # the level is read when a plan is made
+    step = Step((5, 1, 7), (9, 12, 7))
+    run(vllm, step, step.common())
+    slots = step.slots()
+    slots[9] = slots[7]
+    with pytest.raises(errors.IndexDataError, match=r"slot_mapping\[9\].*row 7 also goes there"):
+        run(vllm, step, step.common(slot_mapping=slots))
 
 
 def test_a_layer_that_shares_another_ones_cache_writes_nothing(vllm):
@@ -140,6 +292,33 @@ def test_an_fp8_cache_stands_for_its_scaled_values(vllm):
     torch.testing.assert_close(output, expected(step.q, (9,), *near), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_sinks_that_load_in_place_after_construction_count_and_so_do_later_ones(vllm, dtype):
+    """vLLM constructs the layer before it loads weights, and a trainer pushes others into the same memory."""
+    step = Step((3, 1), (9, 12))
+    parameter = torch.nn.Parameter(torch.full((HEADS,), float("nan"), dtype=dtype))
+    impl = vllm.impl(HEADS, DIM, 0.25, KV_HEADS, sinks=parameter)
+    for values in ([0.5, -1.0, 2.0, 0.0], [3.0, 1.0, -2.0, 8.0]):
+        parameter.data.copy_(torch.tensor(values))
+        impl.process_weights_after_loading(torch.bfloat16)
+        output = torch.empty_like(step.q)
+        impl.forward(SimpleNamespace(), step.q, step.k_new, step.v_new, step.kv, built(vllm, step.common()), output)
+        want = expected(step.q, step.q_lens, step.k_of, step.v_of, sinks=torch.tensor(values))
+        torch.testing.assert_close(output, want)
+
+
+def test_factors_of_a_cache_that_load_in_place_count_and_so_do_later_ones(vllm):
+    impl = vllm.impl(HEADS, DIM, 0.25, KV_HEADS, kv_cache_dtype="fp8")
+    layer = SimpleNamespace(_k_scale=torch.tensor(float("nan")), _v_scale=torch.tensor(float("nan")))
+    for k_scale, v_scale in ((0.5, 0.25), (0.25, 0.5)):
+        layer._k_scale.fill_(k_scale), layer._v_scale.fill_(v_scale)
+        step = Step((9,), (9,))
+        step.kv, output = cache("HND", torch.uint8).zero_(), torch.empty_like(step.q)
+        impl.forward(layer, step.q, step.k_new, step.v_new, step.kv, built(vllm, step.common()), output)
+        near = [((x[0] / s).to(torch.float8_e4m3fn).float() * s,) for x, s in ((step.k_of, k_scale), (step.v_of, v_scale))]
+        torch.testing.assert_close(output, expected(step.q, (9,), *near), rtol=1e-3, atol=1e-3)
+
+
 def test_metadata_are_the_runners_own_tensors_and_the_plan_serves_every_step(vllm):
     common = Step((1, 1), (9, 12)).common()
     found = built(vllm, common, longest=64).requests
@@ -153,10 +332,11 @@ def test_metadata_are_the_runners_own_tensors_and_the_plan_serves_every_step(vll
 def test_the_block_table_alone_is_replaced(vllm):
     common = Step((1, 1), (9, 12)).common()
     metadata = built(vllm, common)
-    other = torch.zeros_like(common.block_table_tensor)
-    assert vllm.builder("spec", [], SimpleNamespace(model_config=SimpleNamespace(max_model_len=1)), None).update_block_table(
-        metadata, other, None
-    ).requests.block_table is other  # fmt: skip
+    metadata.places("layer", PAGE)
+    other, slots = torch.zeros_like(common.block_table_tensor), torch.arange(9)
+    found = builder(vllm, 1).update_block_table(metadata, other, slots)
+    assert found.requests.block_table is other
+    assert torch.equal(found.places("another layer", PAGE).slots, slots[:2])
 
 
 def test_graphs_are_declared_right_for_every_batch(vllm):
@@ -181,7 +361,11 @@ CONFIGURATION = {
     ("changed", "reason"),
     [
         ({}, ""),
-        ({"has_sink": True, "has_sliding_window": True, "use_non_causal": True, "kv_cache_dtype": "fp8"}, ""),
+        ({"has_sink": True, "has_sliding_window": True, "kv_cache_dtype": "fp8"}, ""),
+        ({"has_sliding_window": True, "use_non_causal": True, "has_sink": True}, ""),
+        ({"has_sliding_window": True, "use_non_causal": True, "kv_cache_dtype": "fp8"}, "a window on both sides"),
+        ({"has_sliding_window": True, "kv_cache_dtype": "fp8"}, ""),
+        ({"use_non_causal": True, "kv_cache_dtype": "fp8"}, ""),
         ({"head_size": 96, "block_size": 17}, None),
         ({"head_size": 2048}, "paged_decode"),
         ({"dtype": torch.float32}, "dtype"),
@@ -219,14 +403,12 @@ def test_a_layer_that_no_plan_takes_is_refused_by_name(vllm, options, name):
         vllm.impl(HEADS, DIM, 0.25, KV_HEADS, **options)
 
 
-def test_scales_of_the_output_and_masks_of_requests_are_refused_before_anything_is_written(vllm):
+def test_scales_of_the_output_are_refused_before_anything_is_written(vllm):
     step = Step((1,), (9,))
     impl, output, before = vllm.impl(HEADS, DIM, 0.25, KV_HEADS), torch.zeros_like(step.q), step.kv.clone()
     with pytest.raises(errors.UnsupportedError, match="output_scale expected"):
         impl.forward(None, step.q, step.k_new, step.v_new, step.kv, built(vllm, step.common()), output, torch.ones(1))
     assert torch.equal(step.kv.nan_to_num(7.0), before.nan_to_num(7.0))
-    with pytest.raises(errors.UnsupportedError, match="causal expected True or False, got a tensor"):
-        built(vllm, step.common(causal=torch.ones(1, dtype=torch.bool)))
 
 
 def test_the_plug_in_registers_once_and_names_a_class_that_is_there(vllm):

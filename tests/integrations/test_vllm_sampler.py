@@ -19,6 +19,8 @@ def fakes():
         "vllm__v1__outputs": {"SamplerOutput": fake.SamplerOutput},
         "vllm__v1__sample__sampler": {"Sampler": fake.Sampler},
         "vllm__v1__worker__gpu_model_runner": {"Sampler": fake.Sampler},
+        "vllm__v1__worker__gpu__sample__sampler": {"Sampler": fake.RunnerSampler},
+        "vllm__v1__worker__gpu__model_runner": {"Sampler": fake.RunnerSampler},
     }
 
 
@@ -232,15 +234,86 @@ def test_a_row_without_candidates_has_token_0(sampler):
     assert found[4] == rows[4].argmax()
 
 
-def test_the_runner_finds_the_sampler(monkeypatch):
+def test_both_runners_find_their_sampler(monkeypatch):
     put(monkeypatch, **fakes())
     from vllm.v1.worker import gpu_model_runner
+    from vllm.v1.worker.gpu import model_runner
 
     from opfacade.integrations.vllm import register_sampler
 
     register_sampler()
     assert isinstance(gpu_model_runner.Sampler(logprobs_mode="raw_logits", use_fp64_gumbel=False), fake.Sampler)
     assert gpu_model_runner.Sampler.__module__ == "opfacade.integrations.vllm.sampler"
+    assert isinstance(model_runner.Sampler(**RUNNER), fake.RunnerSampler)
+    assert model_runner.Sampler.__module__ == "opfacade.integrations.vllm.second_sampler"
+
+
+def test_a_runner_without_the_name_is_refused_and_none_is_replaced(monkeypatch):
+    put(monkeypatch, **fakes() | {"vllm__v1__worker__gpu__model_runner": {}})
+    from vllm.v1.worker import gpu_model_runner
+
+    from opfacade.integrations.vllm import register_sampler
+
+    with pytest.raises(errors.UnsupportedError, match=r"vllm\.register: vllm expected 0\.33\.0.*Sampler"):
+        register_sampler()
+    assert gpu_model_runner.Sampler is fake.Sampler
+
+
+RUNNER = {"vllm_config": None, "max_num_reqs": 9, "vocab_size": VOCAB, "device": "cpu", "req_states": None}
+T = [0.0, 0.5, 1.0, 1.5, 1.0, 2.0]
+
+
+@pytest.fixture
+def second(monkeypatch):
+    put(monkeypatch, **fakes())
+    from opfacade.integrations.vllm.second_sampler import OpfacadeRunnerSampler
+
+    return OpfacadeRunnerSampler
+
+
+def drawn(sampler, rows=None, order=range(ROWS), positions=range(50, 50 + ROWS), **filters):
+    """Tokens of a step of the second runner: request b has state 8 - b, seed 100 - b and a position."""
+    order = list(order)
+    states, slot = sampler.sampling_states, torch.tensor([8 - b for b in range(ROWS)])
+    given = {"temperature": T, "seeds": [100 - b for b in range(ROWS)], **filters}
+    for name, values in given.items():
+        getattr(states, name).gpu[slot] = torch.as_tensor(values, dtype=getattr(states, name).gpu.dtype)
+    x = logits() if rows is None else rows
+    found, _ = sampler.sample(x[order], slot[order], None, None, torch.tensor([positions[b] for b in order]), None, None, None)
+    assert found.dtype == torch.int64  # the runner indexes with them
+    return found.tolist()
+
+
+def test_the_second_runner_draws_by_seed_and_position(second):
+    sampler, x = second(**RUNNER), logits()
+    found = drawn(sampler)
+    assert found[0] == x[0].argmax()
+    for row in range(1, ROWS):
+        assert found[row] == slow_token((x[row] / torch.tensor(T[row])).tolist(), 100 - row, 50 + row)
+    order = [4, 0, 5, 2, 1, 3]
+    assert drawn(sampler, order=order) == [found[row] for row in order]
+    assert drawn(sampler, positions=range(60, 60 + ROWS))[1:] != found[1:]
+
+
+def test_the_second_runner_filters_by_top_k_then_top_p(second):
+    rows, sampler = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().repeat(ROWS, 1), second(**RUNNER)
+    kept = {"none": {0, 1, 2, 3}, "top_k": {0, 1}, "top_p": {0, 1, 2}, "both": {0}, "min_p": {0, 1}}
+    given = {
+        "none": {}, "top_k": {"top_k": [2] * ROWS}, "top_p": {"top_p": [0.85] * ROWS}, "min_p": {"min_p": [0.6] * ROWS},
+        "both": {"top_k": [2] * ROWS, "top_p": [0.56] * ROWS},  # of the mass that top_k leaves the first has 0.57
+    }  # fmt: skip
+    for name, wanted in kept.items():
+        full = {"top_k": [4] * ROWS, "top_p": [1.0] * ROWS, "min_p": [0.0] * ROWS, "temperature": [1.0] * ROWS}
+        found = [drawn(sampler, rows, positions=range(9 * i, 9 * i + ROWS), **full | given[name]) for i in range(40)]
+        assert {token for tokens in found for token in tokens} == wanted, name
+
+
+def test_the_second_runner_refuses_what_needs_filtered_logits_at_start(second):
+    for mode in ("processed_logprobs", "processed_logits"):
+        with pytest.raises(errors.UnsupportedError, match=f"logprobs_mode expected raw_logprobs or raw_logits, got {mode}"):
+            second(**RUNNER, logprobs_mode=mode)
+    with pytest.raises(errors.UnsupportedError, match=r"vllm\.sampler: return_sampling_mask expected False, got True"):
+        second(**RUNNER, return_sampling_mask=True)
 
 
 class Offset:

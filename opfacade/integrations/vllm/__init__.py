@@ -1,6 +1,6 @@
 """An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it.
 
-`register_sampler()` has its runner draw tokens with opfacade; a plug-in of the user's own calls it.
+`register_sampler()` has its runners draw tokens with opfacade; a plug-in of the user's own calls it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,26 @@ def register() -> None:
 
 
 def register_sampler() -> None:
-    """Replace the sampler of vLLM's model runner in this process. vLLM has no registry of samplers, so this sets the name that
-    the runner reads when it is made; it must be called in the processes of the workers, before that.
+    """Replace the samplers of both of vLLM's model runners in this process: `gpu_model_runner`, and `gpu.model_runner`, which
+    is the default where Triton is installed. vLLM has no registry of samplers, so this sets the name that a runner reads when
+    it is made; it must be called in the processes of the workers, before that.
 
     Raises as `register` does. A vLLM that was not tested gives a ReleaseWarning.
     """
     with VLLM.importing():
         from vllm.v1.worker import gpu_model_runner
+        from vllm.v1.worker.gpu import model_runner
 
         from opfacade.integrations.vllm.sampler import OpfacadeSampler
+        from opfacade.integrations.vllm.second_sampler import OpfacadeRunnerSampler
 
     VLLM.tell_release()
-    gpu_model_runner.Sampler = OpfacadeSampler
+    own = ((gpu_model_runner, OpfacadeSampler), (model_runner, OpfacadeRunnerSampler))
+    with VLLM.registering():
+        for runner, _ in own:  # a name that no runner reads would be set for nothing
+            runner.Sampler  # noqa: B018
+    for runner, sampler in own:
+        runner.Sampler = sampler
 
 
 __all__ = ["NAME", "PATH", "register", "register_sampler"]

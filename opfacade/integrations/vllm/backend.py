@@ -9,6 +9,7 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleO
 
 from opfacade.core.dtypes import FloatDType
 from opfacade.integrations.engines import VLLM
+from opfacade.integrations.paged_layer import symmetric
 from opfacade.integrations.support import here, refusals, target_of
 from opfacade.integrations.vllm import NAME
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
@@ -74,6 +75,27 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
     @classmethod
     def supports_non_causal(cls) -> bool:
         return not refusals(here(), causal=False)
+
+    @classmethod
+    def validate_configuration(
+        cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None, use_mla: bool,
+        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, use_per_head_quant_scales: bool, device_capability: Any,
+        attn_type: str, has_sliding_window: bool = False, use_non_causal: bool = False, **more: Any,
+    ) -> list[str]:  # fmt: skip
+        """vLLM's own reasons, and those against a window on both sides of a row, which rows that are not causal have."""
+        found: list[str] = super().validate_configuration(
+            head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
+            use_per_head_quant_scales, device_capability, attn_type, has_sliding_window, use_non_causal, **more,
+        )  # fmt: skip
+        known = dtype in _DTYPES and (kv_cache_dtype or "auto") in CACHE_DTYPES
+        if not (known and has_sliding_window and use_non_causal):
+            return found
+        both = refusals(
+            target_of(device_capability.major, device_capability.minor), head_dim=head_size, page_size=block_size or 16,
+            dtype=_DTYPES[dtype], sinks=has_sink, kv_dtype=CACHE_DTYPES[kv_cache_dtype or "auto"], causal=False,
+            window_left=127, variant=symmetric(127),
+        )  # fmt: skip
+        return [*found, *(f"a window on both sides: {reason}" for reason in both)]
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:

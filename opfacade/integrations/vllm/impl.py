@@ -1,4 +1,4 @@
-"""A layer's forward in vLLM: new rows go to their pages, then prefill or decode writes vLLM's output tensor."""
+"""A layer's forward in vLLM: new rows go to the engine's slots, then prefill or decode writes vLLM's output tensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         self._writes = kv_sharing_target_layer_name is None
         self._cache_view = fp8_of(kv_cache_dtype)
         window = -1 if sliding_window is None else sliding_window - 1
-        self._layer = Layer(num_heads, self.scale, window, logits_soft_cap or 0.0, None if sinks is None else sinks.float())
+        self._layer = Layer(num_heads, self.scale, window, logits_soft_cap or 0.0, sinks)
 
     def forward(
         self, layer: Any, query: Tensor, key: Tensor | None, value: Tensor | None, kv_cache: Tensor,
@@ -54,7 +54,8 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
             return output.fill_(0)
         rows, pool = attn_metadata.rows, self._pool(layer, kv_cache)
         if self._writes and key is not None and value is not None:
-            self._layer.append(pool, attn_metadata.requests, self._rows(key, rows), self._rows(value, rows))
+            places = attn_metadata.places(self, pool.descriptor.page_size)
+            self._layer.append(pool, places, self._rows(key, rows), self._rows(value, rows))
         self._layer.attend(pool, attn_metadata.requests, self._rows(query, rows), self._rows(output, rows))
         return output
 

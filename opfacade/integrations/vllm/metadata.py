@@ -9,18 +9,28 @@ import torch
 from torch import Tensor
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadata, AttentionMetadataBuilder
 
-from opfacade.integrations.paged_layer import Requests
+from opfacade.integrations.paged_layer import EACH_ITS_OWN, Requests
 from opfacade.integrations.refusal import refuse
+from opfacade.integrations.slots import Places, places_of
+from opfacade.integrations.step_memo import StepMemo
+from opfacade.integrations.support import here, refusals
+from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
 
 WAY = "vllm"
 
 
 @dataclass(frozen=True)
 class OpfacadeMetadata(AttentionMetadata):  # type: ignore[misc]
-    """rows: number of rows of the step, padding of a captured graph included."""
+    """rows: number of rows of the step, padding of a captured graph included. slots [rows] i64: where each is stored; -1 is
+    nowhere, as for padding, for a draft past the longest length and for rejected rows of parallel drafting."""
 
     rows: int
     requests: Requests
+    slots: Tensor
+
+    def places(self, layer: object, page_size: int) -> Places:
+        """Where the rows of this step go, shared by its layers."""
+        return self.requests.memo.get("places", layer, self.slots, lambda: places_of(self.slots, page_size))
 
 
 class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
@@ -31,24 +41,43 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
     supports_update_block_table: bool = True
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        """Raises UnsupportedError for a model whose requests have masks of their own, where no kernel has them (OPF-I001)."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         # The longest request of a step would need another plan for each step, and could be too short for a graph's next replay.
         self._max_kv_len = int(vllm_config.model_config.max_model_len)
+        _refuse_masks(vllm_config)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OpfacadeMetadata:
-        """Raises UnsupportedError where each request has a mask of its own (`causal` is a tensor)."""
         step = common_attn_metadata
-        if isinstance(step.causal, Tensor):
-            refuse(WAY, "OPF-I001", "causal", expected="True or False", got="a tensor", hint="Choose another backend for it.")
         requests = Requests(
             q_indptr=step.query_start_loc,
             block_table=step.block_table_tensor,
             kv_lens=step.seq_lens,
             max_kv_len=max(self._max_kv_len, step.max_seq_len),
-            decodes=step.max_query_len == 1 and step.num_actual_tokens == step.num_reqs,
+            decodes=_decodes(step),
             causal=step.causal,
         )
-        return OpfacadeMetadata(step.num_actual_tokens, requests)
+        return OpfacadeMetadata(step.num_actual_tokens, requests, step.slot_mapping[: step.num_actual_tokens])
 
     def update_block_table(self, metadata: OpfacadeMetadata, blk_table: Tensor, slot_mapping: Tensor) -> OpfacadeMetadata:
-        return replace(metadata, requests=replace(metadata.requests, block_table=blk_table))
+        requests = replace(metadata.requests, block_table=blk_table, memo=StepMemo())
+        return replace(metadata, requests=requests, slots=slot_mapping[: metadata.rows])
+
+
+def _decodes(step: Any) -> bool:
+    """Whether row b is the one row of request b, with requests that pad a graph last. The starts are read on the host."""
+    if step.max_query_len != 1 or step.num_actual_tokens != step.num_reqs:
+        return False
+    starts = step.query_start_loc_cpu[: step.num_reqs + 1].tolist()
+    return all(start == min(request, starts[-1]) for request, start in enumerate(starts))
+
+
+def _refuse_masks(config: Any) -> None:
+    """A diffusion model gives each request of a step a mask of its own."""
+    if not getattr(config.model_config, "is_diffusion", False):
+        return
+    kind = CACHE_DTYPES.get(config.cache_config.cache_dtype)
+    found = refusals(here(), dtype="f16" if kind == "f16" else "bf16", kv_dtype=kind, causal=False, variant=EACH_ITS_OWN)
+    if found:
+        hint = "Choose another backend or --kv-cache-dtype."
+        refuse(WAY, "OPF-I001", "causal", expected="what a kernel takes for each request", got=found[0], hint=hint)

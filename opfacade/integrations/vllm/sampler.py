@@ -1,4 +1,4 @@
-"""vLLM's sampler on opfacade: adjustments, filters and the draw in one launch, where its own sampler takes one for each."""
+"""The sampler of vLLM's first runner on opfacade: adjustments, filters and the draw in one launch, not in one each."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.sampler import Sampler
 
 from opfacade.integrations.drawing import draw
-from opfacade.integrations.refusal import refuse_draw
-from opfacade.integrations.vllm.sampling_operands import WAY, SparseBias, adjustments, filters, noise, plain_processors
-
-_PROCESSED = ("processed_logits", "processed_logprobs")
+from opfacade.integrations.vllm.sampling_operands import (
+    WAY,
+    SparseBias,
+    adjustments,
+    filters,
+    noise,
+    plain_processors,
+    refuse_processed,
+)
 
 
 class OpfacadeSampler(Sampler):  # type: ignore[misc]
-    """Tokens of vLLM's model runner. Where a step needs log probabilities or processors that a draw does not have, vLLM
-    computes these, and the token alone is drawn here."""
+    """Tokens of the runner `gpu_model_runner`. Where a step needs log probabilities or processors that a draw does not have,
+    vLLM computes these, and the token alone is drawn here."""
 
     def __init__(self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
         """Raises UnsupportedError for log probabilities of processed logits."""
-        self._refuse_mode(logprobs_mode)
+        refuse_processed(logprobs_mode)
         super().__init__(logprobs_mode, use_fp64_gumbel)
         self._bias = SparseBias()
 
@@ -32,7 +37,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     ) -> Any:  # fmt: skip
         """logits [requests, vocab]; the output's tokens are i32 [requests, 1]."""
         if logprobs_mode_override is not None:
-            self._refuse_mode(logprobs_mode_override)
+            refuse_processed(logprobs_mode_override)
         if predict_bonus_token or not self._is_one_draw(sampling_metadata):
             return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
         operands = adjustments(logits, sampling_metadata, self._bias) | filters(logits, sampling_metadata)
@@ -71,8 +76,3 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         reports = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         others = bool(metadata.bad_words_token_ids) or (holder is not None and holder.has_tracked_requests())
         return not reports and not others and plain_processors(metadata, adjust=True)
-
-    @staticmethod
-    def _refuse_mode(mode: str) -> None:
-        if mode in _PROCESSED:
-            refuse_draw(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)

@@ -14,7 +14,14 @@ from opfacade.integrations.refusal import refuse_draw
 WAY = "vllm"
 _EPS = 1e-5  # below it a temperature means greedy in vLLM
 _PER_DRAW = 4  # by which vLLM moves the offset of a request's generator back when it discards a token
+_PROCESSED = ("processed_logits", "processed_logprobs")
 Operands = dict[str, Tensor | None]
+
+
+def refuse_processed(mode: str) -> None:
+    """Raises UnsupportedError for log probabilities of filtered logits, which a draw does not write."""
+    if mode in _PROCESSED:
+        refuse_draw(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)
 
 
 def plain_processors(metadata: Any, adjust: bool = False) -> bool:

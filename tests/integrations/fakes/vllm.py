@@ -104,7 +104,8 @@ class AttentionMetadataBuilder:
 
 
 class AttentionImplBase:
-    pass
+    def process_weights_after_loading(self, act_dtype):
+        pass
 
 
 class AttentionImpl(AttentionImplBase):
@@ -268,3 +269,47 @@ SAMPLING = {
         "SamplingMetadata", "Sampler",
     )
 }  # fmt: skip
+
+
+# -- the second runner ------------------------------------------------------------------------------------------------
+
+
+class SamplingStates:
+    def __init__(self, max_num_reqs, vocab_size):
+        def held(dtype, value=0):
+            return type("Held", (), {"gpu": torch.full((max_num_reqs,), value, dtype=dtype)})()
+
+        self.temperature, self.seeds = held(torch.float32), held(torch.int64)
+        self.top_k, self.top_p, self.min_p = held(torch.int32, vocab_size), held(torch.float32, 1.0), held(torch.float32)
+
+
+class RunnerSampler:
+    """Its steps in its order: the temperature, min_p, then filters and the draw, which an adapter replaces."""
+
+    def __init__(
+        self, vllm_config, max_num_reqs, vocab_size, device, req_states, logprobs_mode="raw_logprobs",
+        num_speculative_tokens=1, use_fp64_gumbel=False, enable_trace_replay=False, return_sampling_mask=False,
+        custom_logits_processors=(),
+    ):  # fmt: skip
+        self.sampling_states = SamplingStates(max_num_reqs, vocab_size)
+
+    def sample(
+        self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
+        seq_lens_upper_bound_np, return_logprobs=False,
+    ):  # fmt: skip
+        states, rows = self.sampling_states, expanded_idx_mapping
+        temperature = states.temperature.gpu[rows]
+        logits = logits.float() / temperature.where(temperature > 0, 1.0)[:, None]
+        probs = logits.softmax(-1)
+        logits = logits.masked_fill(probs < states.min_p.gpu[rows][:, None] * probs.amax(-1, keepdim=True), -torch.inf)
+        filters = (states.top_k.gpu[rows], states.top_p.gpu[rows])
+        return self._sample_random(logits, rows, idx_mapping_np, pos, *filters, True, False)
+
+    def _sample_random(
+        self, processed_logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, top_p, has_topp_only_rows, use_fused_sampler
+    ):
+        raise NotImplementedError
+
+
+RunnerSampler.__name__ = "Sampler"
+SECOND = {"Sampler": RunnerSampler, "SamplingStates": SamplingStates}

@@ -1,0 +1,30 @@
+"""Values that the layers of one step share, computed on the device from the step's index tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from opfacade.integrations.tensors import capturing
+
+T = TypeVar("T")
+
+
+class StepMemo:
+    """The first layer that needs a value makes it, later ones find it; the maker's next call makes it again.
+
+    So a captured graph computes it anew in every replay, and metadata that several passes use never give an old value.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[object, bool, Any]] = {}
+
+    def get(self, key: Hashable, layer: object, source: Tensor, make: Callable[[], T]) -> T:
+        """make(), or what another layer of this pass made. source: a tensor of which the value is computed."""
+        found, captured = self._made.get(key), capturing(source)
+        if found is None or found[0] is layer or found[1] != captured:
+            found = self._made[key] = (layer, captured, make())
+        value: T = found[2]
+        return value
