@@ -65,8 +65,8 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     """
     from opfacade.jit import sass as inspect  # not needed to find a binary, and takes as long to import as that takes
 
-    _refuse_old_ptxas(sources, toolchain)
-    _write_sources(staging, spec, sources)
+    refuse_old_ptxas(sources, toolchain)
+    write_sources(staging, spec, sources)
     faults.at("sources.written")
     steps = plan_steps(spec, toolchain, sources.lean)
     returncode = runner.run(staging, steps)
@@ -149,7 +149,7 @@ def _require_library(path: Path, log: str) -> None:
         raise error
 
 
-def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
+def refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
     """A device source may say `// requires: ptxas >= 13.3`, because an older one miscompiles it."""
     for needed in _NEEDS_PTXAS.finditer(sources.device_text):
         least, got = (int(needed[1]), int(needed[2])), toolchain.ptxas_release
@@ -160,7 +160,7 @@ def _refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
             )
 
 
-def _write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
+def write_sources(staging: Path, spec: JitSpec, sources: Sources) -> None:
     if spec.has_device_code:
         (staging / f"{spec.name}.cu").write_text(sources.device)
         (staging / "embed.s").write_text(_EMBED)

@@ -1,0 +1,95 @@
+"""Device code alone, compiled and judged as a build does it, without binding, cache or GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opfacade.errors import CompileError
+from opfacade.jit import cache, codegen, rendered, runner, sass, toolchain
+from opfacade.jit.build import CUBIN, plan_steps, refuse_old_ptxas, write_sources
+from opfacade.jit.findings import SassFinding
+from opfacade.jit.spec import JitSpec
+from opfacade.jit.toolchain import Toolchain
+
+_OLDEST, _FEATURES = 80, 90  # from sm_90 on a device has the letter
+_SECONDS = 300.0
+_ERROR = re.compile(r"^.*(?:\berror\b|\bfatal\b|ptxas fatal).*$", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Built:
+    """One source: why it failed, in a line, or what makes its code slow."""
+
+    failure: str = ""
+    findings: tuple[SassFinding, ...] = ()
+
+
+@dataclass
+class DeviceBuilds:
+    """Builds of distinct sources by one compiler."""
+
+    tools: Toolchain
+    seen: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def by(cls, nvcc: str | None) -> DeviceBuilds:
+        """Builds by an nvcc, or by the one that opfacade takes."""
+        if nvcc:
+            os.environ["OPFACADE_NVCC"] = nvcc
+        return cls(toolchain.find(cache.toolchain_memo()))
+
+    @property
+    def release(self) -> dict[str, str]:
+        return {"nvcc": _dotted(self.tools.nvcc_release), "ptxas": _dotted(self.tools.ptxas_release)}
+
+    def claim(self, spec: JitSpec) -> bool:
+        """Whether nobody has built this source for this architecture; from now on somebody has."""
+        key = codegen.source_digest(spec, rendered.sources(spec))
+        with self.lock:
+            fresh = key not in self.seen
+            self.seen.add(key)
+        return fresh
+
+    def build(self, spec: JitSpec, deadline: float) -> Built | None:
+        """None where the deadline is over."""
+        if time.monotonic() > deadline:
+            return None
+        try:
+            with tempfile.TemporaryDirectory() as place:
+                return self._built(Path(place), spec)
+        except (CompileError, OSError, subprocess.TimeoutExpired) as error:
+            return Built(f"{type(error).__name__}: {error}")
+
+    def _built(self, place: Path, spec: JitSpec) -> Built:
+        sources = rendered.sources(spec)
+        refuse_old_ptxas(sources, self.tools)
+        write_sources(place, spec, sources)
+        step = plan_steps(spec, self.tools, sources.lean)[0]
+        done = subprocess.run(
+            runner.command_line(step.argv), shell=True, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        log = done.stdout + done.stderr
+        if done.returncode != 0:
+            first = _ERROR.search(log)
+            return Built(f"{first[0].strip() if first else log.strip()[-300:]} (status {done.returncode})")
+        _, findings = sass.judge(spec.name, sources.device_text, log, place / CUBIN, self.tools)
+        return Built("", tuple(findings))
+
+
+def architectures(tools: Toolchain) -> list[str]:
+    """Every architecture that nvcc knows from sm_80 on, as a device names it."""
+    listed = subprocess.run([tools.nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
+    numbers = sorted(int(number) for number in re.findall(r"compute_(\d+)", listed))
+    return [f"sm_{number}{'a' if number >= _FEATURES else ''}" for number in numbers if number >= _OLDEST]
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
