@@ -51,7 +51,7 @@ class DeviceBuilds:
         return {"nvcc": _dotted(self.tools.nvcc_release), "ptxas": _dotted(self.tools.ptxas_release)}
 
     def claim(self, spec: JitSpec) -> bool:
-        """Whether nobody has built this source for this architecture; from now on somebody has."""
+        """Whether this source is new for this architecture; it counts as built from now on."""
         key = codegen.source_digest(spec, rendered.sources(spec))
         with self.lock:
             fresh = key not in self.seen

@@ -30,7 +30,7 @@ NAMED = 40  # of each engine
 
 @dataclass
 class Tally:
-    """What became of the problems of one engine on one architecture."""
+    """The outcome of the problems of one engine on one architecture."""
 
     drawn: int = 0
     without_kernel: int = 0
@@ -74,7 +74,7 @@ def problems(options: argparse.Namespace, archs: Sequence[str]) -> Iterator[Prob
 
 @dataclass
 class Run:
-    """Problems on their way through the compilers, with at most a few more in flight than there are cores."""
+    """Problems that are being built, a few more in flight than there are cores."""
 
     builds: DeviceBuilds
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)

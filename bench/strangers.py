@@ -1,6 +1,6 @@
-"""Problems as strangers have them: EXAMPLES with fields drawn anew, odd sizes first, and random programs of maps and folds.
+"""Problems as strangers have them: EXAMPLES with random fields, odd sizes first, and random programs of maps and folds.
 
-The fields are read off the models, so a new field of any op is drawn too. What a descriptor refuses is drawn again.
+The fields are read off the models, so a new field of any op is drawn too. A contradiction is drawn again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _until_taken(make: Callable[[], Descriptor]) -> Descriptor:
 
 
 def changed(example: Model, rng: random.Random) -> Any:
-    """The example with one to six fields drawn anew."""
+    """The example with one to six random fields."""
     model = type(example)
     names = [name for name in model.model_fields if name not in ("op", "schema_version", "lets", "inputs", "outputs", "stages")]
     fields = {name: getattr(example, name) for name in model.model_fields}

@@ -74,7 +74,7 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
     """Elements of a vector and vectors of a thread: 16 bytes of the narrowest operand, as long as the code stays small, which
     has all vectors and one more."""
     vector = min(16 // min(sizes), 16 if max(sizes) <= 2 else 8)
-    while vector * weight > _CODE and vector * min(sizes) > 4:
+    while vector > 1 and vector * weight > _CODE and vector * min(sizes) > 4:
         vector //= 2
     loaded = vector * sum(sizes[:inputs])
     most = _IN_FLIGHT if weight < _CALLS else _IN_FLIGHT // 2

@@ -125,4 +125,10 @@ FAULTS = (
         (("p_.tile_at[k] = bytes, bytes +=", "p_.tile_at[k] = 0, bytes +="),),
         tests=_PATHS,
     ),
+    Mutant(
+        "map: a vector of 8 bytes is halved once too often",
+        "opfacade/backends/cuda/map_engine.py",
+        (("while vector > 1 and vector * weight", "while vector * weight"),),
+        tests="tests/families/elementwise/test_map_kernel.py -k however_long",
+    ),
 )

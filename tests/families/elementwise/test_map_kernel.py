@@ -76,6 +76,29 @@ def test_bits_do_not_depend_on_the_path(problem):
             assert not bool(differs(one, other).any())
 
 
+def long_program(dtype):
+    """z of more code than a vector of two may have."""
+    found = value("y", dtype)
+    for step in range(24):
+        found = found + apply("atan", apply("pow", value("x", dtype), constant(float(step), dtype)))
+    inputs = tuple(Input(name=name, dtype=dtype) for name in "xy")
+    return MapDescriptor(shape=(5, 1, 7), inputs=inputs, outputs=(Output(name="z", dtype=dtype, value=found),))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_vector_has_an_element_however_long_the_program_is(dtype):
+    spec = Plan.select(long_program(dtype), Preference(backend="cuda"), SM_90A).jit_spec
+    assert dict(spec.params)["vector"] == 1
+
+
+@emulator.needed
+def test_a_long_program_of_f64_keeps_its_bound():
+    problem = long_program("f64")
+    subject, args = emulator.subject(problem), filled(problem, 5)
+    for layout in LAYOUTS:
+        held(subject, moved(problem, args, layout))
+
+
 LARGE = {
     "turned": binary(X + Y, (70, 100), ("bf16", "bf16"), out="bf16"),
     "turned_wide": binary(X * Y, (3, 40, 50), ("f32", "f32")),
