@@ -22,7 +22,7 @@ from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS
 from opfacade.programs.ulps import APPROXIMATE
 
-_MAX_ROW = 2**31 - 2**15  # kernels count past the end of a row by less than the elements of a CTA at once
+MAX_ROW = 2**31 - 2**15  # kernels count past the end of a row by less than the elements of a CTA at once
 _HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
 
 
@@ -135,7 +135,7 @@ def refusals(layout: RowLayout, program: Any, target: Target) -> Iterator[Reason
     row = 1
     for axis in program.fold:
         row *= program.shape[axis]
-    yield from support.limit_reason("OPF-S004", "fold (elements of a row)", row, _MAX_ROW)
+    yield from support.limit_reason("OPF-S004", "fold (elements of a row)", row, MAX_ROW)
     if bool(program.ragged) != layout.ragged:
         yield Reason("OPF-S003", "ragged", str(program.ragged), "i32, i64" if layout.ragged else "None")
         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from opfacade.errors import DescriptorError
 from opfacade.plans._fold import FoldOutput, FoldProgram
 from opfacade.plans._fold_checks import varying
 from opfacade.plans._program_args import MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS
@@ -32,7 +33,8 @@ class Levels:
 
 @lru_cache(maxsize=1024)
 def levels_of(program: Any) -> Levels | None:
-    """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have."""
+    """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have, or whose
+    second fold would have no meaning: a result of groups counts as different along each axis that they lack."""
     if not program.stages or program.in_place or program.joined(program.stages[0]) == program.fold:
         return None
     cut = _Cut(program)
@@ -44,7 +46,10 @@ def levels_of(program: Any) -> Levels | None:
     of_rows = _Rows(cut, [*stages, *outputs])
     if len(of_rows.inputs) > MAX_INPUTS or len(of_rows.scalars) > MAX_SCALARS:
         return None
-    return Levels(_groups(cut), of_rows.fold(stages, outputs))
+    try:
+        return Levels(_groups(cut), of_rows.fold(stages, outputs))
+    except DescriptorError:
+        return None
 
 
 @dataclass

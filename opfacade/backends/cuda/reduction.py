@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.column_engine import fold_kernels
+from opfacade.backends.cuda.general_engine import general_kernel
 from opfacade.backends.cuda.level_engine import level_kernel
 from opfacade.backends.cuda.ragged_engine import ragged_kernels
 from opfacade.backends.cuda.split_engine import split_kernels
@@ -13,4 +14,5 @@ CANDIDATES = (
     *fold_kernels(FoldDescriptor),
     *ragged_kernels(FoldDescriptor),
     level_kernel(FoldDescriptor),
+    general_kernel(FoldDescriptor),
 )

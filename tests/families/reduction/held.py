@@ -17,10 +17,10 @@ def builds_without_spills(problem):
     assert plan.cache_state == "shared"
 
 
-def on_gpu(problem, args):
+def on_gpu(problem, args, forbid=()):
     """The call after its run, which keeps its bound; its workspace held garbage."""
     call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
-    plan = Plan.select(problem, Preference(backend="cuda"))
+    plan = Plan.select(problem, Preference(backend="cuda", forbid=forbid))
     before = numerics.snapshot(problem, call)
     plan.run(call, torch.full((plan.workspace_size,), 0xA5, dtype=torch.uint8, device="cuda") if plan.workspace_size else None)
     assert numerics.check(problem, call, plan.sku, before=before).worst <= 1

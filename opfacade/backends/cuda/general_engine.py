@@ -1,0 +1,160 @@
+"""The CUDA engine of folds of any program: what no faster kernel takes, one CTA a row.
+
+Results of a stage lie in the workspace along the folded axes that it does not join and along which they differ; later stages
+and outputs read them there, and elements again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opfacade.backends.cuda import fold_engine as engine
+from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.fold_layout import RowLayout
+from opfacade.backends.cuda.fold_printer import Printer
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._fold_checks import varying
+from opfacade.programs.expression import Node, ordered
+from opfacade.programs.guarantees import Math
+from opfacade.programs.stages import REDUCERS
+
+_EVIDENCE = (
+    "tests/families/reduction/test_general.py::test_it_keeps_its_bound_on_every_layout",
+    "tests/families/reduction/test_general.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
+)
+_WARP, _WARPS = 32, 8  # kGeneralWarps of kernels/reduction/general_params.h
+_TREE = 2 + 5 + 3  # of lanes and warps
+_CTAS = 4  # of an SM, at most
+_WORD = 8  # bytes of a result in the workspace
+_MOST_BYTES = 2**28  # of the workspace, unless one row has more
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralConfig:
+    """A warp joins the values of a result, or the warps of a CTA, where a row has fewer results than warps."""
+
+    @property
+    def facts(self) -> dict[str, int | bool]:
+        return {"span": _WARP * _WARPS, "group": _WARP}
+
+
+class GeneralLayout(RowLayout):
+    impl, template, evidence, tree = "general", "reduction/fold_general", _EVIDENCE, _TREE
+
+    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+        """An empty axis counts as one entry: a stage may have results without elements."""
+        row = math.prod(max(1, program.shape[axis]) for axis in program.fold)
+        yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, engine.MAX_ROW)
+
+    def config(self, program: Any, target: Target) -> GeneralConfig:
+        return GeneralConfig()
+
+    def math(self, program: Any) -> Math:
+        return "device"
+
+    def chains(self, shape: GeneralConfig, summed: bool) -> int:
+        return _WARP
+
+    def held_elements(self, program: Any, target: Target) -> int:
+        return 0
+
+    def level(self, program: Any, axes: Sequence[int]) -> str:
+        return "element"
+
+    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+        return {"inner": len(program.fold)} | _parts(self, program)
+
+
+def _parts(layout: RowLayout, program: Any) -> dict[str, Any]:
+    """Statements of the stages and of the outputs, with the places and the reads of each."""
+    printer, (values, outputs) = Printer.of(program, layout.math(program)), program.resolved
+    stages = list(zip(program.stages, values, strict=True))
+    passes = tuple(
+        (made, _places(program, set(program.axes_of(program.outputs[made[0]]))), _used(program, nodes), printer.told(nodes))
+        for made in _alike(program)
+        for nodes in [[outputs[k] for k in made]]
+    )
+    return {
+        "stages": tuple((one.reducer, node.type, *printer.told([node])) for one, node in stages),
+        "stage_places": tuple(
+            (_places(program, set(program.joined(one))), _places(program, _apart(program, one)), _used(program, [node]))
+            for one, node in stages
+        ),
+        "uniform": (((), (), ()),) * (len(stages) + 1),
+        "passes": passes,
+    }
+
+
+def _alike(program: Any) -> list[tuple[int, ...]]:
+    """Outputs by the axes that they have, in any order."""
+    found: dict[frozenset[int], tuple[int, ...]] = {}
+    for k, made in enumerate(program.outputs):
+        axes = frozenset(program.axes_of(made))
+        found[axes] = (*found.get(axes, ()), k)
+    return list(found.values())
+
+
+def _apart(program: Any, stage: Any) -> set[int]:
+    """Axes along which results of a stage differ."""
+    return set(varying(program, stage.value)) - set(program.joined(stage))
+
+
+def _places(program: Any, axes: set[int]) -> tuple[int, ...]:
+    """The folded ones of some axes, as their numbers in the kernel: it has the kept axes first."""
+    return tuple(len(program.kept) + i for i, axis in enumerate(program.fold) if axis in axes)
+
+
+def _used(program: Any, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Numbers of the inputs, and (stage, number of its part), that some values use."""
+    names = [one.name for one in program.inputs]
+    nodes = list(ordered(values))
+    inputs = sorted({names.index(node.data) for node in nodes if node.kind == "input"})
+    results = {node.data for node in nodes if node.kind == "stage"}
+    parts = {(stage, list(REDUCERS[program.stages[stage].reducer].parts).index(part)) for stage, part in results}
+    return tuple(inputs), tuple(sorted(parts))
+
+
+def _bytes_of_row(program: Any) -> int:
+    """Results of all stages in a row."""
+    words = 0
+    for stage in program.stages:
+        folded = _apart(program, stage) & set(program.fold)
+        words += len(REDUCERS[stage.reducer].parts) * math.prod(program.shape[axis] for axis in folded)
+    return _WORD * words
+
+
+def _ctas(program: Any, target: Target) -> int:
+    """CTAs that take the rows in turn: no bit depends on their number."""
+    rows = math.prod(program.shape[axis] for axis in program.kept)
+    fitting = _MOST_BYTES // max(1, _bytes_of_row(program))
+    return max(1, min(rows, _CTAS * target.sm_count, fitting))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralKernel(engine.FoldKernel):
+    """With a workspace for the results of stages."""
+
+    def workspace(self, descriptor: Any, target: Target) -> int:
+        """Not empty, because the launch takes its address also where there are no stages."""
+        program = self.launched(descriptor)
+        needed = _ctas(program, target) * _bytes_of_row(program)
+        return max(1, -(-needed // WORKSPACE_ALIGNMENT)) * WORKSPACE_ALIGNMENT
+
+    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        program = self.launched(descriptor)
+        scalars = (*source.arguments(program), _ctas(program, target))
+        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+
+
+def general_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
+    """The kernel of any program of an op that is a fold: the last of its candidates."""
+    return engine.fold_kernel(descriptor, GeneralLayout(), GeneralKernel)
