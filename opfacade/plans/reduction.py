@@ -119,6 +119,21 @@ def _mean_entropy(batch: int, rows: int, width: int) -> FoldDescriptor:
     return FoldDescriptor(shape=(batch, rows, width), fold=(1, 2), inputs=inputs, stages=stages, outputs=outputs)
 
 
+def _row_after_groups(rows: int, groups: int, width: int) -> FoldDescriptor:
+    """Elements of groups that are divided by the largest of each, and their sum over the row."""
+    most = apply("maximum", stage(0, "f32"), 1e-10)
+    stages = (Stage(reducer="max", value=abs(_X), axes=(2,)), Stage(reducer="sum", value=_X / most))
+    outputs = (
+        FoldOutput(name="y", dtype="bf16", value=_X / most + stage(1, "f32")),
+        FoldOutput(name="total", dtype="f32", value=stage(1, "f32"), over=(0,)),
+        FoldOutput(name="most", dtype="f32", value=most, over=(1, 0)),
+    )
+    inputs = (Input(name="x", dtype="bf16"),)
+    return FoldDescriptor(
+        shape=(rows, groups, width), fold=(1, 2), inputs=inputs, stages=stages, outputs=outputs, in_place=(("y", "x"),)
+    )
+
+
 def _counted(rows: int, width: int) -> FoldDescriptor:
     """Exact parts: how many are below the diagonal and positive, and whether all are."""
     x = value("x", "i16")
@@ -164,4 +179,5 @@ EXAMPLES = (
     _segment_softmax(9, 1700, "i32"),
     _segments(7, 90, 24),
     _mean_entropy(4, 9, 70),
+    _row_after_groups(9, 5, 70),
 )

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.fold_engine import fold_kernel
+from opfacade.backends.cuda.general_engine import general_kernel
 from opfacade.backends.cuda.scaled_engine import scaled_kernel, without_one_scale
 from opfacade.plans.norm import NormDescriptor
 
-CANDIDATES = (without_one_scale(fold_kernel(NormDescriptor)), scaled_kernel(NormDescriptor))
+CANDIDATES = (
+    without_one_scale(fold_kernel(NormDescriptor)),
+    scaled_kernel(NormDescriptor),
+    without_one_scale(general_kernel(NormDescriptor)),
+)

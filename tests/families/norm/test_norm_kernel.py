@@ -16,7 +16,7 @@ from tests import emulator
 from tests.families.norm.test_reference import FORMS, made
 
 SM_90A = Target.parse("sm_90a")
-KERNELS = {name: one for name, one in FORMS.items() if name != "token_groups"}
+KERNELS = FORMS
 
 
 def held(subject, args):
@@ -102,9 +102,11 @@ def test_scales_lie_as_their_layout_says_and_no_others_are_written(layout):
     assert bool(rows[5:].isnan().all())
 
 
-def test_groups_before_whole_rows_have_no_kernel():
-    with pytest.raises(UnsupportedError, match="OPF-S003"):
-        Plan.select(FORMS["token_groups"], Preference(backend="cuda"), SM_90A)
+def test_a_scale_a_token_behind_groups_has_the_general_kernel_alone():
+    plan = Plan.select(FORMS["token_groups"], Preference(backend="cuda"), SM_90A)
+    assert plan.sku.impl == "general"
+    with pytest.raises(UnsupportedError, match="a row after its groups"):
+        Plan.select(FORMS["token_groups"], Preference(backend="cuda", forbid=("general",)), SM_90A)
 
 
 def test_one_kernel_serves_any_number_of_rows():

@@ -70,7 +70,9 @@ def last_axis_kept(shape):
         Stage(reducer="prod", value=stage(1, "f64") + 1.0, axes=(0,)),
     )
     outputs = (out(stage(2, "f64"), "f64", (2,)), out(F64 * stage(0, "f64", "m2"), "f64", (2, 0, 1), "z"))
-    return rows(shape, (0, 1), stages, outputs, (Input(name="x", dtype="f64"),), scalars=(Number(name="a", value=0.5, type="f64"),))
+    return rows(
+        shape, (0, 1), stages, outputs, (Input(name="x", dtype="f64"),), scalars=(Number(name="a", value=0.5, type="f64"),)
+    )
 
 
 def three_levels(shape, fold=(1, 2, 3)):
@@ -93,6 +95,13 @@ def same_in_all_groups(shape):
     """A row whose result of a group is the same in all groups."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     return rows(shape, (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
+
+
+def sums(shape):
+    """Sums of groups, of which there may be none, and of their results: a row after its groups."""
+    stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="sum", value=X * stage(0, "f32")))
+    outputs = (out(stage(0, "f32"), over=(0, 1)), out(stage(1, "f32"), over=(0,), name="z"))
+    return rows(shape, (1, 2), stages, outputs)
 
 
 def counts(shape):
@@ -118,6 +127,8 @@ GENERAL = {
     "same": same_in_all_groups((4, 3, 50)),
     "counts": counts((5, 3, 4, 6)),
     "no_rows": row_after_groups((0, 3, 4)),
+    "no_elements": sums((3, 11, 0)),
+    "no_groups": sums((3, 0, 5)),
 }
 
 
@@ -243,6 +254,7 @@ def test_the_workspace_has_each_result_of_the_rows_that_run_at_once():
     for name, words in (
         ("row_after_groups", 5 * (9 + 1 + 9)), ("few_groups", 3 * (2 + 1 + 2)), ("part", 6 * (2 * 40 + 2 + 5)),
         ("last_kept", 5 * (2 * 30 + 7 + 1)), ("three_levels", 2 * (3 * 12 + 12 + 1 + 2)), ("same", 4), ("no_rows", 1),
+        ("no_elements", 3 * (11 + 1)), ("no_groups", 3 * (0 + 1)),
     ):  # fmt: skip
         assert plan_of(GENERAL[name]).workspace_size == -(-8 * words // 256) * 256, name
     many = plan_of(row_after_groups((10**6, 9, 33)))
@@ -252,12 +264,17 @@ def test_the_workspace_has_each_result_of_the_rows_that_run_at_once():
 
 
 def test_a_row_with_more_results_than_a_number_counts_is_declined_with_its_field():
-    with pytest.raises(UnsupportedError, match="results of a row"):
-        plan_of(row_after_groups((2, 2**16, 2**15)))
+    for shape in ((2, 2**16, 2**15), (2, 2**31 - 1, 0)):
+        with pytest.raises(UnsupportedError, match="results of a row"):
+            plan_of(sums(shape))
 
 
 def test_faster_kernels_come_first():
-    assert [plan_of(FORMS[name], forbid=()).sku.impl for name in ("rms", "softmax_columns", "two_levels")] == ["rows", "columns", "levels"]
+    assert [plan_of(FORMS[name], forbid=()).sku.impl for name in ("rms", "softmax_columns", "two_levels")] == [
+        "rows",
+        "columns",
+        "levels",
+    ]
 
 
 @pytest.mark.parametrize("name", ["row_after_groups", "last_kept", "counts"])

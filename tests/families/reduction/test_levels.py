@@ -268,7 +268,7 @@ def test_sizes_of_rows_are_no_part_of_a_kernel():
 
 
 def test_what_is_declined_says_why():
-    only = {"forbid": ("rows", "columns", "split", "ragged")}
+    only = {"forbid": ("rows", "columns", "split", "ragged", "general")}
     five = [Stage(reducer="max", value=X * float(i + 1), axes=(1,)) for i in range(5)]
     terms = [X * stage(i, "f32") for i in range(5)]
     crowded = rows((4, 8), (0, 1), (*five, Stage(reducer="sum", value=sum(terms[1:], terms[0]))), (out(stage(5, "f32")),))
@@ -297,12 +297,22 @@ def test_a_result_differs_where_its_value_does():
     assert rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),), same)
 
 
-def test_a_row_that_uses_a_group_alone_is_left_to_the_reference():
+def test_a_row_that_uses_a_group_alone_is_left_to_the_general_kernel():
     """The result of a group that is the same in all groups of a row."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     problem = rows((2, 3, 4), (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
     with pytest.raises(UnsupportedError, match="a row that uses the result of a group"):
-        plan_of(problem)
+        plan_of(problem, forbid=("general",))
+
+
+def test_a_second_fold_without_meaning_is_declined():
+    """A result of groups that is the same along an axis that an output lacks: as an input it would differ there."""
+    inputs = (Input(name="x", dtype="f32", over=(1, 2)), Input(name="w", dtype="f32", over=(0,)))
+    stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="max", value=stage(0, "f32") + W, axes=(0,)))
+    outputs = (out(stage(0, "f32"), over=(1,)), out(stage(1, "f32"), over=(1,), name="z"))
+    problem = rows((3, 4, 5), (0, 2), stages, outputs, inputs)
+    assert levels_of(problem) is None
+    assert plan_of(problem).sku.impl == "general"
 
 
 @pytest.mark.parametrize("name", ["entropies", "entropies_columns", "many_results", "elements"])
