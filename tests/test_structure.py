@@ -147,7 +147,19 @@ def test_every_template_belongs_to_an_op():
     ops |= {
         (family, f"{op}_{what}")
         for family, op in ops
-        for what in ("sm90", "computed", "varied", "sm90_varied", "sm90_fp8", "columns", "split", "ragged", "levels", "scaled")
+        for what in (
+            "sm90",
+            "computed",
+            "varied",
+            "sm90_varied",
+            "sm90_fp8",
+            "columns",
+            "split",
+            "ragged",
+            "levels",
+            "general",
+            "scaled",
+        )
     }
     ops.add(("attention", "variant"))
     found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}

@@ -132,7 +132,7 @@ def _bytes_of_row(program: Any) -> int:
 
 def _ctas(program: Any, target: Target) -> int:
     """CTAs that take the rows in turn: no bit depends on their number."""
-    rows = math.prod(program.shape[axis] for axis in program.kept)
+    rows: int = math.prod(program.shape[axis] for axis in program.kept)
     fitting = _MOST_BYTES // max(1, _bytes_of_row(program))
     return max(1, min(rows, _CTAS * target.sm_count, fitting))
 

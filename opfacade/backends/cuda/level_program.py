@@ -33,8 +33,8 @@ class Levels:
 
 @lru_cache(maxsize=1024)
 def levels_of(program: Any) -> Levels | None:
-    """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have, or whose
-    second fold would have no meaning: a result of groups counts as different along each axis that they lack."""
+    """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have, or
+    whose second fold would have no meaning: a result of groups counts as different along each axis that they lack."""
     if not program.stages or program.in_place or program.joined(program.stages[0]) == program.fold:
         return None
     cut = _Cut(program)

@@ -1,4 +1,4 @@
-"""Random folds over the whole language: which axes are folded, which a stage joins, which an output has, and what they compute."""
+"""Random folds over the whole language: axes that are folded, that a stage joins and that an output has, and expressions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opfacade.plans._fold import FoldOutput
 from opfacade.plans._fold_checks import varying
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs.expression import Node, apply, coord, extent, read, scalar, stage, value
-from opfacade.programs.fields import Input, Number
+from opfacade.programs.fields import Input, Number, used_names
 from opfacade.programs.stages import REDUCERS, Stage
 from opfacade.programs.types import widened
 
@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 600
 
 
 def drawn(rng: random.Random) -> FoldDescriptor:
-    """A valid fold. What is drawn and refused, such as a maximum of no elements, is drawn again."""
+    """A valid fold. A draw that is refused, such as a maximum of no elements, is made again."""
     while True:
         try:
             return _Draw(rng).fold()
@@ -135,8 +135,6 @@ class _Known:
         return found
 
 
-def _names(given: dict[str, Any]) -> frozenset[str]:
+def _names(given: dict[str, Any]) -> set[str]:
     """Inputs and numbers that some value uses."""
-    from opfacade.programs.fields import used_names
-
     return used_names({str(i): one.value for i, one in enumerate([*given["stages"], *given["outputs"]])})
