@@ -64,7 +64,8 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
 class Lead {
  public:
   __device__ __forceinline__ Lead(float best, float most) {
-    need_ = best - (fabsf(most) < kLargest ? fmaf(fabsf(most), 0x1p-20f, most + 0x1p-6f) : -minus_infinity());
+    const float least = fmaxf(most, -kLargest * kLog2E);  // no key is less before its noise
+    need_ = best - (most < kLargest ? fmaf(fabsf(least), 0x1p-20f, least + 0x1p-6f) : -minus_infinity());
   }
   // Whatever the noise.
   __device__ __forceinline__ bool is_lost(float most_noise = kMostNoise) const { return need_ > most_noise; }

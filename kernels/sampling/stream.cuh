@@ -158,13 +158,16 @@ class Stream {
     most[0] = row_.bound_of(group);
   }
 
+  // A finite logit below the range counts as the lowest of it before it is divided.
+  __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
+
   // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) const {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const Lead lead(least_, most[i] * scale_), other(least_, most[i + 1] * scale_);
+      const Lead lead(least_, heated(most[i])), other(least_, heated(most[i + 1]));
       const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
       const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;

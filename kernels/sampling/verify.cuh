@@ -13,7 +13,8 @@ struct VerifyShared {
   ReduceShared reduce;
   int32_t tokens[kMostDrafts], nodes[kMostDrafts], rejected[kMostDrafts];
   int32_t accepted, node, num_rejected;
-  uint8_t takes[kMostDrafts];
+  uint8_t takes[kMostDrafts];  // a draft of a chain
+  uint8_t again[kMostDrafts];  // whether the token of a draft of a tree may be met again: another has it, or links go in a circle
 };
 static_assert(sizeof(VerifyShared) <= kVerifyShared, "as the binding launches it");
 
@@ -55,6 +56,8 @@ class Request {
   }
 
   __device__ __forceinline__ void tree() {
+    if (threadIdx.x < p_.drafts) shared_.again[threadIdx.x] = is_drafted_twice(threadIdx.x);
+    __syncthreads();
     if (threadIdx.x == 0) walk();
     __syncthreads();
   }
@@ -64,12 +67,7 @@ class Request {
   __device__ __forceinline__ const float* rejected_draft() const {
     return shared_.node < p_.drafts ? draft(shared_.node) : nullptr;
   }
-  __device__ __forceinline__ bool is_rejected(int32_t token) const {
-    bool found = false;
-#pragma unroll 1
-    for (int i = 0; i < shared_.num_rejected; ++i) found |= shared_.rejected[i] == token;
-    return found;
-  }
+  __device__ __forceinline__ bool is_rejected(int32_t token) const { return is_rejected(token, shared_.num_rejected); }
 
   __device__ __forceinline__ void write(uint64_t raced, bool tree) {
     const int count = shared_.accepted, emitted = count + (raced != 0);
@@ -91,21 +89,35 @@ class Request {
     return found >= 1 && found <= p_.drafts ? found : 0;
   }
 
-  // Links may be wrong, so no more steps than there are drafts.
+  __device__ __forceinline__ bool is_rejected(int32_t token, int count) const {
+    bool found = false;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) found |= shared_.rejected[i] == token;
+    return found;
+  }
+  // Few trees have such drafts, and only these are compared while the tree is walked.
+  __device__ __forceinline__ bool is_drafted_twice(int draft) const {
+    bool found = false;
+    for (int i = 0; i < p_.drafts; ++i) found |= i != draft && drafts_[i] == drafts_[draft];
+    return found;
+  }
+
+  // Links may be wrong, so no more steps than there are drafts. A token that was rejected at this depth has no mass left.
   __device__ __forceinline__ void walk() {
     int node = 0, accepted = 0, rejected = 0, child = linked(p_.first_child, 0);
     float mass = 0.f, toss = coin(0);
 #pragma unroll 1
     for (int steps = 0; child != 0 && steps < p_.drafts; ++steps) {
       const int32_t token = drafts_[child - 1];
-      const float own = has(token) ? target_[node * p_.target_row + token] : 0.f;
+      const bool left = has(token) && !(shared_.again[child - 1] && is_rejected(token, rejected));
+      const float own = left ? target_[node * p_.target_row + token] : 0.f;
       mass = __fadd_rn(mass, own);
       if (own > 0.f && (toss < __fdiv_rn(mass, p_.threshold_acc) || own >= p_.threshold_single)) {
         shared_.tokens[accepted] = token, shared_.nodes[accepted++] = child;
         node = child, rejected = 0, mass = 0.f, toss = coin(accepted);
         child = linked(p_.first_child, child);
       } else {
-        shared_.rejected[rejected++] = token;
+        shared_.rejected[rejected++] = token, shared_.again[child - 1] = true;
         child = linked(p_.next_sibling, child);
       }
     }

@@ -62,7 +62,8 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     chain: draft t at position i is accepted iff u q(t) < p(t), strictly, with a coin u in [0, 1) of 24 bits; the first rejected
     one is replaced by a race over max(p - q, 0), and after the last accepted one a token is raced over p.
     tree: children of an accepted node in their order: accepted iff u < (mass of the children so far) / threshold_acc or
-    p >= threshold_single, one coin for each depth; else a race over p without the rejected children.
+    p >= threshold_single, one coin for each depth; else a race over p without the rejected children. A token that was rejected
+    among its siblings has no mass there again, so that a draft may occur twice.
     greedy, coupled: a draft is accepted iff it equals the target's token of its position; then the target's next token follows.
     For coupled these are what `sample` draws with the noise of their positions, so the output is that without drafts.
     Coins and races are words of (seed; position, stream): coins of stream + 2^31, races of stream.

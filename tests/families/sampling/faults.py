@@ -22,6 +22,10 @@ def _stream(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_stream.py -k {words}")
 
 
+def _large(name, file, old, new, words):
+    return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_HERE}/test_large_numbers.py -k {words}")
+
+
 def _host(name, file, old, new, tests="test_reference.py"):
     return Mutant(f"sampling: {name}", file, ((old, new),), tests=f"{_HERE}/{tests}")
 
@@ -310,6 +314,14 @@ FAULTS = (
         "  const int lane",
         "proven",
     ),
+    _large(
+        "a bound is that of the raw logit",
+        "stream.cuh",
+        "return fmaxf(bound, -kLargest) * scale_;",
+        "return bound * scale_;",
+        "below_the_range",
+    ),
+    _large("a product that is no number is lost", "noise.cuh", "(most < kLargest ?", "(!(most >= kLargest) ?", "no_number"),
     _stream("a bound of a cap has no margin", "row.cuh", "cap, cap * 0x1p-10f);", "cap, 0.f);", "cap_bounds"),
     _host("p keeps the token that follows", f"{_R}/kept.py", "found = (before < cut", "found = (before <= cut"),
     _host("a k of 0 keeps nothing", f"{_R}/kept.py", "(top_k <= 0)", "(top_k < 0)"),

@@ -118,6 +118,19 @@ def test_a_tree_takes_a_path_of_certain_nodes(subject):
     assert verified("tree", [[1, 3, 4, 5]], subject, target_probs=likely, threshold_single=0.1, **circle).accepted <= 4
 
 
+@pytest.mark.parametrize("subject", BACKENDS)
+def test_a_token_drafted_twice_among_siblings_is_rejected_twice(subject):
+    """Its mass of 0.25, counted twice, would be above half of the coins."""
+    batch = 64
+    links = {"first_child": [1, -1, -1], "next_sibling": [-1, 2, -1]}
+    links = {name: torch.tensor([value] * batch, dtype=torch.int32) for name, value in links.items()}
+    p = torch.full((batch, 3, 4), 0.25)
+    args = verified("tree", [[1, 1]] * batch, subject, target_probs=p, **links)
+    assert 6 < args.accepted.sum() < 26
+    assert set(args.nodes[:, 0].tolist()) == {1, -1}
+    assert 1 not in args.tokens[args.accepted == 0, 0].tolist()
+
+
 def marginal(kind, p, n, **given):
     seeds = torch.arange(n) * 13
     args = verified(kind, target_probs=p.expand(n, 2 if kind == "chain" else 3, 8).contiguous(), seed=seeds, **given)

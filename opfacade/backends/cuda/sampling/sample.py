@@ -46,6 +46,7 @@ SAMPLE = RowKernel(
     descriptor=SampleDescriptor,
     template="sampling/sample",
     impl="race",
+    revision=2,
     constants=_facts,
     dtypes=lambda descriptor: (("logits", descriptor.dtype),),
     in_dtypes=("dtype",),

@@ -26,6 +26,7 @@ VERIFY = RowKernel(
     descriptor=VerifyDraftsDescriptor,
     template="sampling/verify_drafts",
     impl="accept_and_race",
+    revision=2,
     constants=_facts,
     dtypes=lambda descriptor: (),
     guarantee=lambda d, _: promised("test_verify.py", "test_verify.py", exact=not d.races),

@@ -73,7 +73,8 @@ def _tree(descriptor: Any, args: Any, request: int) -> Found:
     while child > 0 and steps < descriptor.num_drafts:
         steps += 1
         token = int(args.draft_tokens[request, child - 1])
-        own = p[node, token] if 0 <= token < descriptor.vocab else p.new_zeros(())
+        left = 0 <= token < descriptor.vocab and token not in rejected
+        own = p[node, token] if left else p.new_zeros(())
         mass = mass + own
         if bool(own > 0) and bool((coin < mass / total) | (own >= single)):
             accepted.append(token)

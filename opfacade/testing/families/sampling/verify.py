@@ -154,7 +154,7 @@ def _tree(descriptor: Any, row: dict[str, Any]) -> Verdict:
         while child and steps:
             steps -= 1
             token = int(row["draft_tokens"][child - 1])
-            own = p[token] if 0 <= token < p.size else F32(0)
+            own = p[token] if 0 <= token < p.size and token not in rejected else F32(0)
             mass = mass + own
             if own > 0 and (coin < mass / F32(descriptor.threshold_acc) or own >= F32(descriptor.threshold_single)):
                 break
