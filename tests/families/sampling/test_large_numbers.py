@@ -59,8 +59,11 @@ def test_masks_of_the_lowest_number_hide_no_candidate(adjusted, temperature):
 
 
 def test_a_product_that_is_no_number_hides_no_candidate():
-    """The reciprocal of the temperature is infinite, and the winner is 0."""
+    """The reciprocal of the temperature is infinite, and each candidate that may win is 0; the first one has a good key."""
     x = torch.full((1, 16384), -1.0)
-    x[0, 9003] = 0.0
+    x[0, 0], x[0, 9000:9400] = 0.0, 0.0
+    given = {"seed": [0, 1, 2, 3], "temperature": 2.0**-140, "indices": torch.zeros(4, dtype=torch.int32), "rows": 4}
     with split_as(1, 0):
-        assert run(x, temperature=2.0**-140).token[0] == 9003
+        token = run(x, **given).token
+    assert torch.equal(token, drawn(x, **given).token)
+    assert (token >= 9000).all()
