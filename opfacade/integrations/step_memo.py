@@ -15,7 +15,7 @@ T = TypeVar("T")
 class StepMemo:
     """The first layer that needs a value makes it, later ones find it; the maker's next call makes it again.
 
-    So a captured graph computes it anew in every replay, and metadata that several passes use never give an old value.
+    So a captured graph computes it again in every replay, and metadata that several passes use never give an old value.
     """
 
     def __init__(self) -> None:

@@ -34,22 +34,29 @@ def refusals(
 
     variant: of the prefill, as for a window on both sides.
     """
+    kind: dict[str, Any] = {"head_dim": head_dim, "page_size": page_size, "dtype": kv_dtype or dtype}
+    more: dict[str, Any] = {"q_dtype": dtype, "window_left": window_left, "sinks": sinks}
     try:
-        pool = PagedKvCacheDescriptor(
-            num_total_pages=64, page_size=page_size, num_kv_heads=1, head_dim=head_dim, dtype=kv_dtype or dtype
-        )
+        asked = _asked(kind, more, causal, variant)
     except errors.DescriptorError as error:
         return (str(error),)
-    common: dict[str, Any] = {"batch_size": 4, "paged_kv": pool, "page_table": "block"}
-    common["kv_scale"] = "tensor" if kv_dtype not in (None, dtype) else "none"
-    scores = common | {"num_qo_heads": 4, "q_dtype": dtype, "window_left": window_left, "sinks": sinks, "return_lse": False}
-    asked = (
+    found = [explain(descriptor, Preference(backend="cuda"), target) for descriptor in asked]
+    return tuple(_first_reason(one) for one in found if one.chosen is None)
+
+
+def _asked(
+    kind: dict[str, Any], more: dict[str, Any], causal: bool, variant: Variant | None
+) -> tuple[BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvAppendDescriptor]:
+    """The operations of an engine on such a cache. Raises DescriptorError where it has no meaning."""
+    pool, dtype = PagedKvCacheDescriptor(num_total_pages=64, num_kv_heads=1, **kind), more["q_dtype"]
+    scale = "none" if pool.dtype == dtype else "tensor"
+    common: dict[str, Any] = {"batch_size": 4, "paged_kv": pool, "page_table": "block", "kv_scale": scale}
+    scores = common | {"num_qo_heads": 4, "return_lse": False} | more
+    return (
         BatchPagedDecodeDescriptor(**scores),
         BatchPagedPrefillDescriptor(total_num_rows=64, causal=causal, variant=variant, **scores),
         PagedKvAppendDescriptor(total_num_rows=64, new_dtype=dtype, **common),
     )
-    found = [explain(descriptor, Preference(backend="cuda"), target) for descriptor in asked]
-    return tuple(_first_reason(one) for one in found if one.chosen is None)
 
 
 def _first_reason(found: Any) -> str:

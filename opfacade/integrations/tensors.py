@@ -24,6 +24,11 @@ def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
     return found
 
 
+def name_of(dtype: torch.dtype) -> FloatDType | None:
+    """The name of a dtype; None for one that no attention takes."""
+    return _NAMES.get(dtype)
+
+
 def takes(tensor: Tensor) -> bool:
     """Whether norms, activations and rotations take a tensor: 16 or 32 bits, on the CPU or a CUDA device."""
     return tensor.dtype in _FLOATS and tensor.device.type in ("cpu", "cuda")

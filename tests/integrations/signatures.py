@@ -15,7 +15,7 @@ RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
 # Classes whose attributes an adapter reads: those that __init__ sets are recorded too.
 STATEFUL = {
     "Sampler", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
-    "SamplingStates",
+    "SamplingStates", "MHATokenToKVPool",
 }  # fmt: skip
 # What an adapter derives from, calls or reads, by module.
 WANTED = {

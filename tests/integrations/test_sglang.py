@@ -11,6 +11,12 @@ from tests.integrations.fakes import sglang as fake
 from tests.integrations.paged_attention import expected
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
+LAYERS = [
+    ({"is_cross_attention": True}, "layer"),
+    ({"attn_type": fake.AttentionType.ENCODER_ONLY}, "layer"),
+    ({"v_head_dim": 8}, "v_head_dim"),
+    ({"logit_cap": 1.0, "logit_capping_method": "log"}, "logit_capping_method"),
+]
 MODE = fake.ForwardMode
 
 
@@ -20,6 +26,7 @@ def fakes():
         f"{srt}layers__attention__base_attn_backend": {"AttentionBackend": fake.AttentionBackend},
         f"{srt}layers__attention__attention_registry": fake.registry(),
         f"{srt}mem_cache__memory_pool": {"KVWriteLoc": fake.KVWriteLoc},
+        f"{srt}layers__radix_attention": {"RadixAttention": fake.RadixAttention},
         f"{srt}arg_groups__choices": {"ATTENTION_BACKEND_CHOICES": ["triton"]},
         f"{srt}layers__sampler": fake.sampler_registry(),
     }
@@ -69,6 +76,8 @@ class Server:
         given = {
             "device": "cpu", "page_size": self.page, "use_mla_backend": False, "model_config": config,
             "token_to_kv_pool": self.pool, "req_to_token_pool": SimpleNamespace(req_to_token=self.req_to_token),
+            "spec_algorithm": fake.Algorithm.NONE, "model": torch.nn.ModuleList([fake.RadixAttention(), torch.nn.Linear(1, 1)]),
+            "dtype": torch.bfloat16, "kv_cache_dtype": torch.bfloat16,
         }  # fmt: skip
         return SimpleNamespace(**(given | changed))
 
@@ -93,6 +102,64 @@ def test_rows_are_stored_and_attended(sglang, page, mode, q_lens):
     rows = server.q.view(-1, HEADS, DIM)
     want = expected(rows, q_lens, server.k_of, server.v_of, window=6, cap=2.0, sinks=sinks)
     torch.testing.assert_close(output, want.flatten(1))
+
+
+def heads_first(server):
+    """The same tokens in pages [pages, heads, page, dim], as many tokens of a page as heads."""
+    pool, page = server.pool, server.page
+    k, v = (x.unflatten(1, (-1, page)).transpose(2, 3).contiguous() for x in (pool.k, pool.v))
+    server.pool = fake.MHATokenToKVPool(k, v, page)
+
+
+@pytest.mark.parametrize("page", [KV_HEADS, 4])
+@pytest.mark.parametrize(("mode", "q_lens"), [(MODE.DECODE, (1, 1)), (MODE.EXTEND, (5, 2))])
+def test_buffers_whose_heads_come_first_are_read_as_pages(sglang, page, mode, q_lens):
+    server = Server(page, (5, 6), q_lens)
+    heads_first(server)
+    backend, batch = sglang(server.runner()), server.batch(mode)
+    backend.init_forward_metadata(batch)
+    output = backend.forward_extend(server.q, *server.new, fake.layer(), batch)
+    want = expected(server.q.view(-1, HEADS, DIM), q_lens, server.k_of, server.v_of)
+    torch.testing.assert_close(output, want.flatten(1))
+
+
+def test_factors_beside_a_cache_of_the_models_dtype_have_no_part(sglang):
+    """A model with quantization=fp8 gives each layer a k_scale, also where the cache has 16 bits."""
+    server = Server(4, (9, 11), (5, 2))
+    factors = {"k_scale": torch.nn.Parameter(torch.tensor(0.3)), "v_scale": torch.nn.Parameter(torch.tensor(7.0))}
+    backend, batch = sglang(server.runner()), server.batch(MODE.EXTEND)
+    backend.init_forward_metadata(batch)
+    output = backend.forward_extend(server.q, *server.new, fake.layer(**factors), batch)
+    want = expected(server.q.view(-1, HEADS, DIM), (5, 2), server.k_of, server.v_of)
+    torch.testing.assert_close(output, want.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_an_fp8_cache_stands_for_its_scaled_values_also_after_the_factors_loaded_again(sglang, dtype):
+    layer = fake.layer(k_scale=torch.nn.Parameter(torch.tensor(-1.0)), v_scale=torch.nn.Parameter(torch.tensor(-1.0)))
+    for k_scale, v_scale in ((0.5, 0.25), (0.25, 2.0)):
+        layer.k_scale.data.fill_(k_scale), layer.v_scale.data.fill_(v_scale)
+        server = Server(4, (9, 11), (9, 11))
+        server.pool = fake.MHATokenToKVPool(*(torch.zeros_like(x, dtype=dtype) for x in (server.pool.k, server.pool.v)))
+        backend, batch = sglang(server.runner(kv_cache_dtype=dtype)), server.batch(MODE.EXTEND)
+        backend.init_forward_metadata(batch)
+        with torch.no_grad():
+            output = backend.forward_extend(server.q, *server.new, layer, batch)
+        near = [[(x / s).to(dtype).float() * s for x in xs] for xs, s in ((server.k_of, k_scale), (server.v_of, v_scale))]
+        want = expected(server.q.view(-1, HEADS, DIM), (9, 11), *near)
+        torch.testing.assert_close(output, want.flatten(1), rtol=1e-3, atol=1e-3)
+
+
+def test_sinks_that_load_in_place_count_and_so_do_later_ones(sglang):
+    sinks = torch.nn.Parameter(torch.full((HEADS,), float("nan"), dtype=torch.bfloat16))
+    server = Server(4, (9, 11), (5, 2))
+    backend, batch = sglang(server.runner()), server.batch(MODE.EXTEND)
+    backend.init_forward_metadata(batch)
+    for values in ([0.5, -1.0, 2.0, 0.0], [3.0, 1.0, -2.0, 8.0]):
+        sinks.data.copy_(torch.tensor(values))
+        output = backend.forward_extend(server.q, *server.new, fake.layer(), batch, sinks=sinks)
+        want = expected(server.q.view(-1, HEADS, DIM), (5, 2), server.k_of, server.v_of, sinks=torch.tensor(values))
+        torch.testing.assert_close(output, want.flatten(1))
 
 
 def test_a_replay_sees_new_lengths_in_the_same_buffers(sglang):
@@ -142,10 +209,19 @@ def test_nothing_is_stored_without_save_kv_cache_and_an_idle_step_has_no_request
     ("changed", "name"),
     [
         ({"use_mla_backend": True}, "use_mla_backend"),
+        ({"spec_algorithm": fake.Algorithm.EAGLE}, "spec_algorithm"),
         ({"token_to_kv_pool": SimpleNamespace(swa_kv_pool=1)}, "token_to_kv_pool"),
+        ({"token_to_kv_pool": SimpleNamespace(kv_cache_layout="vectorized_5d")}, "kv_cache_layout"),
+        ({"token_to_kv_pool": SimpleNamespace(full_kv_pool=SimpleNamespace(kv_cache_layout="page_major"))}, "kv_cache_layout"),
+        ({"token_to_kv_pool": SimpleNamespace(is_quantized_kv_cache=True)}, "kv_cache_dtype"),
+        ({"kv_cache_dtype": torch.uint8}, "kv_cache_dtype"),
+        *(
+            ({"model": torch.nn.ModuleList([fake.RadixAttention(), fake.RadixAttention(**fields)])}, name)
+            for fields, name in LAYERS
+        ),
     ],
 )
-def test_a_model_that_the_adapter_does_not_serve_is_refused(sglang, changed, name):
+def test_a_server_that_the_adapter_does_not_serve_is_refused_at_start(sglang, changed, name):
     with pytest.raises(errors.UnsupportedError, match=rf"sglang\.attention: {name} expected"):
         sglang(Server(4, (9,), (1,)).runner(**changed))
 
@@ -164,14 +240,7 @@ def test_speculative_steps_are_refused(sglang):
 
 @pytest.mark.parametrize(
     ("fields", "kwargs", "name"),
-    [
-        ({"is_cross_attention": True}, {}, "layer"),
-        ({"attn_type": fake.AttentionType.ENCODER_ONLY}, {}, "layer"),
-        ({"v_head_dim": 8}, {}, "v_head_dim"),
-        ({"logit_cap": 1.0, "logit_capping_method": "log"}, {}, "logit_capping_method"),
-        ({"k_scale": torch.ones(1)}, {}, "k_scale"),
-        ({}, {"q_rope": torch.ones(1)}, "q_rope"),
-    ],
+    [*((fields, {}, name) for fields, name in LAYERS), ({}, {"q_rope": torch.ones(1)}, "q_rope")],
 )
 def test_a_layer_that_no_plan_takes_is_refused_by_name(sglang, fields, kwargs, name):
     server = Server(4, (9, 11), (1, 1))

@@ -75,6 +75,8 @@ def test_the_state_that_the_samplers_read_is_as_in_the_sources():
     for name, attributes in read.items():
         assert attributes <= set(SAMPLING[name]["attributes"]), name
     assert "logprobs_mode" in SAMPLING["Sampler"]["attributes"]
+    assert "kv_cache_layout" in PLACES["MHATokenToKVPool"]["MHATokenToKVPool"]["attributes"]
+    assert "is_quantized_kv_cache" in PLACES["MHATokenToKVPool"]["MHATokenToKVPool"]["methods"]
     assert "rl_on_policy_target" in PLACES["Sampler"]["Sampler"]["attributes"]
 
 
@@ -98,9 +100,10 @@ def test_the_fakes_of_sglang_are_as_in_its_sources(name):
 
 
 def test_a_layer_of_sglang_has_the_attributes_that_the_adapter_reads():
-    source = Path(inspect.getsourcefile(importlib.import_module("opfacade.integrations.sglang"))).with_name("backend.py")
+    folder = Path(inspect.getsourcefile(importlib.import_module("opfacade.integrations.sglang"))).parent
     read = {
         node.attr
+        for source in folder.glob("*.py")
         for node in ast.walk(ast.parse(source.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "layer"
     }

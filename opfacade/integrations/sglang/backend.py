@@ -12,9 +12,7 @@ from torch import Tensor
 from opfacade.integrations.paged_layer import Layer, Pool, Requests
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.sglang.page_table import PageTable
-from opfacade.integrations.support import here, refusals
-
-WAY = "sglang"
+from opfacade.integrations.sglang.refusals import WAY, refuse_arguments, refuse_layer, refuse_server
 
 
 class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
@@ -23,9 +21,9 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     needs_cpu_seq_lens: bool = False
 
     def __init__(self, model_runner: Any) -> None:
-        """Raises UnsupportedError for a pool of latents, a pool with separate windows, and a problem that no kernel takes."""
+        """Raises UnsupportedError for what `refuse_server` names: a model, a pool or a layer that no plan serves."""
         super().__init__()
-        self._refuse_models(model_runner)
+        refuse_server(model_runner)
         self.device = model_runner.device
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self._page_size = model_runner.page_size or 1
@@ -33,17 +31,6 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         tokens = model_runner.req_to_token_pool.req_to_token
         self._table = PageTable(tokens, self._page_size, min(self._max_kv_len, tokens.shape[1]))
         self.forward_metadata: Requests | None = None
-
-    @staticmethod
-    def _refuse_models(runner: Any) -> None:
-        hint = "Choose another backend for it."
-        if runner.use_mla_backend:
-            refuse(WAY, "OPF-I001", "use_mla_backend", expected="False", got=True, hint=hint)
-        if hasattr(runner.token_to_kv_pool, "swa_kv_pool"):
-            refuse(WAY, "OPF-I001", "token_to_kv_pool", expected="one pool for all layers", got="one with windows", hint=hint)
-        found = refusals(here(), head_dim=int(runner.model_config.head_dim), page_size=runner.page_size or 1)
-        if found and runner.device != "cpu":
-            refuse(WAY, "OPF-I001", "model_config", expected="what a kernel takes", got=found[0], hint=hint)
 
     # -- what a step is -------------------------------------------------------------------------------------------
 
@@ -57,8 +44,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         """Which tensors a step uses; their contents are written by init_forward_metadata_in_graph."""
         mode = forward_batch.forward_mode
         if not (mode.is_decode_or_idle() or mode.is_extend_without_speculative()):
-            hint = "Serve without speculative decoding, or choose another backend."
-            refuse(WAY, "OPF-I001", "forward_mode", expected="DECODE, EXTEND, MIXED or IDLE", got=mode, hint=hint)
+            refuse(WAY, "OPF-I001", "forward_mode", expected="DECODE, EXTEND, MIXED or IDLE", got=mode)
         self.forward_metadata = None if mode.is_idle() else self._requests(forward_batch)
 
     def _requests(self, batch: Any) -> Requests:
@@ -85,14 +71,28 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
 
     def _forward(self, q: Tensor, new: tuple[Tensor, Tensor] | None, layer: Any, batch: Any, kwargs: dict[str, Any]) -> Tensor:
         sinks = kwargs.pop("sinks", None)
-        self._refuse_layer(layer, kwargs)
+        refuse_layer(layer)
+        refuse_arguments(kwargs)
+        pool = self._pool(layer)
         if new is not None and new[0] is not None:
-            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(batch), *new)
-        k, v = (buffer.unflatten(0, (-1, self._page_size)) for buffer in self.token_to_kv_pool.get_kv_buffer(layer.layer_id))
+            self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc.for_batch(batch), *new, *(pool.scales or ()))
         rows = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         o = torch.zeros_like(rows) if self._pads(rows) else torch.empty_like(rows)
-        self._of(layer, sinks).attend(Pool(WAY, k, v, "NHD"), self._current(), rows, o)
+        self._of(layer, sinks).attend(pool, self._current(), rows, o)
         return o.flatten(1)
+
+    def _pool(self, layer: Any) -> Pool:
+        """The buffers of a layer: rows of tokens, or pages whose heads come first (SGLANG_USE_HND_KVCACHE), which have 4 dims.
+
+        An fp8 cache holds K / k_scale. A layer of a quantised model has factors beside a wider cache too, where they have no
+        part."""
+        k, v = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
+        factors = k.dtype.itemsize == 1 and layer.k_scale is not None
+        scales = (layer.k_scale.detach().reshape(1), layer.v_scale.detach().reshape(1)) if factors else None
+        if k.ndim == 4:
+            return Pool(WAY, k, v, "HND", scales)
+        k, v = (buffer.unflatten(0, (-1, self._page_size)) for buffer in (k, v))
+        return Pool(WAY, k, v, "NHD", scales)
 
     def _pads(self, rows: Tensor) -> bool:
         """Rows of a prefill may be padding, which no request writes; a decode writes all of its rows."""
@@ -107,24 +107,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     def _of(layer: Any, sinks: Tensor | None) -> Layer:
         # SGLang counts the keys before a row's own, as window_left does.
         window = -1 if layer.sliding_window_size is None else layer.sliding_window_size
-        return Layer(
-            layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, None if sinks is None else sinks.float()
-        )
-
-    @staticmethod
-    def _refuse_layer(layer: Any, kwargs: dict[str, Any]) -> None:
-        hint = "Choose another backend for it."
-        for name, value in kwargs.items():
-            if value is not None:
-                refuse(WAY, "OPF-I001", name, expected="to be absent", got=type(value).__name__, hint=hint)
-        if layer.is_cross_attention or layer.attn_type != type(layer.attn_type).DECODER:
-            refuse(WAY, "OPF-I001", "layer", expected="decoder attention", got=layer.attn_type, hint=hint)
-        if layer.v_head_dim != layer.qk_head_dim:
-            refuse(WAY, "OPF-I001", "v_head_dim", expected=str(layer.qk_head_dim), got=layer.v_head_dim, hint=hint)
-        if layer.logit_cap and layer.logit_capping_method != "tanh":
-            refuse(WAY, "OPF-I001", "logit_capping_method", expected="tanh", got=layer.logit_capping_method, hint=hint)
-        if layer.k_scale is not None:
-            refuse(WAY, "OPF-I001", "k_scale", expected="None: this adapter takes no fp8 cache", got="a scale", hint=hint)
+        return Layer(layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, sinks)
 
     def support_triton(self) -> bool:
         return False

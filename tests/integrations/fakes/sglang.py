@@ -89,8 +89,13 @@ class KVWriteLoc:
 
 
 class MHATokenToKVPool:
-    def __init__(self, k, v):
-        self.k, self.v = k, v
+    """Rows of tokens, or with a page size pages whose heads come first, as SGLANG_USE_HND_KVCACHE makes them."""
+
+    is_quantized_kv_cache = False
+
+    def __init__(self, k, v, page_size=0):
+        self.k, self.v, self.page_size = k, v, page_size
+        self.kv_cache_layout = "hnd" if page_size else "nhd"
 
     def get_kv_buffer(self, layer_id):
         return self.k[layer_id], self.v[layer_id]
@@ -98,8 +103,33 @@ class MHATokenToKVPool:
     def set_kv_buffer(
         self, layer, loc_info, cache_k, cache_v, k_scale=None, v_scale=None, layer_id_override=None, dcp_kv_mask=None
     ):
-        self.k[layer.layer_id][loc_info.loc] = cache_k
-        self.v[layer.layer_id][loc_info.loc] = cache_v
+        for buffer, new, scale in ((self.k, cache_k, k_scale), (self.v, cache_v, v_scale)):
+            own = buffer[layer.layer_id]
+            if new.dtype != own.dtype:
+                new = (new if scale is None else new.div_(scale)).to(own.dtype)
+            place = (
+                (loc_info.loc // self.page_size, slice(None), loc_info.loc % self.page_size) if self.page_size else loc_info.loc
+            )
+            own.view(_BITS[own.itemsize])[place] = new.view(_BITS[own.itemsize])
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+class RadixAttention(torch.nn.Module):
+    """A layer as a model has it: `layer` without the module."""
+
+    def __init__(self, **fields):
+        super().__init__()
+        self.__dict__.update(vars(layer(**fields)))
+
+
+class Algorithm(Enum):
+    NONE = "none"
+    EAGLE = "eagle"
+
+    def is_none(self):
+        return self == Algorithm.NONE
 
 
 def layer(**fields):
@@ -107,7 +137,7 @@ def layer(**fields):
     given = {
         "tp_q_head_num": 4, "tp_k_head_num": 2, "qk_head_dim": 16, "v_head_dim": 16, "scaling": 0.25, "layer_id": 0,
         "logit_cap": 0.0, "logit_capping_method": "tanh", "sliding_window_size": -1, "is_cross_attention": False,
-        "attn_type": AttentionType.DECODER, "k_scale": None,
+        "attn_type": AttentionType.DECODER, "k_scale": None, "v_scale": None,
     }  # fmt: skip
     return SimpleNamespace(**(given | fields))
 
