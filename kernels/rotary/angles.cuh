@@ -13,9 +13,10 @@ struct RowAngles {
   using Index = typename C::Index;
   int64_t position[C::kSections];
 
-  __device__ __forceinline__ void load(const void* positions, int64_t rows, int64_t row) {
+  // step: elements from the positions of one section to those of the next.
+  __device__ __forceinline__ void load(const void* positions, int64_t step, int64_t row) {
 #pragma unroll
-    for (int s = 0; s < C::kSections; ++s) position[s] = static_cast<const Index*>(positions)[s * rows + row];
+    for (int s = 0; s < C::kSections; ++s) position[s] = static_cast<const Index*>(positions)[s * step + row];
   }
   // Called once the positions are needed: their loads overlap others.
   __device__ __forceinline__ bool clamp(int64_t count) {

@@ -46,7 +46,7 @@ class PreparedHeads {
   __device__ __forceinline__ void run(int first) {
     RowAngles<C> angles;
     const int64_t valid = C::kCounted ? *p_.num_valid : p_.rows;
-    angles.load(p_.positions, p_.rows, row_);
+    angles.load(p_.positions, p_.position_step, row_);
     load(first, 0);
     NewPlace place;
     const Goes goes = find_destination<C>(p_, row_, place);

@@ -17,6 +17,7 @@ struct QkvPrepareParams {
   AppendParams cache;    // new rows of k and v, pools and page table
   const int64_t* slots;  // [rows], instead of a page table
   const void* positions;
+  int64_t position_step;
   AngleTable table;
   const void* q_weight;  // [head_dim]
   const void* k_weight;

@@ -71,7 +71,7 @@ __device__ __forceinline__ void rotate_heads(const RotaryParams& p, int64_t row,
   allow_dependents();
   const int64_t valid = C::kCounted ? *p.num_valid : p.rows;
   RowAngles<C> angles;
-  angles.load(p.positions, p.rows, row);
+  angles.load(p.positions, p.position_step, row);
 #pragma unroll 1
   for (int turn = 0; turn < kTurns; ++turn) {
     const int u = lane % H::kLanes + turn * H::kLanes;

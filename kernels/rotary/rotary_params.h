@@ -22,6 +22,7 @@ struct AngleTable {
 // All that a rotation in place needs comes first: of a kernel that has just started, each further 64 bytes are fetched from memory.
 struct RotaryParams {
   const void* positions;  // [sections, rows], i32 or i64
+  int64_t position_step;  // elements from section to section
   AngleTable table;
   int64_t rows;
   int32_t q_heads, heads;  // heads: of q and k

@@ -52,9 +52,10 @@ def check_rotation(given: Any, head_dim: int) -> None:
 
 
 def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
-    """positions and cos_sin_cache."""
+    """positions and cos_sin_cache. Positions of groups may lie any distance apart, such as the first columns of a buffer."""
     shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
     at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions)
+    at = at if given.sections is None else at._replace(layout="rows")
     at = counted_by(at, shape.index(rows) if valid else None, "num_valid")
     size = ITEMSIZE[given.table_dtype]
     table = TensorSpec((Dim("max_positions"), Dim("rotary_dim", given.rotary_dim)), given.table_dtype, alignment=size)

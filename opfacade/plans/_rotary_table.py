@@ -42,6 +42,8 @@ class _Scaling:
     truncate: bool = True
     short_factor: Sequence[float] | None = None
     long_factor: Sequence[float] | None = None
+    short_mscale: float | None = None
+    long_mscale: float | None = None
     seq_len: int | None = None
 
     def need(self, name: str) -> Any:
@@ -68,7 +70,8 @@ def rotary_table(
     max_positions). llama3: factor, original_max_position_embeddings, low_freq_factor, high_freq_factor. yarn: factor,
     original_max_position_embeddings, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor, truncate. longrope:
     short_factor and long_factor (a number above 0 for each pair), original_max_position_embeddings, factor, attention_factor,
-    seq_len (default max_positions: the long factors beyond original_max_position_embeddings). Where factor may be None,
+    short_mscale and long_mscale (together: the factor of cosines and sines in place of attention_factor), seq_len (default
+    max_positions: the long ones beyond original_max_position_embeddings). Where factor may be None,
     max_position_embeddings / original_max_position_embeddings stands for it. None stands for a parameter that is not given;
     seq_len may be given with any kind, and those of another kind are refused.
     Angles are products in f64, and the cosines and sines of any position are right to the last digit of dtype; all are finite.
@@ -122,7 +125,9 @@ _TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "yarn": (
             "factor", *_LENGTHS, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
         ),
-        "longrope": ("factor", *_LENGTHS, "attention_factor", "short_factor", "long_factor"),
+        "longrope": (
+            "factor", *_LENGTHS, "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale",
+        ),
     }
 )  # fmt: skip
 _NO_NUMBERS = ("truncate", "short_factor", "long_factor")
@@ -262,12 +267,27 @@ def _longrope(given: _Scaling) -> tuple[Tensor, float]:
         raise _refused(name, f"{given.rotary_dim // 2} numbers, one for each pair", f"{each.numel()}")
     if not bool((each.isfinite() & (each > 0)).all()):
         raise _refused(name, "finite numbers above 0", shown(given.need(name)))
+    scaled = _mscale(given, name.removesuffix("_factor"))
+    if scaled is not None:
+        return _plain(given) / each, scaled
     factor, attention = given.ratio(), given.attention_factor
     if attention is None:
         if factor > 1 and known <= 1:
             raise _refused("original_max_position_embeddings", "2 or more", str(known))
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(known))
     return _plain(given) / each, attention
+
+
+def _mscale(given: _Scaling, length: str) -> float | None:
+    """The factor of cosines and sines that a model has for each length, such as PhiMoE; None where it has none."""
+    if given.short_mscale is None and given.long_mscale is None:
+        return None
+    if given.attention_factor is not None:
+        raise _refused("attention_factor", "None with short_mscale and long_mscale", str(given.attention_factor))
+    for name in ("short_mscale", "long_mscale"):
+        given.need(name)
+    found: float = given.need(f"{length}_mscale")
+    return found
 
 
 _FREQUENCIES: Mapping[str, Callable[[_Scaling], tuple[Tensor, float]]] = MappingProxyType(

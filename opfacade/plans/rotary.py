@@ -210,7 +210,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         if name not in ("q", "k", "v"):
             return super().wrong_values(name, args) if name.endswith("weight") else None
         wrong = ~is_finite(getattr(args, name))
-        wrong[(args.positions.view(self.groups, -1) < 0).any(0)] = False
+        wrong[(args.positions.reshape(self.groups, -1) < 0).any(0)] = False
         if args.append_indptr is not None:
             wrong[int(args.append_indptr[-1]) :] = False
         if args.num_valid is not None:

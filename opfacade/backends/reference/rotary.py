@@ -29,7 +29,7 @@ def _positions(descriptor: RotaryDescriptor, args: Any) -> tuple[Tensor, Tensor]
     """(positions [groups, n], the n rows that are rotated)."""
     import torch
 
-    positions = args.positions.view(descriptor.groups, descriptor.total_num_rows).long()
+    positions = args.positions.reshape(descriptor.groups, descriptor.total_num_rows).long()
     chosen = (positions >= 0).all(0) & (args.cos_sin_cache.shape[0] > 0)
     if args.num_valid is not None:
         valid = valid_count(args.num_valid, descriptor.total_num_rows)
@@ -84,7 +84,7 @@ def _prepared(descriptor: QkvPrepareDescriptor, args: Any, name: str, rows: Tens
     if descriptor.norm != "none":
         weight = getattr(args, f"{name}_weight").double() + (descriptor.norm == "rms_one_plus")
         x = x * (x.square().mean(-1, keepdim=True) + descriptor.eps).rsqrt() * weight
-    at = args.positions.view(descriptor.groups, -1).long()[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1)
+    at = args.positions.reshape(descriptor.groups, -1).long()[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1)
     cos, sin = _angles(descriptor, args.cos_sin_cache, at)
     return _rotated(descriptor, x, cos.double(), sin.double())
 
@@ -94,7 +94,7 @@ def _destinations(descriptor: QkvPrepareDescriptor, args: Any) -> tuple[Tensor, 
     import torch
 
     cache, count = descriptor.paged_kv, descriptor.total_num_rows
-    alone = (args.positions.view(descriptor.groups, -1) < 0).any(0) | (args.cos_sin_cache.shape[0] == 0)
+    alone = (args.positions.reshape(descriptor.groups, -1) < 0).any(0) | (args.cos_sin_cache.shape[0] == 0)
     page = torch.full((count,), -1, dtype=torch.int64, device=args.q.device)
     token, owned = torch.zeros_like(page), torch.ones_like(alone)
     if args.slots is not None:

@@ -14,6 +14,21 @@ FAULTS = (
         (("shape.index(rows) if valid", "0 if valid"),),
         tests=f"{_PREPARED} -k odd_positions",
     ),
+    *(
+        Mutant(
+            f"{op}: positions of sections lie as far apart as there are rows",
+            f"csrc/rotary/{op}.cc.jinja",
+            (("positions.ndim() > 1 ? positions.stride(0) : 0", "positions.size(positions.ndim() - 1)"),),
+            tests=f"{tests} -k columns_of_a_buffer",
+        )
+        for op, tests in (("rotary", _TESTS), ("qkv_prepare", _PREPARED))
+    ),
+    Mutant(
+        "rotary: the factor of short sequences is that of all",
+        _TABLE,
+        (('found: float = given.need(f"{length}_mscale")', "found: float = given.need('short_mscale')"),),
+        tests=f"{_TABLES} -k factor_of_cosines",
+    ),
     Mutant(
         "rotary: the halves of a pair are exchanged",
         "kernels/kv_cache/unit.cuh",

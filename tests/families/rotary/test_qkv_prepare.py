@@ -21,6 +21,7 @@ from opfacade.testing.bits import same_bits
 from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
 from tests import emulator
+from tests.families.rotary.test_rotary_kernel import of_buffer
 
 CPU, SM_90A = Target.cpu(), Target.parse("sm_90a")
 FORMS = {
@@ -88,6 +89,23 @@ def test_the_kernel_keeps_its_bound(form):
     descriptor = problem(11, **FORMS[form])
     held(emulator.subject(descriptor), inputs.make_args(descriptor, seed=3))
     held(emulator.subject(descriptor), inputs.make_args(descriptor, seed=4, interleaved=True))
+
+
+@pytest.mark.parametrize("run", [pytest.param("emulator", marks=emulator.needed), "reference"])
+def test_positions_of_sections_may_be_columns_of_a_buffer(run):
+    """And all sections may share them, as an expanded tensor."""
+    descriptor = problem(11, **FORMS["sections"])
+    subject = emulator.subject(descriptor) if run == "emulator" else OnCpu(descriptor)
+    args = inputs.make_args(descriptor, seed=3)
+    for dense, views in (
+        (args.positions, of_buffer(args.positions)),
+        (args.positions[:1].repeat(3, 1), args.positions[:1].expand(3, -1)),
+    ):
+        one, other = (replace(copied(args), positions=positions) for positions in (dense, views))
+        subject.run(one)
+        subject.run(other)
+        for a, b in zip(results(descriptor, one), results(descriptor, other), strict=True):
+            assert same_bits(a, b)
 
 
 def with_new_rows(descriptor, args, k):

@@ -48,6 +48,24 @@ def test_it_has_the_bits_of_the_reference(form, in_place, dtype):
     compared(descriptor, args, wanted)
 
 
+def of_buffer(positions, room=5):
+    """The same as the first columns of a buffer for more rows, which holds other positions."""
+    wide = torch.full((positions.shape[0], positions.shape[1] + room), -1, dtype=positions.dtype)
+    return wide[:, : positions.shape[1]].copy_(positions)
+
+
+@pytest.mark.parametrize("run", [pytest.param("emulator", marks=emulator.needed), "reference"])
+@pytest.mark.parametrize("form", ["sections", "sections_neighbours"])
+def test_positions_of_sections_may_be_columns_of_a_buffer(form, run):
+    descriptor = problem(9, **FORMS[form])
+    plan = emulator.subject(descriptor) if run == "emulator" else Plan.select(descriptor, target=CPU)
+    args = drawn(descriptor, 5)
+    moved = replace(copied(args), positions=of_buffer(args.positions))
+    plan.run(args)
+    plan.run(moved)
+    compared(descriptor, moved, args)
+
+
 def parts_of_rows(args, shift):
     """q and k as views of one tensor of wider rows, whose heads may begin at any element."""
     rows, q, k, dim = args.q.shape[0], args.q.shape[1], args.k.shape[1], args.q.shape[2]

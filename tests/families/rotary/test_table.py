@@ -58,6 +58,40 @@ def test_cosines_of_far_positions_are_right_to_the_last_digit(dtype):
                     assert near, (position, pair, got, want)
 
 
+@pytest.mark.parametrize(("length", "factor", "each"), [(16, 1.25, [1.0, 2.0]), (17, 1.5, [4.0, 8.0])])
+def test_a_model_may_have_a_factor_of_cosines_for_each_length(length, factor, each):
+    """As PhiMoE does: that of long sequences beyond the positions of the training, without a ratio of lengths."""
+    scales = {"short_mscale": 1.25, "long_mscale": 1.5, "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]}
+    table = rotary_table("longrope", rotary_dim=4, max_positions=length, original_max_position_embeddings=16, **scales)
+    assert table[0].tolist() == [factor, factor, 0, 0]
+    angles = torch.tensor([1.0, 0.01], dtype=torch.float64) / torch.tensor(each, dtype=torch.float64)
+    torch.testing.assert_close(table[1].double(), factor * torch.cat([angles.cos(), angles.sin()]), rtol=1e-7, atol=0)
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("length", [12, 40])
+def test_factors_of_cosines_are_those_of_phimoe(length):
+    from transformers.models.phimoe.configuration_phimoe import PhimoeConfig
+    from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
+
+    scales = {
+        "short_mscale": 1.25,
+        "long_mscale": 1.5,
+        "short_factor": [1.0, 2.0, 3.0, 4.0],
+        "long_factor": [4.0, 8.0, 9.0, 11.0],
+    }
+    given = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16, "factor": 4.0}
+    config = PhimoeConfig(
+        hidden_size=32, num_attention_heads=4, max_position_embeddings=64, rope_parameters={**given, **scales}
+    )
+    cos, sin = PhimoeRotaryEmbedding(config)(torch.zeros(1), torch.arange(length)[None])
+    table = rotary_table("longrope", rotary_dim=8, max_positions=length, original_max_position_embeddings=16, **scales)
+    wanted = torch.cat([cos[0, :, :4], sin[0, :, :4]], -1)
+    torch.testing.assert_close(torch.hypot(*table.chunk(2, -1)), torch.hypot(*wanted.chunk(2, -1)), rtol=3e-7, atol=0)
+    if length <= 16:  # this release of the model takes the frequencies of short sequences for long ones too
+        torch.testing.assert_close(table, wanted, rtol=3e-6, atol=3e-6)
+
+
 @pytest.mark.transformers
 @pytest.mark.parametrize("row", STORED, ids=IDS)
 def test_they_are_those_of_the_release_that_is_here(row):
