@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opfacade.compat.attending import Call, Pools, Table
+from opfacade.compat.attending import Call, Pools, Table, aligned
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.attention import PagedKvCacheDescriptor
@@ -48,7 +48,7 @@ def appended(op: str, new: New, pools: Pools, table: Table) -> Call:
         ),
     )
     pool = {"k_data": pools.k, "v_data": pools.v}
-    rows = {"k_new": new.k, "v_new": new.v, "append_indptr": new.indptr}
+    rows = {"k_new": aligned(new.k), "v_new": aligned(new.v), "append_indptr": new.indptr}
     return Call(plan_for(_append, facts, pools.k.device), PagedKvAppendArgs(**rows, **pool, **table.operands, **new.operands))
 
 

@@ -65,6 +65,9 @@ class Table(NamedTuple):
     max_len: int | None = None
 
 
+ALIGNMENT = 16  # bytes, the default of an operand
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Options of a call besides its tensors. operands: sinks, factors, masks and parameters of a variant."""
@@ -88,9 +91,14 @@ class Facts(NamedTuple):
     cache: tuple[Any, ...] = ()
 
 
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy where its first byte is not aligned as plans ask: a part of packed rows, or one request of a batch."""
+    return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
+
+
 def over_pages(ask: Ask, q: torch.Tensor, pools: Pools, table: Table, q_indptr: torch.Tensor | None = None) -> Call:
     """Attention of q `[rows, heads, dim]` over pages. Without q_indptr each request has one row, its last."""
-    rows, heads = q.shape[0], q.shape[1]
+    q, rows, heads = aligned(q), q.shape[0], q.shape[1]
     if q_indptr is None and (ask.scores.varies or "q_scale" in ask.operands or "packed_mask" in ask.operands):
         q_indptr = even_indptr(table.batch, 1, q.device)  # decode has neither a variant, nor a mask, nor a factor of q
     cache = (*pools.facts, name_of(ask.op, "k", pools.k.dtype), pools.layout)
@@ -124,6 +132,7 @@ class Rows(NamedTuple):
 
 def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> Call:
     """Attention of q `[rows, heads, dim]` over ragged K and V."""
+    q, keys = aligned(q), keys._replace(k=aligned(keys.k), v=aligned(keys.v))
     (kv_rows, kv_heads, dim), dim_vo = keys.k.shape, keys.v.shape[-1]
     sizes = (
         ("batch_size", q_indptr.shape[0] - 1),

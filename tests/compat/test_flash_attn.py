@@ -91,6 +91,20 @@ def test_slopes_of_heads_and_of_requests(causal, cap, form, rows):
     check(result, q, k, v, [Scoring(causal=causal, cap=cap, slopes=slopes[b]) for b in range(3)])
 
 
+@pytest.mark.parametrize("rows", [5, 1])
+@pytest.mark.parametrize("slopes", [None, "batch"])
+def test_parts_of_a_packed_tensor_of_odd_heads_in_16_bits(rows, slopes):
+    """They begin at addresses that are not aligned to 16 bytes."""
+    heads, dim = 3, 59
+    q, k, v = torch.randn(3, rows, 3 * heads, dim, dtype=torch.float16).split(heads, 2)
+    assert k.data_ptr() % 16
+    given = None if slopes is None else torch.rand(3, heads)
+    out = flash_attn_func(q, k, v, causal=True, alibi_slopes=given)
+    for b in range(3):
+        o, _ = attention(q[b], k[b], v[b], Scoring(causal=True, slopes=None if given is None else given[b]))
+        torch.testing.assert_close(out[b].double(), o, rtol=4e-3, atol=4e-3)
+
+
 def test_slopes_and_a_window_on_both_sides():
     q, k, v = dense()
     slopes = torch.rand(HEADS)

@@ -42,6 +42,8 @@ FORMS = {
     "causal": ({"causal": True}, {"causal": True}),
     "both windows": ({"window_size": (4, 1)}, {"left": 4, "right": 1}),
     "right window": ({"window_size": (-1, 1)}, {"right": 1}),
+    "windows in a tensor": ({"window_size": torch.tensor([4, 1])}, {"left": 4, "right": 1}),
+    "windows as tensors": ({"window_size": [torch.tensor(4), torch.tensor(1, dtype=torch.int32)]}, {"left": 4, "right": 1}),
     "cap": ({"softcap": 2.0, "causal": True}, {"cap": 2.0, "causal": True}),
     "scale and splits": ({"softmax_scale": 0.3, "num_splits": 2}, {"scale": 0.3}),
     "one split": ({"num_splits": 1, "causal": True}, {"causal": True}),
@@ -70,6 +72,32 @@ def test_each_form(form, rows, appends):
         o, natural = attention(q[b], own[0][:end], own[1][:end], Scoring(**meant))
         close(out[b], o)
         close(lse[b], natural.T)
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_odd_heads_with_slopes_of_requests_in_16_bits(appends):
+    """One request of the batch begins at an address that is not aligned to 16 bytes, and so do rows of a packed tensor."""
+    dim, heads, rows = 59, 6, 3
+    k_cache, v_cache = torch.randn(2, BATCH, CAPACITY, 1, dim, dtype=torch.float16).unbind(0)
+    q, slopes = torch.randn(BATCH, rows, heads, dim, dtype=torch.float16), torch.rand(BATCH, heads)
+    packed = torch.randn(BATCH * rows * 2 + 1, 1, dim, dtype=torch.float16)
+    new = [packed[at : at + BATCH * rows].view(BATCH, rows, 1, dim) for at in (0, BATCH * rows + 1)]
+    assert {x.data_ptr() % 16 != 0 for x in (q[1], new[1])} == {True}
+    given = {"k": new[0], "v": new[1]} if appends else {}
+    out = flash_attn_with_kvcache(q, k_cache, v_cache, **given, cache_seqlens=i32(*LENS), causal=True, alibi_slopes=slopes)
+    for b, length in enumerate(LENS):
+        end = length + rows * appends
+        o, _ = attention(q[b], k_cache[b, :end], v_cache[b, :end], Scoring(causal=True, slopes=slopes[b]))
+        torch.testing.assert_close(out[b].double(), o, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    "window", [torch.tensor([1.0, 2.0]), torch.tensor([True, False]), torch.tensor([1, 2, 3]), torch.tensor(3)]
+)
+def test_a_window_of_other_tensors_is_refused_by_name(window):
+    (k_cache, v_cache), q = caches(), torch.randn(BATCH, 1, HEADS, DIM)
+    with pytest.raises(ArgumentError, match=r"window_size expected"):
+        flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=i32(*LENS), window_size=window)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])

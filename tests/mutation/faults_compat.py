@@ -12,6 +12,20 @@ TOPK = "tests/compat/test_flashinfer_topk.py"
 
 COMPAT_FAULTS = (
     cpu(
+        "flash-attn: one request of a batch is given where it lies",
+        f"{A}/attending.py",
+        "return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()",
+        "return x",
+        f"{KVCACHE} -k odd_heads",
+    ),
+    cpu(
+        "flash-attn: a tensor of windows has the left one twice",
+        f"{A}/flash_attn/meaning.py",
+        "window = tuple(window)",
+        "window = (window[0], window[0])",
+        f"{KVCACHE} -k each_form",
+    ),
+    cpu(
         "flash-attn: slopes of causal rows have the other sign",
         f"{A}/scores.py",
         'if bias == "causal":\n        return logits + slope',

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.attending import Ask, Pools, Rows, Table, over_pages, over_rows
+from opfacade.compat.attending import Ask, Pools, Rows, Table, aligned, over_pages, over_rows
 from opfacade.compat.constants import even_indptr, filled, numbered
 from opfacade.compat.flash_attn.meaning import Meaning, kv_split, lse_of_rows, meaning_of, truth
 from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_tensor, wrong_shape
@@ -74,7 +74,11 @@ def attend(
     q_indptr = even_indptr(batch, rows, q.device)
     if k.shape[1] and v.shape[-1] == k.shape[-1] and (rows == 1 or not (_flat(k) and _flat(v))):
         call = over_pages(
-            ask, flat, Pools(k, v, "NHD"), one_page_table(batch, k.shape[1], q.device), None if rows == 1 else q_indptr
+            ask,
+            flat,
+            Pools(aligned(k), aligned(v), "NHD"),
+            one_page_table(batch, k.shape[1], q.device),
+            None if rows == 1 else q_indptr,
         )
     else:
         flat_k, flat_v = (x.reshape(batch * k.shape[1], *x.shape[2:]) for x in (k, v))

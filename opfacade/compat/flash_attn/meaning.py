@@ -75,14 +75,21 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> None:
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
-    """(left, right), where None, negative numbers and more keys than a request can have are no bound. A row's position plus
-    its right side is an i32, so a right side is none from 2^30 on."""
+    """(left, right) of a pair or of a tensor of two, where None, negative numbers and more keys than a request can have are no
+    bound. A row's position plus its right side is an i32, so a right side is none from 2^30 on."""
     if window is None:
         return -1, -1
+    if isinstance(window, torch.Tensor) and window.dim() == 1:
+        window = tuple(window)
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise wrong(op, "window_size", "a pair (left, right)", repr(window))
-    left, right = (-1 if side is None else max(-1, require_integer(op, "window_size", side)) for side in window)
+    left, right = (-1 if side is None else max(-1, require_integer(op, "window_size", _scalar(side))) for side in window)
     return left if left < 2**31 - 1 else -1, right if right < 2**30 else -1
+
+
+def _scalar(side: Any) -> Any:
+    """The number of a tensor without dimensions, as flash-attn's C++ takes one; what is no integer is refused as it is."""
+    return side.item() if isinstance(side, torch.Tensor) and side.dim() == 0 else side
 
 
 def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> torch.Tensor | None:
