@@ -11,20 +11,26 @@ from opfacade.base.shown import shown
 from opfacade.core.construction import Spelled
 from opfacade.errors import Issue, OpfacadeError, TargetWarning, from_issues
 
-# SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture.
+# SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture. Shared memory is from
+# `cuda/__device/arch_traits.h` of CCCL 13.5; 101 is the name that 110 had before CUDA 13. 121 is the GB10 of a DGX Spark.
+# 88 and 107 are in no product that NVIDIA documents: they have the SMs of the entry before.
 _USUAL = {
     75: (40, 65536),
     80: (108, 166912),
     86: (84, 101376),
     87: (16, 166912),
+    88: (16, 101376),
     89: (128, 101376),
     90: (132, 232448),
     100: (148, 232448),
+    101: (20, 232448),
     103: (160, 232448),
+    107: (160, 232448),
     110: (20, 232448),
     120: (170, 101376),
+    121: (48, 101376),
 }
-_DEVICES = {"a100": 80, "l40s": 89, "h100": 90, "h200": 90, "hopper": 90, "b200": 100, "blackwell": 100}
+_DEVICES = {"a100": 80, "l40s": 89, "h100": 90, "h200": 90, "hopper": 90, "b200": 100, "blackwell": 100, "gb10": 121}
 NEWEST_TUNED = 90  # no kernel was measured on a later architecture
 _FIRST_WITH_FEATURES = 90  # from here on an architecture without "a" lacks what its fastest kernels need
 _ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")

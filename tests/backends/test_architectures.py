@@ -1,0 +1,60 @@
+"""EXAMPLES build for each architecture that nvcc knows: a sample of them.
+
+`python -m bench.random_builds --examples --arch all` takes all. A spill is no failure, as for users
+(tests/jit/test_slow_code.py), but where it was mended it stays so.
+"""
+
+import time
+
+import pytest
+
+from bench.device_builds import DeviceBuilds, architectures
+from opfacade import Plan, Preference, Target, explain
+from opfacade.core import target as targets
+from opfacade.errors import UnsupportedError
+from opfacade.jit import toolchain
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.select.registry import examples
+
+CUDA = Preference(backend="cuda")
+FOREVER = time.monotonic() + 1e6
+CACHE = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=32, paged_kv=CACHE)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    return toolchain.find(tmp_path_factory.mktemp("memo") / "toolchain.json")
+
+
+def spec_of(descriptor, arch):
+    return Plan.select(descriptor, CUDA, Target.parse(arch)).jit_spec
+
+
+def test_every_architecture_of_nvcc_has_facts_and_a_kernel_for_decode(tools):
+    for arch in architectures(tools):
+        assert Target.parse(arch).sm_version in targets._USUAL, arch
+        assert explain(DECODE, CUDA, Target.parse(arch)).chosen is not None, arch
+
+
+def test_an_example_builds_for_each_architecture(tools):
+    """Another one for each; sm_90a has tests of its own."""
+    archs = [arch for arch in architectures(tools) if arch != "sm_90a"]
+    for number, arch in enumerate(archs):
+        for example in examples()[number * 7 % len(examples()) :]:
+            try:
+                spec = spec_of(example, arch)
+            except UnsupportedError:
+                continue
+            if spec is not None:
+                assert DeviceBuilds(tools).build(spec, FOREVER).failure == "", (arch, example)
+                break
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("dim", [128, 256])
+def test_ragged_states_are_merged_without_spills(tools, arch, dim):
+    problem = MergeStatesDescriptor(num_states=150, total_num_rows=63, num_heads=3, head_dim=dim, dtype="bf16", states="ragged")
+    built = DeviceBuilds(tools).build(spec_of(problem, arch), FOREVER)
+    assert (built.failure, built.findings) == ("", ())
