@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, telemetry, validation
 from opfacade.base import notices
+from opfacade.base.fork_lock import ForkLock
 from opfacade.core import opaque, plan_handles
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
@@ -37,7 +37,7 @@ _MAX_CACHED = 4096
 
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
 _selected: dict[Any, Plan[Any]] = {}
-_selecting = threading.Lock()
+_selecting = ForkLock()
 
 
 def forget_selections() -> None:
@@ -82,7 +82,7 @@ class Plan(Generic[ArgsT]):
     _fast: Callable[[Any, Any, bool], bool]
     _guard: validation.Guard | None
     _launch: Launcher | None
-    _lock: threading.Lock
+    _lock: ForkLock
     _memo: CallMemo
     _operands: Mapping[str, TensorSpec]
     _replay: Callable[..., Any]
@@ -160,7 +160,7 @@ class Plan(Generic[ArgsT]):
             "_launch": None,
             "_replay": NO_FAST_PATHS.replay,
             "_fast": NO_FAST_PATHS.fast,
-            "_lock": threading.Lock(),
+            "_lock": ForkLock(),
             "_admitted": level == "off",
         }
         for name, value in facts.items():
@@ -235,7 +235,7 @@ class Plan(Generic[ArgsT]):
         return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
 
     def _load(self) -> Launcher:
-        with self._lock, of_op(self.descriptor.op):
+        with telemetry.held_back(), self._lock, of_op(self.descriptor.op):
             if self._launch is not None:
                 return self._launch
             if self.sku.backend == "cuda":

@@ -1,4 +1,4 @@
-"""Reads files that a user, a variable or a cache names: regular files alone, and no more bytes than a bound.
+"""Reads and replaces files that a user, a variable or a cache names: regular files alone, and no more bytes than a bound.
 
 A FIFO without a writer would hang, a device may have no end, and to open either may have an effect; so a path is looked at
 before it is opened, and what was opened is looked at again.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import uuid
+from pathlib import Path
 from typing import BinaryIO
 
 MOST = 64 << 20  # bytes of a file of JSON
@@ -61,6 +63,28 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
         return False
+
+
+def replace(path: str | os.PathLike[str], text: str) -> None:
+    """Give a file this text at once: a reader sees the old text or the new one. What is not a regular file, such as a pipe, is
+    written to. OSError where that cannot be done; then nothing has changed."""
+    place = Path(os.path.realpath(path))
+    if place.exists() and not place.is_file():
+        place.write_text(text)
+        return
+    name = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the mask, as any new file
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            if place.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
+            os.fsync(file.fileno())
+        os.replace(name, place)
+    except BaseException:
+        name.unlink(missing_ok=True)
+        raise
 
 
 def _judge(info: os.stat_result, path: str | os.PathLike[str], most: int) -> None:

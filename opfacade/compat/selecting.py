@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from opfacade import Plan, Preference, Target
+from opfacade.base.fork_lock import ForkLock
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST = 4096
 _descriptors: dict[Hashable, Descriptor[Any]] = {}
-_adding = threading.Lock()
+_adding = ForkLock()
 _preference: ContextVar[Preference | None] = ContextVar("opfacade_compat_preference", default=None)
 
 

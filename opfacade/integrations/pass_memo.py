@@ -48,9 +48,17 @@ class PassMemo(Generic[T]):
         entries.pop(key, None)
         while len(entries) >= MOST:
             entries.pop(next(iter(entries)))
-        refs = tuple(weakref.ref(source) for source in sources)
-        entries[key] = _Entry(refs, _versions(sources), capturing(sources[0]), layer, make())
-        return entries[key].value
+        value = make()
+
+        def forget(dead: weakref.ref[Tensor]) -> None:
+            """What was made from a tensor goes with it: a packed mask may be as large as all of a model's layers."""
+            held = entries.get(key)
+            if held is not None and dead in held.sources:
+                entries.pop(key, None)
+
+        refs = tuple(weakref.ref(source, forget) for source in sources)
+        entries[key] = _Entry(refs, _versions(sources), capturing(sources[0]), layer, value)
+        return value
 
 
 def _versions(sources: tuple[Tensor, ...]) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 from opfacade import env
 from opfacade.base import regular_files
+from opfacade.base.fork_lock import ForkLock
 
 FAILURES = (OSError, RuntimeError, MemoryError)
 # Beyond these, what torch.load makes of a file that was damaged or forged; it has no error of its own.
@@ -36,7 +36,7 @@ UNREADABLE = (
 )
 MOST = 1 << 42  # bytes of a file of tensors
 
-_guard = threading.Lock()
+_guard = ForkLock()
 _used = [0, 0]  # dumps, and bytes of their tensors
 
 

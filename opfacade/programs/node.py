@@ -7,6 +7,7 @@ Python's operators build larger nodes; a number beside a node becomes a constant
 from __future__ import annotations
 
 import math
+import os
 import struct
 import threading
 from typing import Any, Literal, NoReturn
@@ -133,6 +134,15 @@ class Node:
 
 _KNOWN: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 _LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Another thread may have held it. Not a ForkLock: this one is taken for each node of a program."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def make(kind: Kind, op: str, args: tuple[Node, ...], data: Any, type: Type, exact: bool) -> Node:

@@ -127,9 +127,9 @@ class SkuManifest(Model):
         return standings(self.skus, self.binaries, other.skus, other.binaries)
 
     def save(self, path: Path | str) -> None:
-        """Write it as JSON. FileError where that cannot be done."""
+        """Write it as JSON, at once: who reads meanwhile has the old or the new. FileError where that cannot be done."""
         try:
-            Path(path).write_text(self.model_dump_json(indent=1) + "\n")
+            regular_files.replace(path, self.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise FileError.of(f"manifest: {path} cannot be written: {error.strerror}. [OPF-M002]", error) from error
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import ArgumentTypeError, DeviceMismatchError, PlanStateError, WorkspaceError
 from opfacade.plan import Plan
 from opfacade.validation.capture_and_fork import capturing
@@ -45,7 +45,7 @@ class Workspace:
             raise ArgumentTypeError(message, code="OPF-W006", stage="workspace") from None
         self._tensor: Tensor | None = None
         self._frozen = False
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self.size = 0
 
     def __repr__(self) -> str:

@@ -6,15 +6,16 @@ Counters cost one C-level increment a run and are always on; events are created 
 from __future__ import annotations
 
 import itertools
-import threading
 import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from opfacade.base import notices
+from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import ArgumentTypeError, DroppedWarning
+from opfacade.telemetry import waiting
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
@@ -59,7 +60,7 @@ class Latency:
     __slots__ = ("_counts", "_lock", "_sum")
 
     def __init__(self) -> None:
-        self._counts, self._sum, self._lock = [0] * (len(LATENCY_ENDS) + 1), 0.0, threading.Lock()
+        self._counts, self._sum, self._lock = [0] * (len(LATENCY_ENDS) + 1), 0.0, ForkLock()
 
     def add(self, microseconds: float) -> None:
         with self._lock:
@@ -98,18 +99,20 @@ class SkuStats:
 
     def time(self, microseconds: float) -> None:
         """Count one sampled run time."""
-        if self.latency is None:
+        latency = self.latency
+        if latency is None:
             with _lock:
-                self.latency = self.latency or Latency()
-        self.latency.add(microseconds)
+                latency = self.latency = self.latency or Latency()
+        latency.add(microseconds)  # not by the attribute: `forget` may have cleared it
 
     def as_dict(self) -> dict[str, Any]:
         counted: dict[str, Any] = {name: getattr(self, name).value() for name in COUNTED}
-        timed = {} if self.latency is None else {"latency": self.latency.as_dict()}
+        latency = self.latency
+        timed = {} if latency is None else {"latency": latency.as_dict()}
         return {**counted, "build_seconds": self.build_seconds, **timed}
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _stats: dict[str, SkuStats] = {}
 _refusals: dict[str, Counter] = {}
 _happened: dict[str, Counter] = {}
@@ -117,6 +120,7 @@ _sinks: tuple[_Listener, ...] = ()
 _recorders: tuple[_Listener, ...] = ()
 # True if any sink receives single selects and runs: the only flag that a run reads.
 _watched = False
+_resets = 0
 
 
 def stats(sku_id: str) -> SkuStats:
@@ -177,9 +181,16 @@ def count_fallback(sku: Any) -> None:
     stats(sku.id).fallbacks.add()
 
 
+def resets() -> int:
+    """How often all was forgotten: what was counted before the last time is no part of the counts."""
+    return _resets
+
+
 def reset() -> None:
     """Forget all that was counted so far."""
+    global _resets
     with _lock:
+        _resets += 1
         for found in _stats.values():
             found.forget()
         _refusals.clear()
@@ -284,9 +295,21 @@ def listening() -> bool:
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Hand `{"event": event, **fields}` to every sink. Events: select, refuse, build, spill, load, run."""
+    """Hand `{"event": event, **fields}` to every sink; at the end of the block within `held_back`. Events: select, refuse,
+    build, spill, load, run."""
+    told = {"event": event, **fields}
+    if not waiting.holds(told):
+        _tell(told)
+
+
+def _tell(event: Event) -> None:
     for sink in _sinks:
-        sink.tell(sink.who, {"event": event, **fields})
+        sink.tell(sink.who, dict(event))
+
+
+def held_back() -> AbstractContextManager[None]:
+    """Events of this thread wait until the block ends: put it around a lock that a sink's own calls may need."""
+    return waiting.until_the_end(_tell)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Counters as JSON lines in a file that any number of processes share: a thread appends what was counted so far.
 
 A run writes nothing and waits for nothing. Each line holds all counts of its process since it began, so a line that a full disk
-swallowed costs no count: the next one has it. Lines are appended by one system call each, so writers do not mix.
+swallowed costs no count: the next one has it. Lines are appended by one system call each, so writers of one host
+do not mix; on NFS each host needs a file of its own.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import Any
 
 from opfacade import env, telemetry
 from opfacade.base import json_text, line_file, notices, regular_files, strict_json
+from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import DroppedWarning
 
 INTERVAL = 10.0
 _MOST_BYTES, _LONGEST_LINE = 1 << 40, 16 << 20
 _MOST_COUNTED = 2**63
-_guard = threading.Lock()
+_guard = ForkLock()
 _writer: Writer | None = None
 
 
@@ -33,7 +35,7 @@ class Writer:
         self._file, self.failures = line_file.LineFile(path), 0
         self._identity = {"pid": os.getpid(), "since": time.time_ns()}
         self._interval, self._last = interval, ""
-        self._before = before or {}
+        self._before, self._resets = before or {}, telemetry.resets()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="opfacade-telemetry", daemon=True)
         try:
@@ -54,6 +56,8 @@ class Writer:
     def write(self) -> bool:
         """Append one line if anything was counted since the last. False on failure, which is counted and warned of once.
         A FIFO without a reader is such a failure: nothing waits for a reader."""
+        if telemetry.resets() != self._resets:  # what was counted before is forgotten, so nothing is to be taken off
+            self._before, self._resets = {}, telemetry.resets()
         now = json_text.text(without(counted(), self._before), sort_keys=True)
         if now == self._last:
             return True
@@ -115,9 +119,8 @@ def _stop() -> None:
 
 
 def _after_fork() -> None:
-    """A child's counts go into lines of its own; threads do not survive a fork, and a lock may be held by one."""
-    global _writer, _guard
-    _guard = threading.Lock()
+    """A child's counts go into lines of its own, since threads do not survive a fork."""
+    global _writer
     path = env.telemetry_file()
     if _writer is not None and path is not None:
         # A child counts on from its parent's counts, which the parent itself reports.

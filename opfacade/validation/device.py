@@ -8,12 +8,12 @@ unless a graph was captured with it.
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.fork_lock import ForkLock
 from opfacade.core.request_tables import RequestTables
 from opfacade.core.sku import KernelSku
 from opfacade.errors import DeviceError
@@ -61,7 +61,7 @@ class Channel:
         self.state = torch.zeros(3, dtype=torch.int32, device=f"cuda:{device}")
         self.ring = Ring.from_address(self.memory.data_ptr())
         self.captured = False
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         torch.cuda.synchronize(device)
 
     def reset(self) -> None:
@@ -119,7 +119,7 @@ class Channels:
     def __init__(self, op: str, what: str) -> None:
         self._op, self._what = op, what
         self.known: dict[int, Channel] = {}
-        self._making = threading.Lock()
+        self._making = ForkLock()
         weakref.finalize(self, _give_back, self.known).atexit = False
 
     def drain(self) -> list[Finding]:

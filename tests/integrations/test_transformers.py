@@ -42,8 +42,9 @@ def test_bf16_is_as_near_to_f32_as_the_peer_and_tokens_differ_in_near_ties_alone
     error = {name: ((x - exact).square().mean().sqrt() / exact.std()).item() for name, x in found.items()}
     assert error["opfacade"] <= 1.25 * error[peer]
     top = exact.topk(2).values
-    clear = (top[:, 0] - top[:, 1]) > 0.08 * exact.std()
-    assert clear.float().mean() > 0.7
+    # A near tie by the peer's own error, which differs between machines: bf16 products round as the CPU does them.
+    clear = (top[:, 0] - top[:, 1]) > 4 * (found[peer] - exact).abs().amax(-1)
+    assert clear.float().mean() > 0.4
     assert torch.equal(found["opfacade"].argmax(-1)[clear], found[peer].argmax(-1)[clear])
 
 

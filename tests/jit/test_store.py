@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 import time
 from types import SimpleNamespace
 
@@ -223,6 +224,35 @@ def test_staging_is_locked_while_it_is_used_and_gone_afterwards(place):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(handle)
     assert not directory.exists()
+
+
+@pytest.mark.timeout(60)
+def test_staging_is_locked_although_a_sweep_looks_at_it_first(place, monkeypatch):
+    """The sweep of another process has the lock for the moment of its look; the builder waits for it."""
+    looked, over, at = threading.Event(), threading.Event(), place.root / "tmp"
+
+    def look(directory):
+        handle = os.open(directory, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        looked.set()
+        time.sleep(0.2)
+        os.close(handle)
+        over.set()
+
+    def made(directory):
+        real(directory)
+        if directory.parent == at:
+            threading.Thread(target=look, args=(directory,)).start()
+            looked.wait(30)
+
+    real = files.make_private
+    monkeypatch.setattr(files, "make_private", made)
+    with place.staging() as directory:
+        over.wait(30)
+        handle = os.open(directory, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
 
 
 def test_only_old_staging_without_an_owner_is_swept(place, monkeypatch):

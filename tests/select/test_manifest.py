@@ -1,5 +1,6 @@
 """Locked SKUs: frozen from what is selected, compared, and enforced by the environment and by a preference."""
 
+import errno
 import json
 import re
 import warnings
@@ -287,6 +288,37 @@ def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
     assert SkuManifest.load(str(tmp_path / "m.json")) == found == SkuManifest.freeze([DECODE], target=SM90)
     with pytest.raises(errors.ArgumentTypeError, match="descriptors expected Descriptors, got int"):
         SkuManifest.freeze([DECODE, 1], target=SM90)
+
+
+def test_a_manifest_is_replaced_at_once_and_keeps_its_permissions(tmp_path):
+    """A process that has it open, or reads it at that moment, sees one whole manifest."""
+    path = tmp_path / "m.json"
+    link = tmp_path / "link.json"
+    SkuManifest.freeze([DECODE], target=SM90).save(path)
+    path.chmod(0o640)
+    link.symlink_to(path)
+    before = path.read_text()
+    with path.open() as reader:
+        SkuManifest(skus=()).save(link)
+        assert reader.read() == before
+    assert SkuManifest.load(path) == SkuManifest(skus=())
+    assert (path.stat().st_mode & 0o777, link.is_symlink()) == (0o640, True)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["link.json", "m.json"]
+
+
+def test_a_manifest_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    path = tmp_path / "m.json"
+    SkuManifest.freeze([DECODE], target=SM90).save(path)
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(errors.FileError, match="No space left"):
+        SkuManifest(skus=()).save(path)
+    assert path.read_text() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["m.json"]
 
 
 @pytest.mark.parametrize("place", ["absent/m.json", "."])

@@ -183,6 +183,53 @@ def _one_more():
     telemetry_file._writer.stop()
 
 
+@pytest.mark.timeout(120)
+def test_a_fork_while_a_thread_counts_a_time_does_not_hang_the_child(path, monkeypatch):
+    """The child sums up its parent's counts before anything else of it runs."""
+    monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", str(path))
+    monkeypatch.setattr(telemetry_file, "_writer", None)
+    telemetry_file.start()
+    telemetry.stats("x").time(1.0)
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with telemetry.stats("x").latency._lock:
+            taken.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=_one_more)
+    child.start()
+    child.join(30)
+    hung = child.is_alive()
+    child.kill()
+    over.set(), thread.join(), telemetry_file._writer.stop()
+    assert not hung
+    assert read(path)[0]["skus"]["x"]["runs"] == 1
+
+
+def _forget_and_count():
+    telemetry.reset()
+    telemetry.stats("x").runs.add()
+    telemetry_file._writer.stop()
+
+
+def test_a_child_that_forgets_its_counts_reports_what_it_counts_afterwards(path, monkeypatch):
+    monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", str(path))
+    monkeypatch.setattr(telemetry_file, "_writer", None)
+    telemetry_file.start()
+    for _ in range(5):
+        telemetry.stats("x").runs.add()
+    child = multiprocessing.get_context("fork").Process(target=_forget_and_count)
+    child.start()
+    child.join(120)
+    telemetry_file._writer.stop()
+    total, broken = read(path)
+    assert (total["skus"]["x"]["runs"], broken) == (6, 0)
+
+
 def test_the_first_plan_that_is_loaded_starts_the_file_once(path, monkeypatch):
     monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", f"{path}.%p")
     monkeypatch.setattr(telemetry_file, "_writer", None)
@@ -230,7 +277,8 @@ def _write_until_killed(path, go):
         go.set()  # a line is there, however late this process began
 
 
-def test_a_writer_that_is_killed_leaves_whole_lines(path):
+def test_a_writer_that_is_killed_costs_at_most_its_last_line(path):
+    """A kill may strike within the system call, between two pages of the file: then a part of a line is there."""
     context = multiprocessing.get_context("fork")
     for _ in range(3):
         go = context.Event()
@@ -241,10 +289,17 @@ def test_a_writer_that_is_killed_leaves_whole_lines(path):
         process.kill()
         process.join(120)
     total, broken = read(path)
-    assert broken == 0
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert broken <= 3
+    lines = [json.loads(line) for line in path.read_text().splitlines() if _is_whole(line)]
     last = {line["pid"]: line["skus"]["x"]["runs"] for line in lines}
     assert (len(last), total["skus"]["x"]["runs"]) == (3, sum(last.values()))
+
+
+def _is_whole(line):
+    try:
+        return bool(json.loads(line))
+    except ValueError:
+        return False
 
 
 @pytest.mark.timeout(120)

@@ -1,11 +1,13 @@
 """Counters that lose nothing, and events only for those who listen."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
 from opfacade import Plan, Preference, Target, telemetry
 from opfacade.errors import ArgumentTypeError, DroppedWarning, UnsupportedError
+from opfacade.observe import instruments
 from tests.support.problems import REFERENCE, decode, on_reference
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -134,6 +136,68 @@ def test_reading_a_counter_does_not_advance_it():
     counter = telemetry.Counter()
     counter.add(), counter.add()
     assert [counter.value(), counter.value()] == [2, 2]
+
+
+def test_a_reset_between_the_look_at_a_histogram_and_its_use_breaks_no_run(monkeypatch):
+    """`stats` and `reset` in two threads: the sample may be forgotten, the run may not fail."""
+    kept = telemetry.SkuStats.latency
+
+    class Raced(telemetry.SkuStats):
+        """Another thread forgets all after each look at the histogram."""
+
+        __slots__ = ()
+
+        @property
+        def latency(self):
+            found = kept.__get__(self)
+            kept.__set__(self, None)
+            return found
+
+        @latency.setter
+        def latency(self, value):
+            kept.__set__(self, value)
+
+    found = Raced()
+    found.time(1.0)
+    found.time(2.0)
+    kept.__set__(found, telemetry.Latency())
+    assert found.as_dict()["latency"]["samples"] == 0
+
+
+def test_events_of_a_block_are_told_after_it_and_in_order():
+    told = []
+    end = telemetry.subscribe(told.append)
+    with telemetry.held_back():
+        telemetry.emit("build", sku="x")
+        with telemetry.held_back():
+            telemetry.emit("load", sku="y")
+        assert told == []
+    telemetry.emit("load", sku="z")
+    with suppress(KeyError), telemetry.held_back():
+        telemetry.emit("build", sku="w")
+        raise KeyError
+    end()
+    assert [event["sku"] for event in told] == ["x", "y", "z", "w"]
+
+
+@pytest.mark.timeout(60)
+def test_a_sink_may_run_the_plan_that_is_being_built(monkeypatch):
+    """A build is told within the load of a plan, which holds the plan's lock."""
+    descriptor, args = decode([3])
+    plan = on_reference(descriptor)
+    whole = instruments.launcher
+
+    def built(*given):
+        telemetry.emit("build", sku=plan.sku.id)
+        return whole(*given)
+
+    monkeypatch.setattr(instruments, "launcher", built)
+    ran = []
+    end = telemetry.subscribe(lambda event: event["event"] == "build" and (plan.run(args), ran.append(1)))
+    plan.run(args)
+    end()
+    assert ran == [1]
+    assert telemetry.counts().get("listener_failures", 0) == 0
 
 
 def test_plans_go_on_counting_after_a_reset():

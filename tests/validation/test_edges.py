@@ -196,7 +196,7 @@ def channel():
     made = object.__new__(device.Channel)
     made.memory = torch.zeros(ctypes.sizeof(device.Ring), dtype=torch.uint8)
     made.ring = device.Ring.from_address(made.memory.data_ptr())
-    made.captured, made._lock = False, device.threading.Lock()
+    made.captured, made._lock = False, device.ForkLock()
     return made
 
 

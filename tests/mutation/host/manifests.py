@@ -7,6 +7,13 @@ MANIFESTS, LOCKED = "tests/select/test_manifest.py", "tests/select/test_locks.py
 
 FAULTS = (
     host(
+        "manifest: it is written in place",
+        "base/regular_files.py",
+        "        os.replace(name, place)\n",
+        "        place.write_text(name.read_text())\n        name.unlink()\n",
+        MANIFESTS,
+    ),
+    host(
         "manifest: it allows what the preference leaves out",
         MANIFEST,
         "self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)",

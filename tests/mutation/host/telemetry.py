@@ -11,6 +11,41 @@ JOINED = "tests/report/test_report.py"
 
 FAULTS = (
     host(
+        "fork: locks stay as they were",
+        "base/fork_lock.py",
+        "        lock._renew()\n",
+        "        lock.locked()\n",
+        "tests/base/test_fork_lock.py",
+    ),
+    host(
+        "fork: the end of a block opens the renewed lock",
+        "base/fork_lock.py",
+        "        self._held = lock  # the one to release, should a fork renew the other meanwhile\n",
+        "        self._held = self._lock\n",
+        "tests/base/test_fork_lock.py",
+    ),
+    host(
+        "telemetry file: a child that forgets its counts takes its parent's off",
+        FILE,
+        "self._before, self._resets = {}, telemetry.resets()",
+        "self._resets = telemetry.resets()",
+        WRITTEN,
+    ),
+    host(
+        "latency: a reset during a sample breaks the run",
+        TELEMETRY,
+        "latency.add(microseconds)  # not by",
+        "self.latency.add(microseconds)  # not by",
+        COUNTED,
+    ),
+    host(
+        "events: those of a held block are told at once",
+        "telemetry/waiting.py",
+        "    return waiting is not None\n",
+        "    return bool(waiting) and waiting[0] is not event\n",
+        COUNTED,
+    ),
+    host(
         "latency: a host time is 1000 x too long",
         LATENCY,
         "stats.time((time.perf_counter_ns() - started) * 1e-3)",

@@ -1,0 +1,33 @@
+"""Events of a thread that wait for the end of a block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_here = threading.local()
+
+
+def holds(event: dict[str, Any]) -> bool:
+    """Keeps the event if this thread is within a block."""
+    waiting: list[dict[str, Any]] | None = getattr(_here, "waiting", None)
+    if waiting is not None:
+        waiting.append(event)
+    return waiting is not None
+
+
+@contextmanager
+def until_the_end(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Events wait until the outermost block of this thread ends, with an error too."""
+    if getattr(_here, "waiting", None) is not None:
+        yield
+        return
+    _here.waiting = waiting = []
+    try:
+        yield
+    finally:
+        _here.waiting = None
+        for event in waiting:
+            tell(event)
