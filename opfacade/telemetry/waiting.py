@@ -24,7 +24,8 @@ def until_the_end(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
     if getattr(_here, "waiting", None) is not None:
         yield
         return
-    _here.waiting = waiting = []
+    waiting: list[dict[str, Any]] = []
+    _here.waiting = waiting
     try:
         yield
     finally:
