@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from bench import stranger_programs
+from bench import stranger_programs, stranger_recipes
 from opfacade.core.model import Model
 from opfacade.errors import DescriptorError
 from opfacade.select.registry import examples
@@ -18,6 +18,7 @@ from opfacade.select.registry import examples
 Descriptor = Any
 ENGINES: dict[str, tuple[str, ...]] = {
     "map": ("map",),
+    "recipes": ("map", "fold"),
     "fold": ("fold",),
     "norm": ("norm",),
     "softmax": ("softmax",),
@@ -37,6 +38,8 @@ _REALS = (0.0, 1e-12, 1e-6, 1e-5, 0.1, 0.5, 0.7, 1.0, 1.3, 2.0, 30.0, 50.0)
 def draw(engine: str, seed: int) -> Descriptor:
     """A problem that its descriptor takes. The engine and the seed say it all."""
     rng = random.Random(f"{engine} {seed}")
+    if engine == "recipes":
+        return _until_taken(lambda: stranger_recipes.draw(rng))
     op = rng.choice(ENGINES[engine])
     if op in ("map", "fold") and rng.random() < 0.75:
         return _until_taken(lambda: stranger_programs.draw(op, rng))

@@ -8,6 +8,13 @@
 
 namespace opfacade {
 
+// CTAs per SM of ragged states, which spill with more of them.
+#if __CUDA_ARCH__ >= 1000
+constexpr int kCtasOfRagged = 7;
+#else
+constexpr int kCtasOfRagged = 9;
+#endif
+
 // The states of one row, given as a list of tensors.
 struct ListedStates {
   const MergeListParams& p;
