@@ -174,4 +174,5 @@ EXAMPLES = (
     vllm(total_num_rows=7, hidden=768, dtype="bf16", residual=True, quant=Quant(dtype="i8", scale="token")),
     gemma(total_num_rows=7, hidden=640, dtype="bf16", quant=Quant(scale="static")),
     vllm(total_num_rows=7, hidden=776, dtype="bf16", residual=True, num_valid=True, quant=Quant(scale="tensor"), full_out=True),
+    NormDescriptor(kind="rms", total_num_rows=7, hidden=516, groups=4, dtype="bf16", quant=Quant(dtype="i8", scale="token")),
 )
