@@ -125,9 +125,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "yarn": (
             "factor", *_LENGTHS, "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
         ),
-        "longrope": (
-            "factor", *_LENGTHS, "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale",
-        ),
+        "longrope": ("factor", *_LENGTHS, "attention_factor", "short_factor", "long_factor", "short_mscale", "long_mscale"),
     }
 )  # fmt: skip
 _NO_NUMBERS = ("truncate", "short_factor", "long_factor")
@@ -267,8 +265,7 @@ def _longrope(given: _Scaling) -> tuple[Tensor, float]:
         raise _refused(name, f"{given.rotary_dim // 2} numbers, one for each pair", f"{each.numel()}")
     if not bool((each.isfinite() & (each > 0)).all()):
         raise _refused(name, "finite numbers above 0", shown(given.need(name)))
-    scaled = _mscale(given, name.removesuffix("_factor"))
-    if scaled is not None:
+    if (scaled := _mscale(given, name.removesuffix("_factor"))) is not None:
         return _plain(given) / each, scaled
     factor, attention = given.ratio(), given.attention_factor
     if attention is None:
@@ -284,10 +281,8 @@ def _mscale(given: _Scaling, length: str) -> float | None:
         return None
     if given.attention_factor is not None:
         raise _refused("attention_factor", "None with short_mscale and long_mscale", str(given.attention_factor))
-    for name in ("short_mscale", "long_mscale"):
-        given.need(name)
-    found: float = given.need(f"{length}_mscale")
-    return found
+    each = {"short": given.need("short_mscale"), "long": given.need("long_mscale")}
+    return float(each[length])
 
 
 _FREQUENCIES: Mapping[str, Callable[[_Scaling], tuple[Tensor, float]]] = MappingProxyType(

@@ -45,7 +45,7 @@ FAULTS = (
     ),
     cpu(
         "general: places of results are counted from the outermost axis",
-        PLACES,
+        "csrc/reduction/_general_reads.cu.jinja",
         "{% for at in axes | reverse %}",
         "{% for at in axes %}",
         f"{GENERAL} -k counts_of_numpy or every_layout and part",

@@ -26,7 +26,7 @@ FAULTS = (
     Mutant(
         "rotary: the factor of short sequences is that of all",
         _TABLE,
-        (('found: float = given.need(f"{length}_mscale")', "found: float = given.need('short_mscale')"),),
+        (("return float(each[length])", 'return float(each["short"])'),),
         tests=f"{_TABLES} -k factor_of_cosines",
     ),
     Mutant(
