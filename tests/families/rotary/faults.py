@@ -67,7 +67,7 @@ FAULTS = (
     Mutant(
         "rotary: all rows take the position of the first",
         _ANGLES,
-        (("[s * rows + row]", "[s * rows]"),),
+        (("[s * step + row]", "[s * step]"),),
         tests=f"{_TESTS} -k bits_of_the_reference",
     ),
     Mutant(
