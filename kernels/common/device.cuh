@@ -30,6 +30,8 @@ OPF_UNARY(sqrt) OPF_UNARY(rsqrt) OPF_UNARY(exp) OPF_UNARY(exp2) OPF_UNARY(expm1)
 OPF_UNARY(log) OPF_UNARY(log2) OPF_UNARY(log1p) OPF_UNARY(sin) OPF_UNARY(cos) OPF_UNARY(tanh) OPF_UNARY(erf)
 OPF_UNARY(log10) OPF_UNARY(tan) OPF_UNARY(asin) OPF_UNARY(acos) OPF_UNARY(atan) OPF_UNARY(sinh) OPF_UNARY(cosh)
 OPF_UNARY(asinh) OPF_UNARY(acosh) OPF_UNARY(atanh) OPF_UNARY(erfc) OPF_UNARY(cbrt) OPF_UNARY(lgamma)
+OPF_UNARY(erfinv) OPF_UNARY(erfcx) OPF_UNARY(normcdfinv) OPF_UNARY(cyl_bessel_i0) OPF_UNARY(cyl_bessel_i1)
+OPF_UNARY(j0) OPF_UNARY(j1) OPF_UNARY(y0) OPF_UNARY(y1)
 OPF_BINARY(atan2) OPF_BINARY(hypot)
 OPF_BINARY(fmin) OPF_BINARY(fmax) OPF_BINARY(pow) OPF_BINARY(fmod) OPF_BINARY(copysign)
 #undef OPF_UNARY

@@ -83,6 +83,11 @@ OPF_UNARY_OP(exp) OPF_UNARY_OP(exp2) OPF_UNARY_OP(expm1) OPF_UNARY_OP(log) OPF_U
 OPF_UNARY_OP(log1p) OPF_UNARY_OP(sin) OPF_UNARY_OP(cos) OPF_UNARY_OP(tan) OPF_UNARY_OP(asin) OPF_UNARY_OP(acos)
 OPF_UNARY_OP(atan) OPF_UNARY_OP(sinh) OPF_UNARY_OP(cosh) OPF_UNARY_OP(tanh) OPF_UNARY_OP(asinh) OPF_UNARY_OP(acosh)
 OPF_UNARY_OP(atanh) OPF_UNARY_OP(erf) OPF_UNARY_OP(erfc) OPF_UNARY_OP(rsqrt) OPF_UNARY_OP(cbrt) OPF_UNARY_OP(lgamma)
+OPF_UNARY_OP(erfinv) OPF_UNARY_OP(erfcx)
+OPF_LIBRARY(ndtri_, normcdfinvf, normcdfinv)
+OPF_LIBRARY(bessel_i0_, cyl_bessel_i0f, cyl_bessel_i0) OPF_LIBRARY(bessel_i1_, cyl_bessel_i1f, cyl_bessel_i1)
+OPF_LIBRARY(bessel_j0_, j0f, j0) OPF_LIBRARY(bessel_j1_, j1f, j1)
+OPF_LIBRARY(bessel_y0_, y0f, y0) OPF_LIBRARY(bessel_y1_, y1f, y1)
 #undef OPF_UNARY_OP
 #undef OPF_LIBRARY
 #define OPF_BINARY_OP(word)                                                     \

@@ -18,7 +18,7 @@ from opfacade.programs.ball import Ball, aligned
 from opfacade.programs.evaluate import Evaluation, Values, applied, narrowed
 from opfacade.programs.expression import Node
 from opfacade.programs.operations import COMPARISONS, FUNCTIONS, OPERATIONS, ROUNDINGS
-from opfacade.programs.propagation import ARITHMETIC, FUNCTION_RADIUS
+from opfacade.programs.propagation import ARITHMETIC, FUNCTION_RADIUS, unknown
 from opfacade.programs.types import FLOATS, INTEGERS, LARGEST, SATURATING, range_of
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ TINY = {"f32": 2.0**-149, "f64": 2.0**-1074}
 @dataclass(frozen=True, slots=True)
 class Machine:
     """How a machine rounds. u: of one operation, by type. functions: relative error of a function, by (name, type); a quotient
-    or a root of inexact arguments is one where it is named. absolute: absolute errors of functions, by name. least: results
-    below it may be 0."""
+    or a root of inexact arguments is one where it is named. absolute: errors that do not fall with the value, alike. least:
+    results below it may be 0."""
 
     u: Mapping[str, float]
     functions: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    absolute: Mapping[str, float] = field(default_factory=dict)
+    absolute: Mapping[tuple[str, str], float] = field(default_factory=dict)
     least: float = TINY["f32"]
 
     def relative(self, op: str, type: str) -> float:
@@ -45,12 +45,14 @@ class Machine:
 def machine_of(constants: Mapping[str, float]) -> Machine:
     """The machine that the constants of a SKU describe. f64 is compared with f64, so that its errors count twice."""
     u = {"f32": constants.get("u", 0.0), "f64": 2 * constants.get("u64", 2.0**-53)}
-    functions = {}
+    functions, absolute = {}, {}
     for name, ulps in constants.items():
         word, _, function = name.partition(".")
         if word in ("ulp", "ulp64"):
             functions[function, "f32" if word == "ulp" else "f64"] = ulps * (2.0**-23 if word == "ulp" else 2.0**-51)
-    return Machine(u, functions, least=constants.get("least", TINY["f32"]))
+        if word in ("abs", "abs64"):
+            absolute[function, "f32" if word == "abs" else "f64"] = ulps * (1 if word == "abs" else 2)
+    return Machine(u, functions, absolute, least=constants.get("least", TINY["f32"]))
 
 
 @dataclass
@@ -105,7 +107,8 @@ class Bounds:
             return stored(args[0], node.op.removeprefix("round_"))
         if node.op in FUNCTION_RADIUS:
             v = applied(node.op, node, [arg.v for arg in args], args[0].v.dtype)
-            ball = Ball(v, FUNCTION_RADIUS[node.op](v, *args))
+            ball, lost = Ball(v, FUNCTION_RADIUS[node.op](v, *args)), unknown(node.op, node.type, args[0].v)
+            ball = ball if lost is None else Ball(v, ball.r.masked_fill(lost, math.inf))
         else:
             ball = ARITHMETIC[node.op](*args)
         return self._rounded(node, _where_certain(ball, args))
@@ -125,7 +128,7 @@ class Bounds:
             )
             certain = ~v.isfinite() & (r == 0)
             r = (r + self.machine.relative(node.op, node.type) * (v.abs() + r) + least).masked_fill(certain, 0.0)
-            r = r + self.machine.absolute.get(node.op, 0.0)
+            r = r + self.machine.absolute.get((node.op, node.type), 0.0)
         r = r.nan_to_num(nan=math.inf, posinf=math.inf)
         return Ball(v, r.masked_fill(v.isfinite() & (v.abs() + r > LARGEST[node.type]), math.inf))
 

@@ -27,6 +27,7 @@ class Operation(NamedTuple):
 UNARY_FUNCTIONS = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "rsqrt", "cbrt", "lgamma",
+    "erfinv", "erfcx", "ndtri", "bessel_i0", "bessel_i1", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1",
 )  # fmt: skip
 BINARY_FUNCTIONS = ("pow", "atan2", "hypot")
 FUNCTIONS = (*UNARY_FUNCTIONS, *BINARY_FUNCTIONS)

@@ -97,11 +97,31 @@ def _tan(v: Tensor, a: Ball) -> Tensor:
     return (a.r / to_pole.clamp(min=1e-300).sin().square()).masked_fill(to_pole <= 0, INF).masked_fill(a.r == 0, 0.0)
 
 
-def _cosh(v: Tensor, a: Ball) -> Tensor:
-    import torch
+def _even(name: str) -> Callable[[Tensor, Ball], Tensor]:
+    """Even and rising behind 0."""
 
-    size = a.v.abs()
-    return torch.maximum((size + a.r).cosh() - v, v - (size - a.r).clamp(min=0.0).cosh()).nan_to_num(INF, INF)
+    def radius(v: Tensor, a: Ball) -> Tensor:
+        import torch
+
+        size, function = a.v.abs(), reals.OPERATIONS[name]
+        far, near = function(size + a.r) - v, v - function((size - a.r).clamp(min=0.0))
+        return torch.maximum(far, near).nan_to_num(INF, INF).masked_fill(a.r == 0, 0.0)
+
+    return radius
+
+
+def _wave(order: int) -> Callable[[Tensor, Ball], Tensor]:
+    """bessel_y: its slope is at most the size of the wave at the end nearer to 0, where the wave is largest."""
+
+    def radius(v: Tensor, a: Ball) -> Tensor:
+        import torch
+
+        least = a.v - a.r
+        sizes = [torch.hypot(*(reals.OPERATIONS[f"bessel_{kind}{i}"](least) for kind in "jy")) for i in (0, 1)]
+        slope = sizes[1] if order == 0 else sizes[0] + sizes[1] / least
+        return (a.r * slope).nan_to_num(INF, INF).masked_fill(least <= 0, INF).masked_fill(a.r == 0, 0.0)
+
+    return radius
 
 
 def _tanh(v: Tensor, a: Ball) -> Tensor:
@@ -121,15 +141,21 @@ def _erfc(v: Tensor, a: Ball) -> Tensor:
     return (reals.OPERATIONS["erfc"](a.v - a.r) - v).masked_fill(a.r == 0, 0.0)
 
 
+def unknown(op: str, type: str, v: Tensor) -> Tensor | None:
+    """Where no error of a function is known, for an argument v: True; None: nowhere."""
+    if op != "lgamma":
+        return None
+    least, most = LGAMMA_OUTSIDE[type]
+    return (v > least) & (v < most)
+
+
 def _lgamma(v: Tensor, a: Ball) -> Tensor:
-    """Convex behind 0: farthest at an end, or at its minimum; between the negative poles nothing is promised."""
+    """Convex behind 0: farthest at an end, or at its minimum."""
     import torch
 
-    least, most = LGAMMA_OUTSIDE
     at, minimum = LGAMMA_MINIMUM
     ends = _monotone("lgamma", low=0.0)(v, a)
-    found = torch.where((a.v - at).abs() < a.r, torch.maximum(ends, v - minimum), ends)
-    return found.masked_fill((a.v > least) & (a.v < most), INF)
+    return torch.where((a.v - at).abs() < a.r, torch.maximum(ends, v - minimum), ends)
 
 
 def _pow(v: Tensor, a: Ball, b: Ball) -> Tensor:
@@ -156,10 +182,14 @@ def _hypot(v: Tensor, a: Ball, b: Ball) -> Tensor:
 
 
 FUNCTION_RADIUS: dict[str, Callable[..., Tensor]] = {
-    "exp": _exp(math.e), "exp2": _exp(2.0), "tanh": _tanh, "sin": _lipschitz, "cos": _lipschitz, "tan": _tan, "cosh": _cosh,
+    "exp": _exp(math.e), "exp2": _exp(2.0), "tanh": _tanh, "sin": _lipschitz, "cos": _lipschitz, "tan": _tan,
+    "cosh": _even("cosh"), "bessel_i0": _even("bessel_i0"),
     "erfc": _erfc, "lgamma": _lgamma, "pow": _pow, "atan2": _atan2, "hypot": _hypot,
     **{name: _monotone(name) for name in ("expm1", "sinh", "asinh", "atan", "erf", "cbrt")},
     **{name: _monotone(name, low=0.0) for name in ("log", "log2", "log10", "rsqrt")},
+    **{name: _monotone(name) for name in ("erfcx", "bessel_i1")},
+    "bessel_j0": _lipschitz, "bessel_j1": _lipschitz, "bessel_y0": _wave(0), "bessel_y1": _wave(1),
+    "erfinv": _monotone("erfinv", low=-1.0, high=1.0), "ndtri": _monotone("ndtri", low=0.0, high=1.0),
     "log1p": _monotone("log1p", low=-1.0), "acosh": _monotone("acosh", low=1.0),
     **{name: _monotone(name, low=-1.0, high=1.0) for name in ("asin", "acos", "atanh")},
 }  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opfacade.programs.ball import aligned
 from opfacade.programs.types import LARGEST, LEAST_POWER
+from opfacade.programs.waves import wave
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,6 +108,21 @@ def _lgamma(a: Tensor) -> Tensor:
     return torch.lgamma(a).masked_fill(pole | a.isinf(), float("inf"))
 
 
+def _special(name: str, at_infinity: float | None = None) -> Callable[[Tensor], Tensor]:
+    """A function of torch.special. at_infinity: of both infinities, with the sign of an odd function; None: as torch has it."""
+
+    def call(a: Tensor) -> Tensor:
+        import torch
+
+        found: Tensor = getattr(torch.special, name)(a.double()).to(a.dtype)
+        if at_infinity is None:
+            return found
+        end = torch.full_like(a, at_infinity)
+        return _where(a.isinf(), torch.copysign(end, a) if name.endswith("1") else end, found)
+
+    return call
+
+
 def power_above(value: Tensor) -> Tensor:
     """The least number of f8_e8m0 that is not below, the largest of what is above it, NaN of NaN; in the dtype of `value`."""
     import torch
@@ -160,6 +177,12 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "round_away": _round_away,
     "cbrt": _cbrt,
     "lgamma": _lgamma,
+    "erfinv": _special("erfinv"),
+    "erfcx": _special("erfcx"),
+    "ndtri": _special("ndtri"),
+    "bessel_i0": _special("modified_bessel_i0", math.inf),
+    "bessel_i1": _special("modified_bessel_i1", math.inf),
+    **{f"bessel_{kind}{order}": wave(kind, order) for kind in "jy" for order in (0, 1)},
     **{
         name: _torch(name)
         for name in (

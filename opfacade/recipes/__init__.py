@@ -47,6 +47,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     reductions,
     row_losses,
     softmaxes,
+    special,
     stacks,
     totals,
     windows,

@@ -20,6 +20,7 @@ from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.lax_folds import MAKERS as FOLDS
 from opfacade.recipes.lax_moves import MAKERS
 from opfacade.recipes.patterns import next_after
+from opfacade.recipes.special import scaled
 
 LAX: dict[str, Recipe[Any]] = {}
 
@@ -98,7 +99,8 @@ UNARY: Mapping[str, Callable[[Node], Node]] = {
         "floor", "lgamma", "log", "log1p", "neg", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
     )},
     "abs": w.abs_, "bitwise_not": w.not_, "is_finite": w.isfinite, "logistic": known.sigmoid, "reciprocal": lambda x: 1.0 / x,
-    "round": w.round_away, "sign": _sign, "square": lambda x: x * x, "population_count": _population_count, "clz": _clz,
+    "round": w.round_away, "sign": _sign, "square": lambda x: x * x, "erf_inv": w.erfinv,
+    "bessel_i0e": scaled(0), "bessel_i1e": scaled(1), "population_count": _population_count, "clz": _clz,
 }  # fmt: skip
 BINARY: Mapping[str, Callable[[Node, Node], Node]] = {
     **{name: getattr(w, name) for name in ("add", "sub", "mul", "atan2", "pow", "rem", "eq", "ne", "lt", "le", "gt", "ge")},

@@ -29,10 +29,8 @@ sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile uniq
 nonzero nonzero_static argwhere masked_select masked.median combinations
 """
 FUNCTIONS = """
-digamma polygamma special.polygamma special.zeta igamma igammac gcd lcm i0 special.i0e special.i1 special.i1e erfinv
-special.erfcx special.log_ndtr special.ndtri special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0
-special.bessel_y1 special.modified_bessel_i0 special.modified_bessel_i1 special.modified_bessel_k0 special.modified_bessel_k1
-special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.spherical_bessel_j0 signal.windows.kaiser
+digamma polygamma special.polygamma special.zeta igamma igammac gcd lcm special.airy_ai special.modified_bessel_k0
+special.modified_bessel_k1 special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.spherical_bessel_j0
 special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v special.chebyshev_polynomial_w
 special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l special.legendre_polynomial_p
 special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v

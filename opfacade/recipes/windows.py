@@ -104,6 +104,15 @@ def exponential(M: int, *, center: Any = None, tau: float = 1.0, sym: bool = Tru
     return window.map(w.exp(-w.abs_(window.place - middle) / window.draft.number("tau", tau, window.type)))
 
 
+@recipe("signal.windows.kaiser")
+def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+    """By the product of the distances to both ends, which are exact."""
+    window = Window(M, sym, dtype)
+    sides = w.maximum(window.place * (window.last - window.place), 0.0)
+    sharp = window.draft.number("beta", beta, window.type)
+    return window.map(w.bessel_i0(w.sqrt(sides) * 2.0 * sharp / window.last) / w.bessel_i0(sharp))
+
+
 @recipe("signal.windows.gaussian")
 def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
     window = Window(M, sym, dtype)

@@ -76,7 +76,7 @@ def test_an_error_of_the_argument_passes_through_a_function(op):
             apply(op, X)
         )
         inside(root, moved, found)
-    assert inside(root, in_f32(root, y=y), found) > 0.2
+    assert inside(root, in_f32(root, y=y), found) > (0.04 if op == "ndtri" else 0.2)  # few lie inside (0, 1)
 
 
 @pytest.mark.parametrize("op", ["pow", "atan2", "hypot", "rem", "mod", "div", "copysign"])

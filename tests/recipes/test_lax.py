@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,7 @@ N = torch.tensor([-7, -1, 0, 1, 2, 6, 255, 2**31 - 1, -(2**31), 40], dtype=torch
 M = torch.tensor([2, 3, 5, -2, 1, 4, 8, 31, 1, 2], dtype=torch.int32)
 TORCH = {"neg": "neg", "is_finite": "isfinite", "logistic": "sigmoid", "pow": "pow", "rem": "fmod", "max": "maximum",
          "min": "minimum",
-         "shift_left": "bitwise_left_shift", "shift_right_arithmetic": "bitwise_right_shift", "cbrt": None, "round": None,
+         "shift_left": "bitwise_left_shift", "shift_right_arithmetic": "bitwise_right_shift", "cbrt": None, "erf_inv": "erfinv", "bessel_i0e": None, "bessel_i1e": None, "round": None,
          "sign": None, "population_count": None, "clz": None, "shift_right_logical": None}  # fmt: skip
 SAME = sorted({*lax.UNARY, *lax.BINARY} - {name for name, other in TORCH.items() if other is None})
 OF_INTEGERS = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic"}
@@ -32,6 +33,16 @@ def test_a_function_is_that_of_torch(name):
     (got,) = ran(lax.LAX[name], *given)
     want = getattr(torch, TORCH.get(name, name))(*given)
     torch.testing.assert_close(got, want, rtol=3e-6, atol=1e-6, equal_nan=True)
+
+
+def test_scaled_functions_are_those_of_mpmath_near_and_far():
+    for dtype, near in ((torch.float32, 5e-7), (torch.float64, 3e-15)):
+        x = torch.tensor([0.0, -0.3, 2.5, -8.0, 31.9, 32.1, -90.0, 599.0, 601.0, 1e4, -1e30], dtype=dtype)
+        for order, made in ((0, lax.bessel_i0e), (1, lax.bessel_i1e)):
+            with mpmath.workdps(30):
+                want = [float(mpmath.besseli(order, v) * mpmath.exp(-abs(v))) for v in map(mpmath.mpf, x[:-1].tolist())]
+            want.append((-1) ** order / math.sqrt(2 * math.pi * 1e30))
+            torch.testing.assert_close(ran(made, x)[0].double(), torch.tensor(want, dtype=torch.float64), rtol=near, atol=0)
 
 
 def words(x):

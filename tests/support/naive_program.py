@@ -5,6 +5,7 @@ It walks the JSON text. What is exact is computed in numpy's scalars and Python'
 
 import math
 import struct
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -13,6 +14,7 @@ FLOAT = {"f32": np.float32, "f64": np.float64}
 FUNCTIONS = {
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "rsqrt", "cbrt", "lgamma", "pow", "atan2", "hypot",
+    "erfinv", "erfcx", "ndtri", "bessel_i0", "bessel_i1", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1",
 }  # fmt: skip
 INTEGRAL = {"i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan, "-0": -0.0}
@@ -290,13 +292,41 @@ def _lgamma(a):
     return mpmath.inf if a <= 0 and a == mpmath.floor(a) else mpmath.log(abs(mpmath.gamma(a)))
 
 
+def _bell(p):
+    """The argument of the normal distribution function: a negative one for less than a half."""
+    if not 0 <= p <= 1:
+        return mpmath.nan
+    return mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1) if p >= 1e-3 else -_far(p)
+
+
+def _far(p):
+    """Newton on the logarithm of the tail, from its first term."""
+    if p == 0:
+        return mpmath.inf
+    x = mpmath.sqrt(-2 * mpmath.log(p))
+    for _ in range(60):
+        tail = mpmath.erfc(x / mpmath.sqrt(2)) / 2
+        step = (mpmath.log(tail) - mpmath.log(p)) * tail * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(x * x / 2)
+        x += step
+        if abs(step) < mpmath.mpf(10) ** -38 * x:
+            break
+    return x
+
+
+OWN = {"erfinv", "exp2", "log2", "rsqrt", "cbrt", "lgamma", "pow", "erfcx", "ndtri"} | {
+    name for name in FUNCTIONS if "bessel" in name
+}
 REAL = {
-    **{name: getattr(mpmath, name) for name in FUNCTIONS - {"exp2", "log2", "rsqrt", "cbrt", "lgamma", "pow"}},
+    **{name: getattr(mpmath, name) for name in FUNCTIONS - OWN},
     "exp2": lambda a: mpmath.mpf(2) ** a,
     "log2": lambda a: mpmath.log(a, 2),
     "rsqrt": lambda a: 1 / mpmath.sqrt(a),
     "cbrt": lambda a: mpmath.sign(a) * mpmath.cbrt(abs(a)),
     "lgamma": _lgamma,
+    "erfinv": lambda a: mpmath.erfinv(a) if abs(a) <= 1 else mpmath.nan,
+    "erfcx": lambda a: mpmath.exp(a * a) * mpmath.erfc(a),
+    "ndtri": _bell,
+    **{f"bessel_{kind}{order}": partial(getattr(mpmath, f"bessel{kind}"), order) for kind in "ijy" for order in (0, 1)},
     "pow": mpmath.power,
     "sqrt": mpmath.sqrt,
     "floor": mpmath.floor,

@@ -14,7 +14,7 @@ from opfacade.programs.expression import Node, apply, constant, value
 from opfacade.programs.fields import Input, Output
 from opfacade.programs.operations import UNARY_FUNCTIONS
 from opfacade.programs.types import LARGEST, NARROW
-from opfacade.programs.ulps import DEVICE, LGAMMA_OUTSIDE
+from opfacade.programs.ulps import ABSOLUTE, DEVICE, LGAMMA_OUTSIDE
 from opfacade.testing import numerics, prebuilt
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def judged(make: Make, op: str, dtype: str) -> Exhausted:
 
 
 def error(op: str, root: Callable[[Node], Node] | None = None) -> MapDescriptor:
-    """The error of an f32 function at x: beside TINY, over UNIT of its value; infinite where one is NaN and the other is not.
+    """The error of an f32 function at x: beside TINY and what is absolute, over UNIT of its value; infinite where one is NaN
+    and the other is not.
 
     root: what is measured in place of the function.
     """
@@ -80,13 +81,13 @@ def error(op: str, root: Callable[[Node], Node] | None = None) -> MapDescriptor:
     want = apply(op, apply("f64", x))
     zero, inf = constant(0.0, "f64"), constant("inf", "f64")
     beyond = apply("f64", abs(apply("f32", want))) > LARGEST["f32"]  # the nearest f32 is infinite: any large number will do
-    apart = apply("maximum", abs(got - want) - TINY, zero)
+    apart = apply("maximum", abs(got - want) - (TINY + ABSOLUTE.get(op, (0.0, 0.0))[0]), zero)
     size = apply("select", apply("eq", apart, 0.0), zero, apart / (abs(want) * UNIT))
     found = apply("select", apply("isnan", want), apply("select", apply("isnan", got), zero, inf), size)
     found = apply("select", apply("eq", got, want), zero, apply("select", apply("isnan", found), inf, found))
     found = apply("select", beyond, apply("select", apply("isnan", got), inf, zero), found)
     if op == "lgamma":
-        least, most = LGAMMA_OUTSIDE
+        least, most = LGAMMA_OUTSIDE["f32"]
         inside = apply("and", x > least, x < most)
         found = apply("select", inside, zero, found)
     outputs = (Output(name="error", dtype="f64", value=found),)
