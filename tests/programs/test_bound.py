@@ -145,6 +145,19 @@ def test_a_store_adds_one_rounding_and_saturates_or_overflows():
     assert not bool(exact.r.any())
 
 
+def test_lgamma_of_f64_has_no_bound_where_cuda_documents_none():
+    x = torch.tensor([-25.5, -22.5, -11.5, -3.5, -1.5, 3.5])
+    assert ball(apply("lgamma", X), x=x).r.isfinite().tolist() == [True, True, True, False, True, True]
+    wide = ball(apply("lgamma", value("x", "f64")), x=x.double())
+    assert wide.r.isfinite().tolist() == [True, False, False, False, True, True]
+
+
+def test_a_wave_has_an_absolute_error_beside_the_relative_one():
+    machine = machine_of({"u": 2.0**-24, "ulp.bessel_j0": 9.0, "abs.bessel_j0": 2.2e-6})
+    found = Bounds(Values({("input", "x"): torch.tensor([2.4048256, 100.0])}), machine)(apply("bessel_j0", X))
+    assert bool(((found.r > 2.2e-6) & (found.r < 2.5e-6)).all())
+
+
 SMOOTH = [op for op in UNARY_FUNCTIONS if op not in ("lgamma",)]
 
 

@@ -20,7 +20,8 @@ N = torch.tensor([-7, -1, 0, 1, 2, 6, 255, 2**31 - 1, -(2**31), 40], dtype=torch
 M = torch.tensor([2, 3, 5, -2, 1, 4, 8, 31, 1, 2], dtype=torch.int32)
 TORCH = {"neg": "neg", "is_finite": "isfinite", "logistic": "sigmoid", "pow": "pow", "rem": "fmod", "max": "maximum",
          "min": "minimum",
-         "shift_left": "bitwise_left_shift", "shift_right_arithmetic": "bitwise_right_shift", "cbrt": None, "erf_inv": "erfinv", "bessel_i0e": None, "bessel_i1e": None, "round": None,
+         "shift_left": "bitwise_left_shift", "shift_right_arithmetic": "bitwise_right_shift", "cbrt": None, "erf_inv": "erfinv",
+         "bessel_i0e": None, "bessel_i1e": None, "round": None,
          "sign": None, "population_count": None, "clz": None, "shift_right_logical": None}  # fmt: skip
 SAME = sorted({*lax.UNARY, *lax.BINARY} - {name for name, other in TORCH.items() if other is None})
 OF_INTEGERS = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic"}

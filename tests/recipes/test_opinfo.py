@@ -65,7 +65,8 @@ OWN = DRAWS | {
 }  # without samples, or with none that is taken
 SM_90A = Target.parse("sm_90a")
 RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
-TORCH = {"ndtr": 2.0**-51, "bessel_j0": 1e-9, "bessel_j1": 1e-9, "bessel_y0": 1e-9, "bessel_y1": 1e-9}  # errors of torch's f64
+# Errors of torch's f64: bessel_j0(5.5) is 1.6e-7 beside mpmath's.
+TORCH = {"ndtr": 2.0**-51, "bessel_j0": 2e-6, "bessel_j1": 2e-6, "bessel_y0": 2e-6, "bessel_y1": 2e-6}
 
 
 def accepted(recipe, info, dtype, most=MOST):

@@ -37,7 +37,7 @@ class Roundoff:
     @property
     def machine(self) -> Machine:
         relative = {("exp2", "f32"): self.function, ("log2", "f32"): self.function, ("tanh", "f32"): 0.0}
-        return Machine({"f32": self.u}, relative, {"tanh": self.function})
+        return Machine({"f32": self.u}, relative, {("tanh", "f32"): self.function})
 
 
 def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
