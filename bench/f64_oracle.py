@@ -101,8 +101,8 @@ REAL: dict[str, Callable[..., Any]] = {
 
 
 def units(name: str, given: tuple[float, ...], got: float, absolute: float) -> float:
-    """The error of one result: 2^-52 of the value, beside the least subnormal and what is absolute. What is above the largest
-    f64 may be any large number."""
+    """The error of one result: 2^-52 of the value, beside the least subnormal and what is absolute. A value above the
+    largest f64 may be any large number."""
     with mpmath.workdps(DIGITS):
         want = REAL[name](*map(mpmath.mpf, given))
         if abs(want) >= MOST:

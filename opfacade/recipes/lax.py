@@ -17,6 +17,7 @@ from opfacade.programs.types import SIGNED, Type, bits_of
 from opfacade.recipes._pointwise import floats, is_float, pointwise
 from opfacade.recipes._recipe import Recipe
 from opfacade.recipes._tensors import Shaped, refuse
+from opfacade.recipes.lax_dynamic import MAKERS as DYNAMIC
 from opfacade.recipes.lax_folds import MAKERS as FOLDS
 from opfacade.recipes.lax_moves import MAKERS
 from opfacade.recipes.patterns import next_after
@@ -129,7 +130,7 @@ for _name, _both in BINARY.items():
     _put(_name, _of_two(_both))
 _put("integer_pow", pointwise(lambda x, n: _integer_pow(x, n)))
 _put("clamp", _same_shape(pointwise(lambda min, x, max: w.minimum(w.maximum(x, min), max))))
-for _name, _move in {**MAKERS, **FOLDS}.items():
+for _name, _move in {**MAKERS, **DYNAMIC, **FOLDS}.items():
     _put(_name, _move)
 
 
