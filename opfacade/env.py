@@ -59,6 +59,13 @@ def jit_verbose() -> bool:
     return _flag("OPFACADE_JIT_VERBOSE", os.environ.get("OPFACADE_JIT_VERBOSE"))
 
 
+def progress() -> bool | None:
+    """OPFACADE_PROGRESS=1: tell on stderr how far a warm-up is, also where that is no terminal; 0: nowhere. Default: on a
+    terminal."""
+    given = os.environ.get("OPFACADE_PROGRESS")
+    return _flag("OPFACADE_PROGRESS", given) if given else None
+
+
 def jit_debug() -> bool:
     """OPFACADE_JIT_DEBUG=1: build kernels for a debugger (nvcc -G, host -g -O0), in entries of their own. Slow kernels."""
     return _flag("OPFACADE_JIT_DEBUG", os.environ.get("OPFACADE_JIT_DEBUG"))

@@ -45,6 +45,9 @@ CASES = [
     ("jit_disabled", "OPFACADE_DISABLE_JIT", "on", True),
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "1", True),
     ("jit_verbose", "OPFACADE_JIT_VERBOSE", "", False),
+    ("progress", "OPFACADE_PROGRESS", "1", True),
+    ("progress", "OPFACADE_PROGRESS", "0", False),
+    ("progress", "OPFACADE_PROGRESS", "", None),
     ("jit_debug", "OPFACADE_JIT_DEBUG", "1", True),
     ("jit_lineinfo", "OPFACADE_JIT_LINEINFO", "1", True),
     ("jit_reload", "OPFACADE_JIT_RELOAD", "1", True),
@@ -69,7 +72,7 @@ CASES = [
 ]
 DEFAULTS = {
     "allow_shared_cache": False, "nvcc": None, "cuda_home": None, "cxx": "c++",
-    "jit_disabled": False, "jit_verbose": False, "jit_jobs": None,
+    "jit_disabled": False, "jit_verbose": False, "progress": None, "jit_jobs": None,
     "jit_debug": False, "jit_lineinfo": False, "jit_reload": False, "jit_strict": False, "log": None, "log_dest": "stderr",
     "jit_timeout": 600.0, "source_root": None, "validate": "metadata", "crosscheck": 0.0,
     "dump_max_mb": 4096, "dump_max_count": 1000, "dump_include": ("*",), "dump_exclude": (),

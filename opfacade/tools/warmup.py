@@ -21,6 +21,7 @@ from opfacade.jit import cache
 from opfacade.jit.cache.store import read_meta
 from opfacade.jit.spec import JitSpec
 from opfacade.plan import Plan
+from opfacade.tools import progress
 from opfacade.tools.workload import read
 
 # Assumed seconds of a build if none of its kind has been seen: only displayed.
@@ -51,7 +52,8 @@ def warmup(
     """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
 
     Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
-    and end, one call at a time. A build that fails stops no other: the errors are in the steps returned.
+    and end, one call at a time; without it a line on stderr tells how many are compiled, on a terminal or where
+    OPFACADE_PROGRESS=1 asks for it. A build that fails stops no other: the errors are in the steps returned.
     """
     return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
 
@@ -62,9 +64,13 @@ def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | N
     for plan in plans:
         if plan.jit_spec is not None:
             needed.setdefault(plan.jit_spec, plan)
-    announce, expected = _one_at_a_time(report), _expectation(needed)
+    line = progress.begun(len(needed)) if report is None else None
+    announce, expected = _one_at_a_time((lambda step: line(step.state, step.sku)) if line else report), _expectation(needed)
     with ThreadPoolExecutor(max(1, min(jobs or os.cpu_count() or 1, len(needed) or 1))) as pool:
-        return tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
+        steps = tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
+    if line:
+        line.close()
+    return steps
 
 
 def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:

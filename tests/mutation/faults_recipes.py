@@ -93,6 +93,8 @@ RECIPE_FAULTS = (
         'draft.number(f"room{i}", operand.shape[i], "i64")', "tests/recipes/test_dynamic.py -k begins"),
     cpu("recipes: an update reaches one element too far", f"{R}/lax_dynamic.py", 'place < draft.number(f"size{i}",',
         'place <= draft.number(f"size{i}",', "tests/recipes/test_dynamic.py -k replaces"),
+    cpu("progress: a pipe gets the line of a terminal", "opfacade/tools/progress.py", "(terminal if asked is None else asked)",
+        "(True if asked is None else asked)", "tests/tools/test_progress.py -k wanted"),
     cpu("functions: the wave of the second kind is that of the first", "opfacade/programs/waves.py",
         "return (grown * mean - 2 * rest) * (2 / math.pi)", "return mean", "tests/programs/test_evaluate.py -k bessel_y0"),
     cpu("functions: a far wave has a phase too early", "opfacade/programs/waves.py",
