@@ -52,8 +52,8 @@ def warmup(
     """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
 
     Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
-    and end, one call at a time; without it a line on stderr tells how many are compiled, on a terminal or where
-    OPFACADE_PROGRESS=1 asks for it. A build that fails stops no other: the errors are in the steps returned.
+    and end, one call at a time; without it a line on stderr tells how many are compiled, on a terminal or with
+    OPFACADE_PROGRESS=1. A build that fails stops no other: the errors are in the steps returned.
     """
     return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
 
