@@ -26,6 +26,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     class_losses,
     comparisons,
     creation,
+    diffusion,
     draws,
     dropouts,
     extremes,

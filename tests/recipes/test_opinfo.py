@@ -56,13 +56,18 @@ DRAWS = {
     "alpha_dropout",
     "feature_alpha_dropout",
 }  # fmt: skip  test_draws.py has them: no two generators draw the same
-OWN = DRAWS | {
-    "cbrt",
-    "relu2",
-    "to",
-    "triplet_margin_with_distance_loss",
-    "unbind_copy",
-}  # without samples, or with none that is taken
+NORMS = {"modulated_norm", "gated_add", "gated_add_norm", "head_norm"}  # test_diffusion.py has them
+OWN = (
+    DRAWS
+    | NORMS
+    | {
+        "cbrt",
+        "relu2",
+        "to",
+        "triplet_margin_with_distance_loss",
+        "unbind_copy",
+    }
+)  # without samples, or with none that is taken
 SM_90A = Target.parse("sm_90a")
 RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
 # Errors of torch's f64: bessel_j0(5.5) is 1.6e-7 beside mpmath's.

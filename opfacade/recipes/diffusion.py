@@ -1,0 +1,104 @@
+"""Norms of diffusion transformers (adaLN: a norm, times 1 + scale, plus shift; a gate before the residual) and of heads.
+
+scale, shift and gate are of a batch, [B, D], beside x [B, S, D], or of each element. All of it in f32, rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.plans.reduction import FoldDescriptor
+from opfacade.programs import words as w
+from opfacade.programs.expression import Node
+from opfacade.recipes._draft import Draft
+from opfacade.recipes._folding import FoldDraft, as_float
+from opfacade.recipes._pointwise import floats
+from opfacade.recipes._recipe import recipe
+from opfacade.recipes._tensors import Shaped, refuse
+from opfacade.recipes.norms import centered, one_dtype, scaled
+
+NOTE = "no operator of torch: norm(x) * (1 + scale) + shift; scale and shift [B, D] or as input"
+
+
+def _beside(draft: Draft, name: str, given: Any) -> Node:
+    """An operand of each element, or of a batch and a channel: [B, D] beside [B, ..., D]."""
+    shape = draft.shape
+    if isinstance(given, Shaped) and given.shape == shape:
+        return draft.element(name, given)
+    if not isinstance(given, Shaped) or len(shape) < 2 or given.shape != (shape[0], shape[-1]):
+        refuse(name, f"a tensor of {shape} or of its first and last extent", given)
+    return draft.along(name, given, (0, len(shape) - 1))
+
+
+def _normed(draft: FoldDraft, x: Node, norm: str, eps: Any) -> Node:
+    if norm == "layer":
+        return centered(draft, x, eps)[0]
+    if norm != "rms":
+        refuse("norm", "layer or rms", norm)
+    squares = draft.join("sum", x * x) / as_float(draft.count(), x)
+    return x * w.rsqrt(squares + draft.number("eps", eps, x.type))
+
+
+def _modulated(draft: FoldDraft, x: Node, given: dict[str, Any], norm: str, eps: Any) -> Node:
+    weighted = scaled(draft, _normed(draft, x, norm, eps), draft.folded, given)
+    return weighted * (1.0 + _beside(draft, "scale", given["scale"])) + _beside(draft, "shift", given["shift"])
+
+
+def _rows(input: Shaped) -> FoldDraft:
+    if not input.rank:
+        refuse("input", "at least one axis", input.shape)
+    return FoldDraft(input.shape, (input.rank - 1,))
+
+
+@recipe("modulated_norm", NOTE)
+def modulated_norm(
+    input: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None, norm: str = "layer", eps: float = 1e-6
+) -> FoldDescriptor:
+    """norm: layer or rms, of the last axis."""
+    dtype = one_dtype(input=input, scale=scale, shift=shift, weight=weight, bias=bias)
+    draft = _rows(input)
+    x = floats(draft.element("input", input))
+    given = {"scale": scale, "shift": shift, "weight": weight, "bias": bias}
+    return draft.elements(_modulated(draft, x, given, norm, eps), dtype=dtype)
+
+
+@recipe("gated_add", "no operator of torch: residual + gate * input; gate [B, D] or as input")
+def gated_add(input: Shaped, residual: Shaped, gate: Shaped) -> MapDescriptor:
+    dtype = one_dtype(input=input, residual=residual, gate=gate)
+    draft = Draft(input.shape)
+    if residual.shape != input.shape:
+        refuse("residual", f"a tensor of {input.shape}", residual.shape)
+    x, before = floats(draft.element("input", input)), draft.element("residual", residual)
+    return draft.map(before + _beside(draft, "gate", gate) * x, dtype=dtype)
+
+
+@recipe("gated_add_norm", f"{NOTE}, of out1 = residual + gate * input, before that is rounded")
+def gated_add_norm(
+    input: Shaped, residual: Shaped, gate: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None,
+    norm: str = "layer", eps: float = 1e-6,
+) -> FoldDescriptor:  # fmt: skip
+    """One pass between two blocks of a transformer: out0 is what the second takes, out1 the stream."""
+    dtype = one_dtype(input=input, residual=residual, gate=gate, scale=scale, shift=shift, weight=weight, bias=bias)
+    draft = _rows(input)
+    if residual.shape != input.shape:
+        refuse("residual", f"a tensor of {input.shape}", residual.shape)
+    x, before = floats(draft.element("input", input)), draft.element("residual", residual)
+    stream = before + _beside(draft, "gate", gate) * x
+    given = {"scale": scale, "shift": shift, "weight": weight, "bias": bias}
+    return draft.elements(_modulated(draft, stream, given, norm, eps), stream, dtype=dtype)
+
+
+@recipe("head_norm", "no operator of torch: the norm of q or k, over the last axis of [..., heads, head_dim]")
+def head_norm(input: Shaped, weight: Any = None, norm: str = "rms", offset: float = 0.0, eps: float = 1e-6) -> FoldDescriptor:
+    """weight: [head_dim], or [heads, head_dim] where each head has its own. offset: what is added to it, 1 of some models."""
+    dtype = one_dtype(input=input, weight=weight)
+    draft = _rows(input)
+    x = _normed(draft, floats(draft.element("input", input)), norm, eps)
+    if weight is None:
+        return draft.elements(x, dtype=dtype)
+    last = tuple(range(input.rank))[-weight.rank :] if isinstance(weight, Shaped) and 1 <= weight.rank <= 2 else ()
+    if not last or weight.shape != input.shape[-weight.rank :]:
+        refuse("weight", f"a tensor of the last one or two of {input.shape}", weight)
+    factor = draft.along("weight", weight, last)
+    return draft.elements(x * (factor + draft.number("offset", offset, x.type) if offset else factor), dtype=dtype)
