@@ -114,8 +114,8 @@ RECIPE_FAULTS = (
         "() if most <= documented else", "() if most >= 0 else", FUNCTIONS),
     cpu("functions: NaN for a number is no error", "opfacade/testing/families/_functions.py",
         'apply("select", apply("isnan", found), inf, found)', 'apply("select", apply("isnan", found), zero, found)', FUNCTIONS),
-    cpu("functions: a measured error is above the documented", "opfacade/programs/ulps.py", "return min(float(single),",
-        "return max(float(single),", FUNCTIONS),
+    cpu("functions: a measured error is above the documented", "opfacade/programs/ulps.py", "return min(documented,",
+        "return max(documented,", FUNCTIONS),
     cpu("functions: an error measured on one architecture is promised on all", "opfacade/programs/ulps.py",
         "if tried != sm_version or function", "if function", f"{FUNCTIONS} -k alone"),
 )  # fmt: skip
