@@ -14,6 +14,7 @@ Pair = tuple[Record, list[Record]]
 HEAD = ["| operator | plan | CUDA kernels | measured | fastest peer's time over ours |", "|---|---|---|---|---|"]
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
+NONE = "none"
 
 
 class Line(NamedTuple):
@@ -145,6 +146,7 @@ LINES = (
     Line("softmax", "SoftmaxPlan", ANY, lambda: programs("rows", "softmax"), "rows"),
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
+    Line("products of matrices", "MatmulPlan", NONE, unrecorded),
     Line("sampling", "SamplePlan", ANY, sampling, "tokens"),
     Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),

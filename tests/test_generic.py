@@ -35,6 +35,8 @@ GENERAL |= {"block", "fold", "split"}
 GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
 # Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.
 GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", "seed", "out", "stream", "token", "tokens", "x"}
+# Sizes and operands of products that are words of every program: `add` of a set, `n` of a loop, a batch, a kind of weight.
+GENERAL |= {"add", "batch", "beta", "n"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

@@ -52,7 +52,7 @@ class Form:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the form writes an operand that another form of the op only reads."""
+        """Whether the form reads and writes an operand that another form of the op only reads, or only writes."""
         return self.name.endswith("_")
 
     @cached_property
@@ -97,8 +97,8 @@ def all_forms() -> tuple[Form, ...]:
 def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
     """The forms of one op, from its examples."""
     kind, problems = type(own[0]), [dict(operands_of(d)) for example in own for d in _around(example)]
-    read = {name for p in problems for name, spec in p.items() if spec.role == "in"}
-    overwrites = [any(spec.role == "inout" and name in read for name, spec in p.items()) for p in problems]
+    one_way = {name for p in problems for name, spec in p.items() if spec.role in ("in", "out")}
+    overwrites = [any(spec.role == "inout" and name in one_way for name, spec in p.items()) for p in problems]
     for name, in_place in ((own[0].op, False), (f"{own[0].op}_", True)):
         chosen = tuple(p for p, is_so in zip(problems, overwrites, strict=True) if is_so is in_place)
         if chosen:

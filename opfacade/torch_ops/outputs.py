@@ -92,7 +92,8 @@ def output_of(form: Form, name: str) -> Output:
     without = [p for p in form.problems if name not in p]
     absent = name not in form.flags and any(all(_is_in_every([p], places) for places in axes if places) for p in without)
     known = not absent and all(_is_in_every(problems, places) for places in axes)
-    alike = len(dtypes) == 1 or any(count == 0 for count in unlike.values())
+    same = [n for n, count in unlike.items() if count == 0]
+    alike = len(dtypes) == 1 or all(any(n in p for n in same) for p in problems)
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     return Output(name, axes if known else ((),), dtype, like, optional=absent, says_dtype=alike)
 

@@ -66,9 +66,10 @@ def made_of(descriptor, args):
 
 
 def dtypes_of(descriptor, args):
-    """The dtypes that follow from neither the inputs nor a field of the descriptor."""
-    dtypes = Functional(form_of(descriptor)).dtypes
-    tensors = {key: getattr(args, n) for n, key in dtypes.items() if key not in type(descriptor).model_fields}
+    """The dtypes that do not follow from the inputs."""
+    functional, fields = Functional(form_of(descriptor)), type(descriptor).model_fields
+    known = {o.name for o in functional.outputs if o.says_dtype}
+    tensors = {key: getattr(args, n) for n, key in functional.dtypes.items() if n not in known or key not in fields}
     return {key: t.dtype for key, t in tensors.items() if t is not None}
 
 
@@ -100,7 +101,7 @@ def with_weight(example):
 
 @pytest.mark.parametrize("descriptor", [with_weight(example) for example in examples()])
 def test_both_forms_give_the_bits_of_run(descriptor):
-    in_place = getattr(descriptor, "in_place", False)
+    in_place = getattr(descriptor, "in_place", False) or getattr(descriptor, "accumulate", False)
     name = f"{descriptor.op}_" if in_place else descriptor.op
     plan, args, given = call_of(descriptor, name)
     _, wanted, _ = call_of(descriptor, name)

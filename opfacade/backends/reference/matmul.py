@@ -1,0 +1,93 @@
+"""The reference of products: sums in float64 part by part where scales differ along k, then the epilogue's program."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from opfacade.backends.reference.declared import Pairs, reference
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.operands import valid_count
+from opfacade.plans._matmul_program import epilogue
+from opfacade.plans._matmul_values import cut, leaves_of
+from opfacade.plans._scaling import Scaling
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+from opfacade.programs.evaluate import Evaluation, Values, stored
+from opfacade.programs.guarantees import in_f64
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
+    import torch
+
+    rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.total_num_rows)
+    given = cut(descriptor, args, rows)
+    x = given.x.double() if descriptor.x_layout == "mk" else given.x.double().transpose(-1, -2)
+    w = given.weight.double() if descriptor.weight_layout == "kn" else given.weight.double().transpose(-1, -2)
+    scaling = descriptor.scaling
+    sums = x @ w if scaling is None or not scaling.in_k else _by_parts(scaling, x, w, given)
+    if descriptor.result == "i32":
+        given.out.copy_(sums)
+        return
+    leaves = leaves_of(descriptor, given)
+    for part in range(descriptor.columns):
+        leaves["stage", (part, "value")] = sums[..., part :: descriptor.columns]
+    found = Evaluation(Values(leaves, x.device), torch.float64)(epilogue(descriptor))
+    given.out.copy_(stored(found.expand(given.out.shape), descriptor.result))
+
+
+def _by_parts(scaling: Scaling, x: Tensor, w: Tensor, args: MatmulArgs) -> Tensor:
+    """sum over parts of k of (x * w of the part) * x_scale * weight_scale."""
+    import torch
+
+    k, n = w.shape[-2:]
+    x_scale, w_scale = args.x_scale.double(), args.weight_scale.double()  # type: ignore[union-attr]
+    if scaling.x_scale_layout != "row":
+        x_scale = x_scale.transpose(-1, -2)
+    found = x.new_zeros((*x.shape[:-1], n))
+    of_n, of_k = scaling.block_offset
+    columns = torch.arange(n, device=x.device)
+    for first, stop in _parts(scaling, k):
+        sums = x[..., first:stop] @ w[..., first:stop, :]
+        own = (
+            w_scale[..., first // scaling.part]
+            if scaling.kind == "mx32"
+            else w_scale[..., (columns + of_n) // scaling.part, (first + of_k) // scaling.part]
+        )
+        found += sums * x_scale[..., : x.shape[-2], first // scaling.part, None] * own[..., None, :]
+    return found
+
+
+def _parts(scaling: Scaling, k: int) -> list[tuple[int, int]]:
+    """Ranges of k with one scale of x and one of weight."""
+    ends = {0, k, *range(0, k, scaling.part), *range(scaling.part - scaling.block_offset[1], k, scaling.part)}
+    marks = sorted(end for end in ends if 0 <= end <= k)
+    return list(pairwise(marks))
+
+
+def _promise(descriptor: MatmulDescriptor) -> PrecisionGuarantee:
+    """Sums in float64, one rounding a term, and the epilogue in float64."""
+    program = descriptor.program()
+    if not program:
+        return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=ErrorModel(id="exact"))
+    constants = dict(in_f64(program.values(), "matmul").constants) | {"u_acc": 2.0**-53, "k_step": 1.0}
+    model = ErrorModel(id="matmul-f64", constants=tuple(sorted(constants.items())))
+    return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
+
+
+def _dtypes(descriptor: MatmulDescriptor) -> Pairs:
+    return (("out", descriptor.result), ("x", descriptor.dtype))
+
+
+def _facts(descriptor: MatmulDescriptor) -> Pairs:
+    """What of the problem decides which bits a result has, besides the operands."""
+    flags = ("accumulate", "add", "bias", "gated")
+    found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
+    found |= {"activation": descriptor.activation} if descriptor.activation != "none" else {}
+    found |= {"scale": descriptor.scaling.kind} if descriptor.scaling is not None else {}
+    return tuple(sorted(found.items()))
+
+
+CANDIDATES = (reference(MatmulDescriptor, _promise, _dtypes, _run, _facts),)

@@ -1,0 +1,65 @@
+"""What fields of a product contradict each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.core.dtypes import DType
+from opfacade.core.model import contradiction
+from opfacade.plans._scaling import Scaling
+
+_EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
+_MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
+
+
+def default_out(dtype: DType, scaled: bool) -> DType:
+    if dtype == "i8" and not scaled:
+        return "i32"
+    return "bf16" if dtype in _EIGHT else dtype
+
+
+def refuse(problem: Any) -> None:
+    """Raises the first contradiction."""
+    _refuse_types(problem)
+    if problem.scaling is not None:
+        _refuse_scaling(problem, problem.scaling)
+    if problem.gated and problem.n % 2:
+        raise contradiction("n", "an even number with gated: columns alternate", problem.n)
+    if problem.bias_dtype is not None and not problem.bias:
+        raise contradiction("bias_dtype", "null without bias", problem.bias_dtype)
+    if problem.beta != 1.0 and not (problem.add or problem.accumulate):
+        raise contradiction("beta", "1 without add and accumulate", problem.beta)
+    if problem.dtype == "i8" and problem.k > _MAX_S32:
+        raise contradiction("k", f"at most {_MAX_S32} of i8, so that sums fit i32", problem.k)
+
+
+def _refuse_types(problem: Any) -> None:
+    out, whole = problem.result, problem.dtype == "i8" and problem.scaling is None
+    if whole != (out == "i32"):
+        raise contradiction("out_dtype", "i32 of i8 without scaling, and of nothing else", out)
+    if (problem.dtype == "f64") != (out == "f64"):
+        raise contradiction("out_dtype", "f64 of f64, and of nothing else", out)
+    if problem.bias_dtype is not None and (problem.bias_dtype == "f64") != (problem.dtype == "f64"):
+        raise contradiction("bias_dtype", "f64 of f64, and of nothing else", problem.bias_dtype)
+    if whole:
+        _refuse_epilogue(problem)
+
+
+def _refuse_epilogue(problem: Any) -> None:
+    """A sum in i32 is stored as it is."""
+    plain = {
+        "bias": False, "activation": "none", "gated": False, "add": False, "accumulate": False, "alpha": 1.0, "beta": 1.0,
+    }  # fmt: skip
+    for field, only in plain.items():
+        if getattr(problem, field) != only:
+            raise contradiction(field, f"{only}, its default: a sum in i32 is stored as it is", getattr(problem, field))
+
+
+def _refuse_scaling(problem: Any, scaling: Scaling) -> None:
+    if problem.dtype not in _EIGHT:
+        raise contradiction("scaling", f"null of {problem.dtype}: only 8-bit types have scales", scaling.kind)
+    if problem.dtype == "i8" and scaling.in_k:
+        raise contradiction("scaling.kind", "tensor or token of i8", scaling.kind)
+    if scaling.weight_ranges and sum(scaling.weight_ranges) != problem.n:
+        expected = f"widths that add up to n={problem.n}"
+        raise contradiction("scaling.weight_ranges", expected, str(scaling.weight_ranges))

@@ -1,0 +1,74 @@
+"""Shapes, dtypes and roles of the tensors of a product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
+from opfacade.plans._scaling import BLOCK, Scaling
+
+
+def operands(problem: Any) -> dict[str, TensorSpec]:
+    rows, k = Dim("total_num_rows", problem.total_num_rows), Dim("k", problem.k)
+    n = Dim("n", problem.n)
+    width = Dim("n / 2", problem.n // 2) if problem.gated else n
+    found = {
+        "x": _rows(problem, (rows, k) if problem.x_layout == "mk" else (k, rows), problem.dtype),
+        "weight": _rows(problem, (n, k) if problem.weight_layout == "nk" else (k, n), problem.dtype),
+    }
+    out = _rows(problem, (rows, width), problem.result)
+    if problem.bias:
+        dtype = problem.bias_dtype or problem.result
+        found["bias"] = TensorSpec((n,), dtype, "in", "contiguous", ITEMSIZE[dtype])
+    if problem.add:
+        found["add"] = out
+    found["out"] = out._replace(role="inout" if problem.accumulate else "out")
+    if problem.scaling is not None:
+        found |= _scales(problem, problem.scaling, rows, n)
+    if not problem.num_valid:
+        return found
+    counted = {name: counted_by(spec, _rows_axis(spec), "num_valid") for name, spec in found.items()}
+    return counted | {"num_valid": num_valid_spec(problem.total_num_rows)}
+
+
+def _rows(problem: Any, dims: tuple[Dim, ...], dtype: str) -> TensorSpec:
+    return TensorSpec(_batched(problem, dims), dtype, "in", "rows", ITEMSIZE[dtype])
+
+
+def _batched(problem: Any, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return dims if problem.batch == 1 else (Dim("batch", problem.batch), *dims)
+
+
+def _rows_axis(spec: TensorSpec) -> int | None:
+    """The axis of the rows of x, or of those rounded up."""
+    return next((axis for axis, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
+
+
+def _scales(problem: Any, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
+    shapes = {"x_scale": _x_scale(problem, scaling, rows), "weight_scale": _weight_scale(problem, scaling, n)}
+    dtypes = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
+    return {name: TensorSpec(shape, dtypes[name], "in", "strided", ITEMSIZE[dtypes[name]]) for name, shape in shapes.items()}
+
+
+def _x_scale(problem: Any, scaling: Scaling, rows: Dim) -> tuple[Dim, ...]:
+    if scaling.kind == "tensor":
+        return (Dim("1", 1),)
+    if scaling.kind == "token":
+        return _batched(problem, (rows,))
+    parts = Dim("parts of k", -(-problem.k // scaling.part))
+    if scaling.x_scale_layout == "column_padded4":
+        rows = Dim("total_num_rows up to 4", problem.total_num_rows + -problem.total_num_rows % 4)
+    return _batched(problem, (rows, parts) if scaling.x_scale_layout == "row" else (parts, rows))
+
+
+def _weight_scale(problem: Any, scaling: Scaling, n: Dim) -> tuple[Dim, ...]:
+    if scaling.of_weight == "tensor":
+        return (Dim("ranges", max(1, len(scaling.weight_ranges))),)
+    if scaling.of_weight == "token":
+        return _batched(problem, (n,))
+    of_n, of_k = scaling.block_offset
+    if scaling.kind == "mx32":
+        return _batched(problem, (n, Dim("parts of k", -(-problem.k // scaling.part))))
+    blocks = (-(-(problem.n + of_n) // BLOCK), -(-(problem.k + of_k) // BLOCK))
+    return _batched(problem, (Dim("blocks of n", blocks[0]), Dim("blocks of k", blocks[1])))

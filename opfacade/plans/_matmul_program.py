@@ -1,0 +1,47 @@
+"""The epilogue of a product as a program: what becomes of a sum before it is stored."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from opfacade.programs.activations import ACTIVATIONS
+from opfacade.programs.expression import Node, scalar, stage, value
+from opfacade.programs.fields import Number
+
+
+def sums(kind: Any, count: int) -> tuple[Node, ...]:
+    """The sums over k that one result is made of: one, or those of gate and up."""
+    return tuple(stage(i, kind) for i in range(count))
+
+
+@lru_cache(maxsize=1024)
+def epilogue(problem: Any) -> Node:
+    """The value of out: of the sums, the inputs bias, x_scale, weight_scale, add and before (out as it was), with the suffix
+    _up where a result has two columns, and the scalars alpha and beta."""
+    kind = problem.math
+    parts = [_linear(problem, one, end) for one, end in zip(sums(kind, problem.columns), ("", "_up"), strict=False)]
+    found = parts[0] if problem.activation == "none" else ACTIVATIONS[problem.activation](parts[0])
+    if problem.gated:
+        found = found * parts[1]
+    for name, there in (("add", problem.add), ("before", problem.accumulate)):
+        if there:
+            found = found + scalar("beta", kind) * value(name, kind)
+    return found
+
+
+def _linear(problem: Any, found: Node, end: str) -> Node:
+    """alpha * sum + bias of one column."""
+    kind = problem.math
+    if problem.scaling is not None and not problem.scaling.in_k:
+        found = found * value("x_scale", kind) * value(f"weight_scale{end}", kind)
+    found = found * scalar("alpha", kind)
+    return found + value(f"bias{end}", kind) if problem.bias else found
+
+
+def numbers(problem: Any) -> tuple[Number, ...]:
+    """The scalars of the epilogue."""
+    found = (Number(name="alpha", value=problem.alpha, type=problem.math),)
+    if problem.add or problem.accumulate:
+        found = (*found, Number(name="beta", value=problem.beta, type=problem.math))
+    return found

@@ -1,0 +1,51 @@
+"""The tensors of one product as the leaves of its epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.descriptor import operands_of
+from opfacade.plans._program_values import numbers_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def cut(problem: Any, args: Any, rows: int | None) -> Any:
+    """The call with the first `rows` rows alone; None: as it is."""
+    if rows is None:
+        return args
+    counted = {name: spec for name, spec in operands_of(problem).items() if spec.valid_rows}
+    parts = {name: getattr(args, name).narrow(spec.valid_axis, 0, rows) for name, spec in counted.items()}
+    return replace(args, **parts)
+
+
+def leaves_of(problem: Any, args: Any) -> dict[tuple[str, Any], Tensor]:
+    """Leaves of the epilogue but the sums, each of a shape that broadcasts to out."""
+    leaves = dict(numbers_of(problem.scalars, args.out.device))
+    for name, tensor in (("add", args.add), ("before", args.out if problem.accumulate else None)):
+        if tensor is not None:
+            leaves["input", name] = tensor
+    for part, end in zip(range(problem.columns), ("", "_up"), strict=False):
+        own = slice(part, None, problem.columns)
+        if args.bias is not None:
+            leaves["input", f"bias{end}"] = args.bias[own]
+        if problem.scaling is not None and not problem.scaling.in_k:
+            leaves["input", f"weight_scale{end}"] = weight_scales(problem, args)[..., own]
+    if problem.scaling is not None and not problem.scaling.in_k:
+        leaves["input", "x_scale"] = args.x_scale if problem.scaling.kind == "tensor" else args.x_scale[..., None]
+    return leaves
+
+
+def weight_scales(problem: Any, args: Any) -> Tensor:
+    """The scale of each column, [.., 1, n], of scales that do not differ along k."""
+    import torch
+
+    scaling, scale = problem.scaling, args.weight_scale
+    if scaling.of_weight == "token":
+        found: Tensor = scale[..., None, :]
+        return found
+    widths = scaling.weight_ranges or (problem.n,)
+    columns = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths)).to(scale.device)
+    return scale[columns] if scale.dtype.itemsize > 1 else scale.float()[columns]

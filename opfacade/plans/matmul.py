@@ -1,0 +1,168 @@
+"""Products of matrices: what is multiplied, how sums are scaled, and what is fused behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Single, Size
+from opfacade.core.operands import TensorSpec
+from opfacade.core.tensor_lists import operand
+from opfacade.plan import Plan
+from opfacade.plans import _matmul_checks as checks
+from opfacade.plans import _matmul_operands as specs
+from opfacade.plans._matmul_program import epilogue, numbers
+from opfacade.plans._scaling import Scaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.programs.expression import Node
+    from opfacade.programs.fields import Number
+
+__all__ = ["MatmulArgs", "MatmulDescriptor", "MatmulPlan", "Scaling"]
+
+Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulArgs(Args):
+    """The tensors of one product. Rows lie any distance apart; with batch above 1 all but bias begin with an axis for it."""
+
+    x: Tensor | None = operand("[total_num_rows, k] in dtype; [k, total_num_rows] with x_layout km")
+    weight: Tensor | None = operand("[n, k] in dtype; [k, n] with weight_layout kn")
+    bias: Tensor | None = operand("[n] in bias_dtype, with `bias`")
+    add: Tensor | None = operand("as out, with `add`: added to the result")
+    out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype, half as wide with `gated`; read with `accumulate`")
+    x_scale: Tensor | None = operand("with `scaling`: the factors of x")
+    weight_scale: Tensor | None = operand("with `scaling`: the factors of weight")
+    num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
+
+
+class MatmulDescriptor(Descriptor[MatmulArgs]):
+    """out = activation(alpha * sum over k of x * weight + bias) + beta * add; with accumulate + beta * out, as out was.
+
+    gated: columns of weight alternate, gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1.
+    Sums and the epilogue are f32 (f64 of f64, s32 of i8) and rounded once into out. With k = 0 the sum is 0. Without scaling
+    i8 gives i32. order "k": sums have the one order of the reference, in which no part of k is summed apart, so that bits do
+    not depend on n, k or a split. NaN and infinities of a row of x stay in its row, those of weight in its column.
+    Raises DescriptorError for fields that contradict each other.
+    """
+
+    op: Literal["matmul"] = Field(default="matmul", description="The operator.")
+    category: ClassVar[str] = "matmul"
+    error_models: ClassVar[tuple[str, ...]] = (
+        "exact",
+        "matmul-s32",
+        "matmul-f64",
+        "matmul-f32",
+        "matmul-mma16",
+        "matmul-mma8",
+    )
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "n", "k", "batch"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
+    total_num_rows: Count = Field(description="Rows of x and out.")
+    n: Count = Field(description="Columns of the product.")
+    k: Count = Field(description="Elements of a sum.")
+    batch: Size = Field(default=1, description="Products side by side; with 1 operands have no axis for it.")
+    dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
+        default=None, description="Element type of out and add; null: dtype, bf16 of 8-bit types, i32 of i8 without scaling."
+    )
+    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
+    x_layout: Literal["mk", "km"] = Field(default="mk", description="Axes of x; m are the rows.")
+    scaling: Scaling | None = Field(default=None, description="Factors of 8-bit operands; null: 1.")
+    bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
+    bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
+        default=None, description="Element type of bias; null: out_dtype."
+    )
+    activation: Activation = Field(default="none", description="The function of the result.")
+    gated: bool = Field(default=False, description="Whether columns alternate as gate and up.")
+    add: bool = Field(default=False, description="Whether the operand add is added behind the activation.")
+    accumulate: bool = Field(default=False, description="Whether the result is added to out.")
+    alpha: Single = Field(default=1.0, description="Factor of the product; another value takes the same kernel.")
+    beta: Single = Field(default=1.0, description="Factor of add and of out as it was; another value takes the same kernel.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    order: Literal["free", "k"] = Field(default="free", description="The order of sums: any that a SKU states, or that of k.")
+    sm_limit: Size | None = Field(default=None, description="SMs that a kernel may occupy; null: all.")
+
+    @model_validator(mode="after")
+    def _addressable(self) -> Any:
+        """Operands follow from fields that agree."""
+        checks.refuse(self)
+        return super()._addressable()  # type: ignore[operator]
+
+    @property
+    def result(self) -> DType:
+        """Element type of out."""
+        return self.out_dtype or checks.default_out(self.dtype, self.scaling is not None)
+
+    @property
+    def math(self) -> Literal["f32", "f64"]:
+        """The type of the epilogue."""
+        return "f64" if self.dtype == "f64" else "f32"
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product that make one of out."""
+        return 2 if self.gated else 1
+
+    @property
+    def scalars(self) -> tuple[Number, ...]:
+        return numbers(self)
+
+    def program(self) -> dict[str, Node]:
+        """{"out": its value}, of the sums; nothing where out is the sum, in i32."""
+        return {} if self.result == "i32" else {"out": epilogue(self)}
+
+    def operands(self) -> dict[str, TensorSpec]:
+        return specs.operands(self)
+
+
+class MatmulPlan(Plan[MatmulArgs]):
+    """Products of matrices."""
+
+
+EXAMPLES = (
+    MatmulDescriptor(total_num_rows=64, n=512, k=1024, dtype="bf16"),
+    MatmulDescriptor(total_num_rows=7, n=96, k=200, dtype="bf16", out_dtype="f32", bias=True, activation="silu"),
+    MatmulDescriptor(total_num_rows=63, n=65, k=33, dtype="f16", weight_layout="kn", add=True, alpha=0.5, beta=2.0),
+    MatmulDescriptor(
+        total_num_rows=40,
+        n=72,
+        k=130,
+        batch=3,
+        dtype="bf16",
+        out_dtype="f32",
+        x_layout="km",
+        weight_layout="kn",
+        accumulate=True,
+    ),
+    MatmulDescriptor(
+        total_num_rows=13, n=96, k=64, dtype="bf16", bias=True, activation="silu", gated=True, num_valid=True, order="k"
+    ),
+    MatmulDescriptor(total_num_rows=9, n=40, k=50, dtype="f32", bias=True, activation="gelu"),
+    MatmulDescriptor(total_num_rows=5, n=9, k=17, batch=2, dtype="f64", add=True),
+    MatmulDescriptor(total_num_rows=7, n=96, k=160, dtype="f8_e4m3", scaling=Scaling(kind="token"), bias=True),
+    MatmulDescriptor(
+        total_num_rows=7, n=200, k=320, dtype="f8_e4m3", scaling=Scaling(kind="block", x_scale_layout="column_padded4")
+    ),
+    MatmulDescriptor(
+        total_num_rows=6,
+        n=40,
+        k=96,
+        dtype="f8_e4m3",
+        scaling=Scaling(kind="mx32", x_scale_dtype="f8_e8m0", weight_scale_dtype="f8_e8m0"),
+    ),
+    MatmulDescriptor(
+        total_num_rows=9, n=48, k=64, dtype="f8_e5m2", scaling=Scaling(kind="tensor", weight_ranges=(32, 16)), num_valid=True
+    ),
+    MatmulDescriptor(
+        total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", weight_kind="tensor"), out_dtype="f16"
+    ),
+    MatmulDescriptor(total_num_rows=7, n=33, k=65, dtype="i8"),
+)

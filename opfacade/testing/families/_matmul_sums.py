@@ -1,0 +1,89 @@
+"""Sums of products in fp64, and how far those of a machine may be from them, whatever their order.
+
+A machine adds `k_step` products at a time to a sum in f32, in chains of `segment` elements of k that are then added. Each such
+step is off by at most `u_acc` of the sum before it and of its products' sizes together. The hard bound takes for the sum before
+a step all sizes so far; the tight one takes the sum itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums [.., rows, n] with radii, all fp64."""
+
+    value: Tensor
+    hard: Tensor
+    tight: Tensor
+
+
+def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
+    """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
+    over the largest of its sum and products, in chains of `chain` elements. u_part: of scaling and adding a part of k. convert:
+    of the sum, once."""
+    x, w, parts = _operands(problem, args)
+    value, absolute = x @ w, x.abs() @ w.abs()
+    k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have neither
+    segments = math.ceil(k / c.get("segment", math.inf))
+    spread = (k / k_step + segments + 4) * u_acc * absolute
+    rest = c.get("convert", 0.0) * value.abs() + (parts + 3 if parts else 0) * c.get("u_part", u_acc) * absolute
+    if "u_step" in c:
+        rest = rest + c["u_step"] * _largest(x, w, c)
+    near = spread if k_step == 1 else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
+    certain = ~value.isfinite()
+    return Sums(value, *((one + rest).masked_fill(certain, 0.0) for one in (spread, near)))
+
+
+def _operands(problem: Any, args: Any) -> tuple[Tensor, Tensor, int]:
+    """x [.., rows, k] and weight [.., k, n], with the scales that differ along k, and how many parts of k these make."""
+    x = args.x.double() if problem.x_layout == "mk" else args.x.double().mT
+    w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT
+    scaling = problem.scaling
+    if scaling is None or not scaling.in_k:
+        return x, w, 0
+    k, n = w.shape[-2:]
+    of_x, of_w = args.x_scale.double(), args.weight_scale.double()
+    of_x = of_x if scaling.x_scale_layout == "row" else of_x.mT
+    x = x * _spread(of_x[..., : x.shape[-2], :], k, scaling.part, 0)
+    if scaling.kind == "mx32":
+        return x, w * _spread(of_w, k, scaling.part, 0).mT, math.ceil(k / scaling.part)
+    of_n, of_k = scaling.block_offset
+    columns = _spread(of_w.mT, n, scaling.part, of_n)  # [.., blocks of k, n]
+    return x, w * _spread(columns.mT, k, scaling.part, of_k).mT, 2 * math.ceil(k / scaling.part) + 1
+
+
+def _spread(scale: Tensor, count: int, part: int, offset: int) -> Tensor:
+    """A scale of the last axis for each of `count` elements, the first of which is element `offset` of its part."""
+    found: Tensor = scale.repeat_interleave(part, -1)[..., offset : offset + count]
+    return found
+
+
+def _running(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
+    """The sizes of the sums before all steps, together."""
+    step, segment = int(c["k_step"]), c.get("segment", math.inf)
+    before = total = (x[..., :0] @ w[..., :0, :]).double()
+    for first in range(0, x.shape[-1], step):
+        before = x.new_zeros(()) if first % segment == 0 else before
+        before = before + x[..., first : first + step] @ w[..., first : first + step, :]
+        total = total + before.abs()
+    return total
+
+
+def _largest(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
+    """Over all steps, the sum of what neither a sum nor a product in them exceeds."""
+    step, chain = int(c["k_step"]), int(c["chain"])
+    before = total = (x[..., :0] @ w[..., :0, :]).double()
+    for first in range(0, x.shape[-1], step):
+        before = before if first % chain else before * 0
+        mine, theirs = x[..., first : first + step], w[..., first : first + step, :]
+        after = before + mine @ theirs
+        total = total + (mine.abs() @ theirs.abs()).maximum(before.abs()).maximum(after.abs())
+        before = after
+    return total

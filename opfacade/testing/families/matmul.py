@@ -1,0 +1,116 @@
+"""Harness of products: sums in fp64 with a bound of any order of k, and the epilogue's program behind them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.descriptor import operands_of
+from opfacade.core.operands import valid_count
+from opfacade.plans._matmul_program import epilogue
+from opfacade.plans._matmul_values import cut, leaves_of
+from opfacade.programs import bound
+from opfacade.programs.ball import Ball
+from opfacade.programs.evaluate import Values
+from opfacade.select.registry import examples
+from opfacade.testing.batches import changed
+from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.families._matmul_sums import sums_of
+from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample, kept
+from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MatmulHarness(Harness):
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        most = min(150, tokens)
+        sizes = {"total_num_rows": rng.randint(0, most), "k": rng.randint(0, 2 * most)}
+        if example.scaling is None or not example.scaling.weight_ranges:
+            sizes["n"] = rng.randint(0, most) * example.columns
+        if example.batch > 1:
+            sizes["batch"] = rng.randint(2, 4)
+        return changed(example, **sizes)
+
+    def inputs(self, draw: Draw) -> None:
+        """Scales of a quantised model: positive, and powers of two where they are stored as such."""
+        for name in ("x_scale", "weight_scale"):
+            if name in draw.values:
+                shape, dtype = draw.values[name].shape, draw.values[name].dtype
+                draw.values[name] = (draw.integers(-8, 0, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        problem, args = ran.descriptor, ran.args
+        rows = valid_count(args.num_valid, problem.total_num_rows) if problem.num_valid else None
+        given, after = (cut(problem, one, rows) for one in (replace(args, **ran.before), args))
+        chosen = _chosen(given.out.shape[-2], sample)
+        given, after = (_with_rows(problem, one, chosen) for one in (given, after))
+        want = _expected(problem, given, after.out, constants(ran.sku))
+        return join(compare([want], {"out": after.out}, index_of=_places(chosen)), kept(ran))
+
+    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+        products = descriptor.batch * descriptor.total_num_rows * descriptor.n * descriptor.k
+        return Amount(super().amount(descriptor, lengths).bytes, 2.0 * products)
+
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        many = f"{descriptor.batch} x " if descriptor.batch > 1 else ""
+        sizes = f"{many}{descriptor.total_num_rows} x {descriptor.n} x {descriptor.k}"
+        scaled = f" {descriptor.scaling.kind}" if descriptor.scaling is not None else ""
+        return f"{descriptor.op} {sizes} {descriptor.dtype}{scaled} to {descriptor.result}"
+
+
+def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Bounded:
+    """out with its bounds. Where one is infinite anything goes, and `got` is expected."""
+    import torch
+
+    sums = sums_of(problem, args, c)
+    if problem.result == "i32":
+        return Bounded("out", sums.value.to(torch.int32), sums.hard, sums.tight)
+    leaves = leaves_of(problem, args)
+    hard, tight = (_behind(problem, leaves, (sums.value, radius), c) for radius in (sums.hard, sums.tight))
+    want = torch.where(hard.r.isinf(), got.double(), hard.v)
+    return Bounded("out", want, 1.02 * hard.r, 1.02 * tight.r)
+
+
+def _behind(problem: Any, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
+    """What the epilogue makes of sums with a radius."""
+    columns = problem.columns
+    balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
+    bounds = bound.Bounds(Values(leaves, sums[0].device), bound.machine_of(c), balls)  # type: ignore[arg-type]
+    return bound.stored(bounds(epilogue(problem)), problem.result)
+
+
+def _chosen(rows: int, sample: Sample) -> list[int] | None:
+    """The rows of a sample; None: all."""
+    if sample.rows is None or sample.rows >= rows:
+        return None
+    return sorted(random.Random(sample.seed).sample(range(rows), sample.rows))
+
+
+def _with_rows(problem: Any, args: Any, chosen: list[int] | None) -> Any:
+    """The call with some rows alone."""
+    import torch
+
+    if chosen is None:
+        return args
+    parts = {}
+    for name, spec in operands_of(problem).items():
+        axis = next((at for at, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
+        if axis is not None:
+            tensor = getattr(args, name)
+            raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor  # torch selects nothing of 8-bit floats
+            parts[name] = raw.index_select(axis, torch.tensor(chosen, device=raw.device)).view(tensor.dtype)
+    return replace(args, **parts)
+
+
+def _places(chosen: list[int] | None) -> Any:
+    """From the index of an element in the sample to that in out."""
+    return list if chosen is None else lambda index: [*index[:-2], chosen[index[-2]], index[-1]]
+
+
+HARNESSES: dict[str, Harness] = {"matmul": MatmulHarness()}
