@@ -1,4 +1,4 @@
-"""What fields of a product contradict each other."""
+"""Fields of a product that contradict each other."""
 
 from __future__ import annotations
 

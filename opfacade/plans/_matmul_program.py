@@ -41,7 +41,5 @@ def _linear(problem: Any, found: Node, end: str) -> Node:
 
 def numbers(problem: Any) -> tuple[Number, ...]:
     """The scalars of the epilogue."""
-    found = (Number(name="alpha", value=problem.alpha, type=problem.math),)
-    if problem.add or problem.accumulate:
-        found = (*found, Number(name="beta", value=problem.beta, type=problem.math))
-    return found
+    names = ("alpha", "beta") if problem.add or problem.accumulate else ("alpha",)
+    return tuple(Number(name=name, value=getattr(problem, name), type=problem.math) for name in names)

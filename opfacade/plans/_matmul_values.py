@@ -48,4 +48,4 @@ def weight_scales(problem: Any, args: Any) -> Tensor:
         return found
     widths = scaling.weight_ranges or (problem.n,)
     columns = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths)).to(scale.device)
-    return scale[columns] if scale.dtype.itemsize > 1 else scale.float()[columns]
+    return (scale if scale.itemsize > 1 else scale.float())[columns]

@@ -22,7 +22,7 @@ class Scaling(Model):
     128 x 128, [ceil(n / 128), ceil(k / 128)]; mx32: one for each 32 elements of k of a column, [n, ceil(k / 32)].
     weight_ranges: widths of ranges of columns that have one scale each, [len(weight_ranges)], as merged weights have them.
     block_offset: where weight begins inside its first block, in n and in k, for a slice of a larger matrix; its scales are
-    [ceil((n + offset) / 128), ceil((k + offset) / 128)]. Those of x begin with x.
+    [ceil((n + offset) / 128), ceil((k + offset) / 128)]. Parts of x begin with x.
     x_scale_layout: of scales for parts of a row: "row"; "column" with the parts as rows; "column_padded4" the same with
     total_num_rows rounded up to a multiple of 4.
     """

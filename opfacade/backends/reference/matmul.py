@@ -82,7 +82,7 @@ def _dtypes(descriptor: MatmulDescriptor) -> Pairs:
 
 
 def _facts(descriptor: MatmulDescriptor) -> Pairs:
-    """What of the problem decides which bits a result has, besides the operands."""
+    """Fields that decide which bits a result has, besides the dtypes."""
     flags = ("accumulate", "add", "bias", "gated")
     found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
     found |= {"activation": descriptor.activation} if descriptor.activation != "none" else {}

@@ -78,7 +78,7 @@ def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Boun
 
 
 def _behind(problem: Any, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
-    """What the epilogue makes of sums with a radius."""
+    """The results of the epilogue, of sums with a radius."""
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
     bounds = bound.Bounds(Values(leaves, sums[0].device), bound.machine_of(c), balls)  # type: ignore[arg-type]
