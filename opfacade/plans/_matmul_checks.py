@@ -23,8 +23,6 @@ def refuse(problem: Any) -> None:
     _refuse_types(problem)
     if problem.scaling is not None:
         _refuse_scaling(problem, problem.scaling)
-    if problem.gated and problem.n % 2:
-        raise contradiction("n", "an even number with gated: columns alternate", problem.n)
     if problem.bias_dtype is not None and not problem.bias:
         raise contradiction("bias_dtype", "null without bias", problem.bias_dtype)
     if problem.beta != 1.0 and not (problem.add or problem.accumulate):
@@ -60,6 +58,3 @@ def _refuse_scaling(problem: Any, scaling: Scaling) -> None:
         raise contradiction("scaling", f"null of {problem.dtype}: only 8-bit types have scales", scaling.kind)
     if problem.dtype == "i8" and scaling.in_k:
         raise contradiction("scaling.kind", "tensor or token of i8", scaling.kind)
-    if scaling.weight_ranges and sum(scaling.weight_ranges) != problem.n:
-        expected = f"widths that add up to n={problem.n}"
-        raise contradiction("scaling.weight_ranges", expected, str(scaling.weight_ranges))

@@ -11,13 +11,13 @@ from opfacade.plans._scaling import BLOCK, Scaling
 
 def operands(problem: Any) -> dict[str, TensorSpec]:
     rows, k = Dim("total_num_rows", problem.total_num_rows), Dim("k", problem.k)
-    n = Dim("n", problem.n)
-    width = Dim("n / 2", problem.n // 2) if problem.gated else n
+    out_n = Dim("n", problem.n)
+    n = Dim("2*n", 2 * problem.n) if problem.gated else out_n
     found = {
         "x": _rows(problem, (rows, k) if problem.x_layout == "mk" else (k, rows), problem.dtype),
         "weight": _rows(problem, (n, k) if problem.weight_layout == "nk" else (k, n), problem.dtype),
     }
-    out = _rows(problem, (rows, width), problem.result)
+    out = _rows(problem, (rows, out_n), problem.result)
     if problem.bias:
         dtype = problem.bias_dtype or problem.result
         found["bias"] = TensorSpec((n,), dtype, "in", "contiguous", ITEMSIZE[dtype])
@@ -64,11 +64,11 @@ def _x_scale(problem: Any, scaling: Scaling, rows: Dim) -> tuple[Dim, ...]:
 
 def _weight_scale(problem: Any, scaling: Scaling, n: Dim) -> tuple[Dim, ...]:
     if scaling.of_weight == "tensor":
-        return (Dim("ranges", max(1, len(scaling.weight_ranges))),)
+        return (Dim("ranges", 1 + len(scaling.weight_starts)),)
     if scaling.of_weight == "token":
         return _batched(problem, (n,))
     of_n, of_k = scaling.block_offset
     if scaling.kind == "mx32":
         return _batched(problem, (n, Dim("parts of k", -(-problem.k // scaling.part))))
-    blocks = (-(-(problem.n + of_n) // BLOCK), -(-(problem.k + of_k) // BLOCK))
+    blocks = (-(-((n.size or 0) + of_n) // BLOCK), -(-(problem.k + of_k) // BLOCK))
     return _batched(problem, (Dim("blocks of n", blocks[0]), Dim("blocks of k", blocks[1])))

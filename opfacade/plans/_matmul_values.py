@@ -46,6 +46,7 @@ def weight_scales(problem: Any, args: Any) -> Tensor:
     if scaling.of_weight == "token":
         found: Tensor = scale[..., None, :]
         return found
-    widths = scaling.weight_ranges or (problem.n,)
-    columns = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths)).to(scale.device)
-    return (scale if scale.itemsize > 1 else scale.float())[columns]
+    columns = torch.arange(problem.n * problem.columns, device=scale.device)
+    places = torch.tensor(scaling.weight_starts, dtype=torch.int64, device=scale.device)
+    picked: Tensor = (scale if scale.itemsize > 1 else scale.float())[torch.searchsorted(places, columns, right=True)]
+    return picked

@@ -10,7 +10,7 @@ from opfacade.core.model import Count, FromList, Model, Size, contradiction
 
 BLOCK = 128  # rows, columns and elements of k that share a scale
 MX = 32  # elements of k that share a scale
-MAX_RANGES = 16
+MAX_STARTS = 15
 
 
 class Scaling(Model):
@@ -20,7 +20,8 @@ class Scaling(Model):
     [total_num_rows, ceil(k / 128)], as Quant writes them; "mx32": one for each 32 elements.
     weight_kind: of weight_scale, for tensor and token: one, or one a column, [n]; null: as kind. block: one for each block of
     128 x 128, [ceil(n / 128), ceil(k / 128)]; mx32: one for each 32 elements of k of a column, [n, ceil(k / 32)].
-    weight_ranges: widths of ranges of columns that have one scale each, [len(weight_ranges)], as merged weights have them.
+    weight_starts: the columns, rising, at which another one scale of weight begins, as merged weights have them:
+    [1 + len(weight_starts)].
     block_offset: where weight begins inside its first block, in n and in k, for a slice of a larger matrix; its scales are
     [ceil((n + offset) / 128), ceil((k + offset) / 128)]. Parts of x begin with x.
     x_scale_layout: of scales for parts of a row: "row"; "column" with the parts as rows; "column_padded4" the same with
@@ -31,8 +32,8 @@ class Scaling(Model):
     weight_kind: Literal["tensor", "token"] | None = Field(
         default=None, description="How many scales weight has: one or one a column; null: as kind."
     )
-    weight_ranges: Annotated[tuple[Size, ...], FromList, Field(max_length=MAX_RANGES)] = Field(
-        default=(), description="Columns that share a scale, range by range; empty: all of them."
+    weight_starts: Annotated[tuple[Size, ...], FromList, Field(max_length=MAX_STARTS)] = Field(
+        default=(), description="Columns at which another scale begins; empty: all columns share one."
     )
     block_offset: Annotated[tuple[Count, Count], FromList] = Field(
         default=(0, 0), description="Columns and elements of k of the first block that precede weight."
@@ -47,8 +48,10 @@ class Scaling(Model):
     def _consistent(self) -> Scaling:
         if self.weight_kind is not None and self.in_k:
             raise contradiction("weight_kind", f"null with {self.kind}", self.weight_kind)
-        if self.weight_ranges and self.of_weight != "tensor":
-            raise contradiction("weight_ranges", "empty: only one scale of weight is divided", str(self.weight_ranges))
+        if self.weight_starts and self.of_weight != "tensor":
+            raise contradiction("weight_starts", "empty: only one scale of weight is divided", str(self.weight_starts))
+        if sorted(set(self.weight_starts)) != list(self.weight_starts):
+            raise contradiction("weight_starts", "rising columns", str(self.weight_starts))
         if self.block_offset != (0, 0) and self.kind != "block":
             raise contradiction("block_offset", "(0, 0): only blocks have an offset", str(self.block_offset))
         if max(self.block_offset) >= BLOCK:

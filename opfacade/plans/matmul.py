@@ -34,10 +34,10 @@ class MatmulArgs(Args):
     """The tensors of one product. Rows lie any distance apart; with batch above 1 all but bias begin with an axis for it."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; [k, total_num_rows] with x_layout km")
-    weight: Tensor | None = operand("[n, k] in dtype; [k, n] with weight_layout kn")
-    bias: Tensor | None = operand("[n] in bias_dtype, with `bias`")
+    weight: Tensor | None = operand("[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn")
+    bias: Tensor | None = operand("in bias_dtype, with `bias`: an element for each row of weight")
     add: Tensor | None = operand("as out, with `add`: added to the result")
-    out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype, half as wide with `gated`; read with `accumulate`")
+    out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype; read with `accumulate`")
     x_scale: Tensor | None = operand("with `scaling`: the factors of x")
     weight_scale: Tensor | None = operand("with `scaling`: the factors of weight")
     num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
@@ -46,7 +46,8 @@ class MatmulArgs(Args):
 class MatmulDescriptor(Descriptor[MatmulArgs]):
     """out = activation(alpha * sum over k of x * weight + bias) + beta * add; with accumulate + beta * out, as out was.
 
-    gated: columns of weight alternate, gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1.
+    gated: columns of weight alternate, gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1: weight
+    and bias have 2 n of them.
     Sums and the epilogue are f32 (f64 of f64, s32 of i8) and rounded once into out. With k = 0 the sum is 0. Without scaling
     i8 gives i32. order "k": sums have the one order of the reference, in which no part of k is summed apart, so that bits do
     not depend on n, k or a split. NaN and infinities of a row of x stay in its row, those of weight in its column.
@@ -66,7 +67,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "n", "k", "batch"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
     total_num_rows: Count = Field(description="Rows of x and out.")
-    n: Count = Field(description="Columns of the product.")
+    n: Count = Field(description="Columns of out.")
     k: Count = Field(description="Elements of a sum.")
     batch: Size = Field(default=1, description="Products side by side; with 1 operands have no axis for it.")
     dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
@@ -159,7 +160,7 @@ EXAMPLES = (
         scaling=Scaling(kind="mx32", x_scale_dtype="f8_e8m0", weight_scale_dtype="f8_e8m0"),
     ),
     MatmulDescriptor(
-        total_num_rows=9, n=48, k=64, dtype="f8_e5m2", scaling=Scaling(kind="tensor", weight_ranges=(32, 16)), num_valid=True
+        total_num_rows=9, n=48, k=64, dtype="f8_e5m2", scaling=Scaling(kind="tensor", weight_starts=(32,)), num_valid=True
     ),
     MatmulDescriptor(
         total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", weight_kind="tensor"), out_dtype="f16"

@@ -30,9 +30,7 @@ class MatmulHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
         example: Any = rng.choice([example for example in examples() if example.op == op])
         most = min(150, tokens)
-        sizes = {"total_num_rows": rng.randint(0, most), "k": rng.randint(0, 2 * most)}
-        if example.scaling is None or not example.scaling.weight_ranges:
-            sizes["n"] = rng.randint(0, most) * example.columns
+        sizes = {"total_num_rows": rng.randint(0, most), "n": rng.randint(0, most), "k": rng.randint(0, 2 * most)}
         if example.batch > 1:
             sizes["batch"] = rng.randint(2, 4)
         return changed(example, **sizes)
@@ -54,7 +52,7 @@ class MatmulHarness(Harness):
         return join(compare([want], {"out": after.out}, index_of=_places(chosen)), kept(ran))
 
     def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
-        products = descriptor.batch * descriptor.total_num_rows * descriptor.n * descriptor.k
+        products = descriptor.batch * descriptor.total_num_rows * descriptor.n * descriptor.columns * descriptor.k
         return Amount(super().amount(descriptor, lengths).bytes, 2.0 * products)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
