@@ -1,5 +1,4 @@
-"""A pytest plugin: `flashinfer` is opfacade.compat.flashinfer, and each test passes, is refused with a reason, fails or skips.
-"wider": a call works here that the test expects to be refused. "words": the test expects other words of an error.
+"""A pytest plugin: `flashinfer` is opfacade.compat.flashinfer, and each test is counted under one of the words of `judging`.
 
 FlashInfer's tests compare a wrapper with the call of one request. So that ours are not compared with ours, that call is a dense
 oracle in float64, but in the files that test the call itself.
@@ -14,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from flashinfer_stand_in import Missing, NotHere, install
+from flashinfer_stand_in import Missing, install
 from flashinfer_torch import on_cpu, oracle_of_single_calls
+from judging import WORDS, judged, removed
 
 from opfacade import Preference
 from opfacade.compat import preferring
-from opfacade.errors import UnsupportedError
 
 install()
 
@@ -39,16 +38,7 @@ OF_SINGLE_CALLS = {
     "test_decode_prefill_lse",
 }
 
-# They start a process that imports FlashInfer itself, or compile its sources.
-OF_FLASHINFER_ITSELF = ("torch_compile_cuda_graph", "cuda_graph_bad_scale", "test_norm_compilation_without_fp8")
-
-# They expect FlashInfer's refusal of calls that give right results here.
-WIDER = {
-    "test_layernorm_quant_invalid_inputs": "layernorm_quant takes f16 and rows with a stride",
-    "test_batch_decode_rejects_unequal_kv_strides_nvfp4_contract": "K and V may have strides of their own",
-    "test_tensor_core_decode_rejects_mismatched_q_len": "use_tensor_cores is a hint: several rows of a request need none",
-}
-
+_WRONG = ("fail", "setup")
 _results: dict[str, dict[str, str]] = collections.defaultdict(dict)
 _reasons: collections.Counter[str] = collections.Counter()
 
@@ -69,7 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not any(name in item.nodeid for name in OF_FLASHINFER_ITSELF)]
+    for item in items:
+        if reason := removed(item.nodeid):
+            _count(item, "removed", reason)
+    items[:] = [item for item in items if not removed(item.nodeid)]
     most = config.getoption("--opfacade-most")
     if not most:
         return
@@ -90,31 +83,19 @@ def pytest_runtest_call(item: pytest.Item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
-    name = item.path.stem
     if report.skipped:
-        _results[name][item.nodeid] = "skip"
+        _count(item, "skip")
     elif report.failed:
-        _results[name][item.nodeid] = _judged(item, call.excinfo.value if call.excinfo else None)
+        _count(item, *judged(item.name, call.excinfo.value if call.excinfo else None, report.when))
     elif report.when == "call":
-        _results[name][item.nodeid] = "pass"
+        _count(item, "pass")
     return report
 
 
-def _judged(item: pytest.Item, error: BaseException | None) -> str:
-    """A refusal names what there is not, some tests ask for FlashInfer's own words or limits, and the rest are failures."""
-    if "Regex pattern did not match" in str(error) and "[OPF-" in str(error):
-        _reasons["the error says it in other words"] += 1
-        return "words"
-    wider = WIDER.get(item.name.partition("[")[0])
-    if wider and "DID NOT RAISE" in str(error):
-        _reasons[wider] += 1
-        return "wider"
-    while error is not None:
-        if isinstance(error, (UnsupportedError, NotHere)) or "OPF-C008" in str(error):
-            _reasons[str(error).splitlines()[0][:160]] += 1
-            return "refuse"
-        error = error.__cause__ or error.__context__
-    return "fail"
+def _count(item: pytest.Item, word: str, reason: str = "") -> None:
+    _results[item.path.stem][item.nodeid] = word
+    if reason:
+        _reasons[reason] += 1
 
 
 @pytest.hookimpl(trylast=True)
@@ -126,7 +107,7 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    words = ("pass", "refuse", "wider", "words", "fail", "skip")
+    words = WORDS
     table = {name: collections.Counter(found.values()) for name, found in sorted(_results.items())}
     write = terminalreporter.write_line
     write("")
@@ -138,10 +119,10 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         write(f"{count:6}  {reason}")
     for found in _results.values():
         for test, result in found.items():
-            if result == "fail":
-                write(f"fail    {test}")
+            if result in _WRONG:
+                write(f"{result:7} {test}")
     if config.getoption("--opfacade-json"):
-        failed = [test for found in _results.values() for test, result in found.items() if result == "fail"]
+        failed = [test for found in _results.values() for test, result in found.items() if result in _WRONG]
         record = {"files": table, "reasons": _reasons, "failed": failed}
         Path(config.getoption("--opfacade-json")).write_text(json.dumps(record, indent=1))
 

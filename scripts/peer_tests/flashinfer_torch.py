@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from judging import OracleLacks
 from torch.overrides import TorchFunctionMode
 
-from opfacade.errors import UnsupportedError
 from opfacade.variant_examples import alibi_slopes
 
 NAMES = ("single_prefill_with_kv_cache", "single_decode_with_kv_cache", "single_prefill_with_kv_cache_return_lse")
@@ -22,7 +22,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: dict[str
     """q [n, h, d], k and v [m, hk, *]. o float64, and lse of base 2."""
     mode = asked.get("pos_encoding_mode") or "NONE"
     if mode not in ("NONE", "ALIBI"):
-        raise UnsupportedError(f"oracle: pos_encoding_mode={mode} rotates inside attention [OPF-C001]")
+        raise OracleLacks(f"oracle: pos_encoding_mode={mode} rotates inside attention")
     (n, heads, dim), (m, kv_heads, _) = q.shape, k.shape
     q, k, v = q.double(), *(x.double().repeat_interleave(heads // kv_heads, 1) for x in (k, v))
     row, key = torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)[None]
@@ -54,7 +54,7 @@ def _number(asked: dict[str, Any], *names: str) -> Any:
 
 def _prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **asked: Any) -> Any:
     if rest or asked.get("scale_q") is not None or asked.get("packed_custom_mask") is not None:
-        raise UnsupportedError("oracle: factors of heads or bits of a mask [OPF-C001]")
+        raise OracleLacks("oracle: factors of heads or bits of a mask")
     if asked.get("kv_layout") == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     o, lse = attention(q, k, v, asked)

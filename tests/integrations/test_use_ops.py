@@ -40,6 +40,25 @@ def test_logits_and_tokens_in_f32_are_those_of_the_model_without_them(family, fr
     assert not [name for name, module in model.named_modules() if {"forward", "_apply_gate"} & module.__dict__.keys()]
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+def test_weights_that_load_in_place_count_and_so_do_later_ones(family):
+    """A trainer pushes weights into the memory of a model whose modules run by plans, and nothing of the old ones is kept."""
+    from opfacade.integrations.transformers import use_ops
+
+    model, inputs = model_of(family, FAMILIES[family][2]), padded(prompts(5, 23, 17))
+    other = copy.deepcopy(model)
+    use_ops(model, strict=True)
+    for seed in (3, 4):
+        logits(model, inputs)  # plans, tables and guards of the weights before
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                theirs.copy_(theirs + torch.randn_like(theirs) * 0.1)
+                mine.data.copy_(theirs)
+        want = logits(other, inputs)
+        assert (logits(model, inputs) - want).abs().max() <= TOLERANCE * want.abs().max()
+
+
 @pytest.mark.parametrize("family", COUNTS)
 def test_bf16_is_as_near_to_f32_as_the_model_without_them(family):
     from opfacade.integrations.transformers import use_ops
