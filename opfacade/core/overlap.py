@@ -4,7 +4,7 @@ otherwise."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -25,33 +25,48 @@ def self_overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return False
 
 
+class Place(NamedTuple):
+    """Where a tensor lies: first byte, bytes of an element."""
+
+    shape: Sequence[int]
+    stride: Sequence[int]
+    start: int
+    item: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + extent(self.shape, self.stride) * self.item
+
+
 def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.device != b.device:
+    return a.device == b.device and places_overlap(_place(a), _place(b))
+
+
+def _place(t: torch.Tensor) -> Place:
+    return Place(t.shape, t.stride(), t.data_ptr(), t.element_size())
+
+
+def places_overlap(a: Place, b: Place) -> bool:
+    """Do two tensors of one address space share an element?"""
+    if a.stop <= b.start or b.stop <= a.start or columns_apart(a, b):
         return False
-    size_a, size_b = a.element_size(), b.element_size()
-    start_a, start_b = a.data_ptr(), b.data_ptr()
-    apart = (
-        start_a + extent(a.shape, a.stride()) * size_a <= start_b or start_b + extent(b.shape, b.stride()) * size_b <= start_a
-    )
-    if apart or _columns_apart(a, b):
-        return False
-    same_grid = a.shape == b.shape and a.stride() == b.stride() and size_a == size_b
-    if not same_grid or self_overlaps(a.shape, a.stride()):
+    same_grid = tuple(a.shape) == tuple(b.shape) and a.stride == b.stride and a.item == b.item
+    if not same_grid or self_overlaps(a.shape, a.stride):
         return True
-    delta, rest = divmod(start_b - start_a, size_a)
-    dims = sorted(((s, n) for n, s in zip(a.shape, a.stride(), strict=True) if n > 1), reverse=True)
+    delta, rest = divmod(b.start - a.start, a.item)
+    dims = sorted(((s, n) for n, s in zip(a.shape, a.stride, strict=True) if n > 1), reverse=True)
     return rest != 0 or _reachable(delta, dims)
 
 
-def _columns_apart(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Are they rows at one stride, of which each has bytes of its own? Such are q and k of one qkv."""
-    if a.dim() == 0 or b.dim() == 0:
+def columns_apart(a: Place, b: Place) -> bool:
+    """Are they rows at one stride, of which each has bytes of its own, however many rows? Such are q and k of one qkv."""
+    if not a.shape or not b.shape:
         return False
-    step, span_a = a.stride(0) * a.element_size(), extent(a.shape[1:], a.stride()[1:]) * a.element_size()
-    if step <= 0 or step != b.stride(0) * b.element_size():
+    step, span_a = a.stride[0] * a.item, extent(a.shape[1:], a.stride[1:]) * a.item
+    if step <= 0 or step != b.stride[0] * b.item:
         return False
-    offset = (b.data_ptr() - a.data_ptr()) % step
-    return span_a <= offset and offset + extent(b.shape[1:], b.stride()[1:]) * b.element_size() <= step
+    offset = (b.start - a.start) % step
+    return span_a <= offset and offset + extent(b.shape[1:], b.stride[1:]) * b.item <= step
 
 
 def _reachable(delta: int, dims: Sequence[tuple[int, int]]) -> bool:

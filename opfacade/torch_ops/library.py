@@ -17,6 +17,7 @@ from opfacade.core.operands import room
 from opfacade.core.overlap import extent
 from opfacade.core.plan_handles import plan_of
 from opfacade.errors import ArgumentError, Issue, from_issues
+from opfacade.torch_ops import inductor
 from opfacade.torch_ops.forms import Form
 from opfacade.torch_ops.outputs import Output, Unmade, output_of
 
@@ -73,6 +74,7 @@ def _bundles(kind: type[Args], first: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def _fake(form: Form, plan: int, *tensors: Any) -> None:
+    inductor.prepare(form.name)
     _refuse_gradients(form, dict(zip(form.order, tensors, strict=False)))
 
 

@@ -7,6 +7,7 @@ OPAQUE = "tests/core/test_opaque.py"
 SERVING = "tests/serving"
 OPS = "tests/torch_ops/test_ops.py"
 COMPILED = "tests/torch_ops/test_compile.py -k plan"
+IN_PLACE = "tests/torch_ops/test_in_place.py"
 MASK = "tests/families/mask"
 TABLES = "tests/plans/test_page_tables.py"
 PAGING = "opfacade/plans/_attention/page_tables.py"
@@ -39,6 +40,41 @@ TORCH_OP_FAULTS = (
         "        frames.set_code_exec_strategy(_codes.pop(), frames._FrameExecStrategy(skip, skip))",
         "        _codes.pop()",
         OPAQUE,
+    ),
+    cpu(
+        "inductor: an op reads a copy of what it overwrites from the original",
+        "opfacade/torch_ops/kept_copies.py",
+        "    _copy_own_reads(call)\n    for",
+        "    for",
+        f"{IN_PLACE} -k norm-residual-own_read",
+    ),
+    cpu(
+        "inductor: a copy between two changes is the last value",
+        "opfacade/torch_ops/kept_copies.py",
+        'return value.op == "call_function" and not _is_returned_view(user, value)',
+        "return False",
+        f"{IN_PLACE} -k norm-residual-between",
+    ),
+    cpu(
+        "inductor: a value between two changes reaches another input after the second one",
+        "opfacade/torch_ops/kept_copies.py",
+        "return user.target is torch.ops.aten.copy_.default and user.args[0] is not given and user.args[1] is value",
+        "return False",
+        f"{IN_PLACE} -k norm-residual-stored",
+    ),
+    cpu(
+        "inductor: an overwritten input that is returned is copied",
+        "opfacade/torch_ops/kept_copies.py",
+        "and not _is_returned_view(user, value)",
+        "",
+        f"{IN_PLACE} -k not_copied",
+    ),
+    cpu(
+        "inductor: what reads an operand is computed after the op that overwrites it",
+        "opfacade/torch_ops/inductor.py",
+        "            V.graph.mark_buffer_mutated(tensor.get_name())\n",
+        "",
+        f"{IN_PLACE} -k computes",
     ),
     cpu(
         "workspace: it grows although it is frozen",

@@ -1,0 +1,67 @@
+"""What inductor is told about ops that overwrite operands, when it first traces one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from opfacade.torch_ops.kept_copies import protect
+
+_PASSES = "torch._inductor.fx_passes.post_grad"
+
+
+def prepare(name: str) -> None:
+    """Add the rules of `torch.ops.opfacade.<name>`: inductor has been imported before it traces an op."""
+    if _PASSES in sys.modules:
+        _add_pass()
+        _add_lowering(name)
+
+
+@cache
+def _add_pass() -> None:
+    from torch._inductor.fx_passes.post_grad import pass_patterns
+    from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
+
+    # What stands in a functional graph for an op that overwrites operands, in the older form and in the present one.
+    for call in (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2):
+        pattern = CallFunctionVarArgs(call)
+        register_graph_pattern(pattern, extra_check=_is_ours, pass_dict=pass_patterns[-1])(_on_match)
+
+
+def _is_ours(match: Any) -> bool:
+    return getattr(match.nodes[0].args[0], "namespace", "") == "opfacade"
+
+
+def _on_match(match: Any, *_: Any, **__: Any) -> None:
+    protect(match.nodes[0])
+
+
+@cache
+def _add_lowering(name: str) -> None:
+    """Compute what reads an operand before the op that overwrites it is scheduled, not after: inductor makes such values
+    known when it learns what an op overwrites, and by then the op has its place."""
+    from torch._inductor import lowering as known
+
+    lowering: Any = known
+    op = getattr(torch.ops.opfacade, name).default
+    lowering.make_fallback(op, layout_constraint=lowering.maybe_layout_constraints(op), warn=False)
+    lowering.lowerings[op] = _readers_first(op, lowering.lowerings[op])
+
+
+def _readers_first(op: Any, lower: Callable[..., Any]) -> Callable[..., Any]:
+    written = [at for at, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        from torch._inductor.virtualized import V
+
+        for tensor in (args[at] for at in written if at < len(args) and args[at] is not None):
+            tensor.realize()
+            V.graph.mark_buffer_mutated(tensor.get_name())
+        return lower(*args, **kwargs)
+
+    lowered._is_fallback_handler = True  # type: ignore[attr-defined]  # inductor asks it of lowerings
+    return lowered
