@@ -1,4 +1,4 @@
-"""What inductor is told about ops that overwrite operands, when it first traces one of them."""
+"""Rules of inductor for ops that overwrite operands, added when it first traces one of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _add_pass() -> None:
     from torch._inductor.fx_passes.post_grad import pass_patterns
     from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
 
-    # What stands in a functional graph for an op that overwrites operands, in the older form and in the present one.
+    # Nodes of a functional graph for ops that overwrite operands, in the older form and in the present one.
     for call in (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2):
         pattern = CallFunctionVarArgs(call)
         register_graph_pattern(pattern, extra_check=_is_ours, pass_dict=pass_patterns[-1])(_on_match)

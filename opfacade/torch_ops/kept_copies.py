@@ -57,7 +57,7 @@ def _copy_own_reads(call: Node) -> None:
 
 
 def _written_views(call: Node) -> list[Tensor]:
-    """What the call overwrites, as fake tensors."""
+    """The views that the call overwrites, as fake tensors."""
     if "_all_bases" not in call.kwargs:
         return [_value(base) for base in _overwritten(call).values()]
     from torch._higher_order_ops.auto_functionalize import get_mutable_args, read_view_information_from_args
@@ -75,7 +75,7 @@ def _value(node: Node) -> Tensor:
 
 
 def _may_overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two fake tensors may share an element. Of sizes that are symbols only the number of rows is understood."""
+    """Whether two fake tensors may share an element. The number of rows may be a symbol; other symbols count as an overlap."""
     if not isinstance(a, torch.Tensor) or _storage(a) != _storage(b):
         return False
     known = all(isinstance(n, int) for t in (a, b) for n in (*t.shape[1:], *t.stride(), t.storage_offset()))
@@ -147,7 +147,7 @@ def _is_late(user: Node, value: Node, given: Node) -> bool:
 
 
 def _is_returned_view(output: Node, value: Node) -> bool:
-    """Whether the caller gets a view of the input itself, which is made anew from the strides of this value."""
+    """Whether the caller gets a view of the input itself, which AOTAutograd makes from the input."""
     context = torch._guards.TracingContext.try_get()
     known = context.fw_metadata if context is not None else None
     if known is None:
