@@ -76,7 +76,7 @@ def test_the_code_of_inductor_does_what_the_function_does(at, pattern, dynamic):
 def test_every_op_that_overwrites_an_operand_is_here():
     ops = {name: getattr(torch.ops.opfacade, name).default for name in torch_ops.defined()}
     read_first = {"norm", "norm_", "map_", "fold_", "rotary_", "qkv_prepare", "qkv_prepare_", "paged_kv_append"}
-    assert {form.name for form, _, _ in FORMS} == read_first | {"gated_activation_", "merge_states_", "adjust_logits"}
+    assert {form.name for form, _, _ in FORMS} >= read_first | {"gated_activation_", "merge_states_", "adjust_logits"}
     assert all(_overwritten(ops[form.name], name) for form, _, name in FORMS)
 
 
