@@ -240,7 +240,8 @@ struct Row {
     return most > minus_infinity() ? cap_roughly(most) : most;
   }
   // As `adjust` does, but for what `settled` does.
-  __device__ __forceinline__ void change(uint32_t token, Loaded<4>& of) const {
+  template <int kCount>
+  __device__ __forceinline__ void change(uint32_t token, Loaded<kCount>& of) const {
     if constexpr (C::kPenalties || C::kSoftCap) adjust(token, of);
     else add(token, of);
   }

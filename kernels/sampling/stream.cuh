@@ -14,11 +14,14 @@ struct StreamShared {
   ReduceShared reduce;
   uint64_t of_cta[kMostCtas];  // the best of each, in the first CTA
   uint32_t best;          // ordered key that some thread of the CTA has found
+  uint32_t most;          // ordered logit of its most likely token so far
   uint32_t num_close[2];  // of the list now, and of the next one
   uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
   Biased biased[kBiasedCopied];
+
+  __device__ __forceinline__ void clear() { best = most = num_close[0] = num_close[1] = 0; }
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -32,6 +35,10 @@ __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row)
   const int64_t count = *p.num_valid;
   return count <= p.rows && row < count;
 }
+
+// Whether p or min_p filters what the race found.
+template <class C>
+constexpr bool kFilters = C::kTopP || C::kMinP;
 
 // The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
 // are, and from time to time all threads look at those closely, a token each: they are read again, and the best key gets larger.
@@ -65,6 +72,9 @@ class Stream {
       else return found_;
     }
   }
+
+  // The largest bound of the groups in this thread: with filters, that of its tokens.
+  __device__ __forceinline__ float most() const { return most_; }
 
   static constexpr bool kSpans = !C::kBias;           // a bias doubles the bytes: single groups are prefetched then
   static constexpr uint32_t kAsked = 4 * kGroupStep;  // tokens that are on the way into the cache; more delay the first ones
@@ -161,15 +171,33 @@ class Stream {
   // A finite logit below the range counts as the lowest of it before it is divided.
   __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
 
+  // Whether min_p may keep a token with this bound, since the most likely one so far is no more likely than that of the row. The
+  // range of logits in octaves takes out what an overflow of a product would tell apart.
+  __device__ __forceinline__ bool may_reach(float bound) const {
+    if constexpr (!C::kMinP) return true;
+    return !(in_range(heated(bound)) < floor_);
+  }
+  static __device__ __forceinline__ float in_range(float octaves) {
+    return fminf(fmaxf(octaves, -kLargest * kLog2E), kLargest * kLog2E);
+  }
+  __device__ __forceinline__ void raise_floor() {
+    if constexpr (!C::kMinP) return;
+    const float top = in_range(heated(best_key(&shared_.most)));
+    const float least = row_.p.min_p[row_.row], reach = least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
+    floor_ = top - reach - fmaf(2.f * fabsf(top) + 256.f, 0x1p-20f, 0x1p-6f);
+  }
+
   // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
-  __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) const {
+  __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
 #pragma unroll
+    for (int i = 0; kFilters<C> && i < kAhead; ++i) most_ = fmaxf(most_, most[i]);
+#pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
       const Lead lead(least_, heated(most[i])), other(least_, heated(most[i + 1]));
-      const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
-      const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
+      const bool may = is_candidate(most[i]) && may_reach(most[i]) && !lead.is_lost(noise);
+      const bool other_may = is_candidate(most[i + 1]) && may_reach(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;
       uint32_t words[4], other_words[4];
       philox_.words((from + kStep * i) / 4, words);
@@ -217,6 +245,7 @@ class Stream {
     slot_ ^= 1;
     __syncthreads();
     least_ = best_key(&shared_.best);
+    raise_floor();
     if (threadIdx.x == 0) shared_.num_close[~slot_ & 1] = 0;
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
@@ -228,6 +257,7 @@ class Stream {
     row_.adjust(token, one);
     const float a = one.a[0];
     if (!is_candidate(a)) return;
+    if constexpr (C::kMinP) most_ = fmaxf(most_, a);
     const float noisy = fmaf(row_.heated(a), kLog2E, minus_log2_exponential(philox_.word(token)));
     const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
     if (own > found_) found_ = own;
@@ -237,6 +267,10 @@ class Stream {
     __syncwarp();
     const uint32_t most = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(found_ >> 32));
     if (threadIdx.x % 32 == 0 && most > 0) atomicMax(&shared_.best, most);
+    if constexpr (C::kMinP) {
+      const uint32_t likely = __reduce_max_sync(0xffffffffu, is_candidate(most_) ? ordered(most_) : 0u);
+      if (threadIdx.x % 32 == 0 && likely > 0) atomicMax(&shared_.most, likely);
+    }
   }
 
   const Row<C>& row_;
@@ -245,6 +279,7 @@ class Stream {
   Packed<C> next_[kAhead];
   uint32_t base_, end_, stop_;
   float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
+  float most_ = minus_infinity(), floor_ = minus_infinity();  // with filters
   uint64_t found_ = 0;
   uint32_t slot_ = 0;  // bit 0: of the list now
 };
@@ -259,6 +294,7 @@ __device__ __forceinline__ uint64_t best_of_row(const SampleParams& p, StreamSha
   cluster_wait();  // the first CTA runs
   if (threadIdx.x == 0)
     cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[rank_of(p)]), 0), best);
+  __syncwarp();
   cluster_sync();
   const int lane = static_cast<int>(threadIdx.x % 32);
   return ClusterRow::join(lane < p.ctas ? shared.of_cta[lane] : 0, Larger());
@@ -277,7 +313,7 @@ __device__ __forceinline__ void sample_streamed(const SampleParams& p) {
   if (Stream<C>::kSpans) logits.ask(first, min(end, first + Stream<C>::kAsked));
   logits.ask_counts(first, min(end, first + 4 * kSampleThreads));
   Stream<C> stream(logits, shared, first, end);
-  if (threadIdx.x == 0) shared.best = shared.num_close[0] = shared.num_close[1] = 0;
+  if (threadIdx.x == 0) shared.clear();
   flag_biases<C>(p, row, shared.flags, shared.index, biased, shared.biased);
   if (!C::kBiasList) __syncthreads();
   uint64_t best = ClusterRow::cta_reduce(shared.reduce.warp, stream.best(), Larger());

@@ -86,8 +86,10 @@ def test_a_k_above_the_candidates_keeps_all_of_them():
     [{"top_p": 0.9}, {"top_p": 0.05}, {"top_p": 0.0}, {"min_p": 0.2}, {"top_p": 0.5, "min_p": 0.05}, {"top_k": 3000}],
     ids=str,
 )
-def test_a_race_is_won_by_a_kept_token(given):
+@pytest.mark.parametrize("adjusted", [{}, {"soft_cap": 30.0}], ids=["streamed", "held"])
+def test_a_race_is_won_by_a_kept_token(given, adjusted):
     """Some races are won by tokens that the filters leave out; with probs_out the kept set is known before one begins."""
+    given = given | adjusted
     logits = torch.cat((normal(8, 1, VOCAB), 3 * normal(9, 1, VOCAB)))
     rows = {"rows": 12, "indices": [0, 1] * 6, "seed": list(range(12))}
     known = run(logits, probs_out="filtered", **rows, **given)

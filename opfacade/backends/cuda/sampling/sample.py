@@ -14,7 +14,8 @@ Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-_HELD = ("top_k", "top_p", "min_p", "report", "probs_out")  # a cluster holds the row
+_HELD = ("top_k", "report", "probs_out")  # a cluster holds the row
+_FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -34,10 +35,19 @@ def _facts(descriptor: SampleDescriptor) -> Facts:
     return facts
 
 
+def _is_held(descriptor: SampleDescriptor) -> bool:
+    """sample.cu.jinja has the same rule."""
+
+    def has(names: tuple[str, ...]) -> bool:
+        return any(getattr(descriptor, name) not in (False, "none", 0.0) for name in names)
+
+    return has(_HELD) or (has(_FILTERS) and has(_ADJUSTMENTS))
+
+
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
     ctas = ctas_of(descriptor.vocab, target)
-    if not any(getattr(descriptor, name) not in (False, "none") for name in _HELD):
+    if not _is_held(descriptor):
         ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 

@@ -1,0 +1,72 @@
+"""Rows that p and min_p filter alone, on the host: sums in f32 judge a race, and masses where these cannot tell."""
+
+import math
+
+import pytest
+import torch
+
+from tests import emulator
+from tests.families.sampling.calls import split_as
+from tests.families.sampling.test_emulated import run
+from tests.families.sampling.test_wide_sets import normal
+
+pytestmark = emulator.needed
+VOCAB = 20012  # several rounds of loads
+BOTH = {"top_p": [0.9, 0.5, 0.999, 0.02, 1.0, 0.6], "min_p": [0.0, 0.02, 0.0001, 0.5, 0.1, math.nan]}
+
+
+def rows(dtype=torch.float32):
+    """Flat and peaked rows, one whose tokens are mostly equal, and one with few candidates."""
+    x = normal(3, 6, VOCAB)
+    x[1], x[2], x[3] = 4 * x[1], 2 * x[2].round(), (x[3] * 8).round() / 8
+    x[4, 100:] = -torch.inf
+    x[5, ::3] = torch.nan
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_token_is_proven_whatever_the_split(dtype):
+    x = rows(dtype)
+    for seed in range(2):
+        given = BOTH | {"temperature": [1.0, 0.7, 1.3, 1.0, 0.0, 2.0], "seed": [seed + i for i in range(6)]}
+        first = run(x, **given).token
+        for ctas in (1, 4):
+            with split_as(ctas, 0):
+                assert torch.equal(run(x, **given).token, first)
+
+
+def test_rows_of_any_alignment_are_proven():
+    wide = torch.cat((normal(4, 1, 9000), 3 * normal(5, 2, 9000)))
+    for begin, vocab in ((1, 8191), (3, 17), (0, 8196), (2, 1)):
+        run(wide[:, begin : begin + vocab], **{name: values[:3] for name, values in BOTH.items()})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0**-140, 1e-3, 1.0, 1e30, 3e38, math.inf])
+def test_extreme_numbers_are_judged_by_masses(temperature):
+    """Numbers that tie once they are in the range, and those whose octaves no f32 has."""
+    inf, nan = math.inf, math.nan
+    x = torch.full((6, 700), -3e38)
+    x[0, :4], x[1, :4], x[2] = torch.tensor([3e38, -3e38, 1.0, inf]), torch.tensor([2.5e38, 1.8e38, 3e38, nan]), -inf
+    x[3], x[4, ::2], x[5] = 2e38 + 1e30 * torch.arange(700), 1e-45, normal(6, 700) * 1e30
+    for top_p in (0.3, 0.9):
+        run(x, temperature=temperature, top_p=top_p, min_p=[0.0, 0.5, 0.0, 1.0, 0.3, 0.0])
+
+
+def test_a_share_that_ends_at_the_winner_is_decided_by_masses():
+    """Equal tokens, of which a share of n/16 keeps n: sums in f32 have a margin there."""
+    x = torch.zeros(64, 16)
+    shares = [(i % 16 + 1) / 16 for i in range(64)]
+    token = run(x, top_p=shares, min_p=0.0, seed=list(range(64))).token
+    assert all(int(t) <= i % 16 for i, t in enumerate(token))
+    assert any(int(t) == i % 16 for i, t in enumerate(token))
+
+
+def test_a_floor_of_min_p_hides_no_kept_token():
+    """The most likely tokens come late, and those kept beside them in each group of a round."""
+    x = torch.full((1, VOCAB), -9.0)
+    x[0, 9000::700], x[0, 15000] = 1.0, 1.5
+    given = {"rows": 40, "indices": [0] * 40, "seed": list(range(40)), "min_p": 0.5, "top_p": 1.0}
+    with split_as(1, 0):
+        token = run(x, **given).token
+    assert len(set(token.tolist())) > 10
+    assert (x[0, token.long()] > 0).all()
