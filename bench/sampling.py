@@ -114,17 +114,20 @@ PEERS: dict[str, Callable[[SampleArgs], torch.Tensor]] = {"torch": torch_sampler
 
 
 def outside(problem: Problem, args: SampleArgs, tokens: torch.Tensor) -> int:
-    """How many of the first tokens are not in their fp64 kept set, by the margins of f32."""
-    margins, count = Margins(key=2.0**-17, roundoff=2.0**-24, exp2=2.0**-20, tanh=2.0**-21), 0
+    """How many of the first tokens are not in their fp64 kept set."""
+    return sum(not np.any(kept == token) for kept, token in zip(kept_sets(problem, args), tokens.tolist(), strict=False))
+
+
+def kept_sets(problem: Problem, args: SampleArgs) -> Iterator[Any]:
+    """The tokens of the first rows that may be drawn, by fp64 with the margins of f32."""
+    margins = Margins(key=2.0**-17, roundoff=2.0**-24, exp2=2.0**-20, tanh=2.0**-21)
     cut, given = first_rows(problem.descriptor, args)
     names = [name for name, spec in cut.operands().items() if not spec.written]
     arrays = {name: getattr(given, name).float().cpu().numpy() if name in ("logits", "temperature", "top_p", "min_p")
               else getattr(given, name).cpu().numpy() for name in names}  # fmt: skip
-    for at, token in enumerate(tokens[: cut.total_num_rows].tolist()):
+    for at in range(cut.total_num_rows):
         row = RaceRow(Row(cut, {name: array[at] for name, array in arrays.items()}), margins)
-        place = np.flatnonzero(row.order == token)
-        count += not (place.size and row.kept[0][place[0]])
-    return count
+        yield row.order[row.kept[0]]
 
 
 def peer(problem: Problem, args: SampleArgs, name: str) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import argparse
 import importlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -37,8 +38,11 @@ def kinds() -> list[str]:
 
 
 def drawn(kind: str, seed: int, count: int) -> list[Problem]:
-    module = importlib.import_module(f"bench.sweeps.{kind}")
-    return list(islice(module.problems(Random(seed)), count))
+    return list(islice(module_of(kind).problems(Random(seed)), count))
+
+
+def module_of(kind: str) -> ModuleType:
+    return importlib.import_module(f"bench.sweeps.{kind}")
 
 
 def worst(rows: Sequence[dict[str, Any]], count: int = WORST) -> list[dict[str, Any]]:
@@ -51,12 +55,18 @@ def told(row: dict[str, Any]) -> str:
     return f"{row.get('ratio', 0):.2f}  {row['us']['opfacade']:.1f} us  {row['problem']}: {peers}"
 
 
-def run(problems: Sequence[Problem], record: dict[str, Any], ends: float, out: Path | None) -> None:
+def measure_of(kind: str) -> Callable[[Any, int], dict[str, Any]]:
+    """(problem, index) -> its row: by the module itself, where it has `measured` and peers of its own."""
+    found: Callable[[Any, int], dict[str, Any]] = getattr(module_of(kind), "measured", contest.measured)
+    return found
+
+
+def run(kind: str, problems: Sequence[Problem], record: dict[str, Any], ends: float, out: Path | None) -> None:
     for index, problem in enumerate(problems):
         if time.monotonic() > ends:
             record["not_reached"] = len(problems) - index
             break
-        record["rows"].append(contest.measured(problem, index))
+        record["rows"].append(measure_of(kind)(problem, index))
         print(told(record["rows"][-1]), flush=True)
         torch.cuda.empty_cache()
         torch.compiler.reset()
@@ -86,7 +96,7 @@ def contest_of(problems: Sequence[Problem], options: argparse.Namespace) -> None
     record: dict[str, Any] = {"machine": machine(), "seed": options.seed, "compiled_every": contest.COMPILED_EVERY, "rows": []}
     record["machine"]["commit"] = records.commit(options.commit) or record["machine"]["commit"]
     record["compile_s"] = round(time.monotonic() - started, 1)
-    run(problems, record, started + options.limit, out)
+    run(options.kind, problems, record, started + options.limit, out)
     below = sum(row.get("ratio", 1) < 1 for row in record["rows"])
     print(json.dumps({"rows": len(record["rows"]), "below_1": below, "not_reached": record.get("not_reached", 0)}))
     for row in worst(record["rows"]):
@@ -99,7 +109,7 @@ def main() -> None:
     if options.part is None:
         contest_of(problems, options)
     else:
-        prepare.share(problems, options.part)
+        prepare.share(problems, options.part, peers=not hasattr(module_of(options.kind), "measured"))
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from opfacade import Plan, Preference
 PROCESSES = 12
 
 
-def share(problems: Sequence[Problem], part: int) -> None:
+def share(problems: Sequence[Problem], part: int, peers: bool = True) -> None:
     """Compile what one of the processes has to; a peer that cannot run is told of when it is timed."""
     for index, problem in enumerate(problems):
         if index % PROCESSES != part:
             continue
         Plan.select(problem.descriptor, Preference(backend="cuda")).compile()
-        for name, call_of in contest.peers(problem, index):
+        for name, call_of in contest.peers(problem, index) if peers else ():
             if name != "torch eager":
                 _once(problem, call_of)
         torch.cuda.empty_cache()

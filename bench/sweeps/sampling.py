@@ -1,13 +1,13 @@
 """Samplers of random rows: without filters, with p or min_p alone, with a long k and p, and with a short k.
 
-Tokens of a peer are no function of ours, so that each peer is held to the kept set in fp64 instead. `over_goal` is our time over
-2.5 reads of the logits and 6 us.
+Tokens of a peer are no function of ours, so that each peer is held to the kept set in fp64 instead. `over_goal` is our time
+over 2.5 reads of the logits and 6 us.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ from opfacade.testing import inputs
 from opfacade.testing.timing import time_gpu
 
 FILTERS: dict[str, tuple[str, ...]] = {
-    "none": (), "min_p": ("min_p",), "p": ("top_p",), "p and min_p": ("top_p", "min_p"), "k": ("top_k",), "k and p": ("top_k", "top_p"),
+    "none": (), "min_p": ("min_p",), "p": ("top_p",), "p and min_p": ("top_p", "min_p"), "k": ("top_k",),
+    "k and p": ("top_k", "top_p"),
 }  # fmt: skip
 WIDEST, NARROWEST, MOST_ROWS, ELEMENTS = 262_144, 1000, 1000, 2**27
 READ, REST = 4.2e6, 6.0  # bytes a microsecond of an H200, and what a launch of several passes takes
@@ -28,34 +29,36 @@ DType = Literal["f32", "f16", "bf16"]
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(sampling.Problem):
     """values: of the filters, for every row."""
 
-    name: str
-    descriptor: SampleDescriptor
-    sigma: float
-    values: dict[str, float]
+    values: Mapping[str, float] = field(default_factory=dict)
 
-    def args(self) -> SampleArgs:
-        args = inputs.make_args(self.descriptor, seed=1, device="cuda")
+    def args(self, device: str = "cuda") -> SampleArgs:
+        args: SampleArgs = inputs.make_args(self.descriptor, seed=1, device=device)
         args.logits.normal_().mul_(self.sigma)
-        for name, value in ({"temperature": 1.0} | self.values).items():
+        for name, value in {"temperature": 1.0, **self.values}.items():
             getattr(args, name).fill_(value)
         return args
 
 
 def problem(draw: Random) -> Problem:
-    rows, of = shapes.between(draw, 1, MOST_ROWS), draw.choice(("f32", "f16", "bf16"))
+    dtypes: tuple[DType, ...] = ("f32", "f16", "bf16")
+    rows, of = shapes.between(draw, 1, MOST_ROWS), draw.choice(dtypes)
     vocab = min(shapes.between(draw, NARROWEST, WIDEST), ELEMENTS // rows)
     vocab += vocab % 2 == 0 and draw.random() < shapes.ODD
     sigma, kind = draw.choice((1.0, 2.0, 4.0)), draw.choice(tuple(FILTERS))
-    drawn = {"top_p": draw.choice((0.5, 0.9, 0.95)), "min_p": draw.choice((0.02, 0.1)), "top_k": draw.choice((1, 5, 50, 500, 1000))}
+    drawn = {
+        "top_p": draw.choice((0.5, 0.9, 0.95)),
+        "min_p": draw.choice((0.02, 0.1)),
+        "top_k": draw.choice((1, 5, 50, 500, 1000)),
+    }
     values = {name: drawn[name] for name in FILTERS[kind]}
     told = ", ".join(f"{name} {value}" for name, value in values.items()) or "no filter"
     descriptor = SampleDescriptor(
         total_num_rows=rows, vocab=vocab, dtype=of, top_k="top_k" in values, top_p="top_p" in values, min_p="min_p" in values
     )
-    return Problem(f"{rows} x {vocab} {of}, sigma {sigma:g}, {told}", descriptor, sigma, values)
+    return Problem(f"{rows} x {vocab} {of}, sigma {sigma:g}, {told}", descriptor, sigma, values=values)
 
 
 def problems(draw: Random) -> Iterator[Problem]:
@@ -101,6 +104,12 @@ def by_flashinfer(args: SampleArgs) -> torch.Tensor:
 PEERS: dict[str, Callable[[SampleArgs], torch.Tensor]] = {"torch": by_torch, "flashinfer": by_flashinfer}
 
 
+def outside(problem: Problem, args: SampleArgs, tokens: torch.Tensor) -> int:
+    """How many of the first tokens are less likely than all kept ones: peers keep any of those that tie at a cut."""
+    kept = enumerate(sampling.kept_sets(problem, args))
+    return sum(bool(args.logits[row, tokens[row]] < args.logits[row, ids.tolist()].min()) for row, ids in kept)
+
+
 def peer(problem: Problem, args: SampleArgs, call: Callable[[SampleArgs], torch.Tensor]) -> float | str:
     """Microseconds, or why there are none."""
     try:
@@ -108,7 +117,7 @@ def peer(problem: Problem, args: SampleArgs, call: Callable[[SampleArgs], torch.
         torch.cuda.synchronize()
     except (ImportError, RuntimeError, TypeError, ValueError, AttributeError, OSError) as error:
         return f"it cannot run: {error}"[:200]
-    wrong = sampling.outside(problem, args, tokens)
+    wrong = outside(problem, args, tokens)
     return f"{wrong} tokens outside of the kept set" if wrong else round(time_gpu(lambda: call(args)).median, 3)
 
 
@@ -117,7 +126,8 @@ def measured(problem: Problem, index: int) -> dict[str, Any]:
     args = problem.args()
     sku, run = sampling.ours(problem, args)
     moved = args.logits.numel() * args.logits.element_size()
-    us, refused = {"opfacade": round(time_gpu(run).median, 3)}, {}
+    us: dict[str, float] = {"opfacade": round(time_gpu(run).median, 3)}
+    refused: dict[str, str] = {}
     for name, call in PEERS.items():
         found = peer(problem, args, call)
         if isinstance(found, str):

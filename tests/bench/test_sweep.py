@@ -7,10 +7,11 @@ import pytest
 
 from bench import maps, rows, sweep
 from bench.sweeps import contest, shapes
+from bench.sweeps import sampling as samplers
 from opfacade import Plan, Preference, Target
 
 SM_90A = Target.parse("sm_90a")
-KINDS = ("rows", "softmax")
+KINDS = ("rows", "softmax")  # of maps; "sampling" has peers of its own
 SMALL = 2**16  # elements that a CPU folds in no time
 
 
@@ -52,6 +53,17 @@ def test_ours_is_held_to_its_bound_and_eager_agrees(problem):
     maps.checked(problem, args, None)
     wanted = [tensor.clone() for tensor in maps.results(problem.descriptor, args)]
     assert rows.agrees(problem, lambda given: lambda: problem.eager(given), wanted, "cpu")
+
+
+def test_samplers_are_of_every_filter_and_their_peers_keep_what_is_kept():
+    """Rows of a CPU's size; peers of a GPU are held to the same set."""
+    drawn = sweep.drawn("sampling", 1, 120)
+    assert len({tuple(one.values) for one in drawn}) == len(samplers.FILTERS)
+    assert {one.descriptor.dtype for one in drawn} == {"f32", "f16", "bf16"}
+    assert max(one.descriptor.total_num_rows for one in drawn) > 500
+    for problem in [one for one in drawn if elements(one.descriptor) < SMALL and one.descriptor.top_k]:
+        args = problem.args("cpu")
+        assert samplers.outside(problem, args, samplers.by_torch(args)) == 0
 
 
 def test_kinds_are_the_modules_that_have_problems():
