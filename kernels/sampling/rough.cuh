@@ -54,7 +54,7 @@ class RoughPass {
     return found;
   }
 
-  // Of the row, in every thread alike. A thread adds as many numbers as it has tokens of a slice.
+  // In every thread of the row alike. A thread adds as many numbers as it has tokens of a slice.
   __device__ __forceinline__ Verdict verdict(const Masses& sums, float share) const {
     const float error = 0x1p-14f + (fabsf(top_) + 64.f) * 0x1p-21f + static_cast<float>(row_.p.slice) * 0x1p-33f;
     const float need = fmaxf(share, 0.f) * sums.all, margin = 2.f * error * sums.all;
