@@ -159,7 +159,7 @@ def explain(
         click.echo(str(explain_change(one(than), descriptor, prefer, machine)))
         return
     explanation = explain_descriptor(descriptor, prefer, machine)
-    click.echo(explanation.to_json() if as_json else str(explanation))
+    click.echo(explanation.to_json() if as_json else explanation.report())
     ctx.exit(0 if explanation.chosen else 1)
 
 

@@ -45,9 +45,13 @@ class Explanation:
                 lines.append(f"           workspace {option.workspace_size} bytes")
             lines += [f"           measured: {option.note}"] if option.note else []
             lines += [f"           - {reason}" for reason in option.reasons]
-        lines += [f"  built    {finding} (slower than it could be, and right)" for finding in self.slow_code]
         lines += [f"  note     {note}" for note in target_notes.notes(self.descriptor.op, self.target, self.options)]
         return "\n".join(lines)
+
+    def report(self) -> str:
+        """`str()`, which opens nothing, and what `slow_code` finds in the cache of this machine."""
+        slow = [f"  built    {finding} (slower than it could be, and right)" for finding in self.slow_code]
+        return "\n".join([str(self), *slow])
 
     def as_dict(self) -> dict[str, Any]:
         chosen = self.chosen
