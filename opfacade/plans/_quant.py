@@ -18,8 +18,8 @@ class Quant(Model):
     """q = x / scale, to the nearest, ties to even, saturating; NaN stays NaN in the 8-bit floats and is 0 in i8.
 
     scale: "none" is 1; "static" is an operand, [1]; "tensor", "token", "group" and "block" are results: the largest |x| of all
-    elements, of a row, of `group` neighbours of a row, or of a block of a matrix, at least `least`, over the largest number of
-    `dtype`.
+    elements, of a row, of `group` neighbours of a row, or of a block of a matrix, at least `least` and at most `most`, over the
+    largest number of `dtype`.
     block: rows and columns of a block; those at the right and lower edge may be smaller. Its scales are
     [ceil(total_num_rows / rows), ceil(hidden / columns)].
     scale_dtype: f8_e8m0 rounds that quotient up to a power of two, 2^-127 to 2^127, so that no element of a finite row
@@ -43,6 +43,9 @@ class Quant(Model):
     least: Annotated[Real, Field(ge=0, le=F32_MAX)] = Field(
         default=1e-10, description="The least of the largest |x| that a scale is made of."
     )
+    most: Annotated[Real, Field(gt=0, le=F32_MAX)] | None = Field(
+        default=None, description="The most of the largest |x| that a scale is made of, larger elements saturate; null: none."
+    )
 
     @model_validator(mode="after")
     def _of_groups(self) -> Quant:
@@ -50,6 +53,9 @@ class Quant(Model):
             raise contradiction("scale_layout", "row: only scales of groups have a layout", self.scale_layout)
         if self.scale == "none" and self.scale_dtype != "f32":
             raise contradiction("scale_dtype", "f32, its default, without a scale", self.scale_dtype)
+        if self.most is not None and (self.scale not in ("tensor", "token", "group") or self.most < self.least):
+            expected = f"null, or at least least={self.least} with scale tensor, token or group"
+            raise contradiction("most", expected, self.most)
         if self.scale != "block" and self.block != _BLOCK:
             raise contradiction("block", f"{_BLOCK}, its default: only scales of blocks have one", str(self.block))
         return self
@@ -57,7 +63,8 @@ class Quant(Model):
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A field that came later is absent at its default, so that older texts and digests hold."""
-        return {name: value for name, value in fields(self).items() if name != "block" or self.block != _BLOCK}
+        absent = {"block": self.block == _BLOCK, "most": self.most is None}
+        return {name: value for name, value in fields(self).items() if not absent.get(name)}
 
     @property
     def dynamic(self) -> bool:
@@ -70,7 +77,8 @@ class Quant(Model):
 
     def scale_of(self, most: Node) -> Node:
         """The scale of elements of which the largest is `most`."""
-        found = apply("maximum", most, self.least) / self.largest
+        bounded = most if self.most is None else apply("minimum", most, self.most)
+        found = apply("maximum", bounded, self.least) / self.largest
         return apply("round_f8_e8m0", found) if self.scale_dtype == "f8_e8m0" else found
 
     def quotient(self, x: Node, scale: Node | None) -> Node:

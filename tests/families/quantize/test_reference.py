@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from opfacade import Plan, load_descriptor
+from opfacade import Plan, Preference, Target, load_descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.errors import ArgumentError, DescriptorError
 from opfacade.plans import quantize as q
@@ -35,6 +35,10 @@ FORMS = {
     "column": made(scale_layout="column"),
     "column_padded4": made(rows=6, scale_layout="column_padded4", group=64),
     "token_f8": made(scale="token"),
+    "most_group": made(most=1.1),
+    "most_token_i8": made(scale="token", dtype="i8", most=0.3, hidden=200),
+    "most_tensor": made(scale="tensor", most=0.7, hidden=24),
+    "most_powers": made(scale_dtype="f8_e8m0", most=0.9, wide="f32"),
     "none_i8": QuantizeDescriptor(total_num_rows=3, hidden=40, dtype="f32", quant=Quant(dtype="i8", scale="none")),
     "odd": QuantizeDescriptor(total_num_rows=3, hidden=21, dtype="f16", quant=Quant(group=7)),
     "back_column": DequantizeDescriptor(total_num_rows=5, hidden=256, dtype="bf16", quant=Quant(scale_layout="column_padded4")),
@@ -70,6 +74,7 @@ def test_it_is_exact_and_travels(problem):
 
 def scale_of(row, quant):
     most = np.float32(max((abs(np.float32(x)) for x in row), default=0.0))
+    most = most if quant.most is None or np.isnan(most) else min(most, np.float32(quant.most))
     found = np.float32(max(most, np.float32(quant.least)) / np.float32(LARGEST[quant.dtype]))
     return found if quant.scale_dtype == "f32" else power_above(found)
 
@@ -126,6 +131,26 @@ def test_nan_stays_and_infinity_is_the_largest():
         got = out.float()[0].tolist()
         assert got[1:] == [LARGEST[dtype], -128.0 if dtype == "i8" else -LARGEST[dtype], 1.0]
         assert math.isnan(got[0]) == (dtype != "i8")
+
+
+def test_a_scale_has_an_upper_bound_and_elements_beyond_it_saturate():
+    """vLLM's scale_ub: 2 bounds the largest |x|, so that 3, 100 and infinity are the largest number."""
+    x = torch.tensor([[3.0, -100.0, 0.5, 2.0], [0.25, -1.0, math.inf, 0.0], [1.0, 0.5, -0.25, 0.0], [math.nan, 1.0, 1.0, 1.0]])
+    d = QuantizeDescriptor(total_num_rows=4, hidden=4, dtype="f32", quant=Quant(scale="token", most=2.0))
+    out, scale = torch.zeros(4, 4, dtype=torch.float8_e4m3fn), torch.zeros(4)
+    QuantizePlan.select(d).run(QuantizeArgs(x=x, out=out, scale=scale))
+    assert torch.equal(scale[:3], torch.tensor([2.0, 2.0, 1.0]) / 448)
+    assert scale[3].isnan()
+    assert out.float()[:2].tolist() == [[448.0, -448.0, 112.0, 448.0], [56.0, -224.0, 448.0, 0.0]]
+    assert out.float()[2].tolist() == [448.0, 224.0, -112.0, 0.0]
+
+
+def test_a_bound_that_is_left_out_leaves_texts_and_kernels_as_they_are():
+    assert "most" not in made().canonical_json()
+    kernels = {
+        Plan.select(made(most=most), Preference(backend="cuda"), Target.parse("sm_90a")).sku.id for most in (None, 1.0, 2.0)
+    }
+    assert len(kernels) == 3
 
 
 def test_a_group_of_zeros_has_the_least_scale():
@@ -204,6 +229,10 @@ def test_back_and_forth_is_within_half_a_step():
         (lambda: Quant(group=0), "group", "greater than or equal to 1"),
         (lambda: Quant(scale="row"), "scale", "'none'"),
         (lambda: Quant(least=-1.0), "least", "greater than or equal to 0"),
+        (lambda: Quant(most=1e-11), "most", "at least least"),
+        (lambda: Quant(scale="block", most=1.0), "most", "tensor, token or group"),
+        (lambda: Quant(scale="static", most=1.0), "most", "tensor, token or group"),
+        (lambda: Quant(most=0.0), "most", "greater than 0"),
         (lambda: Quant(scale="none", scale_dtype="f8_e8m0"), "scale_dtype", "without a scale"),
         (lambda: Quant(scale_dtype="bf16"), "scale_dtype", "f8_e8m0"),
     ],
