@@ -155,8 +155,8 @@ FAULTS = (
     cpu(
         "quantise: a block is in texts that were made without one",
         "opfacade/plans/_quant.py",
-        'if name != "block" or self.block != _BLOCK',
-        "if True",
+        '{"block": self.block == _BLOCK, "most"',
+        '{"block": False, "most"',
         BLOCKS,
     ),
     cpu(

@@ -346,8 +346,8 @@ FAULTS = (
     cpu(
         "quantise: the scale has no least value",
         "opfacade/plans/_quant.py",
-        'apply("maximum", most, self.least) / self.largest',
-        "most / self.largest",
+        'apply("maximum", bounded, self.least) / self.largest',
+        "bounded / self.largest",
         QUANT,
     ),
     cpu(
