@@ -58,6 +58,28 @@ def test_causality_is_no_tensor(given):
     assert torch.equal(o, attention(MODULE, q, k, v, None, is_causal=True)[0])
 
 
+def test_a_sequence_that_outgrows_its_window_needs_no_other_kernel(monkeypatch):
+    """Whether there is a window is a fact of a kernel: it must not change while a sequence grows."""
+    from opfacade.integrations.transformers import dense_call
+
+    asked = set()
+
+    class Recorded(Exception):
+        pass
+
+    def select(descriptor):
+        asked.add(descriptor.window_left)
+        raise Recorded
+
+    monkeypatch.setattr(dense_call.BatchPagedDecodePlan, "select", staticmethod(select))
+    long = tensors(1, 1, 4100)
+    for length in range(1, 4101):
+        q, k, v = long[0], long[1][:, :, :length], long[2][:, :, :length]
+        with pytest.raises(Recorded):
+            attention(SimpleNamespace(is_causal=True), q, k, v, None, sliding_window=512)
+    assert asked == {511}
+
+
 def test_a_window_without_a_mask_hides_the_keys_before_it():
     q, k, v = tensors(q_len=9)
     i, j = torch.arange(9)[:, None], torch.arange(9)

@@ -49,8 +49,8 @@ INTEGRATION_FAULTS = (
     cpu(
         "transformers: a window sees one key more",
         f"{_AT}/transformers/problem.py",
-        "return self.window - 1 if",
-        "return self.window if",
+        "min(self.window - 1, INT32_MAX)",
+        "min(self.window, INT32_MAX)",
         _CALL,
     ),
     cpu(

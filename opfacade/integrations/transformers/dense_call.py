@@ -82,7 +82,7 @@ class _Call:
 
 
 def _common(call: _Call, found: Scores) -> dict[str, Any]:
-    window = found.window_left(call.kv_len)
+    window = found.window_left
     return {"batch_size": call.query.shape[0], "num_qo_heads": call.query.shape[1], "window_left": window} | found.fields
 
 

@@ -27,7 +27,7 @@ def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longes
     descriptor = BatchRaggedPrefillDescriptor(
         batch_size=indptr[0].shape[0] - 1, total_num_rows=q.shape[0], total_kv_rows=k.shape[0], num_qo_heads=q.shape[1],
         num_kv_heads=k.shape[1], head_dim=k.shape[2], head_dim_vo=None if v.shape[2] == k.shape[2] else v.shape[2],
-        causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left(longest[1]), **found.fields,
+        causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left, **found.fields,
     )  # fmt: skip
     args = BatchRaggedPrefillArgs(q=q, q_indptr=indptr[0], k=k, v=v, kv_indptr=indptr[1], sinks=found.sinks, o=o)
     BatchRaggedPrefillPlan.select(descriptor).run(args)

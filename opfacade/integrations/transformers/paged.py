@@ -144,7 +144,7 @@ class _Paged:
         o = new_output(q, q.shape[2], self.step.max_q)
         common = self._common | found.fields | {"num_qo_heads": q.shape[1]}
         operands = {"q": q, "sinks": found.sinks, "o": o} | self._operands
-        common["window_left"] = found.window_left(self.step.of("full_attention")[1])
+        common["window_left"] = found.window_left
         if self.step.max_q == 1 and q.shape[0] == batch:
             BatchPagedDecodePlan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
         else:

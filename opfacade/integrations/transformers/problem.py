@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opfacade.core.model import INT32_MAX
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY
@@ -33,9 +34,10 @@ class Scores:
             "sm_scale": self.scale, "logits_soft_cap": self.cap, "sinks": self.sinks is not None, "return_lse": False,
         }  # fmt: skip
 
-    def window_left(self, kv_len: int) -> int:
-        """-1 where kv_len tokens fit in the window."""
-        return self.window - 1 if 0 < self.window < kv_len else -1
+    @property
+    def window_left(self) -> int:
+        """Also where all tokens of a call fit in it: another kernel would be built when a sequence outgrows its window."""
+        return min(self.window - 1, INT32_MAX) if self.window > 0 else -1
 
 
 def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, sliding_window: int | None) -> Scores:
