@@ -39,6 +39,7 @@ class FoldAxes {
     if (merges) merge(p_.num_valid == nullptr ? fixed : 1, p_.kept - columns);
     if (merges && p_.kept == 0) insert();
     for (int axis = 0; axis < p_.rank; ++axis) p_.divider[axis] = divider_of(p_.extent[axis]);
+    for (int k = 0; k < kOperands; ++k) p_.span[k] = span_of(k);
   }
 
   // Whether every tensor steps alike from group to group and has the elements of a group one after the other. level: 0 has each
@@ -87,6 +88,16 @@ class FoldAxes {
   }
 
  private:
+  // Elements from the first one in memory to the last one.
+  int64_t span_of(int operand) const {
+    int64_t last = 0;
+    for (int axis = 0; axis < p_.rank; ++axis) {
+      if (p_.extent[axis] == 0) return 0;
+      last += (p_.extent[axis] - 1) * p_.stride[operand][axis];
+    }
+    return last + 1;
+  }
+
   // Whether vectors of every tensor that has each element are aligned, along the first `axes` axes and from segment to segment.
   bool is_aligned(const int* level, const int* size, int count, int axes) const {
     for (int k = 0; k < kOperands; ++k) {

@@ -1,6 +1,7 @@
 // A few neighbours of one operand in registers, as they lie in memory. In words, which stay whole until an element is needed.
 #pragma once
 #include "kernels/common/stored.cuh"
+#include "kernels/elementwise/shift.cuh"
 #include "kernels/ptx/forget.cuh"
 #include "kernels/ptx/store.cuh"
 
@@ -10,6 +11,7 @@ template <class T, int kCount>
 struct Pack {
   using Bits = typename Stored<T>::Bits;
   static constexpr int kSize = sizeof(Bits), kWords = kCount * kSize / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
+  static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
   static_assert(kWords * 4 == kCount * kSize, "whole words");
   uint32_t word[kWords];
 
@@ -68,7 +70,102 @@ struct Pack {
       if (i < count) to[i] = bits(i);
   }
 
+  // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from `base`
+  // is not read: where `touches_outside`, the vector has to be loaded otherwise. What follows `count` elements is anything.
+  __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
+    const Touched pieces(base, at, count);
+    const char* const from = static_cast<const char*>(base);
+    uint32_t found[kWords + kAtOnce];
+#pragma unroll
+    for (int i = 0; i <= kWords / kAtOnce; ++i) {
+      const int64_t first = pieces.first + i * kAccess;
+      const bool there = i * kAccess < pieces.bytes && (i > 0 || first >= 0) && first + kAccess <= span * kSize;
+      read_piece(found + i * kAtOnce, from + first, there);
+    }
+    shift_down<kAtOnce, kSize>(found, pieces.shift);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = found[i];
+  }
+  __device__ __forceinline__ static bool touches_outside(const void* base, int64_t at, int64_t span, int count) {
+    const Touched pieces(base, at, count);
+    const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
+    return count > 0 && (pieces.first < 0 || end > span * kSize);
+  }
+  // Of `lanes` neighbours in a warp, whose vectors follow each other: a piece that two of them share is stored by the later one.
+  // left: elements from the first of this vector to the end of what is stored; it may be negative. All lanes of a warp come here.
+  __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
+    constexpr int kBytes = 4 * kWords;
+    const uint32_t shift = shift_of(base, at);
+    uint32_t made[kAtOnce + kWords + kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      made[i] = __shfl_up_sync(0xffffffffu, word[kWords - kAtOnce + i], 1);
+      made[kAtOnce + kWords + i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) made[kAtOnce + i] = word[i];
+    shift_up<kAtOnce, kSize>(made, shift);
+    const int own = static_cast<int>(shift) + (left < kCount ? left : kCount) * kSize;
+    const int begin = lane == 0 ? static_cast<int>(shift) : 0, end = lane == lanes - 1 || own < kBytes ? own : kBytes;
+    char* const to = static_cast<char*>(base) + at * kSize - shift;
+#pragma unroll
+    for (int i = 0; i < kWords / kAtOnce; ++i)
+      if (begin <= i * kAccess && end >= (i + 1) * kAccess) write_piece(to + i * kAccess, made + kAtOnce * (i + 1));
+    store_ends(to, made, begin, end);
+  }
+
  private:
+  __device__ __forceinline__ static uint32_t shift_of(const void* base, int64_t at) {
+    return (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(base)) + static_cast<uint32_t>(at) * kSize) % kAccess;
+  }
+  // The aligned pieces that `count` elements touch.
+  struct Touched {
+    uint32_t shift;  // bytes of the first piece before the first element
+    int bytes;       // from where the first piece begins to the last element; 0 without elements
+    int64_t first;   // bytes from base to where the first piece begins
+    __device__ __forceinline__ Touched(const void* base, int64_t at, int count)
+        : shift(shift_of(base, at)), bytes(count > 0 ? static_cast<int>(shift) + count * kSize : 0), first(at * kSize - shift) {}
+  };
+  __device__ __forceinline__ static void read_piece(uint32_t* found, const char* from, bool there) {
+    if constexpr (kAtOnce == 4) {
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (there) x = *reinterpret_cast<const uint4*>(from);
+      found[0] = x.x, found[1] = x.y, found[2] = x.z, found[3] = x.w;
+    } else if constexpr (kAtOnce == 2) {
+      uint2 x{0, 0};
+      if (there) x = *reinterpret_cast<const uint2*>(from);
+      found[0] = x.x, found[1] = x.y;
+    } else {
+      found[0] = there ? *reinterpret_cast<const uint32_t*>(from) : 0;
+    }
+  }
+  __device__ __forceinline__ static void write_piece(char* to, const uint32_t* made) {
+    if constexpr (kAtOnce == 4) store_vector(to, make_uint4(made[0], made[1], made[2], made[3]));
+    else if constexpr (kAtOnce == 2) store_vector(to, make_uint2(made[0], made[1]));
+    else *reinterpret_cast<uint32_t*>(to) = made[0];
+  }
+  // Pieces of which a part is stored: the one in which `begin` lies and the one in which `end` does, by their elements.
+  __device__ __forceinline__ static void store_ends(char* to, const uint32_t* made, int begin, int end) {
+    const bool cut = begin > 0 && end > begin, short_of = end > begin && end % kAccess != 0;
+    const int last = end / kAccess;
+#pragma unroll 1
+    for (int turn = cut ? 0 : 1; turn < (short_of && !(cut && last == 0) ? 2 : 1); ++turn) {
+      const int piece = turn == 0 ? 0 : last;
+      Pack<T, kAccess / kSize> part;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+        for (int k = 0; k <= kWords / kAtOnce; ++k)
+          if (k == 0 || k == piece) part.word[i] = made[kAtOnce * (k + 1) + i];
+      }
+#pragma unroll
+      for (int i = 0; i < kAccess / kSize; ++i) {
+        const int byte = piece * kAccess + i * kSize;
+        if (byte >= begin && byte < end) reinterpret_cast<Bits*>(to + piece * kAccess)[i] = part.bits(i);
+      }
+    }
+  }
+
   // Pieces of up to sixteen bytes.
   template <bool kLoad>
   __device__ __forceinline__ void copy(Bits* memory) {

@@ -22,7 +22,7 @@ struct Fold {
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
-  static constexpr bool kStreams = !kHeld && kLie == Lie::kWide && !M::kSegmented;
+  static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && !M::kHeld)) && !M::kSegmented;
   // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
   // less is on an SM; where it has more, a loop brings no CTA more.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
@@ -50,6 +50,11 @@ struct Fold {
       for (int slot = 0; slot < kSlots; ++slot) {
         const int wave = slot / M::kPieces, piece = slot % M::kPieces;
         row.fetch(held[slot], wave, piece, row.count(wave, piece));
+      }
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const int wave = slot / M::kPieces, piece = slot % M::kPieces;
+        row.mend(held[slot], wave, piece, row.count(wave, piece));
       }
     }
     allow_dependents();
@@ -95,6 +100,7 @@ struct Fold {
     if constexpr (kHeld) return held[wave * M::kPieces + piece];
     typename M::Inputs in{};
     row.fetch(in, wave, piece, count);
+    row.mend(in, wave, piece, count);
     return in;
   }
 
@@ -150,6 +156,8 @@ struct Fold {
     const int count = row.there ? M::kVec : 0;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) row.fetch(in[i], wave, piece + i, count);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) row.mend(in[i], wave, piece + i, count);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       typename R::Value x[M::kVec];
@@ -253,8 +261,10 @@ struct Fold {
         row.fetch_late(in[i], wave, piece + i, count);
       }
 #pragma unroll
+      for (int i = 0; i < kAhead; ++i) row.mend(in[i], wave, piece + i, count);
+#pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (count != 0) put_vector(uniform, in[i], wave, piece + i, count);
+        if (Row::kShifts || count != 0) put_vector(uniform, in[i], wave, piece + i, count);
       }
     }
   }
@@ -268,7 +278,7 @@ struct Fold {
   }
   template <class U>
   __device__ __forceinline__ void store_vector(const U& uniform, int wave, int piece, int count) {
-    if (count == 0) return;
+    if (!Row::kShifts && count == 0) return;  // else lanes of a warp store together
     if constexpr (kLie == Lie::kAny) {
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
@@ -289,7 +299,7 @@ struct Fold {
       const auto one = M::result(M::element(in, i), uniform, constants, results, p, row.place);
       M::put(out, i, one, M::result(M::element(in, i + 1), uniform, constants, results, p, row.place));
     }
-    M::template store<kLie == Lie::kWide>(out, p, row.at, row.segment(wave), row.element(piece), count);
+    row.store(out, wave, piece, count);
   }
 };
 

@@ -18,6 +18,7 @@ struct FoldParams {
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis
   int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed places
+  int64_t span[kOperands];              // elements from the first one in memory to the last one
   int64_t step[kOperands];              // from one segment to the next, where it is the same everywhere
   int64_t size[kMapAxes];               // extents of the axes of the program, in its order
   uint64_t scalar[kScalars == 0 ? 1 : kScalars];

@@ -88,6 +88,9 @@ struct FoldRow : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
   static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
+  static constexpr int kSide = M::kLanes < 32 ? M::kLanes : 32;  // lanes of a warp whose vectors follow each other
+  static constexpr int kNone = 1 << 16;
+  static constexpr bool kShifts = kLie == Lie::kDense;
 
   const Params& p;
   int lane, slot;
@@ -123,14 +126,29 @@ struct FoldRow : Located<M> {
 
   __device__ __forceinline__ bool has(int segment) const { return there && (!M::kSegmented || segment < p.segments); }
 
-  // The vectors of a thread, and what its group has.
+  // Elements from the first of a vector to the end of its segment: it may be negative.
+  __device__ __forceinline__ int left(int wave, int piece) const {
+    return has(segment(wave)) ? p.elements - element(piece) : -kNone;
+  }
+
+  // The vectors of a thread, and what its group has. Those that are not aligned have to be mended once all are on their way.
   __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
-    M::template fetch<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
+    M::template fetch<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
+  }
+  __device__ __forceinline__ void mend(typename M::Inputs& in, int wave, int piece, int count) const {
+    if constexpr (kShifts) M::mend(in, p, at, segment(wave), element(piece), count);
   }
   // Elements that only outputs need.
   __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
-    M::template fetch_late<kLie == Lie::kWide>(in, p, at, segment(wave), element(piece), count);
+    M::template fetch_late<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
+    if constexpr (kShifts) M::mend_late(in, p, at, segment(wave), element(piece), count);
+  }
+  __device__ __forceinline__ void store(typename M::Outputs& out, int wave, int piece, int count) const {
+    if constexpr (kShifts)
+      M::store_anywhere(out, p, at, segment(wave), element(piece), left(wave, piece), static_cast<int>(threadIdx.x) % kSide, kSide);
+    else
+      M::template store<kLie == Lie::kWide>(out, p, at, segment(wave), element(piece), count);
   }
 
   // Offsets and place of one element.

@@ -96,7 +96,11 @@ struct RowPart : Located<M> {
   __device__ __forceinline__ void fetch(typename M::Inputs (&in)[kBatch], int64_t first) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
-      M::template fetch<kWide>(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
+      M::template fetch<kWide, !kWide>(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
+    if constexpr (kWide) return;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      M::mend(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
   }
 
   template <int kStage, class State, int kChains>
