@@ -91,27 +91,27 @@ struct Pack {
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
   }
-  // Of `lanes` neighbours in a warp, whose vectors follow each other: a piece that two of them share is stored by the later one.
-  // left: elements from the first of this vector to the end of what is stored; it may be negative. All lanes of a warp come here.
+  // Of `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
+  // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of what
+  // is stored; it may be negative. All lanes of a warp come here.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
-    constexpr int kBytes = 4 * kWords;
+    constexpr int kPieces = kWords / kAtOnce;
     const uint32_t shift = shift_of(base, at);
-    uint32_t made[kAtOnce + kWords + kAtOnce];
+    uint32_t made[kAtOnce + kWords];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      made[i] = __shfl_up_sync(0xffffffffu, word[kWords - kAtOnce + i], 1);
-      made[kAtOnce + kWords + i] = 0;
-    }
+    for (int i = 0; i < kAtOnce; ++i) made[i] = __shfl_up_sync(0xffffffffu, word[kWords - kAtOnce + i], 1);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) made[kAtOnce + i] = word[i];
     shift_up<kAtOnce, kSize>(made, shift);
-    const int own = static_cast<int>(shift) + (left < kCount ? left : kCount) * kSize;
-    const int begin = lane == 0 ? static_cast<int>(shift) : 0, end = lane == lanes - 1 || own < kBytes ? own : kBytes;
     char* const to = static_cast<char*>(base) + at * kSize - shift;
+    const int end = static_cast<int>(shift) + left * kSize;
+    bool whole[kPieces + 1];  // the last one is the next lane's
 #pragma unroll
-    for (int i = 0; i < kWords / kAtOnce; ++i)
-      if (begin <= i * kAccess && end >= (i + 1) * kAccess) write_piece(to + i * kAccess, made + kAtOnce * (i + 1));
-    store_ends(to, made, begin, end);
+    for (int i = 0; i <= kPieces; ++i) {
+      whole[i] = end >= (i + 1) * kAccess && (i > 0 || lane != 0 || shift == 0) && (i < kPieces || lane != lanes - 1);
+      if (i < kPieces && whole[i]) write_piece(to + i * kAccess, made + kAtOnce * (i + 1));
+    }
+    store_rest(static_cast<Bits*>(base) + at, shift, left, whole);
   }
 
  private:
@@ -144,25 +144,14 @@ struct Pack {
     else if constexpr (kAtOnce == 2) store_vector(to, make_uint2(made[0], made[1]));
     else *reinterpret_cast<uint32_t*>(to) = made[0];
   }
-  // Pieces of which a part is stored: the one in which `begin` lies and the one in which `end` does, by their elements.
-  __device__ __forceinline__ static void store_ends(char* to, const uint32_t* made, int begin, int end) {
-    const bool cut = begin > 0 && end > begin, short_of = end > begin && end % kAccess != 0;
-    const int last = end / kAccess;
-#pragma unroll 1
-    for (int turn = cut ? 0 : 1; turn < (short_of && !(cut && last == 0) ? 2 : 1); ++turn) {
-      const int piece = turn == 0 ? 0 : last;
-      Pack<T, kAccess / kSize> part;
+  // Elements of pieces that are not whole.
+  template <int kPieces>
+  __device__ __forceinline__ void store_rest(Bits* to, uint32_t shift, int left, const bool (&whole)[kPieces]) const {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-        for (int k = 0; k <= kWords / kAtOnce; ++k)
-          if (k == 0 || k == piece) part.word[i] = made[kAtOnce * (k + 1) + i];
-      }
-#pragma unroll
-      for (int i = 0; i < kAccess / kSize; ++i) {
-        const int byte = piece * kAccess + i * kSize;
-        if (byte >= begin && byte < end) reinterpret_cast<Bits*>(to + piece * kAccess)[i] = part.bits(i);
-      }
+    for (int i = 0; i < kCount; ++i) {
+      const int byte = i * kSize % kAccess, piece = i * kSize / kAccess;
+      const bool stored = byte + static_cast<int>(shift) >= kAccess ? whole[piece + 1] : whole[piece];
+      if (i < left && !stored) to[i] = bits(i);
     }
   }
 

@@ -51,11 +51,7 @@ struct Fold {
         const int wave = slot / M::kPieces, piece = slot % M::kPieces;
         row.fetch(held[slot], wave, piece, row.count(wave, piece));
       }
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        const int wave = slot / M::kPieces, piece = slot % M::kPieces;
-        row.mend(held[slot], wave, piece, row.count(wave, piece));
-      }
+      if constexpr (Row::kShifts) mend_held();
     }
     allow_dependents();
     first_late(0);  // in flight while the stages are computed
@@ -69,6 +65,26 @@ struct Fold {
   }
 
  private:
+  // Vectors that touch memory outside of a tensor, by elements: in a loop, since few rows have any.
+  __device__ __forceinline__ void mend_held() {
+    static_assert(kSlots <= 32, "a bit each");
+    uint32_t cut = 0;
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const int wave = slot / M::kPieces, piece = slot % M::kPieces;
+      if (row.is_cut(wave, piece, row.count(wave, piece))) cut |= 1u << slot;
+    }
+#pragma unroll 1
+    for (int slot = 0; cut != 0; ++slot, cut >>= 1) {
+      if ((cut & 1) == 0) continue;
+      const int wave = slot / M::kPieces, piece = slot % M::kPieces;
+      typename M::Inputs found{};
+      row.fetch_elements(found, wave, piece, row.count(wave, piece));
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i)
+        if (i == slot) M::replace(held[i], found);
+    }
+  }
   // A row reads num_valid, which the kernel before may have written.
   static __device__ __forceinline__ const Params& after_previous(const Params& params) {
     wait_for_previous();

@@ -136,13 +136,25 @@ struct FoldRow : Located<M> {
     M::template fetch<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
   }
+  __device__ __forceinline__ bool is_cut(int wave, int piece, int count) const {
+    return M::is_cut(p, at, segment(wave), element(piece), count);
+  }
+  __device__ __forceinline__ void fetch_elements(typename M::Inputs& in, int wave, int piece, int count) const {
+    M::template fetch<false>(in, p, at, segment(wave), element(piece), count);
+  }
   __device__ __forceinline__ void mend(typename M::Inputs& in, int wave, int piece, int count) const {
-    if constexpr (kShifts) M::mend(in, p, at, segment(wave), element(piece), count);
+    if constexpr (kShifts) {
+      if (!is_cut(wave, piece, count)) return;
+      fetch_elements(in, wave, piece, count);
+    }
   }
   // Elements that only outputs need.
   __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch_late<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
-    if constexpr (kShifts) M::mend_late(in, p, at, segment(wave), element(piece), count);
+    if constexpr (kShifts) {
+      if (M::is_late_cut(p, at, segment(wave), element(piece), count))
+        M::template fetch_late<false>(in, p, at, segment(wave), element(piece), count);
+    }
   }
   __device__ __forceinline__ void store(typename M::Outputs& out, int wave, int piece, int count) const {
     if constexpr (kShifts)

@@ -99,8 +99,10 @@ struct RowPart : Located<M> {
       M::template fetch<kWide, !kWide>(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
     if constexpr (kWide) return;
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      M::mend(in[i], p, at, 0, static_cast<int>(first) + i * kStep, count_from(first + i * kStep));
+    for (int i = 0; i < kBatch; ++i) {
+      const int at_first = static_cast<int>(first) + i * kStep, count = count_from(first + i * kStep);
+      if (M::is_cut(p, at, 0, at_first, count)) M::template fetch<false>(in[i], p, at, 0, at_first, count);
+    }
   }
 
   template <int kStage, class State, int kChains>
