@@ -104,7 +104,7 @@ struct Pack {
     for (int i = 0; i < kWords; ++i) made[kAtOnce + i] = word[i];
     shift_up<kAtOnce, kSize>(made, shift);
     char* const to = static_cast<char*>(base) + at * kSize - shift;
-    const int end = static_cast<int>(shift) + left * kSize;
+    const int end = static_cast<int>(shift) + (left < 2 * kCount ? left : 2 * kCount) * kSize;  // with the next vector
     bool whole[kPieces + 1];  // the last one is the next lane's
 #pragma unroll
     for (int i = 0; i <= kPieces; ++i) {

@@ -10,9 +10,66 @@ SOFTMAX = "tests/families/softmax/test_reference.py"
 QUANT = "tests/families/quantize/test_reference.py"
 QUANT_KERNEL = "tests/families/quantize/test_quantize_kernel.py"
 FEWER = "tests/families/reduction/test_fewer_lanes.py"
+ODD = "tests/families/reduction/test_odd_rows.py"
 D = "kernels/reduction"
 
 FAULTS = (
+    cpu(
+        "vectors anywhere: bytes of a word are shifted the other way",
+        "kernels/elementwise/shift.cuh",
+        "word[i] = __byte_perm(word[i], word[i + 1], order);",
+        "word[i] = __byte_perm(word[i + 1], word[i], order);",
+        f"{ODD} -k begin_anywhere",
+    ),
+    cpu(
+        "vectors anywhere: the second half of a piece is not shifted",
+        "kernels/elementwise/shift.cuh",
+        "word[i] = bytes & 8 ? word[i + 2] : word[i];",
+        "word[i] = word[i];",
+        f"{ODD} -k begin_anywhere",
+    ),
+    cpu(
+        "vectors anywhere: a piece past the end of a tensor is read",
+        "kernels/elementwise/pack.cuh",
+        "(i > 0 || first >= 0) && first + kAccess <= span * kSize;",
+        "(i > 0 || first >= 0);",
+        f"{ODD} -k outside_of_a_tensor",
+    ),
+    cpu(
+        "vectors anywhere: a piece before a tensor is read",
+        "kernels/elementwise/pack.cuh",
+        "(i > 0 || first >= 0) && first + kAccess",
+        "first + kAccess",
+        f"{ODD} -k outside_of_a_tensor",
+    ),
+    cpu(
+        "vectors anywhere: what was not read is taken for 0",
+        "kernels/elementwise/pack.cuh",
+        "return count > 0 && (pieces.first < 0 || end > span * kSize);",
+        "return false;",
+        f"{ODD} -k begin_anywhere",
+    ),
+    cpu(
+        "vectors anywhere: the first lane stores a piece that begins before its row",
+        "kernels/elementwise/pack.cuh",
+        "(i > 0 || lane != 0 || shift == 0)",
+        "true",
+        f"{ODD} -k begin_anywhere",
+    ),
+    cpu(
+        "vectors anywhere: the last lane leaves its last elements to the next one",
+        "kernels/elementwise/pack.cuh",
+        "(i < kPieces || lane != lanes - 1);",
+        "true;",
+        f"{ODD} -k begin_anywhere",
+    ),
+    cpu(
+        "fold: the vector of another slot is mended",
+        f"{D}/fold.cuh",
+        "if (i == slot) M::replace(held[i], found);",
+        "if (i == 0) M::replace(held[i], found);",
+        f"{ODD} -k begin_anywhere",
+    ),
     cpu(
         "fold: vectors that are loaded together have the place of the first",
         f"{D}/fold.cuh",

@@ -1,0 +1,95 @@
+"""Rows whose bytes are no multiple of 16: whole vectors wherever a row begins, with the bits of aligned rows."""
+
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, jit
+from opfacade.core.descriptor import operands_of
+from opfacade.jit.sass import words
+from tests import emulator
+from tests.emulator.builds import FLAGS
+from tests.families.reduction.forms import grouped, layer, quantised, reducer, rms, softmax
+from tests.families.reduction.held import same_on_every_path
+from tests.families.reduction.test_fold_kernel import filled, held
+
+SM_90A = Target.parse("sm_90a")
+PROBLEMS = {
+    "lanes of a warp": softmax((5, 37), "f16"),
+    "a warp": softmax((3, 333), "f16"),
+    "warps": rms((3, 1001), "bf16"),
+    "two inputs in place": rms((3, 333), "bf16", residual=True),
+    "another dtype of the weight": rms((2, 515), "f16", "f32"),
+    "8 bytes": reducer("sum", "f64", (3, 71)),
+    "1 byte": reducer("sum", "i8", (3, 301)),
+    "8 bits out": quantised((2, 3, 129)),
+    "groups": grouped((2, 3, 129)),
+    "a cluster": softmax((1, 33001), "bf16"),
+    "read again": layer((2, 9001)),
+    "read once": reducer("argmax", "bf16", (2, 36001)),
+}
+ARCH = {"read again": "sm_80"}  # without clusters
+FROM = (0, 1, 3, 7)  # elements of other rows before each row
+GLOBAL_LOAD, GLOBAL_STORE, SIZE_AT, SIXTEEN_BYTES = 0x981, 0x986, 73, 6
+
+
+def apart(tensor, before):
+    """Its rows as parts of longer ones, and all of the memory."""
+    wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 11, dtype=tensor.dtype)
+    wide.view(torch.uint8).fill_(0x5A)
+    return wide[..., before : before + tensor.shape[-1]].copy_(tensor), wide
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_them_is_written(name):
+    problem = PROBLEMS[name]
+    subject, args = emulator.subject(problem, arch=ARCH.get(name, "sm_90a")), filled(problem, 5)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(2)))
+    calls, places = [args], []
+    for before in FROM:
+        moved = {n: apart(getattr(args, n), before) for n in operands_of(problem) if getattr(args, n).ndim == len(problem.shape)}
+        calls.append(replace(args, **{n: pair[0] for n, pair in moved.items()}))
+        places += [(pair[1], before, pair[0].shape[-1]) for pair in moved.values()]
+    same_on_every_path(subject, args, calls)
+    for wide, before, width in places:
+        beside = torch.cat([wide[..., :before], wide[..., before + width :]], -1).contiguous().view(torch.uint8)
+        assert bool((beside == 0x5A).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("width", range(1, 40, 2))
+def test_the_narrowest_rows_of_odd_width_keep_their_bound(width):
+    for problem in (softmax((9, width), "f16"), quantised((3, 3, width))):
+        held(emulator.subject(problem), filled(problem, width))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_no_byte_outside_of_a_tensor_is_read(tmp_path):
+    made, source = tmp_path / "vectors", emulator.ROOT / "tests/emulator/vectors_anywhere.cc"
+    flags = [flag for flag in FLAGS if not flag.startswith("-O")]
+    paths = [f"-I{emulator.ROOT}/tests/emulator", f"-I{emulator.ROOT}"]
+    runtime = emulator.ROOT / "tests/emulator/simt.cc"
+    command = ["g++", *flags, "-O0", "-fsanitize=address", *paths, "-o", str(made), str(source), str(runtime)]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    done = subprocess.run([made], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0 elements are wrong\n"), done.stderr[:2000]
+
+
+@pytest.mark.parametrize("problem", [softmax((9, 333), "f16"), rms((9, 4097), "bf16", residual=True)], ids=["softmax", "rms"])
+def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(problem):
+    plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
+    code = jit.build(plan.jit_spec).read_bytes()
+    found = Counter(
+        word & 0xFFF
+        for word in words.functions(code[code.index(b"\x7fELF", 1) :])["fold_dense"]
+        if word & 0xFFF in (GLOBAL_LOAD, GLOBAL_STORE) and word >> SIZE_AT & 7 == SIXTEEN_BYTES
+    )
+    streams = len(plan.descriptor.inputs)
+    pieces = dict(plan.jit_spec.params)["pieces"]
+    assert found[GLOBAL_LOAD] >= 2 * pieces * streams
+    assert found[GLOBAL_STORE] >= pieces
