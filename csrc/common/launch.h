@@ -138,6 +138,7 @@ class Kernel {
 
  private:
   static constexpr unsigned kFreeShared = 48 * 1024;  // a launch with more needs an attribute
+  static constexpr int64_t kPortableCluster = 8;
   static constexpr int kCountBits = 16, kMostCount = (1 << kCountBits) - 1;
 
   static Kernel*& first() {
@@ -173,11 +174,20 @@ class Kernel {
     atomic_store(allowed_[device], bytes);
   }
 
+  // A cluster of more CTAs than every device of an architecture takes.
+  void allow_cluster(int device, int64_t ctas) {
+    if (ctas <= kPortableCluster || atomic_load(any_cluster_[device]) != 0) return;
+    Driver::get().check(Driver::get().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle(), device),
+                        symbol_);
+    atomic_store(any_cluster_[device], 1u);
+  }
+
   void launch_raw(int device, const Launch& launch, const void* params, size_t bytes) {
     if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0) return;
     check_grid(launch.grid);
     DeviceGuard guard(device);
     allow_shared(device, launch.shared_bytes);
+    allow_cluster(device, launch.clusters.x);
     CUlaunchAttribute attributes[LaunchRecord::kMaxAttributes];
     CUlaunchConfig config = shape_of(launch, attributes);
     config.hStream = static_cast<CUstream>(TVMFFIEnvGetStream(kDLCUDA, device));
@@ -237,6 +247,7 @@ class Kernel {
   Kernel* next_;
   CUkernel kernel_ = nullptr;
   unsigned allowed_[kMaxDevices] = {};
+  unsigned any_cluster_[kMaxDevices] = {};
   uint64_t at_once_[kMaxDevices] = {};  // a shape, and how many clusters of it
   bool locked_ = false;
 };

@@ -8,6 +8,13 @@
 
 namespace opfacade {
 
+// CTAs that share a row which is cut into parts: a power of two, at most `most`, at least a part each, and two CTAs for each SM.
+inline int32_t ctas_of_parts(int64_t rows, int64_t parts, int32_t most, int32_t sms) {
+  int32_t found = 1;
+  while (2 * found <= most && 2 * found <= parts && rows * found <= sms) found *= 2;
+  return found;
+}
+
 // Axes of a program, those that are kept, and those of a group, which are the last folded ones.
 struct FoldRanks {
   int all, kept, inner;

@@ -14,6 +14,8 @@
 
 namespace opfacade {
 
+constexpr int kMostParts = 32;  // of a row that is read again
+
 template <class M, Lie kLie>
 struct Fold {
   using Params = typename M::Params;
@@ -56,15 +58,20 @@ struct Fold {
     allow_dependents();
     first_late(0);  // in flight while the stages are computed
     row_stages(At<0>{});
-    if (row.there && row.lane == 0) M::store_row(p, row.at, constants, results, row.place);
+    if (row.leads()) M::store_row(p, row.at, constants, results, row.place);
     each(M::kSegmented ? waves() : 1, [&](int wave) {
       segment_stages(wave, At<M::kRowStages>{});
       store(wave);
     });
-    if constexpr (M::kCluster > 1 && M::kRowStages > 0) cluster_arrive(), cluster_wait();  // others read what this CTA shows
+    if constexpr (M::kRowStages > 0) leave();
   }
 
  private:
+  // Others read what this CTA shows.
+  __device__ __forceinline__ void leave() const {
+    if constexpr (M::kCluster > 1) cluster_arrive(), cluster_wait();
+    else if (M::kRun > 0 && M::kClusters && p.ctas > 1) cluster_arrive(), cluster_wait();
+  }
   // Vectors that touch memory outside of a tensor, by elements: in a loop, since few rows have any.
   __device__ __forceinline__ void mend_held() {
     static_assert(kSlots <= 32, "a bit each");
@@ -96,6 +103,14 @@ struct Fold {
     constexpr int kAtOnce = M::kLanes * M::kVec;
     return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
   }
+  // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how many
+  // CTAs share it. Of pieces and parts, those of this CTA.
+  __device__ __forceinline__ int parts() const { return (pieces() + M::kRun - 1) / M::kRun; }
+  __device__ __forceinline__ int part_of(int rank) const { return first_part(rank, parts(), p.ctas); }
+  __device__ __forceinline__ int first_piece() const { return M::kRun == 0 ? 0 : part_of(row.rank) * M::kRun; }
+  __device__ __forceinline__ int end_piece() const {
+    return M::kRun == 0 ? pieces() : min(part_of(row.rank + 1) * M::kRun, pieces());
+  }
   // In registers, everything is unrolled.
   template <class F>
   __device__ __forceinline__ static void each(int count, F step) {
@@ -110,7 +125,12 @@ struct Fold {
   // The vectors of a wave: step(piece, count).
   template <class F>
   __device__ __forceinline__ void each_vector(int wave, F step) {
-    each(pieces(), [&](int piece) { step(piece, row.count(wave, piece)); });
+    if constexpr (M::kRun == 0) {
+      each(pieces(), [&](int piece) { step(piece, row.count(wave, piece)); });
+    } else {
+#pragma unroll 1
+      for (int piece = first_piece(); piece < end_piece(); ++piece) step(piece, row.count(wave, piece));
+    }
   }
   __device__ __forceinline__ typename M::Inputs inputs(int wave, int piece, int count) {
     if constexpr (kHeld) return held[wave * M::kPieces + piece];
@@ -143,24 +163,28 @@ struct Fold {
   // Piece i goes to the states i % kFolds.
   template <int kStage, int kFolds>
   __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[kFolds][ReducerOf<kStage>::kChains], int wave, int first) {
+    if constexpr (!kStreams) each_vector(wave, [&](int piece, int count) { add_one<kStage>(states, wave, piece, count, first); });
+    else add_pieces<kStage>(states, wave, first, 0, pieces());
+  }
+  template <int kStage, int kFolds>
+  __device__ __forceinline__ void add_one(typename ReducerOf<kStage>::State (&states)[kFolds][ReducerOf<kStage>::kChains], int wave,
+                                          int piece, int count, int first) {
     using R = ReducerOf<kStage>;
-    int done = 0;
+    typename R::Value x[M::kVec];
+    evaluate<kStage>(x, wave, piece, count);
+    accumulate<R>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
+  }
+  // The pieces begin .. end - 1.
+  template <int kStage>
+  __device__ __forceinline__ void add_pieces(typename ReducerOf<kStage>::State (&states)[1][ReducerOf<kStage>::kChains], int wave,
+                                             int first, int begin, int end) {
     if constexpr (kAhead > 1) {
-      constexpr int kAtOnce = kAhead * M::kLanes * M::kVec;
+      const int whole = min(end, p.elements / (M::kLanes * M::kVec));
 #pragma unroll 1
-      for (int end = kAtOnce; end <= p.elements; end += kAtOnce, done += kAhead) add_whole<kStage>(states[0], wave, done, first);
+      for (; begin + kAhead <= whole; begin += kAhead) add_whole<kStage>(states[0], wave, begin, first);
     }
-    const auto one = [&](int piece, int count) {
-      typename R::Value x[M::kVec];
-      evaluate<kStage>(x, wave, piece, count);
-      accumulate<R>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
-    };
-    if constexpr (kAhead > 1) {
 #pragma unroll 1
-      for (; done < pieces(); ++done) one(done, row.count(wave, done));
-    } else {
-      each_vector(wave, one);
-    }
+    for (; begin < end; ++begin) add_one<kStage>(states, wave, begin, row.count(wave, begin), first);
   }
   // Vectors that are whole in every thread, in the same order as one by one.
   template <int kStage>
@@ -203,9 +227,29 @@ struct Fold {
     else return all;
   }
 
+  // The result of a stage of a row that is cut into parts. States of every other stage lie in the same places, which all have left.
+  template <int kStage>
+  __device__ __forceinline__ typename ReducerOf<kStage>::State fold_parts() {
+    using R = ReducerOf<kStage>;
+    constexpr int kWarps = M::kThreads / 32, kPlaces = kStage % 2 * kMostParts * kWarps;
+    const int from = part_of(row.rank);
+#pragma unroll 1
+    for (int part = from; part < part_of(row.rank + 1); ++part) {
+      States<kStage, 1> states;
+      clear<kStage>(states);
+      add_pieces<kStage>(states, 0, 0, part * M::kRun, min((part + 1) * M::kRun, pieces()));
+      const typename R::State mine = join_lanes<R, 32>(joined<R>(states[0]));
+      if (threadIdx.x % 32 == 0) show_state(kPlaces + (part - from) * kWarps + static_cast<int>(threadIdx.x) / 32, mine);
+    }
+    return join_parts<R, kWarps, M::kClusters>(parts(), p.ctas, kPlaces);
+  }
+
   template <int kStage>
   __device__ __forceinline__ void row_stages(At<kStage>) {
-    if constexpr (kStage < M::kRowStages) {
+    if constexpr (kStage < M::kRowStages && M::kRun > 0) {
+      M::keep(At<kStage>{}, results, fold_parts<kStage>());
+      row_stages(At<kStage + 1>{});
+    } else if constexpr (kStage < M::kRowStages) {
       using R = ReducerOf<kStage>;
       States<kStage, M::kFolds> states;
       clear<kStage>(states);
@@ -263,12 +307,12 @@ struct Fold {
   // From the end on, which the last stage has read last: some of it is in L2 still.
   template <class U>
   __device__ __forceinline__ void store_backwards(const U& uniform, int wave) {
-    constexpr int kAtOnce = kAhead * M::kLanes * M::kVec;
-    const int whole = p.elements / kAtOnce * kAhead;
+    const int first = first_piece(), end = end_piece(), whole = min(end, p.elements / (M::kLanes * M::kVec));
+    const int together = first + max(whole - first, 0) / kAhead * kAhead;
 #pragma unroll 1
-    for (int piece = pieces() - 1; piece >= whole; --piece) store_vector(uniform, wave, piece, row.count(wave, piece));
+    for (int piece = end - 1; piece >= together; --piece) store_vector(uniform, wave, piece, row.count(wave, piece));
 #pragma unroll 1
-    for (int piece = whole - kAhead; piece >= 0; piece -= kAhead) {
+    for (int piece = together - kAhead; piece >= first; piece -= kAhead) {
       typename M::Inputs in[kAhead];
       const int count = row.there ? M::kVec : 0;
 #pragma unroll

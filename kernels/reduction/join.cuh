@@ -123,4 +123,47 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   return join_lanes<R, kWidth>(all);
 }
 
+// Where a state of warps lies in shared memory, and back.
+template <class State>
+__device__ __forceinline__ void show_state(int at, const State& state) {
+  const StateWords<State> words = StateWords<State>::of(state);
+  uint32_t* const place = reinterpret_cast<uint32_t*>(dynamic_shared() + at * kStateBytes);
+#pragma unroll
+  for (int i = 0; i < StateWords<State>::kCount; ++i) place[i] = words.word[i];
+}
+template <class State>
+__device__ __forceinline__ State state_of_cta(int at, int rank, bool alone) {
+  StateWords<State> found;
+  unsigned char* const place = dynamic_shared() + at * kStateBytes;
+  if (alone) {
+#pragma unroll
+    for (int i = 0; i < StateWords<State>::kCount; ++i) found.word[i] = reinterpret_cast<const uint32_t*>(place)[i];
+  } else {
+    const uint32_t there = cluster_address(smem_address(place), rank);
+#pragma unroll
+    for (int i = 0; i < StateWords<State>::kCount; ++i) found.word[i] = cluster_load_word(there + 4 * i);
+  }
+  return found.state();
+}
+
+// Parts of a row that CTA `rank` of `ctas` has: those from first_part(rank) to before first_part(rank + 1).
+__device__ __forceinline__ int first_part(int rank, int parts, int ctas) { return rank * parts / ctas; }
+
+// Joins the states that the kWarps warps of every CTA of a row have shown for each of its parts, in the order of the parts. at:
+// where those of this stage begin.
+template <class R, int kWarps, bool kClusters>
+__device__ __forceinline__ typename R::State join_parts(int parts, int ctas, int at) {
+  const bool alone = !kClusters || ctas == 1;
+  if (alone) __syncthreads();
+  else cluster_sync();
+  typename R::State all = R::none();
+#pragma unroll 1
+  for (int one = static_cast<int>(threadIdx.x) % 32; one < parts * kWarps; one += 32) {
+    const int part = one / kWarps, owner = alone ? 0 : ((part + 1) * ctas - 1) / parts;
+    const int slot = (part - first_part(owner, parts, ctas)) * kWarps + one % kWarps;
+    all = R::join(all, state_of_cta<typename R::State>(at + slot, owner, alone));
+  }
+  return join_lanes<R, 32>(all);
+}
+
 }  // namespace opfacade

@@ -93,15 +93,16 @@ struct FoldRow : Located<M> {
   static constexpr bool kShifts = kLie == Lie::kDense;
 
   const Params& p;
-  int lane, slot;
+  int rank, lane, slot;  // rank: of the CTA among those of the row
   int64_t first;  // the place along axis 0
   bool there;
 
   __device__ __forceinline__ explicit FoldRow(const Params& params) : p(params) {
-    const int rank = static_cast<int>(blockIdx.x) % M::kCluster, thread = static_cast<int>(threadIdx.x);
-    slot = M::kRows == 1 ? 0 : thread / M::kThreads;
-    lane = rank * M::kThreads + (M::kRows == 1 ? thread : thread % M::kThreads);
-    const int64_t row = int64_t{blockIdx.x / M::kCluster} * M::kRows + slot;
+    const uint32_t ctas = M::kRun > 0 ? static_cast<uint32_t>(p.ctas) : M::kCluster;
+    const int thread = static_cast<int>(threadIdx.x);
+    rank = static_cast<int>(blockIdx.x % ctas), slot = M::kRows == 1 ? 0 : thread / M::kThreads;
+    lane = (M::kRun > 0 ? 0 : rank * M::kThreads) + (M::kRows == 1 ? thread : thread % M::kThreads);
+    const int64_t row = int64_t{blockIdx.x / ctas} * M::kRows + slot;
     there = row < p.rows;
     find(there ? row : 0);
     if (first >= valid_rows(p)) there = false;
@@ -124,6 +125,8 @@ struct FoldRow : Located<M> {
     else return left < 0 ? 0 : left < M::kVec ? left : M::kVec;
   }
 
+  // The one thread that stores what the row has once.
+  __device__ __forceinline__ bool leads() const { return there && lane == 0 && (M::kRun == 0 || rank == 0); }
   __device__ __forceinline__ bool has(int segment) const { return there && (!M::kSegmented || segment < p.segments); }
 
   // Elements from the first of a vector to the end of its segment: it may be negative.

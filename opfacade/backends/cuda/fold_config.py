@@ -22,6 +22,8 @@ _USUAL_PIECES, _MAX_PIECES = 4, 8
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
+MOST_PARTS, _LEAST_RUN = 32, 4  # kMostParts of fold.cuh; vectors that a thread loads at once
+_MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
 
@@ -35,6 +37,7 @@ class Config:
     waves: int
     cluster: int = 1
     held: bool = True
+    run: int = 0  # vectors of a thread in a part of a row that is read again; 0: such a row is not cut
     fewer: int = 1  # a row has as many times fewer lanes where there are many rows
 
     @property
@@ -51,6 +54,7 @@ class Config:
         """Facts of a SKU that determine the order of additions: lanes of a row, vectors of each, lanes of a group."""
         found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}
         found |= {"pieces": self.pieces, "waves": self.waves} if self.held else {"stream": True}
+        found |= {"run": self.run} if self.run else {}
         found |= {"group": self.lanes} if self.lanes != self.threads * self.cluster else {}
         return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
 
@@ -149,7 +153,22 @@ def _of_rows(program: Any, vector: int, elements: int, clusters: tuple[int, ...]
             if threads <= _MAX_THREADS:
                 found = _config(narrow, threads, -(-vectors // (threads * cluster)), cluster)
                 return replace(found, fewer=_fewer(found, usual) if _streams(program) == 1 else 1)
-    return Config(narrow, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False)
+    return Config(narrow, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False, run=_run(vectors))
+
+
+def _run(vectors: int) -> int:
+    """The least power of two that cuts a row into as many parts as there may be."""
+    pieces, run = -(-vectors // _STREAM_THREADS), _LEAST_RUN
+    while pieces > MOST_PARTS * run:
+        run *= 2
+    return run
+
+
+def most_ctas(target: Target) -> int:
+    """CTAs that may share a row: a cluster of more than the portable size needs large GPCs."""
+    if target.sm_version < 90:
+        return 1
+    return _MOST_CTAS if target.sm_version in (90, 100, 103) else _PORTABLE_CTAS
 
 
 def _streams(program: Any) -> int:

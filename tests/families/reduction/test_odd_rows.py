@@ -52,7 +52,9 @@ def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_the
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(2)))
     calls, places = [args], []
     for before in FROM:
-        moved = {n: apart(getattr(args, n), before) for n in operands_of(problem) if getattr(args, n).ndim == len(problem.shape)}
+        moved = {
+            n: apart(getattr(args, n), before) for n in operands_of(problem) if getattr(args, n).ndim == len(problem.shape)
+        }
         calls.append(replace(args, **{n: pair[0] for n, pair in moved.items()}))
         places += [(pair[1], before, pair[0].shape[-1]) for pair in moved.values()]
     same_on_every_path(subject, args, calls)

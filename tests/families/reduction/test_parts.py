@@ -1,0 +1,72 @@
+"""Rows that are read again are cut into parts: few of them have several CTAs each, and every row has the same bits."""
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import fold_config
+from opfacade.core.descriptor import operands_of
+from opfacade.testing.families.elementwise import differs
+from tests import emulator
+from tests.families.reduction.forms import layer, reducer, rms, softmax
+from tests.families.reduction.test_fold_kernel import filled, held
+
+SM_90A = Target.parse("sm_90a")
+ROWS = 2
+PROBLEMS = {
+    "welford": reducer("welford", "f32", (ROWS, 24700)),
+    "argmax": reducer("argmax", "bf16", (ROWS, 60001)),
+    "expsum": reducer("expsum", "f32", (ROWS, 33000)),
+    "softmax": softmax((ROWS, 70001)),
+    "two stages": layer((ROWS, 66004)),
+}
+
+
+def on(problem, sms):
+    """The kernel for a GPU of so many SMs, and what it gives."""
+    target = Target("sm_90a", sms, SM_90A.max_shared_memory)
+    subject, args = emulator.subject(problem, device_like=target), filled(problem, 5)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(3)))
+    held(subject, args)
+    return subject.plan.sku.id, [tensor.clone() for tensor in problem.written(args)]
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
+    """One, two, and as many as there are parts; the last CTA first, too."""
+    sku, alone = on(PROBLEMS[name], 1)
+    assert "run=4,span=512,stream=true" in sku
+    found = [on(PROBLEMS[name], sms) for sms in (2, 132)]
+    emulator.last_first(monkeypatch)
+    for other, results in (*found, on(PROBLEMS[name], 132)):
+        assert other == sku
+        for one, same in zip(alone, results, strict=True):
+            assert not bool(differs(one, same).any())
+
+
+@pytest.mark.parametrize("vectors", [1, 4096, 512 * 4 * 32, 512 * 4 * 32 + 1, 500_000, 2**28])
+def test_a_row_has_no_more_parts_than_there_is_room_for_their_states(vectors):
+    pieces, run = -(-vectors // 512), fold_config._run(vectors)
+    assert -(-pieces // run) <= fold_config.MOST_PARTS
+    assert run == 4 or -(-pieces // (run // 2)) > fold_config.MOST_PARTS
+
+
+def test_clusters_beyond_the_portable_size_are_for_gpus_that_have_them():
+    found = {arch: fold_config.most_ctas(Target.parse(arch)) for arch in ("sm_80", "sm_90a", "sm_100a", "sm_120a")}
+    assert found == {"sm_80": 1, "sm_90a": 16, "sm_100a": 16, "sm_120a": 8}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [softmax, rms, layer])
+@pytest.mark.parametrize("width", [140_000, 151_937, 2_000_000])
+def test_a_row_alone_has_the_bits_that_it_has_among_many_on_a_gpu(make, width):
+    many = filled(make((300, width), "bf16"), 3)
+    results = []
+    for rows in (300, 40, 1):
+        problem = make((rows, width), "bf16")
+        given = {name: getattr(many, name) for name in operands_of(problem)}
+        args = type(many)(**{name: (one[:rows] if one.ndim == 2 else one).cuda() for name, one in given.items()})
+        Plan.select(problem, Preference(backend="cuda")).run(args)
+        results.append(args.out_0[:1].cpu())
+    assert not any(bool(differs(results[0], other).any()) for other in results[1:])
