@@ -31,7 +31,7 @@ BANNED = {
     r"outgrown?|outgrows": "exceeds base, needs rescale",
     r"(?:some|any|every)body|whoever": "name the subject",
     r"(?:is|are|was|be|being) told": "receives",
-    r"sweeps?|swept": "zero, remove",
+    r"(?<!bench\.)(?<!bench/)sweeps?|swept": "zero, remove",
     r"at hand|anew": "current, again",
 }
 WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""One problem of a sweep: ours is checked, then it and its peers are timed.
+"""One random problem: ours is checked, then it and its peers are timed.
 
 A problem that moves little is timed as one launch of a CUDA graph of many, L2 warm; any other with L2 flushed, ours and the
 peers in turns. A peer whose result is not ours, or that cannot run, gets no time.
@@ -27,7 +27,7 @@ def has_compiled(index: int) -> bool:
 
 
 def peers(problem: Problem, index: int) -> Iterator[tuple[str, Callable[[Any], Call]]]:
-    """Those of bench.maps, of which torch.compile meets a part of the problems."""
+    """Peers of bench.maps, of which torch.compile meets a part of the problems."""
     return (one for one in maps.peers(problem, "cuda") if one[0] != "torch.compile" or has_compiled(index))
 
 

@@ -1,4 +1,4 @@
-"""What a sweep compiles, made by several processes at once before anything is timed: our kernels, and those of the peers.
+"""Several processes compile our kernels and those of the peers at once, before anything is timed.
 
 Both lie in caches on disk then (opfacade's, inductor's, FlashInfer's), where the process that times finds them.
 """
@@ -22,7 +22,7 @@ PROCESSES = 12
 
 
 def share(problems: Sequence[Problem], part: int, peers: bool = True) -> None:
-    """Compile what one of the processes has to; a peer that cannot run is told of when it is timed."""
+    """Compile what one of the processes has to; a peer that cannot run is recorded when it is timed."""
     for index, problem in enumerate(problems):
         if index % PROCESSES != part:
             continue
@@ -43,7 +43,7 @@ def _once(problem: Problem, call_of: Callable[[Any], maps.Call]) -> None:
 
 
 def by_processes(words: Sequence[str], seconds: float) -> None:
-    """The same command in each process, with its part. What one that is ended left out is compiled when it is timed."""
+    """The same command in each process, with its part. A process that takes longer is ended, and its rest compiled later."""
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-m", "bench.sweep", *words, "--part"]
     started = [subprocess.Popen([*command, str(part)], env=environment) for part in range(PROCESSES)]

@@ -71,7 +71,7 @@ struct Pack {
   }
 
   // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from `base`
-  // is not read: where `touches_outside`, the vector has to be loaded otherwise. What follows `count` elements is anything.
+  // is not read: where `touches_outside`, the vector has to be loaded otherwise. Elements past `count` are anything.
   __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
     const Touched pieces(base, at, count);
     const char* const from = static_cast<const char*>(base);
@@ -91,7 +91,7 @@ struct Pack {
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
   }
-  // Of `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
+  // For `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
   // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of what
   // is stored; it may be negative. All lanes of a warp come here.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {

@@ -14,7 +14,7 @@
 
 namespace opfacade {
 
-constexpr int kMostParts = 32;  // of a row that is read again
+constexpr int kMaxParts = 32;  // of a row that is read again
 
 template <class M, Lie kLie>
 struct Fold {
@@ -104,7 +104,7 @@ struct Fold {
     return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
   }
   // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how many
-  // CTAs share it. Of pieces and parts, those of this CTA.
+  // CTAs share it. These are the pieces and parts of this CTA.
   __device__ __forceinline__ int parts() const { return (pieces() + M::kRun - 1) / M::kRun; }
   __device__ __forceinline__ int part_of(int rank) const { return first_part(rank, parts(), p.ctas); }
   __device__ __forceinline__ int first_piece() const { return M::kRun == 0 ? 0 : part_of(row.rank) * M::kRun; }
@@ -231,7 +231,7 @@ struct Fold {
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_parts() {
     using R = ReducerOf<kStage>;
-    constexpr int kWarps = M::kThreads / 32, kPlaces = kStage % 2 * kMostParts * kWarps;
+    constexpr int kWarps = M::kThreads / 32, kPlaces = kStage % 2 * kMaxParts * kWarps;
     const int from = part_of(row.rank);
 #pragma unroll 1
     for (int part = from; part < part_of(row.rank + 1); ++part) {

@@ -134,7 +134,7 @@ struct FoldRow : Located<M> {
     return has(segment(wave)) ? p.elements - element(piece) : -kNone;
   }
 
-  // The vectors of a thread, and what its group has. Those that are not aligned have to be mended once all are on their way.
+  // The vectors of a thread, and what its group has. Vectors that are not aligned have to be mended once all are in flight.
   __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));

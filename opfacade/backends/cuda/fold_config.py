@@ -22,7 +22,7 @@ _USUAL_PIECES, _MAX_PIECES = 4, 8
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
-MOST_PARTS, _LEAST_RUN = 32, 4  # kMostParts of fold.cuh; vectors that a thread loads at once
+MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
