@@ -27,7 +27,7 @@ FAULTS = (
     _kept(
         "numbers beyond f32 in octaves are usual", "rough.cuh", "usual_ = fabsf(top) < 4096.f &&", "usual_ = true ||", "extreme"
     ),
-    _kept("a winner is kept whatever min_p", "kept_stream.cuh", "likelihood().distance(a) <= most_;", "true;", "proven"),
+    _kept("a winner is kept whatever min_p", "kept_stream.cuh", "likelihood().distance(a) <= most_;", "true;", "rules_out"),
     _kept("masses are those without a temperature", "kept_stream.cuh", "= row.heated(a[j]);", "= a[j];", "extreme"),
     _kept("a floor has no min_p", "stream.cuh", "floor_ = top - reach -", "floor_ = top -", "floor"),
     _kept(

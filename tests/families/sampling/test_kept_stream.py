@@ -70,3 +70,11 @@ def test_a_floor_of_min_p_hides_no_kept_token():
         token = run(x, **given).token
     assert len(set(token.tolist())) > 10
     assert (x[0, token.long()] > 0).all()
+
+
+def test_a_winner_that_a_later_token_rules_out_is_not_kept():
+    """No floor is known while the first half is raced, whose tokens win nearly always."""
+    x = torch.full((1, VOCAB), -0.5)
+    x[0, 15000::300] = 1.0
+    token = run(x, rows=8, indices=[0] * 8, seed=list(range(8)), min_p=0.5, top_p=1.0).token
+    assert (x[0, token.long()] == 1).all()
