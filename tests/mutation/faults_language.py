@@ -178,4 +178,25 @@ LANGUAGE_FAULTS = (
         "if False and not same_bits",
         TOYS,
     ),
+    cpu(
+        "map: a reflected place is right for one period alone",
+        "opfacade/programs/evaluate.py",
+        "        rest = torch.remainder(place, period)\n",
+        "        rest = place.abs()\n",
+        "tests/programs/test_by_hand.py -k reflected",
+    ),
+    cpu(
+        "conversion: a float one past the largest integer becomes the smallest",
+        "opfacade/programs/integers.py",
+        "wide >= float(most + 1), wide < float(least)",
+        "wide > float(most + 1), wide < float(least)",
+        "tests/programs/test_by_hand.py -k largest",
+    ),
+    cpu(
+        "norm: a layer norm of the rounded sum takes the mean of the sum before it is rounded",
+        "opfacade/plans/_norm_program.py",
+        'Stage(reducer="sum", value=summed[1], axes=axes),)',
+        'Stage(reducer="sum", value=summed[0], axes=axes),)',
+        "tests/programs/test_by_hand.py -k layer_norm",
+    ),
 )
