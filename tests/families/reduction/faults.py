@@ -10,66 +10,9 @@ SOFTMAX = "tests/families/softmax/test_reference.py"
 QUANT = "tests/families/quantize/test_reference.py"
 QUANT_KERNEL = "tests/families/quantize/test_quantize_kernel.py"
 FEWER = "tests/families/reduction/test_fewer_lanes.py"
-ODD = "tests/families/reduction/test_odd_rows.py"
 D = "kernels/reduction"
 
 FAULTS = (
-    cpu(
-        "vectors anywhere: bytes of a word are shifted the other way",
-        "kernels/elementwise/shift.cuh",
-        "word[i] = __byte_perm(word[i], word[i + 1], order);",
-        "word[i] = __byte_perm(word[i + 1], word[i], order);",
-        f"{ODD} -k begin_anywhere",
-    ),
-    cpu(
-        "vectors anywhere: the second half of a piece is not shifted",
-        "kernels/elementwise/shift.cuh",
-        "word[i] = bytes & 8 ? word[i + 2] : word[i];",
-        "word[i] = word[i];",
-        f"{ODD} -k begin_anywhere",
-    ),
-    cpu(
-        "vectors anywhere: a piece past the end of a tensor is read",
-        "kernels/elementwise/pack.cuh",
-        "(i > 0 || first >= 0) && first + kAccess <= span * kSize;",
-        "(i > 0 || first >= 0);",
-        f"{ODD} -k outside_of_a_tensor",
-    ),
-    cpu(
-        "vectors anywhere: a piece before a tensor is read",
-        "kernels/elementwise/pack.cuh",
-        "(i > 0 || first >= 0) && first + kAccess",
-        "first + kAccess",
-        f"{ODD} -k outside_of_a_tensor",
-    ),
-    cpu(
-        "vectors anywhere: what was not read is taken for 0",
-        "kernels/elementwise/pack.cuh",
-        "return count > 0 && (pieces.first < 0 || end > span * kSize);",
-        "return false;",
-        f"{ODD} -k begin_anywhere",
-    ),
-    cpu(
-        "vectors anywhere: the first lane stores a piece that begins before its row",
-        "kernels/elementwise/pack.cuh",
-        "(i > 0 || lane != 0 || shift == 0)",
-        "true",
-        f"{ODD} -k begin_anywhere",
-    ),
-    cpu(
-        "vectors anywhere: the last lane leaves its last elements to the next one",
-        "kernels/elementwise/pack.cuh",
-        "(i < kPieces || lane != lanes - 1);",
-        "true;",
-        f"{ODD} -k begin_anywhere",
-    ),
-    cpu(
-        "fold: the vector of another slot is mended",
-        f"{D}/fold.cuh",
-        "if (i == slot) M::replace(held[i], found);",
-        "if (i == 0) M::replace(held[i], found);",
-        f"{ODD} -k begin_anywhere",
-    ),
     cpu(
         "fold: vectors that are loaded together have the place of the first",
         f"{D}/fold.cuh",
@@ -80,8 +23,8 @@ FAULTS = (
     cpu(
         "fold: vectors behind the last whole batch are left out",
         f"{D}/fold.cuh",
-        "for (; done < pieces(); ++done) one(done, row.count(wave, done));",
-        "for (; done < 0; ++done) one(done, row.count(wave, done));",
+        "for (; begin < end; ++begin) add_one<kStage>",
+        "for (; begin < 0; ++begin) add_one<kStage>",
         f"{KERNEL} -k loaded_together",
     ),
     cpu(
@@ -94,8 +37,8 @@ FAULTS = (
     cpu(
         "fold: a vector behind the last whole batch is not stored",
         f"{D}/fold.cuh",
-        "piece >= whole; --piece)",
-        "piece > whole; --piece)",
+        "piece >= together; --piece)",
+        "piece > together; --piece)",
         f"{KERNEL} -k stored_together",
     ),
     cpu(
@@ -220,15 +163,15 @@ FAULTS = (
     cpu(
         "fold: CTAs of a cluster do not wait for each other",
         f"{D}/join.cuh",
-        "else cluster_sync();",
-        "else __syncthreads();",
+        "if constexpr (kCluster == 1) __syncthreads();\n  else cluster_sync();",
+        "__syncthreads();",
         f"{KERNEL} -k clusters",
     ),
     cpu(
         "fold: a CTA ends while others read its states",
         f"{D}/fold.cuh",
-        "cluster_arrive(), cluster_wait();",
-        "(void)0;",
+        "if constexpr (M::kCluster > 1) cluster_arrive(), cluster_wait();\n    else if",
+        "if",
         f"{KERNEL} -k clusters",
     ),
     cpu("fold: every CTA of a cluster reads its own states", f"{D}/join.cuh", "one / kWarps);", "0);", f"{KERNEL} -k clusters"),
@@ -304,9 +247,9 @@ FAULTS = (
     ),
     cpu(
         "fold: each group is the first",
-        "csrc/reduction/_outputs.cu.jinja",
-        '"segment * p.step[%d] + " % (ins + k) if segmented',
-        '"" if segmented',
+        "csrc/reduction/_stores.cu.jinja",
+        'store_pack<kWide>(out.o{{ k }}, p.operand[{{ ins + k }}], at[{{ ins + k }}] + {{ "segment',
+        'store_pack<kWide>(out.o{{ k }}, p.operand[{{ ins + k }}], at[{{ ins + k }}] + {{ "0 * segment',
         f"{KERNEL} -k groups",
     ),
     cpu(
