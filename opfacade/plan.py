@@ -16,6 +16,7 @@ from opfacade.core.checks import check, check_beside, require_memory
 from opfacade.core.construction import immutable, not_called
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
+from opfacade.core.launch_errors import BegunError, device_error
 from opfacade.core.operands import TensorSpec, bytes_of
 from opfacade.core.preference import Preference
 from opfacade.core.setting_hints import hinted
@@ -267,10 +268,13 @@ class Plan(Generic[ArgsT]):
         """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
         and not given. Raises the first issue of `can_implement` before anything is written."""
         in_full = telemetry._watched or moment.forked
-        if in_full or (self._replay(id(args), id(workspace)) and not self._fast(args, workspace, True)):
-            self._run_checked(args, workspace)
-        else:
-            self._count()
+        try:
+            if in_full or (self._replay(id(args), id(workspace)) and not self._fast(args, workspace, True)):
+                self._run_checked(args, workspace)
+            else:
+                self._count()
+        except BegunError as error:
+            raise device_error(self.sku, error) from error
 
     def _run_checked(self, args: ArgsT, workspace: Tensor | None) -> None:
         if not self._admitted and not self._memo.is_last(args, workspace):

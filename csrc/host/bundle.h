@@ -118,4 +118,20 @@ struct BorrowedTensors {
   void* objects[kMaxFields];  // Python objects of guarded tensors
 };
 
+// Shapes and strides of borrowed tensors, copied.
+struct TensorForms {
+  // False where one has more dimensions than any operand.
+  bool hold(BorrowedTensors& borrowed) {
+    for (int i = 0; i < borrowed.count; ++i) {
+      DLTensor& tensor = borrowed.tensor[i];
+      if (tensor.ndim > kMaxRank) return false;
+      for (int axis = 0; axis < tensor.ndim; ++axis) shapes[i][axis] = tensor.shape[axis], strides[i][axis] = tensor.strides[axis];
+      tensor.shape = shapes[i], tensor.strides = strides[i];
+    }
+    return true;
+  }
+
+  int64_t shapes[kMaxFields + 1][kMaxRank], strides[kMaxFields + 1][kMaxRank];
+};
+
 }  // namespace opfacade

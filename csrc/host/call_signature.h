@@ -9,7 +9,8 @@
 //   call(present fields ..., absent fields ..., workspace or None, launch)   -> kDone, kRefused or kUnknownExtent
 //
 // run(present fields ..., workspace if it takes one, scalars ...) is that of a kernel library. After kUnknownExtent the caller
-// registers the extents of its tensors (storage_extents.h) and calls again.
+// registers the extents of its tensors (storage_extents.h) and calls again. A call of several kernels of which a later launch failed
+// raises a BegunError: nobody may begin it again, because the first kernel may have written in place.
 #pragma once
 #include "csrc/common/ffi.h"
 #include "csrc/common/launch_recorder.h"
@@ -17,7 +18,7 @@
 
 namespace opfacade {
 
-enum Verdict : int64_t { kDone = 0, kRefused = 1, kUnknownExtent = 2 };
+enum Verdict : int64_t { kDone = 0, kRefused = 1, kUnknownExtent = 2, kBegun = 3 };
 
 constexpr int kMaxFields = 32;
 constexpr int kMaxRank = 8;
@@ -104,6 +105,30 @@ inline ByteRange range_of(TensorView tensor) {
   return {first, first + static_cast<uint64_t>(elements * ((tensor.dtype().bits * tensor.dtype().lanes + 7) / 8))};
 }
 
+// Counts the launches of a call and keeps none.
+class LaunchCounter : public LaunchRecorder {
+ public:
+  LaunchCounter() : LaunchRecorder{kAbi, count} {}
+  bool launched() const { return launches_ > 0; }
+
+ private:
+  static void* count(LaunchRecorder* self, size_t, ReplayFunction) {
+    return ++static_cast<LaunchCounter*>(self)->launches_, nullptr;
+  }
+  int launches_ = 0;
+};
+
+// The raised error, as one that no path answers by beginning the call again.
+inline void raise_begun() {
+  TVMFFIObjectHandle raised = nullptr;
+  TVMFFIErrorMoveFromRaised(&raised);
+  const TVMFFIByteArray* const text = raised == nullptr ? nullptr : &TVMFFIErrorGetCellPtr(raised)->message;
+  FfiError error("BegunError");
+  error << (text == nullptr ? "a later kernel was not launched" : text->data);
+  TVMFFIErrorSetRaisedFromCStr(error.kind(), error.text());
+  if (raised != nullptr) TVMFFIObjectDecRef(raised);
+}
+
 // A tvm-ffi function, kept alive.
 class HeldFunction {
  public:
@@ -142,9 +167,8 @@ class CallSignature {
     for (int i = 0; i < scalars_; ++i) scalar_[i] = plain(args[read + i]);
   }
 
-  // Checks a call and, if it is sound and `launch` is set, makes it. -1 where the run itself failed. recorder: receives the launches;
-  // null for none.
-  int call(const TVMFFIAny* args, int count, TVMFFIAny* result, LaunchRecorder* recorder) const {
+  // Checks a call and, if it is sound and `launch` is set, makes it. -1 where the run itself failed. recorder: receives the launches.
+  int call(const TVMFFIAny* args, int count, TVMFFIAny* result, LaunchRecorder& recorder) const {
     const bool counted = count == fields_ + 2;
     const bool launches = counted && args[count - 1].v_int64 != 0;
     const int64_t verdict = counted ? judge(args, launches) : kRefused;
@@ -158,17 +182,15 @@ class CallSignature {
     return args[0];
   }
 
-  int run(const TVMFFIAny* args, LaunchRecorder* recorder) const {
+  int run(const TVMFFIAny* args, LaunchRecorder& recorder) const {
     TVMFFIAny all[kMaxFields + 1 + kMaxScalars + 1], ignored{};
     int at = 0;
     while (at < present_) all[at] = args[at], ++at;
     if (takes_workspace_) all[at++] = args[fields_];
     for (int i = 0; i < scalars_; ++i) all[at++] = scalar_[i];
-    if (recorder != nullptr) {  // CallContext in ffi.h takes it off
-      all[at] = TVMFFIAny{};
-      all[at].type_index = kTVMFFIOpaquePtr;
-      all[at++].v_ptr = recorder;
-    }
+    all[at] = TVMFFIAny{};
+    all[at].type_index = kTVMFFIOpaquePtr;
+    all[at++].v_ptr = &recorder;  // CallContext in ffi.h takes it off
     return run_(all, at, &ignored);
   }
 

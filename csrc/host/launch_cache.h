@@ -18,9 +18,13 @@ class Recording : public LaunchRecorder {
   }
 
   // A call that launched nothing, or more than fits, cannot be replayed.
-  bool is_complete() const { return count_ > 0 && !overflowed_; }
-  // Whether all was launched.
-  bool replay(int device, void* stream) const { return replay_(records_, count_, device, stream) == 0; }
+  bool is_complete() const { return launched() && !overflowed_; }
+  bool launched() const { return count_ > 0; }
+  // kDone if all was launched, kRefused if nothing, else kBegun.
+  int64_t replay(int device, void* stream) const {
+    if (replay_(records_, 1, device, stream) != 0) return kRefused;
+    return count_ == 1 || replay_(records_ + 1, count_ - 1, device, stream) == 0 ? kDone : kBegun;
+  }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -72,7 +76,6 @@ class CachedLaunch {
   CachedLaunch(const CachedLaunch&) = delete;
   ~CachedLaunch() { delete[] keys_, delete[] ranges_; }
 
-  // After the call passed its checks.
   void set_tensors(const BorrowedTensors& borrowed) {
     count_ = borrowed.count, keys_ = new TensorKey[count_], ranges_ = new ByteRange[count_];
     for (int i = 0; i < count_; ++i)

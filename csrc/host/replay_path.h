@@ -2,8 +2,9 @@
 // through the signature; one that is seen twice is recorded.
 //
 //   replay = host.replay(interpreter ..., bundle type, present, fields, guarded, an offset a field, host.signature's arguments ...)
-//   replay(address of a guard)                     adds a guard: a Python function of the guarded tensors
-//   replay(address of a bundle, of a workspace)    kDone, or another verdict for the fast path
+//   replay(address of a guard)                     adds a guard: a Python function of the guarded tensors; returns the address
+//                                                  of the one that it lets go, or 0
+//   replay(address of a bundle, of a workspace)    kDone, or another verdict for the fast path; raises BegunError
 //
 // Called with the GIL, which is the lock; released around a launch.
 #pragma once
@@ -20,9 +21,11 @@ class ReplayPath {
   ReplayPath(const ReplayPath&) = delete;
   ~ReplayPath() { LaunchCache::of_process().erase_all_of(this); }
 
-  void add_guard(void* guard) {
+  void* add_guard(void* guard) {
+    void* const oldest = guards_[kGuards - 1];
     for (int i = kGuards - 1; i > 0; --i) guards_[i] = guards_[i - 1];
     guards_[0] = guard;
+    return oldest;
   }
 
   int64_t call(const void* bundle, void* workspace) {
@@ -64,11 +67,12 @@ class ReplayPath {
     void* stream;
     if (!find_stream(borrowed, stream)) return kRefused;
     ++cached.in_flight;
-    const bool launched = launch(cached.recording, borrowed.tensor[0].device.device_id, stream);
+    const int64_t verdict = launch(cached.recording, borrowed.tensor[0].device.device_id, stream);
     --cached.in_flight;
-    return launched ? kDone : kRefused;
+    if (verdict == kBegun) raise_begun();
+    return verdict;
   }
-  bool launch(const Recording& recording, int device, void* stream) const {
+  int64_t launch(const Recording& recording, int device, void* stream) const {
     const GilRelease released(python_);
     return recording.replay(device, stream);
   }
@@ -78,14 +82,21 @@ class ReplayPath {
     if (!find_stream(borrowed, stream)) return kRefused;
     const bool given = workspace != python_.py_none;
     LaunchCache& cache = LaunchCache::of_process();
-    if (!cache.seen_recently(hash)) return run(borrowed, given, stream, nullptr);
+    // Without the GIL another thread may change a tensor in place: what is judged, launched and kept is this copy.
+    TensorForms forms;
+    if (!forms.hold(borrowed)) return kRefused;
+    if (!cache.seen_recently(hash)) {
+      LaunchCounter counter;
+      return run(borrowed, given, stream, counter);
+    }
     CachedLaunch* const entry = new CachedLaunch(this, hash);
-    const int64_t verdict = run(borrowed, given, stream, &entry->recording);
+    const int64_t verdict = run(borrowed, given, stream, entry->recording);
     if (verdict != kDone || !entry->recording.is_complete()) return delete entry, verdict;
     entry->set_tensors(borrowed);
     return cache.insert(entry), kDone;
   }
-  int64_t run(BorrowedTensors& borrowed, bool workspace, void* stream, LaunchRecorder* recorder) const {
+  template <class Recorder>
+  int64_t run(BorrowedTensors& borrowed, bool workspace, void* stream, Recorder& recorder) const {
     TVMFFIAny args[kMaxFields + 2] = {}, result{};
     for (int i = 0; i < layout_.fields + 1; ++i) {
       const int tensor = i < layout_.present ? i : i == layout_.fields && workspace ? layout_.present : -1;
@@ -100,8 +111,12 @@ class ReplayPath {
     if (device.device_type != kDLCPU && TVMFFIEnvSetStream(device.device_type, device.device_id, stream, &before) != 0)
       return drop_error();
     const int status = signature_.call(args, layout_.fields + 2, &result, recorder);
-    if (device.device_type != kDLCPU && TVMFFIEnvSetStream(device.device_type, device.device_id, before, nullptr) != 0) drop_error();
+    restore_stream(device, before);
+    if (status != 0 && recorder.launched()) return raise_begun(), kBegun;
     return status == 0 ? result.v_int64 : drop_error();
+  }
+  static void restore_stream(DLDevice device, TVMFFIStreamHandle before) {
+    if (device.device_type != kDLCPU && TVMFFIEnvSetStream(device.device_type, device.device_id, before, nullptr) != 0) drop_error();
   }
   // The fast path meets the same error and reports it.
   static int64_t drop_error() {

@@ -3,12 +3,16 @@
 #include <string.h>
 
 static int launches, failing, asked; /* asked: for clusters */
+static int until_failure = -1;         /* launches before one fails, once; -1: none does */
+static void (*during)(void);           /* called once, within a launch */
 static unsigned char first_bytes[32]; /* of its parameters, which are no fewer */
 static CUlaunchConfig last;
 
 int fake_launches(void) { return launches; }
 int fake_asked(void) { return asked; }
 void fake_fail(int on) { failing = on; }
+void fake_fail_after(int count) { until_failure = count; }
+void fake_during(void (*call)(void)) { during = call; }
 const unsigned char *fake_params(void) { return first_bytes; }
 unsigned fake_grid(void) { return last.gridDimX; }
 unsigned fake_block(void) { return last.blockDimX; }
@@ -36,7 +40,10 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunc
   return ++asked, *clusters = (int)(config->sharedMemBytes / 16), CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
-  if (failing) return CUDA_ERROR_LAUNCH_FAILED;
+  void (*const now)(void) = during;
+  during = NULL;
+  if (now != NULL) now();
+  if (failing || (until_failure >= 0 && until_failure-- == 0)) return CUDA_ERROR_LAUNCH_FAILED;
   ++launches;
   last = *config;
   memcpy(first_bytes, params[0], sizeof first_bytes);

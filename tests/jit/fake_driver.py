@@ -4,6 +4,7 @@ import ctypes
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +58,19 @@ class FakeDriver:
 
     def fail(self, on: bool) -> None:
         self._library.fake_fail(int(on))
+
+    def fail_after(self, launches: int) -> None:
+        """One launch fails, after so many; -1: none does."""
+        self._library.fake_fail_after(launches)
+
+    def during_launch(self, call: Callable[[], object]) -> None:
+        """Make a call within the next launch, as another thread could, since the GIL is released there."""
+
+        def during() -> None:
+            call()
+
+        self._during = ctypes.CFUNCTYPE(None)(during)
+        self._library.fake_during(self._during)
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opfacade.core.launch_errors import BegunError
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
 from tests.jit.conftest import REGISTERED
@@ -302,6 +303,60 @@ def test_a_failed_launch_is_left_to_the_short_way(way):
     assert call(other)
 
 
+@pytest.mark.parametrize(("launches", "later"), [(2, 1), (4, 1), (4, 3)])
+def test_a_call_whose_later_launch_fails_is_not_begun_again(way, launches, later):
+    args = inputs.make_args(DECODE, seed=1)
+    call = way(DECODE, args, launches=launches)
+    ways = [lambda: call.direct.paths.fast(args, None, True), *[lambda: call.direct.paths.replay(id(args), id(None))] * 4]
+    call.direct.paths.fast(args, None, True)
+    for make in ways:  # the fast path; seen once; recorded, which fails; recorded; replayed
+        before = call.driver.launches
+        call.driver.fail_after(later)
+        with pytest.raises(BegunError):
+            make()
+        call.driver.fail_after(-1)
+        assert call.driver.launches - before == later
+        make()
+        assert call.driver.launches - before == later + launches
+
+
+def test_a_recording_is_of_the_tensors_that_were_launched(way):
+    args = inputs.make_args(DECODE, seed=1)
+    call = way(DECODE, args)
+    assert call.direct.paths.fast(args, None, True)
+    assert call(args)
+    call.driver.during_launch(lambda: args.q.transpose_(0, 1))
+    assert call(args)  # recorded
+    assert refused(DECODE, args, None, 0)
+    assert not call(args)
+    args.q.transpose_(0, 1)
+    called = call.module.called()
+    assert call(args)
+    assert call.module.called() == called  # the recording is that of q as it was
+
+
+def test_a_guard_is_held_before_the_host_library_calls_it_and_after_an_interrupt(way):
+    args = inputs.make_args(DECODE, seed=1)
+    call = way(DECODE, args)
+    replay, held = call.direct.paths.replay, []
+
+    def interrupted(guard):
+        held.append(guard in call.direct._replay_guards)
+        replay(guard)
+        raise KeyboardInterrupt
+
+    call.direct.paths = call.direct.paths._replace(replay=interrupted)
+    learned = replace(args, q=torch.nn.Parameter(args.q.clone(), requires_grad=False))
+    with pytest.raises(KeyboardInterrupt):
+        call.direct.learn(learned)
+    call.direct.paths = call.direct.paths._replace(replay=replay)
+    assert held == [True]
+    assert len(call.direct._replay_guards) == 2
+    for name in ("o", "lse"):
+        call.direct.learn(replace(args, **{name: torch.nn.Parameter(getattr(args, name), requires_grad=False)}))
+    assert call.recorded(args)  # the first of four is still called
+
+
 def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
@@ -322,7 +377,7 @@ def test_nothing_is_held_or_let_go_by_a_call(way):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
     assert call.recorded(args, workspace)
-    watched = (args, workspace, args.q, args.lse, call.direct._replay_guards[0])
+    watched = (args, workspace, args.q, args.lse, *call.direct._replay_guards.values())
 
     def counts():
         return [sys.getrefcount(one) for one in watched]

@@ -10,13 +10,19 @@ from opfacade import plan as plans
 from opfacade.backends.cuda.host import quick
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.core.candidate import NO_FAST_PATHS
+from opfacade.errors import DeviceError
 from opfacade.testing import inputs
 from tests.jit.quick_way import Other, ReplayPath
 from tests.jit.test_contract import DECODE, HOST
 
 
 @pytest.fixture
-def played(stub, driver, monkeypatch):
+def launches():
+    return 1
+
+
+@pytest.fixture
+def played(stub, driver, monkeypatch, launches):
     """A plan on the CPU whose kernel is the fake driver's, and the bundles that came the long way."""
     monkeypatch.setattr(plans, "_selected", {})
     plan, long = Plan.select(DECODE, target=Target.cpu()), []
@@ -28,7 +34,7 @@ def played(stub, driver, monkeypatch):
             long.append(args)
 
         def fast_paths(needed, operands):
-            made.append(Direct(stub, KernelCall(stub.run, (1,), needed > 0, needed, HOST), DECODE))
+            made.append(Direct(stub, KernelCall(stub.run, (launches,), needed > 0, needed, HOST), DECODE))
             return made[0].paths
 
         made = []
@@ -50,6 +56,23 @@ def test_runs_of_a_plan_go_the_quick_way_and_are_counted(played, driver, stub):
     called = stub.called()
     plan.run(args)
     assert stub.called() == called
+
+
+@pytest.mark.parametrize("launches", [2])
+def test_a_run_whose_second_kernel_is_not_launched_raises_and_is_not_begun_again(played, driver):
+    plan, long = played
+    args = inputs.make_args(DECODE, seed=1)
+    plan.run(args)
+    for _ in range(5):  # by the fast path, seen once, recorded, replayed
+        driver.fail_after(1)
+        before = driver.launches
+        with pytest.raises(DeviceError, match="OPF-R010") as raised:
+            plan.run(args)
+        driver.fail_after(-1)
+        assert (driver.launches - before, len(long)) == (1, 1)
+        assert plan.sku.id in str(raised.value)
+        plan.run(args)
+        assert (driver.launches - before, len(long)) == (3, 1)
 
 
 def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):

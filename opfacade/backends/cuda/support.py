@@ -9,9 +9,9 @@ from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
 from opfacade.core.call_memo import getter
 from opfacade.core.candidate import FastPaths, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor
+from opfacade.core.launch_errors import device_error
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.errors import DeviceError
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
@@ -100,7 +100,7 @@ def launcher(
             else:
                 run(*operands(args), *scalars)
         except RuntimeError as error:
-            raise _device_error(sku, error) from error
+            raise device_error(sku, error) from error
         for learn in learners:
             learn(args)
 
@@ -126,16 +126,8 @@ def _prepare(module: Any, sku: KernelSku) -> None:
         try:
             module.prepare(torch.cuda.current_device())
         except RuntimeError as error:
-            raise _device_error(sku, error) from error
+            raise device_error(sku, error) from error
 
 
 def nothing_to_do(args: Any, workspace: Any) -> None:
     """The launcher of an empty batch: CUDA refuses a grid of zero CTAs, and there is no output."""
-
-
-def _device_error(sku: KernelSku, error: RuntimeError) -> DeviceError:
-    text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-    raised = DeviceError(f"{sku.op}.run: {sku.id}: {text} [OPF-R010]", code="OPF-R010", op=sku.op, stage="run")
-    raised.cuda_error = text
-    raised.context_dead = "ILLEGAL_ADDRESS" in text or "illegal memory access" in text
-    return raised

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda.host import quick
+from opfacade.core import launch_errors
 from opfacade.core.call_memo import getter
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, FastPaths, Operands
 from opfacade.core.checks import check, check_beside, has_memory
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 CUDA = 2  # kDLCUDA
 _DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
-_MAX_GUARDS = 4  # as in replay_path.h
+_MAX_GUARDS = 4
 _MAX_FIELDS, _MAX_RANK, _MAX_SCALARS = 32, 8, 24  # as in call_signature.h
 # Errors that OPFACADE_VALIDATE=off does not report.
 _UNCHECKED = ("AliasError", "GradNotSupportedError")
@@ -71,7 +72,8 @@ class Direct:
         run, scalars, takes_workspace, workspace_bytes, device_type = kernel
         signature = (run, device_type, takes_workspace, workspace_bytes, len(fields), *rules, *scalars)
         self._guards: list[Callable[..., bool]] = []
-        self._replay_guards: list[Callable[..., bool]] = []
+        self._replay_guards: dict[int, Callable[..., bool]] = {}
+        launch_errors.register()
         self._present = getter(tuple(operands))
         nested = getter(tuple(f"{name}.is_nested" for name in operands))
         layout = _Layout(descriptor.args_type, getter((*operands, *absent)), nested, len(operands), workspace_bytes)
@@ -88,8 +90,8 @@ class Direct:
         if plain and not any(same(*tensors) for same in self._guards):
             self._guards[:] = [same_types(tensors), *self._guards[: _MAX_GUARDS - 1]]
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
-            self.paths.replay(id(guard))  # first: the host library calls the oldest guard until it has the new one
-            self._replay_guards[:] = [guard, *self._replay_guards[: _MAX_GUARDS - 1]]
+            self._replay_guards[id(guard)] = guard  # before the host library has its address, until it says that it let it go
+            self._replay_guards.pop(self.paths.replay(id(guard)), None)
 
     def refuse_unsound(self, args: Any, workspace: Tensor | None) -> None:
         """Raise what is wrong with the shapes, dtypes, devices, strides or addresses of a call: a binding trusts them."""
@@ -152,7 +154,7 @@ def _fast(
                 register_extents(*_extents(given[:present] if workspace is None else (*given[:present], workspace)))
                 verdict = checked(*given, workspace, launch)
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
-            # DLPack refuses a tensor, or a launch failed: the full check reports it.
+            # DLPack refuses a tensor, or the first launch failed: the full check reports it.
             return False
         return verdict == _DONE  # type: ignore[no-any-return]
 
