@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opfacade.core.checks import has_memory
+from opfacade.core.checks import has_memory, needs_gradient
 from opfacade.core.descriptor import Args
 from opfacade.core.operands import TensorSpec, room
 
@@ -41,12 +41,12 @@ class CallMemo:
         return last.holds(workspace) if workspace is not None else last.workspace is None
 
     def learn(self, args: Args, workspace: Tensor | None) -> None:
-        """Remember a call that passed a check. Never tensors that need a gradient or have no memory."""
+        """Remember a call that passed a check. Never tensors that need a gradient now or have no memory."""
         tensors = self._present(args)
-        if any(t.requires_grad or not has_memory(t) for t in tensors):
+        if any(needs_gradient(t) or not has_memory(t) for t in tensors):
             return
         last = self._last
-        same = last.same if last is not None and last.same(*tensors) else _same_as(tensors)
+        same = last.same if last is not None and last.same(*tensors) else unless_wanted(tensors, _same_as(tensors))
         held, span = (None, (0, 0)) if workspace is None else (weakref.ref(workspace), _span(workspace))
         self._last = _Last(weakref.ref(args), same, [t.data_ptr() for t in tensors], held, span)
 
@@ -79,6 +79,16 @@ def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
         return attrgetter(*names)
     only = attrgetter(names[0])
     return lambda args: (only(args),)
+
+
+def unless_wanted(tensors: tuple[Tensor, ...], same: Callable[..., bool]) -> Callable[..., bool]:
+    """A test that also holds only while no gradient of these tensors is wanted.
+
+    Torch's guards compare `requires_grad` and not the grad mode. Only parameters pay for the question, 0.1 us.
+    """
+    from torch import is_grad_enabled
+
+    return (lambda *given: not is_grad_enabled() and same(*given)) if any(t.requires_grad for t in tensors) else same
 
 
 def _same_as(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:

@@ -72,7 +72,7 @@ def _kind(name: str, value: Any) -> Issue | None:
         return Issue("OPF-A004", name, "a strided dense tensor", form, kind="LayoutError")
     if value.is_conj() or value.is_neg():
         return Issue("OPF-A005", name, "no conjugate or negative bit", "one set", "Call resolve_conj().", kind="LayoutError")
-    if value.requires_grad and torch.is_grad_enabled():
+    if needs_gradient(value):
         hint = "Call .detach(), or run under torch.no_grad(): there is no backward."
         return Issue("OPF-A006", name, "requires_grad=False", "requires_grad=True", hint, kind="GradNotSupportedError")
     return None
@@ -88,6 +88,13 @@ def _plain_type(kind: type) -> bool:
 def is_traced(kind: type) -> bool:
     """A fake tensor: it has metadata and no memory."""
     return kind.__name__ == "FakeTensor" and kind.__module__.startswith("torch.")
+
+
+def needs_gradient(tensor: torch.Tensor) -> bool:
+    """A tensor whose gradient torch wants now: under no_grad a parameter is a tensor like others."""
+    import torch
+
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -1,6 +1,7 @@
 """What a plan remembers of sound calls hides no new mistake."""
 
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,21 @@ def test_a_tensor_allowed_without_gradients_is_refused_with_them():
     with torch.no_grad():
         plan.run(args)
     assert not torch.isnan(args.o).any()
+    with pytest.raises(GradNotSupportedError, match="OPF-A006"):
+        plan.run(args)
+
+
+@pytest.mark.parametrize("guards", ["torch's", "compared in Python"])
+def test_parameters_are_remembered_under_no_grad_and_refused_with_gradients(guards, monkeypatch):
+    if guards != "torch's":
+        monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
+    descriptor, args = PROBLEMS["decode"]()
+    args = replace(args, q=torch.nn.Parameter(args.q))
+    plan = on_reference(descriptor)
+    with torch.no_grad():
+        plan.run(args)
+        assert plan._memo.is_last(args, None)
+    assert not plan._memo.is_last(args, None)
     with pytest.raises(GradNotSupportedError, match="OPF-A006"):
         plan.run(args)
 

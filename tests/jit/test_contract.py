@@ -4,6 +4,7 @@ On the CPU: the device of the signature is the host, and its run only counts.
 """
 
 import random
+import sys
 import threading
 from dataclasses import replace
 
@@ -167,6 +168,20 @@ def test_a_bundle_that_needs_a_gradient_is_not_learned(module):
     args = inputs.make_args(DECODE, seed=1)
     args = replace(args, q=args.q.clone().requires_grad_())
     assert not fast(module, DECODE, args)(args, None, True)
+
+
+@pytest.mark.parametrize("guards", ["torch's", "compared in Python"])
+def test_parameters_go_the_fast_path_under_no_grad_alone(module, guards, monkeypatch):
+    if guards != "torch's":
+        monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
+    args = inputs.make_args(DECODE, seed=1)
+    args = replace(args, q=torch.nn.Parameter(args.q))
+    with torch.no_grad():
+        call = fast(module, DECODE, args)
+        assert call(args, None, True)
+        with torch.enable_grad():
+            assert not call(args, None, True)
+        assert call(args, None, True)
 
 
 def test_index_tensors_of_another_length_go_the_fast_path(module):

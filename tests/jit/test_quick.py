@@ -249,6 +249,17 @@ def test_parameters_are_launched_where_they_were_learned(way):
     assert call.recorded(args)
 
 
+def test_parameters_that_need_a_gradient_are_replayed_under_no_grad_alone(way):
+    args = inputs.make_args(DECODE, seed=1)
+    args = replace(args, q=torch.nn.Parameter(args.q))
+    with torch.no_grad():
+        call = way(DECODE, args)
+        assert call.recorded(args)
+        with torch.enable_grad():
+            assert not call(args)
+        assert call(args)
+
+
 def test_what_is_no_bundle_of_the_plan_is_refused(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)

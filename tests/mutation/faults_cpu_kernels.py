@@ -104,6 +104,13 @@ CPU_KERNEL_FAULTS = (
         QUICK,
     ),
     cpu(
+        "fast path: parameters are never learned, under no_grad too",
+        "opfacade/backends/cuda/host/direct.py",
+        "has_memory(t) and not needs_gradient(t) for",
+        "has_memory(t) and not t.requires_grad for",
+        QUICK,
+    ),
+    cpu(
         "replay: strides are not compared",
         "csrc/host/launch_cache.h",
         " && memcmp(strides, tensor.strides, rank * sizeof(int64_t)) == 0",

@@ -291,8 +291,22 @@ FAULTS = (
     host(
         "memo: tensors with a gradient are remembered",
         MEMO,
-        "if any(t.requires_grad or not has_memory(t) for t in tensors):",
+        "if any(needs_gradient(t) or not has_memory(t) for t in tensors):",
         "if any(not has_memory(t) for t in tensors):",
+        REMEMBERED,
+    ),
+    host(
+        "memo: parameters are never remembered, under no_grad too",
+        MEMO,
+        "if any(needs_gradient(t) or not",
+        "if any(t.requires_grad or not",
+        REMEMBERED,
+    ),
+    host(
+        "memo: a parameter passes once gradients are on",
+        MEMO,
+        "(lambda *given: not is_grad_enabled() and same(*given)) if",
+        "same if",
         REMEMBERED,
     ),
     host(

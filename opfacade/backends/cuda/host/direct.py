@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda.host import quick
 from opfacade.core import launch_errors
-from opfacade.core.call_memo import getter
+from opfacade.core.call_memo import getter, unless_wanted
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, FastPaths, Operands
-from opfacade.core.checks import check, check_beside, has_memory
+from opfacade.core.checks import check, check_beside, has_memory, needs_gradient
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import DTYPES
 from opfacade.core.operands import TensorSpec, room
@@ -84,9 +84,12 @@ class Direct:
         self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
     def learn(self, args: Any) -> None:
-        """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient or have no memory."""
+        """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient now or have no memory.
+
+        What was learned under no_grad refuses parameters once gradients are on.
+        """
         tensors = self._present(args)
-        plain = all(has_memory(t) and not t.requires_grad for t in tensors)
+        plain = all(has_memory(t) and not needs_gradient(t) for t in tensors)
         if plain and not any(same(*tensors) for same in self._guards):
             self._guards[:] = [same_types(tensors), *self._guards[: _MAX_GUARDS - 1]]
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
@@ -177,7 +180,11 @@ def _extents(tensors: Sequence[Tensor]) -> Iterator[int]:
 
 
 def same_types(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
-    """A test for tensors of the same Python types, devices and dispatch keys, without gradient, of any shape."""
+    """A test for tensors of the same Python types, devices and dispatch keys, of any shape, while no gradient is wanted."""
+    return unless_wanted(tensors, _same_kinds(tensors))
+
+
+def _same_kinds(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
     try:
         from torch._C._dynamo.guards import TensorGuards
     except ImportError:
