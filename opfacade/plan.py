@@ -10,16 +10,16 @@ from opfacade import env, telemetry, validation
 from opfacade.base import notices
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core import opaque, plan_handles
+from opfacade.core.call_issues import call_issues
 from opfacade.core.call_memo import CallMemo
-from opfacade.core.candidate import NO_FAST_PATHS, WORKSPACE_ALIGNMENT, Candidate, Launcher, fast_paths_of, unchecked
-from opfacade.core.checks import check, check_beside, require_memory
+from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
+from opfacade.core.checks import require_memory
 from opfacade.core.construction import immutable, not_called
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.launch_errors import BegunError, device_error
 from opfacade.core.operands import TensorSpec, bytes_of
 from opfacade.core.preference import Preference
-from opfacade.core.setting_hints import hinted
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.core.verdict import SOUND, Verdict
@@ -196,17 +196,7 @@ class Plan(Generic[ArgsT]):
             self._guard.check()
 
     def _issues(self, args: ArgsT, workspace: Tensor | None) -> list[Issue]:
-        wanted = self.descriptor.args_type
-        if type(args) is not wanted:
-            return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
-        given = {name: getattr(args, name) for name in wanted.__slots__}
-        device_type = "cuda" if self.sku.backend == "cuda" else None
-        issues = hinted(self.descriptor, check(self._operands, given, device_type, wanted.lists))
-        if workspace is not None:
-            faulty = {issue.argument for issue in issues}
-            sound = {name: given[name] for name in self._operands if name not in faulty}
-            issues += check_beside(sound, workspace, self.workspace_size, WORKSPACE_ALIGNMENT)
-        return issues
+        return call_issues(self, args, workspace)
 
     def compile(self) -> None:
         """Build what this plan needs and publish it in the cache; load it where its device is present.

@@ -3,7 +3,7 @@
 //
 //   replay = host.replay(interpreter ..., bundle type, present, fields, guarded, an offset a field, host.signature's arguments ...)
 //   replay(address of a guard)                     adds a guard: a Python function of the guarded tensors; returns the address
-//                                                  of the one that it lets go, or 0
+//                                                  of the one that it forgets, or 0
 //   replay(address of a bundle, of a workspace)    kDone, or another verdict for the fast path; raises BegunError
 //
 // Called with the GIL, which is the lock; released around a launch.

@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def device_error(sku: KernelSku, error: Exception) -> DeviceError:
-    """What a run raises."""
+    """The error that a run raises."""
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     raised = DeviceError(f"{sku.op}.run: {sku.id}: {text} [OPF-R010]", code="OPF-R010", op=sku.op, stage="run")
     raised.cuda_error = text

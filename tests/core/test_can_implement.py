@@ -351,7 +351,7 @@ def test_validation_off_checks_nothing(monkeypatch):
     monkeypatch.setattr(plan_module, "_selected", {})
     descriptor, args = PROBLEMS["decode"]()
     plan = on_reference(descriptor)
-    monkeypatch.setattr(plan_module, "check", lambda *a: pytest.fail("checked"))
+    monkeypatch.setattr(plan_module, "call_issues", lambda *a: pytest.fail("checked"))
     plan.run(args)
     assert not torch.isnan(args.o).any()
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.checks import check, check_beside
-from opfacade.plan import WORKSPACE_ALIGNMENT
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor

@@ -148,8 +148,8 @@ CPU_KERNEL_FAULTS = (
     cpu(
         "replay: a call with more launches than fit is replayed in part",
         "csrc/host/launch_cache.h",
-        "count_ > 0 && !overflowed_",
-        "count_ > 0",
+        "launched() && !overflowed_",
+        "launched()",
         QUICK,
     ),
     cpu(

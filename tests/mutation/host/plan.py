@@ -4,6 +4,7 @@ from tests.mutation.mutant import host
 
 PLAN, CHECKS, STRIDES = "plan.py", "core/checks.py", "core/strides.py"
 OVERLAP, MEMO, CANDIDATE = "core/overlap.py", "core/call_memo.py", "core/candidate.py"
+ISSUES = "core/call_issues.py"
 PLANS, CALLS, OPERANDS = "tests/test_plan.py", "tests/core/test_can_implement.py", "tests/core/test_operands.py"
 RULES, APART, REMEMBERED = "tests/core/test_strides.py", "tests/core/test_overlap.py", "tests/core/test_call_memo.py"
 COUNTED, CHOICES = "tests/telemetry/test_telemetry.py", "tests/select/test_selection.py"
@@ -56,13 +57,13 @@ FAULTS = (
     ),
     host(
         "plan: the workspace is not checked",
-        PLAN,
-        "        if workspace is not None:\n            faulty",
-        "        if False:\n            faulty",
+        ISSUES,
+        "    if workspace is not None:\n        faulty",
+        "    if False:\n        faulty",
         CALLS,
     ),
     host("plan: a run is launched for a call that is refused", PLAN, "        if not verdict:\n", "        if False:\n", CALLS),
-    host("plan: a bundle of another op is checked as its own", PLAN, "if type(args) is not wanted:", "if False:", CALLS),
+    host("plan: a bundle of another op is checked as its own", ISSUES, "if type(args) is not wanted:", "if False:", CALLS),
     host(
         "plan: tensors without memory are run",
         PLAN,
@@ -186,7 +187,7 @@ FAULTS = (
         "for other, neighbour in live[i + 1 : i + 2]:",
         f"{CALLS} {OPERANDS}",
     ),
-    host("check: a gradient passes", CHECKS, "if value.requires_grad and torch.is_grad_enabled():", "if False:", OPERANDS),
+    host("check: a gradient passes", CHECKS, "if needs_gradient(value):", "if False:", OPERANDS),
     host("check: a subclass passes", CHECKS, "return kind in plain or is_traced(kind)", "return True", OPERANDS),
     host(
         "check: an operand that is none passes",

@@ -93,7 +93,7 @@ class Direct:
         if plain and not any(same(*tensors) for same in self._guards):
             self._guards[:] = [same_types(tensors), *self._guards[: _MAX_GUARDS - 1]]
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
-            self._replay_guards[id(guard)] = guard  # before the host library has its address, until it says that it let it go
+            self._replay_guards[id(guard)] = guard  # before the host library has its address, until it says that it forgot it
             self._replay_guards.pop(self.paths.replay(id(guard)), None)
 
     def refuse_unsound(self, args: Any, workspace: Tensor | None) -> None:
