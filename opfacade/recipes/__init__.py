@@ -7,10 +7,10 @@
     plan = Plan.select(recipes.silu(x))
     plan = Plan.select(recipes.softmax(x, -1))
 
-A recipe gives the descriptor of a map, or of a fold where elements are joined. It takes shapes and dtypes: a `Shaped`, or any
-tensor, which is not read. A number among the arguments is a number of the plan. Nothing is promoted: tensors have one dtype. An
-input that is expanded lacks the axes along which it is expanded. docs/ops/recipes.md lists all recipes, and the operators that
-have none with the reason.
+A recipe gives the descriptor of a map, of a fold where elements are joined, or of a product of matrices. It takes shapes and
+dtypes: a `Shaped`, or any tensor, which is not read. A number among the arguments is a number of the plan. Nothing is promoted:
+tensors have one dtype. An input that is expanded lacks the axes along which it is expanded. docs/ops/recipes.md lists all
+recipes, and the operators that have none with the reason.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     choices,
     class_losses,
     comparisons,
+    contractions,
     creation,
     diffusion,
     draws,
@@ -37,6 +38,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     lookup,
     losses,
     masked,
+    matmuls,
     matrices,
     moments,
     moves,
@@ -47,6 +49,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     products,
     reductions,
     row_losses,
+    scaled_products,
     softmaxes,
     special,
     stacks,

@@ -28,7 +28,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
         "Node": ("a tensor or a number", lambda given: is_like(given) or isinstance(given, (int, float))),
     }
 )
-MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, or one of both
+MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, one of both, or a MatmulDescriptor
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Recipe(Generic[MadeT]):
     note: str = ""
 
     def __call__(self, *args: Any, **options: Any) -> MadeT:
-        """A fold where elements are joined, else a map. Raises DescriptorError for arguments without a meaning, TypeError for
-        those that the function does not have."""
+        """A fold where elements are joined, a product of matrices, else a map. Raises DescriptorError for arguments
+        without a meaning, TypeError for those that the function does not have."""
         plain = {name: _number(given) for name, given in options.items()}
         bound = inspect.signature(self.make).bind(*map(_number, args), **plain)
         try:

@@ -45,8 +45,8 @@ resize_as_ empty empty_like empty_strided empty_permuted new_empty new_empty_str
 SEVERAL = "gradient cartesian_prod _chunk_cat _unsafe_masked_index _batch_norm_with_update"
 COMPLEX = "complex polar cdouble cfloat chalf"
 PRODUCTS = """
-mm bmm mv matmul __rmatmul__ addmm addmv addbmm baddbmm addr einsum tensordot linalg.multi_dot linalg.matrix_power
-linalg.tensorinv linalg.tensorsolve nn.functional.linear torch._scaled_mm torch._scaled_mm_v2 sparse.sampled_addmm sparse.mm
+addmv addbmm addr tensordot linalg.multi_dot linalg.matrix_power
+linalg.tensorinv linalg.tensorsolve torch._scaled_mm_v2 sparse.sampled_addmm sparse.mm
 to_sparse nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
 nn.functional.conv_transpose2d nn.functional.conv_transpose3d stft istft
 fft.fft fft.fft2 fft.fftn fft.hfft fft.hfft2 fft.hfftn fft.rfft fft.rfft2 fft.rfftn fft.ifft fft.ifft2 fft.ifftn fft.ihfft
@@ -79,7 +79,7 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "waits for results of different shapes, or a masked index": SEVERAL,
             "no kernel: a view of torch, or memory alone": VIEWS,
             "no complex types": COMPLEX,
-            "a library's: products, convolutions, transforms, factorisations": PRODUCTS,
+            "a library's: other products, convolutions, transforms, factorisations": PRODUCTS,
             "a plan of its own": OTHERS,
             "`opfacade.elementwise` traces a user's function": USERS,
         }.items()

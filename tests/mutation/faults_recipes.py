@@ -12,8 +12,19 @@ FUNCTIONS = "tests/families/elementwise/test_functions.py"
 TRACED = "tests/families/elementwise/test_traced.py"
 DRAWS = "tests/recipes/test_draws.py"
 MAPS = "tests/families/elementwise/test_reference.py"
+PRODUCTS = "tests/recipes/test_products.py"
 
 RECIPE_FAULTS = (
+    cpu("recipes: a beta of 0 reads what it discards", f"{R}/_matrices.py", 'if numbers["beta"] else {})', "if True else {})",
+        f"{PRODUCTS} -k not_read"),
+    cpu("recipes: einsum takes the weight of its label order for another", f"{R}/contractions.py",
+        '"nk" if of_weight == "k" else "kn"', '"kn" if of_weight == "k" else "nk"', f"{PRODUCTS} -k einsum"),
+    cpu("recipes: einsum sums what one operand alone has", f"{R}/contractions.py", "    if alone:", "    if False:",
+        f"{PRODUCTS} -k refused"),
+    cpu("recipes: matmul counts the matrices of the first operand", f"{R}/matmuls.py",
+        "batch = broadcast([input.shape[:-2], other.shape[:-2]])", "batch = input.shape[:-2]", f"{PRODUCTS} -k expands"),
+    cpu("recipes: the blocks of scale_b lie as those of scale_a", f"{R}/scaled_products.py", "(parts, -(-n // BLOCK))",
+        "(-(-n // BLOCK), parts)", f"{PRODUCTS} -k scaled_mm"),
     cpu("recipes: celu forgets its factor", f"{R}/activations.py", "w.expm1(input / alpha) * alpha", "w.expm1(input / alpha)",
         f"{OPINFO} -k celu"),
     cpu("recipes: lerp jumps at its middle", f"{R}/choices.py", "end - apart * (1.0 - weight)", "end - apart * weight",

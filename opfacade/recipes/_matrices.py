@@ -1,0 +1,80 @@
+"""Sizes and dtypes of a product of matrices, as its descriptor has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from opfacade.core.dtypes import DType
+from opfacade.plans.matmul import MatmulDescriptor
+from opfacade.recipes._pointwise import HINT
+from opfacade.recipes._tensors import Shape, Shaped, broadcast, dtype_of, refuse
+
+FLOATS = ("f16", "bf16", "f32", "f64")
+RESULTS = get_args(get_args(MatmulDescriptor.model_fields["out_dtype"].annotation)[0])
+OPERANDS = "operands x, weight and add, of [rows, k], [k, n] and [rows, n]"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of [batch, rows, k] by [batch, k, n]. shape: the extents of the result as torch has it.
+
+    layouts: of x and of weight.
+    """
+
+    batch: Shape
+    rows: int
+    n: int
+    k: int
+    shape: Shape
+    layouts: tuple[Any, Any] = ("mk", "kn")
+
+    def descriptor(self, dtype: Any, out_dtype: Any = None, **fields: Any) -> MatmulDescriptor:
+        return MatmulDescriptor(
+            total_num_rows=self.rows,
+            n=self.n,
+            k=self.k,
+            batch=_counted(self.batch),
+            dtype=dtype,
+            out_dtype=out_dtype,
+            x_layout=self.layouts[0],
+            weight_layout=self.layouts[1],
+            **fields,
+        )
+
+
+def _counted(batch: Shape) -> int:
+    """How many products are side by side; none at all are refused."""
+    found = Shaped(batch, "f32").numel
+    return found if found else refuse("input", "at least one matrix", batch)
+
+
+def one_dtype(tensors: dict[str, Shaped], dtypes: tuple[str, ...] = FLOATS) -> DType:
+    """The dtype of all factors."""
+    name, first = next(iter(tensors.items()))
+    for other, one in tensors.items():
+        if one.dtype not in dtypes:
+            refuse(other, f"{', '.join(dtypes)}", one.dtype, HINT)
+        if one.dtype != first.dtype:
+            refuse(other, f"{first.dtype}, the dtype of {name}", one.dtype, HINT)
+    return first.dtype
+
+
+def result_of(dtype: DType, wanted: Any) -> DType:
+    """The dtype of the result: `wanted`, else that of the factors. f64 is of f64 alone."""
+    found = dtype if wanted is None else dtype_of(wanted, "out_dtype")
+    if found not in RESULTS or (found == "f64") != (dtype == "f64") or found == "i32":
+        refuse("out_dtype", "f64" if dtype == "f64" else "f16, bf16 or f32", found)
+    return found
+
+
+def behind(product: Product, input: Shaped, dtype: DType, numbers: dict[str, Any]) -> dict[str, Any]:
+    """The fields of alpha * product + beta * input. With a beta of 0 input is not read, as in torch: its NaN are nothing."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            refuse(name, "a number", number)
+    if input.dtype != dtype:
+        refuse("input", f"{dtype}, the dtype of the result", input.dtype, HINT)
+    if broadcast([input.shape, product.shape]) != product.shape:
+        refuse("input", f"a shape that expands to {product.shape}", input.shape)
+    return {"alpha": numbers["alpha"]} | ({"add": True, "beta": numbers["beta"]} if numbers["beta"] else {})
