@@ -14,7 +14,6 @@ Pair = tuple[Record, list[Record]]
 HEAD = ["| operator | plan | CUDA kernels | measured | fastest peer's time over ours |", "|---|---|---|---|---|"]
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
-NONE = "none"
 
 
 class Line(NamedTuple):
@@ -146,7 +145,7 @@ LINES = (
     Line("softmax", "SoftmaxPlan", ANY, lambda: programs("rows", "softmax"), "rows"),
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
-    Line("products of matrices", "MatmulPlan", NONE, unrecorded),
+    Line("products of matrices", "MatmulPlan", HOPPER, unrecorded),
     Line("sampling", "SamplePlan", ANY, sampling, "tokens"),
     Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),

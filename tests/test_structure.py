@@ -109,13 +109,7 @@ def test_jit_knows_no_operator():
         assert not re.search(r"paged_|prefill|merge_states", path.read_text()), path
 
 
-# Families that run on the reference alone, until they have a kernel.
-WITHOUT_KERNELS = {"matmul"}
-
-
 def cuda_candidates(family):
-    if family in WITHOUT_KERNELS:
-        return ()
     return importlib.import_module(f"opfacade.backends.cuda.{family}").CANDIDATES
 
 
@@ -183,10 +177,8 @@ def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
     assert readers or not path.name.startswith("_")
 
 
-@pytest.mark.parametrize(
-    ("family", "backend"),
-    [(f, b) for f in families() for b in ("cuda", "reference") if b == "reference" or f not in WITHOUT_KERNELS],
-)
+@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("backend", ["cuda", "reference"])
 def test_a_backend_module_ends_in_its_candidates(backend, family):
     module = importlib.import_module(f"opfacade.backends.{backend}.{family}")
     ops = {e.op for e in examples() if e.family() == family}

@@ -1,0 +1,32 @@
+// Parameters of a product of matrices, shared by the kernel and its binding.
+#pragma once
+#include "kernels/ptx/tensor_map.h"
+
+namespace opfacade {
+
+// An operand of 16-bit elements; `rows` of it are those of x, or of the weight with one for each column of the product. Strides
+// are in elements.
+struct MatmulOperand {
+  const uint16_t* data;
+  int64_t row, k, batch;
+};
+
+// A tensor of the shape of out. pairs: two columns that begin with an even one are aligned.
+struct MatmulPlane {
+  void* data;
+  int64_t row, batch;
+  int32_t pairs;
+};
+
+struct MatmulParams {
+  TensorMap x_map, weight_map;
+  MatmulOperand x, weight;
+  MatmulPlane out, add;
+  const void* bias;
+  const int32_t* num_valid;
+  uint64_t scalar[2];
+  int32_t rows, columns, k, batch;  // columns of the product; with gates it has two for each of out
+  int32_t mapped;  // TMA loads both operands; otherwise threads copy elements
+};
+
+}  // namespace opfacade

@@ -1,0 +1,50 @@
+// The tiles of a product, in the order in which persistent CTAs take them, and the shared memory of a CTA.
+#pragma once
+#include "kernels/matmul/matmul_params.h"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/ptx/warpgroup.cuh"
+#include "kernels/ptx/wgmma.cuh"
+
+namespace opfacade {
+
+constexpr int kPanel = 64;  // elements of k in a panel of 128 bytes
+
+// A config C: T, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup.
+template <class C>
+struct MatmulShared {
+  static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kPanels * C::kColumns * 128;
+  static constexpr int kStage = kX + kWeight, kBarriers = C::kStages * kStage;
+  static constexpr int kBytes = kBarriers + C::kStages * 16;
+
+  uint32_t base;
+  __device__ __forceinline__ uint32_t x(int stage) const { return base + stage * kStage; }
+  __device__ __forceinline__ uint32_t weight(int stage) const { return base + stage * kStage + kX; }
+  __device__ __forceinline__ uint32_t full(int stage) const { return base + kBarriers + stage * 16; }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return base + kBarriers + stage * 16 + 8; }
+};
+
+struct Tile {
+  int batch, row, column;  // of its first element
+};
+
+// Tiles of kBand rows of tiles go column by column, so that CTAs that run together share both operands in the L2.
+template <class C>
+struct Tiles {
+  static constexpr int kBand = 8;
+  int rows, down, across, steps;
+
+  __device__ __forceinline__ explicit Tiles(const MatmulParams& p) {
+    rows = p.rows;
+    if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
+    down = (rows + C::kRows - 1) / C::kRows, across = (p.columns + C::kColumns - 1) / C::kColumns;
+    steps = max(1, (p.k + C::kPanels * kPanel - 1) / (C::kPanels * kPanel));  // without k one step of zeros
+  }
+  __device__ __forceinline__ int count(const MatmulParams& p) const { return p.batch * down * across; }
+  __device__ __forceinline__ Tile at(int index) const {
+    const int each = down * across, batch = index / each, rest = index % each;
+    const int first = rest / (kBand * across) * kBand, height = min(kBand, down - first), in_band = rest - first * across;
+    return {batch, (first + in_band % height) * C::kRows, in_band / height * C::kColumns};
+  }
+};
+
+}  // namespace opfacade

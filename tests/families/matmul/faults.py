@@ -1,0 +1,40 @@
+"""Faults in products: steps of k, phases of barriers, edges and what follows on a sum."""
+
+from tests.mutation.mutant import cpu
+
+KERNEL = "tests/families/matmul/test_matmul_kernel.py"
+K = "kernels/matmul"
+BOUND = f"{KERNEL} -k keeps_its_bound"
+
+
+def fault(name, file, old, new, tests=BOUND):
+    return cpu(f"products: {name}", f"{K}/{file}", old, new, tests)
+
+
+FAULTS = (
+    fault("a step of k is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel - 1)", "steps = max(1, p.k"),
+    fault("a panel has the k of the first", "load.cuh", "(step * C::kPanels + panel) * kPanel;", "step * C::kPanels * kPanel;"),
+    fault("sums of a tile begin with those of the last", "tile.cuh", "multiply(sums, step > 0);", "multiply(sums, true);"),
+    fault("a stage is not waited for", "tile.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);", ""),
+    fault("a stage is filled before it is free", "load.cuh",
+          "mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);\n      mbarrier_arrive_expect", "mbarrier_arrive_expect"),
+    fault("the phase of a stage is stale", "tile.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);",
+          "mbarrier_wait(smem.full(ring.stage), 0);"),
+    fault("a stage is released while its products run", "tile.cuh", "        wgmma_wait<1>();\n", ""),
+    fault("sums are stored while products run", "tile.cuh", "    wgmma_wait<0>();\n", ""),
+    fault("the second warpgroup has the rows of the first", "finish.cuh", "row = tile.row + group * 64 +", "row = tile.row +",
+          f"{KERNEL} --heavy -k no_tile"),
+    fault("rows that are not valid are written", "tiles.cuh", "rows = max(0, min(rows, *p.num_valid));", ""),
+    fault("sums of a round do not move", "finish.cuh", "sums[i] = sums[i + 4 * kRound];", "sums[i] = sums[i];",
+          f"{KERNEL} -k no_tile"),
+    fault("a row has the sums of the one above", "finish.cuh", "{sums[2 * half], sums[2 * half + 1]}", "{sums[0], sums[1]}"),
+    fault("the column past an odd edge is stored", "finish.cuh", "if (left > 1) bits[1] = second;", "bits[1] = second;",
+          f"{KERNEL} -k change_no_bit"),
+    fault("a tensor that is off a pair is read as pairs", "finish.cuh", "if (aligned && left > 1) {\n      const",
+          "if (left > 0) {\n      const"),
+    fault("elements past k are copied", "load.cuh", "size - k - chunk * 8 : 0;", "8 : 0;"),
+    fault("copied chunks lie one further", "load.cuh", "panel_address(row, chunk % 8)", "panel_address(row, (chunk + 1) % 8)"),
+    fault("a tile lies in another band", "tiles.cuh", "rest - first * across", "rest", f"{KERNEL} -k many_bands"),
+    fault("a batch has the operands of the first", "load.cuh", "p.x_map, full, {{k, tile.row, tile.batch, 0, 0}}",
+          "p.x_map, full, {{k, tile.row, 0, 0, 0}}"),
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""The kernel of products on an emulated device: every form and layout; bits that depend on no other row and no tile."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import matmul as backend
+from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, tile_of
+from opfacade.core.descriptor import forget_specializations, operands_of
+from opfacade.errors import UnsupportedError
+from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
+from opfacade.testing import inputs, numerics
+from tests import emulator
+
+SM_90A = Target.parse("sm_90a")
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def made(rows=70, n=72, k=200, dtype="bf16", **more):
+    return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, **more)
+
+
+FORMS = {f"example-{i}": one for i, one in enumerate(EXAMPLES) if one.dtype in ("f16", "bf16")} | {
+    "plain": made(),
+    "whole": made(rows=64, n=64, k=128, out_dtype="f32"),
+    "one-row": made(rows=1, n=96, k=264, dtype="f16"),
+    "odd-n": made(rows=5, n=33, k=72, out_dtype="f32", bias=True, bias_dtype="bf16"),
+    "odd-k": made(rows=66, n=40, k=77, dtype="f16"),
+    "added": made(add=True, accumulate=True, beta=0.25, alpha=-2.0, out_dtype="f16", dtype="bf16"),
+    "gated-odd": made(rows=9, n=37, k=64, gated=True, bias=True, activation="gelu_tanh", add=True),
+    "batched": made(rows=5, n=40, k=64, batch=3, bias=True, num_valid=True),
+    "gradient": made(rows=72, n=40, k=66, x_layout="km", weight_layout="kn", accumulate=True, out_dtype="f32"),
+    "nothing": made(rows=3, n=9, k=0, bias=True, activation="relu"),
+    "many_bands": made(rows=600, n=40, k=16, dtype="f16"),
+    "of-few-sms": made(rows=130, n=100, k=64, sm_limit=1),
+}
+
+
+def tiled(tile):
+    """All products have this tile."""
+    forget_specializations()
+    return patch.object(backend, "tile_of", lambda sizes, sms: tile)
+
+
+def checked(problem, args):
+    subject = emulator.subject(problem)
+    assert subject.plan.sku.impl == "wgmma_tile"
+    before = numerics.snapshot(problem, args)
+    subject.run(args)
+    report = numerics.check(problem, args, subject.plan.sku, before=before)
+    assert report.worst <= 1, report
+    assert report.worst_tight <= 1, report
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", FORMS)
+def test_it_keeps_its_bound(name):
+    checked(FORMS[name], inputs.make_args(FORMS[name], 3))
+
+
+def apart(tensor, step):
+    """Rows further apart than they are long, from an address that is `step` elements off."""
+    wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3 * step), float("nan"), dtype=tensor.dtype)
+    return wide[..., step : step + tensor.shape[-1]].copy_(tensor)
+
+
+@emulator.needed
+@pytest.mark.parametrize("step", [1, 8])
+@pytest.mark.parametrize("name", ["plain", "added", "batched", "gradient", "gated-odd"])
+def test_strides_and_addresses_change_no_bit(name, step):
+    """Multiples of 16 bytes are loaded by TMA, others are copied by threads."""
+    problem = FORMS[name]
+    args = inputs.make_args(problem, 3)
+    names = [one for one in operands_of(problem) if one not in ("num_valid", "bias")]
+    other = replace(args, **{one: apart(getattr(args, one), step) for one in names})
+    for call in (args, other):
+        emulator.subject(problem).run(call)
+    assert torch.equal(args.out.nan_to_num(7.0), other.out.nan_to_num(7.0))
+    around = other.out.as_strided((args.out.numel(),), (1,), 0).isnan()
+    assert bool(around[:step].all())  # what lies before the first row
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", ["plain", "added", "batched"])
+def test_a_row_has_its_bits_in_any_batch(name):
+    """Alone, among others, and in each tile."""
+    problem = replace_sizes(FORMS[name], total_num_rows=70)
+    args = inputs.make_args(problem, 5)
+    first = args.out.clone()
+    emulator.subject(problem).run(args)
+    for rows in (1, 9):
+        part = replace_sizes(problem, total_num_rows=rows)
+        few = replace(args, out=first[..., :rows, :].clone(), x=args.x[..., :rows, :])
+        few = replace(few, add=args.add[..., :rows, :]) if problem.add else few
+        few = replace(few, num_valid=args.num_valid.clamp(max=rows)) if problem.num_valid else few
+        emulator.subject(part).run(few)
+        assert torch.equal(few.out.nan_to_num(7.0), args.out[..., :rows, :].nan_to_num(7.0))
+
+
+def replace_sizes(problem, **sizes):
+    return problem.model_copy(update=sizes).revalidated()
+
+
+@emulator.needed
+@pytest.mark.parametrize(
+    "tile", [one if one.rows == 64 else pytest.param(one, marks=pytest.mark.heavy) for one in TILES], ids=str
+)
+def test_no_tile_changes_a_bit(tile):
+    problem = made(rows=150, n=300, k=136, out_dtype="f32", bias=True)
+    args = inputs.make_args(problem, 5)
+    found = []
+    for one in (TILES[-1], tile):
+        with tiled(one):
+            call = replace(args, out=torch.full_like(args.out, float("nan")))
+            checked(problem, call)
+            found.append(call.out)
+    forget_specializations()
+    assert torch.equal(*found)
+
+
+@emulator.needed
+def test_the_last_ctas_may_run_first(monkeypatch):
+    emulator.last_first(monkeypatch)
+    checked(FORMS["plain"], inputs.make_args(FORMS["plain"], 3))
+
+
+@emulator.needed
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_row_and_in_its_column(value):
+    problem = made(rows=5, n=40, k=72, out_dtype="f32")
+    args = inputs.make_args(problem, 1)
+    args.x[2, 7], args.weight[3, 70] = value, value
+    emulator.subject(problem).run(args)
+    finite = args.out.isfinite()
+    assert torch.equal(finite.any(1), torch.arange(5) != 2)
+    assert torch.equal(finite.any(0), torch.arange(40) != 3)
+
+
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 4096, 4096), (64, 4096, 4096), (4096, 4096, 4096), (1, 0, 0), (8192, 96, 64)])
+def test_few_rows_have_tiles_of_few_rows_and_many_the_largest(rows, n, k):
+    tile = tile_of(Sizes(rows, n, k, 1), 132)
+    assert tile in TILES
+    assert tile.rows == 64 or rows > 64
+    if rows == 4096:
+        assert tile == Tile(128, 256, 1)
+    if (rows, n) == (1, 4096):
+        assert tile.columns == 32  # as many CTAs as there are SMs
+
+
+def test_tiles_fit_shared_memory():
+    for tile in TILES:
+        assert tile.stages >= 2
+        assert tile.stages * (tile.stage + 16) <= SM_90A.max_shared_memory
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "f32"}, {"dtype": "f64"}, {"dtype": "f8_e4m3"}, {"dtype": "i8"}])
+def test_other_types_are_declined_by_name(fields):
+    with pytest.raises(UnsupportedError, match="dtype"):
+        Plan.select(made(**fields), Preference(backend="cuda"), SM_90A)
+
+
+def test_other_architectures_are_declined_by_name():
+    with pytest.raises(UnsupportedError, match=r"target\.arch"):
+        Plan.select(made(), Preference(backend="cuda"), Target.parse("sm_80"))
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=str)
+def test_it_compiles_without_spills(tile):
+    with tiled(tile):
+        plan = Plan.select(made(rows=4096), Preference(backend="cuda"), SM_90A)
+        plan.compile()
+        assert plan.cache_state == "shared"
+    forget_specializations()
