@@ -172,7 +172,7 @@ def test_only_some_kinds_are_replaced_and_a_second_call_leaves_them():
     assert "forward" in model.model.norm.__dict__
 
 
-@pytest.mark.parametrize("given", [{"model": 3}, {"only": ("norms",)}])
+@pytest.mark.parametrize("given", [{"model": 3}, {"only": ("norms",)}, {"products": "cuda"}])
 def test_a_wrong_argument_is_refused(given):
     from opfacade.integrations.transformers import use_ops
 
@@ -210,8 +210,8 @@ def _kinds(family):
 def test_descriptors_are_kept_for_a_bounded_number_of_sizes():
     from opfacade.integrations.transformers import layer_ops
 
-    makers = [getattr(layer_ops, f"{name}_descriptor") for name in ("norm", "product", "gated", "rotary")]
-    assert [maker.cache_info().maxsize for maker in makers] == [layer_ops.KEPT] * 4
+    makers = [getattr(layer_ops, f"{name}_descriptor") for name in ("norm", "product", "gated", "rotary", "linear")]
+    assert [maker.cache_info().maxsize for maker in [*makers, layer_ops.taken]] == [layer_ops.KEPT] * 6
 
 
 @pytest.mark.parametrize(("family", "norms"), [("gemma3", 7), ("gpt_oss", 3)])
@@ -241,6 +241,7 @@ def _calls():
         "product": (wide[:, ::2], wide[:, 1::2], "silu"),
         "gated": (wide, "swiglu_oai", 7.0, 1.702),
         "rotary": (q, k, angles.cos(), angles.sin(), 0),
+        "linear": (x, torch.randn(5, 8, dtype=torch.bfloat16), None, '{"backend": "reference"}'),
     }
 
 

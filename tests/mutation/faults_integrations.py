@@ -4,6 +4,7 @@ from tests.mutation.mutant import cpu
 
 _CALL = "tests/integrations/test_transformers_call.py"
 _OPS = "tests/integrations/test_use_ops.py"
+_LINEAR = "tests/integrations/test_linear_layers.py"
 _VLLM, _SGLANG = "tests/integrations/test_vllm.py", "tests/integrations/test_sglang.py"
 _SAMPLE = "tests/integrations/test_transformers_sampling.py"
 _DRAWS = "tests/integrations/test_vllm_sampler.py"
@@ -11,6 +12,34 @@ _JOINT = "tests/integrations/test_sglang_sampler.py"
 _AT = "opfacade/integrations"
 
 INTEGRATION_FAULTS = (
+    cpu(
+        "transformers: a linear layer is the reference's unasked",
+        f"{_AT}/transformers/linear_layers.py",
+        "prefer, weight = products or KERNELS, module.weight",
+        "prefer, weight = products or Preference(), module.weight",
+        f"{_LINEAR} -k reference_takes",
+    ),
+    cpu(
+        "transformers: a linear layer with a forward of its own is taken",
+        f"{_AT}/transformers/linear_layers.py",
+        "or type(module).forward is not nn.Linear.forward",
+        "or False",
+        f"{_LINEAR} -k subclass",
+    ),
+    cpu(
+        "transformers: sizes that no kernel takes are run all the same",
+        f"{_AT}/transformers/layer_ops.py",
+        "if not _dense(weight) or not taken(descriptor, made, x.device.type):",
+        "if not _dense(weight):",
+        f"{_LINEAR} -k sizes",
+    ),
+    cpu(
+        "transformers: rows with gaps within are read as they are",
+        f"{_AT}/transformers/layer_ops.py",
+        "x=rows if _dense(rows) else rows.contiguous()",
+        "x=rows",
+        f"{_LINEAR} -k gaps",
+    ),
     cpu(
         "engines: another release than the tested one is told nothing of",
         f"{_AT}/engines.py",

@@ -20,7 +20,7 @@ from opfacade.integrations.transformers import layer_ops
 from opfacade.integrations.transformers.layer_ops import Rounding
 from opfacade.integrations.transformers.same_code import globals_of, rebound, same_code, same_method
 
-Kind = Literal["norm", "activation", "rotary"]
+Kind = Literal["norm", "activation", "rotary", "linear"]
 # Activations by the name of their module, of torch or of transformers.
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({
     "SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "GELUActivation": "gelu",
@@ -133,7 +133,7 @@ def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _serves(module: Any, *tensors: Tensor) -> bool:
+def serves(module: Any, *tensors: Tensor) -> bool:
     """Whether a plan takes a call: no gradients, and tensors of one device and dtype that have plans."""
     if module.training or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
         return False
@@ -145,11 +145,11 @@ def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Any]:
     def forward(self: Any, hidden_states: Tensor) -> Any:
         x, weight = hidden_states, self.weight
         wide = rounding == "llama" and torch.promote_types(weight.dtype, x.dtype) != x.dtype  # the result is wider than x
-        if wide or not takes(weight) or (torch.is_grad_enabled() and weight.requires_grad) or not _serves(self, x):
+        if wide or not takes(weight) or (torch.is_grad_enabled() and weight.requires_grad) or not serves(self, x):
             return type(self).forward(self, x)
         if x.ndim == 4 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous():  # heads before rows
-            return _called("norm", x.transpose(1, 2), weight, getattr(self, eps), rounding).transpose(1, 2)
-        return _called("norm", x, weight, getattr(self, eps), rounding)
+            return call("norm", x.transpose(1, 2), weight, getattr(self, eps), rounding).transpose(1, 2)
+        return call("norm", x, weight, getattr(self, eps), rounding)
 
     return forward
 
@@ -163,29 +163,29 @@ _NORMS: Mapping[Rounding, Callable[..., Any]] = MappingProxyType({
 def _two(self: Any, x: Tensor) -> Any:
     """down(act(gate(x)) * up(x))."""
     gate, up = self.gate_proj(x), self.up_proj(x)
-    if _serves(self, gate, up):
-        return self.down_proj(_called("product", gate, up, ACTIVATIONS[type(self.act_fn).__name__]))
+    if serves(self, gate, up):
+        return self.down_proj(call("product", gate, up, ACTIVATIONS[type(self.act_fn).__name__]))
     return self.down_proj(self.act_fn(gate) * up)
 
 
 def _fused(self: Any, hidden_states: Tensor) -> Any:
     both = self.gate_up_proj(hidden_states)
-    if _serves(self, both):
+    if serves(self, both):
         name = ACTIVATIONS[type(self.activation_fn).__name__]
-        return self.down_proj(_called("gated", both, name, None, None))
+        return self.down_proj(call("gated", both, name, None, None))
     gate, up = both.chunk(2, dim=-1)
     return self.down_proj(up * self.activation_fn(gate))
 
 
 def _gate_of_pairs(self: Any, gate_up: Tensor) -> Any:
-    if _serves(self, gate_up):
-        return _called("gated", gate_up, "swiglu_oai", self.limit, self.alpha)
+    if serves(self, gate_up):
+        return call("gated", gate_up, "swiglu_oai", self.limit, self.alpha)
     return type(self)._apply_gate(self, gate_up)
 
 
 def _gate_of_halves(self: Any, gate_up_out: Tensor) -> Any:
-    if _serves(self, gate_up_out):
-        return _called("gated", gate_up_out, ACTIVATIONS[type(self.act_fn).__name__], None, None)
+    if serves(self, gate_up_out):
+        return call("gated", gate_up_out, ACTIVATIONS[type(self.act_fn).__name__], None, None)
     return type(self)._apply_gate(self, gate_up_out)
 
 
@@ -197,12 +197,12 @@ def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:
         fits = unsqueeze_dim == 1 and q.ndim == 4 and cos.ndim == 3 and q.shape[-1] in (cos.shape[-1], 2 * cos.shape[-1])
         if wanted or not known or not fits:
             return own(q, k, cos, sin, unsqueeze_dim)
-        return _called("rotary", q, k, cos, sin, layer)
+        return call("rotary", q, k, cos, sin, layer)
 
     return apply_rotary_pos_emb
 
 
-def _called(name: str, *given: Any) -> Any:
+def call(name: str, *given: Any) -> Any:
     """An op: itself in a graph that is traced, else its function."""
     if torch.compiler.is_compiling():
         return getattr(torch.ops.opfacade_transformers, name)(*given)

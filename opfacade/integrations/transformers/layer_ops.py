@@ -1,4 +1,5 @@
-"""Norm, gated activation and rotation of a layer of a model as ops of torch: each selects a plan for the sizes of its call.
+"""Norm, gated activation, rotation and product of a layer of a model as ops of torch: each selects a plan for the sizes of its
+call.
 
 Eager calls run the function itself. Under torch.compile they are `torch.ops.opfacade_transformers.<name>`, which one graph with
 symbolic sizes serves.
@@ -14,13 +15,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from opfacade import Plan, Target
+from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import Descriptor
+from opfacade.errors import UnsupportedError
 from opfacade.integrations.pass_memo import PassMemo
-from opfacade.integrations.tensors import capturing, dtype_of
+from opfacade.integrations.tensors import capturing, dtype_of, name_of
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor
 from opfacade.plans.elementwise import MapDescriptor
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.norm import NormArgs, NormDescriptor, flashinfer, gemma, huggingface
 from opfacade.plans.rotary import RotaryArgs, RotaryDescriptor
 from opfacade.programs.fields import Input, Output
@@ -62,6 +65,28 @@ def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: Any, t
         total_num_rows=rows, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=dim, rotary_dim=dim, dtype=dtype,
         table_dtype=table_dtype, positions="i32", in_place=False,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=KEPT)
+def linear_descriptor(rows: int, sizes: tuple[int, int], dtype: torch.dtype, bias: bool) -> MatmulDescriptor:
+    """sizes: of weight, [n, k]."""
+    name: Any = name_of(dtype)
+    return MatmulDescriptor(total_num_rows=rows, n=sizes[0], k=sizes[1], dtype=name, bias=bias)
+
+
+@lru_cache(maxsize=KEPT)
+def taken(descriptor: Descriptor[Any], prefer: Preference, device: str) -> bool:
+    """Whether a candidate that is preferred takes it."""
+    try:
+        Plan.select(descriptor, prefer, Target.cpu() if device == "cpu" else None)
+    except UnsupportedError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _preference(text: str) -> Preference:
+    return Preference.model_validate_json(text)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
@@ -122,12 +147,36 @@ def _positions(device: torch.device, batch: int, length: int, shared: bool) -> T
     return torch.arange(batch * length, dtype=torch.int32, device=device)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, prefer: str) -> Tensor:
+    """x [..., k] by weight [n, k], plus bias: [..., n]. prefer: a Preference as JSON. Sizes that no candidate takes, and a
+    weight whose rows have gaps within, are torch's own."""
+    sizes, made = (weight.shape[0], weight.shape[1]), _preference(prefer)
+    rows = x.flatten(0, -2) if x.ndim > 1 else x[None]
+    descriptor = linear_descriptor(rows.shape[0], sizes, x.dtype, bias is not None)
+    if not _dense(weight) or not taken(descriptor, made, x.device.type):
+        return torch.nn.functional.linear(x, weight, bias)
+    out = x.new_empty(rows.shape[0], sizes[0])
+    plan: Plan[MatmulArgs] = Plan.select(descriptor, made, Target.cpu() if x.device.type == "cpu" else None)
+    own = bias if bias is None else bias.contiguous()
+    plan.run(MatmulArgs(x=rows if _dense(rows) else rows.contiguous(), weight=weight, bias=own, out=out))
+    return out.view(*x.shape[:-1], sizes[0])
+
+
+def _dense(rows: Tensor) -> bool:
+    """Whether elements of a row lie side by side."""
+    return rows.stride(-1) == 1 or rows.shape[-1] < 2
+
+
 def _like_norm(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
 def _half(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _columns(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 def _like_rotary(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -139,6 +188,7 @@ _SCHEMAS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "norm(Tensor x, Tensor weight, float eps, str rounding) -> Tensor": (norm, _like_norm),
     "product(Tensor gate, Tensor up, str activation) -> Tensor": (product, _like_norm),
     "gated(Tensor x, str activation, float? limit, float? alpha) -> Tensor": (gated, _half),
+    "linear(Tensor x, Tensor weight, Tensor? bias, str prefer) -> Tensor": (linear, _columns),
     "rotary(Tensor q, Tensor k, Tensor cos, Tensor sin, int layer) -> (Tensor, Tensor)": (rotary, _like_rotary),
 }
 

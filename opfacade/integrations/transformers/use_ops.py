@@ -1,4 +1,4 @@
-"""use_ops(model): norms, gated activations and rotations of a model run by plans, until they are undone."""
+"""use_ops(model): norms, gated activations, rotations and linear layers of a model run by plans, until they are undone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, get_args
 
+from opfacade import Preference
 from opfacade.errors import Issue, from_issues
 from opfacade.integrations.refusal import UNSUPPORTED
-from opfacade.integrations.transformers import registration
+from opfacade.integrations.transformers import linear_layers, registration
 from opfacade.integrations.transformers.known_layers import Kind, Method, Unknown, found_in
 from opfacade.integrations.transformers.releases import WAY
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PLAIN: tuple[Kind, ...] = ("norm", "activation", "rotary")  # replaced unless `only` says more: other kinds have two libraries
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Replaced:
     norm: tuple[str, ...]
     activation: tuple[str, ...]
     rotary: tuple[str, ...]
+    linear: tuple[str, ...]
     left: Mapping[str, str]
     _methods: tuple[tuple[Any, str, Any], ...] = field(repr=False)
 
@@ -37,20 +40,24 @@ class Replaced:
         return "\n".join([f"replaced: {counts}", *(f"left: {name}: {reason}" for name, reason in self.left.items())])
 
 
-def use_ops(model: Any, *, only: Collection[Kind] = KINDS, strict: bool = False) -> Replaced:
+def use_ops(
+    model: Any, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
+) -> Replaced:
     """Run the RMS norms, gated activations and rotary embeddings of a model by plans; `undo` of the result reverts it.
 
     Each is a method set on an instance, so other models of the family keep their own. A module is taken if its code is that of
     a layer of Llama, Gemma, gpt-oss or Phi 3, of which most families have a copy; norms round where that layer rounds. Calls
     in training mode or with gradients run transformers' own code. Works in eager mode and under torch.compile.
-    only: the kinds "norm", "activation" and "rotary" that are replaced. strict: refuse a model with a module of these kinds
+    only: the kinds that are replaced, "norm", "activation", "rotary" and, if it is named, "linear": each nn.Linear whose
+    product a kernel takes. products: the preference among candidates of these products, by default none but kernels;
+    Preference(backend="reference") takes the reference, which is slow. strict: refuse a model with a module of these kinds
     that is not known, or whose method something else has replaced, before anything changes; else `left` names them.
     Raises ArgumentTypeError (OPF-I010) for a model that is no module, UnsupportedError for unknown modules with strict
     (OPF-I009), and without a known transformers (OPF-I005, OPF-I006).
     """
     registration.names()
-    _check(model, only)
-    chosen, left = _survey(model, only)
+    _check(model, only, products)
+    chosen, left = _survey(model, only, products)
     if strict and left:
         hint = "Without strict it keeps its own code."
         expected = "a module that use_ops knows"
@@ -63,10 +70,12 @@ def use_ops(model: Any, *, only: Collection[Kind] = KINDS, strict: bool = False)
     return Replaced(**by_kind, left=left, _methods=tuple(bound))
 
 
-def _survey(model: Any, only: Collection[Kind]) -> tuple[list[tuple[str, Any, Method]], dict[str, str]]:
+def _survey(
+    model: Any, only: Collection[Kind], products: Preference | None
+) -> tuple[list[tuple[str, Any, Method]], dict[str, str]]:
     chosen, left = [], {}
     for name, module in model.named_modules():
-        found = found_in(module)
+        found = found_in(module) or (linear_layers.found_in(module, products) if "linear" in only else None)
         if found is None or found.kind not in only:
             continue
         if isinstance(found, Method) and found.name in module.__dict__:
@@ -78,12 +87,14 @@ def _survey(model: Any, only: Collection[Kind]) -> tuple[list[tuple[str, Any, Me
     return chosen, left
 
 
-def _check(model: Any, only: Collection[Kind]) -> None:
+def _check(model: Any, only: Collection[Kind], products: object) -> None:
     if not callable(getattr(model, "named_modules", None)):
         _raise([Issue("OPF-I010", "model", "a model of transformers", type(model).__name__, kind="ArgumentTypeError")])
     unknown = [kind for kind in only if kind not in KINDS]
     if unknown:
         _raise([Issue("OPF-I010", "only", f"some of {', '.join(KINDS)}", repr(unknown[0]), kind="ArgumentTypeError")])
+    if not isinstance(products, Preference | None):
+        _raise([Issue("OPF-I010", "products", "a Preference", type(products).__name__, kind="ArgumentTypeError")])
 
 
 def _raise(issues: Sequence[Issue]) -> None:
