@@ -4,12 +4,25 @@
 
 namespace opfacade {
 
+// A panel of the weight; in a cluster the part of this CTA, for all.
+template <class C>
+__device__ __forceinline__ void load_weight(uint32_t to, const MatmulParams& p, uint32_t full, BoxAt at) {
+  if constexpr (C::kCluster == 1) {
+    tma_load(to, p.weight_map, full, at);
+  } else {
+    constexpr int kPart = C::kColumns / C::kCluster;
+    const int first = Tiles<C>::rank() * kPart;
+    at.x[1] += first;
+    tma_load_multicast(to + first * 128, p.weight_map, full, (1 << C::kCluster) - 1, at);
+  }
+}
+
 // Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
 template <class C>
 __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles) {
   Ring<C::kStages> ring;
   const int count = tiles.count(p);
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const uint32_t full = smem.full(ring.stage);
@@ -19,7 +32,7 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
       for (int panel = 0; panel < C::kPanels; ++panel) {
         const int k = (step * C::kPanels + panel) * kPanel;
         tma_load(smem.x(ring.stage) + panel * C::kRows * 128, p.x_map, full, {{k, tile.row, tile.batch, 0, 0}});
-        tma_load(smem.weight(ring.stage) + panel * C::kColumns * 128, p.weight_map, full, {{k, tile.column, tile.batch, 0, 0}});
+        load_weight<C>(smem.weight(ring.stage) + panel * C::kColumns * 128, p, full, {{k, tile.column, tile.batch, 0, 0}});
       }
     }
   }
@@ -56,7 +69,7 @@ template <class C>
 __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles) {
   Ring<C::kStages> ring;
   const int count = tiles.count(p);
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const int k = step * C::kPanels * kPanel;

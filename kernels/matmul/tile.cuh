@@ -12,6 +12,7 @@ struct MatmulConsumer {
   using Sums = float[C::kColumns / 2];
   const MatmulShared<C>& smem;
   int group;
+  bool shares;  // CTAs of the cluster write to each other's stages
   Ring<C::kStages> ring;
 
   // Issues the products of one stage.
@@ -26,7 +27,12 @@ struct MatmulConsumer {
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void release(int stage) const { mbarrier_arrive_if(threadIdx.x % 32 == 0, smem.empty(stage)); }
+  // Lane r of a warp tells CTA r of the cluster.
+  __device__ __forceinline__ void release(int stage) const {
+    const int lane = threadIdx.x % 32;
+    if (C::kCluster == 1 || !shares) return mbarrier_arrive_if(lane == 0, smem.empty(stage));
+    mbarrier_arrive_remote_if(lane < C::kCluster, cluster_address(smem.empty(stage), lane % C::kCluster));
+  }
 
   // Products of a step run while the stage before it is released.
   __device__ __forceinline__ void sum(Sums& sums, int steps) {
@@ -50,11 +56,11 @@ struct MatmulConsumer {
 
 template <class C>
 __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles, int group) {
-  MatmulConsumer<C> consumer{smem, group, {}};
+  MatmulConsumer<C> consumer{smem, group, p.mapped != 0, {}};
   float sums[C::kColumns / 2];
   const int count = tiles.count(p);
 #pragma unroll 1
-  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+  for (int index = tiles.first(); index < count; index += tiles.stride()) {
     consumer.sum(sums, tiles.steps);
     finish_tile<C>(p, tiles.at(index), tiles.rows, group, sums);
   }
@@ -66,16 +72,24 @@ __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const Matmu
   if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
 }
 
+// All threads that share barriers.
+template <class C>
+__device__ __forceinline__ void gather() {
+  if constexpr (C::kCluster > 1) cluster_sync(); else __syncthreads();
+}
+
 template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < C::kStages; ++stage)
-      mbarrier_init(smem.full(stage), p.mapped != 0 ? 1 : kWarpgroup), mbarrier_init(smem.empty(stage), 4 * kGroups);
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      mbarrier_init(smem.full(stage), p.mapped != 0 ? 1 : kWarpgroup);
+      mbarrier_init(smem.empty(stage), 4 * kGroups * (p.mapped != 0 ? C::kCluster : 1));
+    }
     mbarrier_init_fence();
   }
-  __syncthreads();
+  gather<C>();
   wait_for_previous();
   const Tiles<C> tiles(p);
   const int group = threadIdx.x / kWarpgroup - 1;
@@ -86,6 +100,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
     if constexpr (kGroups == 2) acquire_registers<224>();
     consume_tiles<C>(p, smem, tiles, group);
   }
+  if constexpr (C::kCluster > 1) gather<C>();  // others may still arrive at barriers of this CTA
 }
 
 }  // namespace opfacade

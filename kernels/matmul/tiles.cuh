@@ -1,6 +1,7 @@
 // The tiles of a product, in the order in which persistent CTAs take them, and the shared memory of a CTA.
 #pragma once
 #include "kernels/matmul/matmul_params.h"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 #include "kernels/ptx/wgmma.cuh"
@@ -9,7 +10,8 @@ namespace opfacade {
 
 constexpr int kPanel = 64;  // elements of k in a panel of 128 bytes
 
-// A config C: T, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup.
+// A config C: T, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
+// kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all.
 template <class C>
 struct MatmulShared {
   static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kPanels * C::kColumns * 128;
@@ -31,19 +33,24 @@ struct Tile {
 template <class C>
 struct Tiles {
   static constexpr int kBand = 8;
+  static constexpr int kHeight = C::kRows * C::kCluster;  // of the tiles of a cluster
   int rows, down, across, steps;
 
   __device__ __forceinline__ explicit Tiles(const MatmulParams& p) {
     rows = p.rows;
     if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
-    down = (rows + C::kRows - 1) / C::kRows, across = (p.columns + C::kColumns - 1) / C::kColumns;
+    down = (rows + kHeight - 1) / kHeight, across = (p.columns + C::kColumns - 1) / C::kColumns;
     steps = max(1, (p.k + C::kPanels * kPanel - 1) / (C::kPanels * kPanel));  // without k one step of zeros
   }
+  static __device__ __forceinline__ int rank() { return C::kCluster > 1 ? blockIdx.x % C::kCluster : 0; }
+  // Those of this CTA are first(), first() + stride() and so on.
+  static __device__ __forceinline__ int first() { return blockIdx.x / C::kCluster; }
+  static __device__ __forceinline__ int stride() { return gridDim.x / C::kCluster; }
   __device__ __forceinline__ int count(const MatmulParams& p) const { return p.batch * down * across; }
   __device__ __forceinline__ Tile at(int index) const {
     const int each = down * across, batch = index / each, rest = index % each;
     const int first = rest / (kBand * across) * kBand, height = min(kBand, down - first), in_band = rest - first * across;
-    return {batch, (first + in_band % height) * C::kRows, in_band / height * C::kColumns};
+    return {batch, (first + in_band % height) * kHeight + rank() * C::kRows, in_band / height * C::kColumns};
   }
 };
 

@@ -25,6 +25,12 @@ __device__ __forceinline__ void mbarrier_arrive_if(bool any, uint32_t barrier) {
                "r"(static_cast<uint32_t>(any)) : "memory");
 }
 
+// The same at a barrier of any CTA of the cluster, by its address there (cluster_address).
+__device__ __forceinline__ void mbarrier_arrive_remote_if(bool any, uint32_t barrier) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n}" ::"r"(barrier),
+               "r"(static_cast<uint32_t>(any)) : "memory");
+}
+
 // Arrives and adds `bytes` of TMA transfers to the phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -93,12 +93,14 @@ class _TileKernel(CudaKernel):
     tile: Tile
 
     def facts(self, descriptor: Any) -> support.SpecPairs:
-        rows, columns, panels = self.tile
-        return support.pairs(**_facts(descriptor), tile_rows=rows, tile_columns=columns, tile_panels=panels)
+        rows, columns, panels, cluster = self.tile
+        shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
+        return support.pairs(**_facts(descriptor), **shape, **({"cluster": cluster} if cluster > 1 else {}))
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
-        rows, columns, panels = self.tile
-        shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels, "stages": self.tile.stages}
+        rows, columns, panels, cluster = self.tile
+        shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
+        shape |= {"stages": self.tile.stages, "cluster": cluster}
         return support.spec_of("matmul/matmul", support.pairs(**_printed(descriptor), **shape), target)
 
 

@@ -5,6 +5,7 @@ from tests.mutation.mutant import cpu
 KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 K = "kernels/matmul"
 BOUND = f"{KERNEL} -k keeps_its_bound"
+CLUSTER = f"{KERNEL} -k of_a_cluster"
 
 
 def fault(name, file, old, new, tests=BOUND):
@@ -35,6 +36,9 @@ FAULTS = (
     fault("elements past k are copied", "load.cuh", "size - k - chunk * 8 : 0;", "8 : 0;"),
     fault("copied chunks lie one further", "load.cuh", "panel_address(row, chunk % 8)", "panel_address(row, (chunk + 1) % 8)"),
     fault("a tile lies in another band", "tiles.cuh", "rest - first * across", "rest", f"{KERNEL} -k many_bands"),
+    fault("a stage of a cluster is free when one CTA is done", "tile.cuh", "(p.mapped != 0 ? C::kCluster : 1)", "1", CLUSTER),
+    fault("a CTA loads the part of the first", "load.cuh", "at.x[1] += first;", "", CLUSTER),
+    fault("tiles of a cluster are the same", "tiles.cuh", " + rank() * C::kRows", "", CLUSTER),
     fault("a batch has the operands of the first", "load.cuh", "p.x_map, full, {{k, tile.row, tile.batch, 0, 0}}",
           "p.x_map, full, {{k, tile.row, 0, 0, 0}}"),
 )  # fmt: skip

@@ -127,6 +127,28 @@ def test_no_tile_changes_a_bit(tile):
 
 
 @emulator.needed
+@pytest.mark.parametrize("step", [0, 1])
+def test_ctas_of_a_cluster_share_their_weight(step):
+    """By TMA; threads that copy share nothing."""
+    problem = made(rows=300, n=130, k=72, out_dtype="f32")
+    args = inputs.make_args(problem, 5)
+    args = replace(args, x=apart(args.x, step)) if step else args
+    found = []
+    for tile in (Tile(64, 32, 2), Tile(128, 128, 1, 2)):
+        with tiled(tile):
+            call = replace(args, out=torch.full_like(args.out, float("nan")))
+            checked(problem, call)
+            found.append(call.out)
+    forget_specializations()
+    assert torch.equal(*found)
+
+
+def test_one_sm_has_no_cluster():
+    assert tile_of(Sizes(4096, 4096, 4096, 1), 1).cluster == 1
+    assert tile_of(Sizes(4096, 4096, 4096, 1), 2).cluster == 2
+
+
+@emulator.needed
 def test_the_last_ctas_may_run_first(monkeypatch):
     emulator.last_first(monkeypatch)
     checked(FORMS["plain"], inputs.make_args(FORMS["plain"], 3))
@@ -150,7 +172,7 @@ def test_few_rows_have_tiles_of_few_rows_and_many_the_largest(rows, n, k):
     assert tile in TILES
     assert tile.rows == 64 or rows > 64
     if rows == 4096:
-        assert tile == Tile(128, 256, 1)
+        assert tile == Tile(128, 256, 1, 2)
     if (rows, n) == (1, 4096):
         assert tile.columns == 32  # as many CTAs as there are SMs
 

@@ -27,6 +27,7 @@ inline void mbarrier_arrive(uint32_t address) { --barrier_at(address).pending, s
 inline void mbarrier_arrive_if(bool any, uint32_t address) {
   if (any) mbarrier_arrive(address);
 }
+inline void mbarrier_arrive_remote_if(bool any, uint32_t address) { mbarrier_arrive_if(any, address); }
 inline void mbarrier_arrive_expect(uint32_t address, uint32_t bytes) {
   barrier_at(address).bytes += static_cast<int>(bytes);
   mbarrier_arrive(address);

@@ -1,6 +1,7 @@
 // Shadows kernels/ptx/tma.cuh: a box is copied at once, swizzled or plain, with zeros outside the tensor.
 #pragma once
 #include "csrc/common/tensor_map.h"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 
 namespace opfacade {
@@ -36,6 +37,10 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
     }
   }
   mbarrier_bytes_came(barrier, rows * width);
+}
+inline void tma_load_multicast(uint32_t dst, const TensorMap& map, uint32_t barrier, uint16_t mask, const BoxAt& at) {
+  for (int rank = 0; rank < 16; ++rank)
+    if (mask >> rank & 1) tma_load(cluster_address(dst, rank), map, cluster_address(barrier, rank), at);
 }
 
 }  // namespace opfacade
