@@ -31,7 +31,7 @@ ROUNDS = 5
 
 
 def append_problem(rows: int):
-    cache = PagedKvCacheDescriptor(num_total_pages=4096, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+    cache = PagedKvCacheDescriptor(num_total_pages=4096, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
     descriptor = PagedKvAppendDescriptor(batch_size=64, total_num_rows=rows, paged_kv=cache)
     lengths = inputs.DrawnLengths(q=[rows // 64] * 64, kv=[rows // 64] * 64)
     return descriptor, lengths

@@ -37,7 +37,7 @@ from opfacade.tools.recorder import Recorder
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
 
 
 def microseconds(call, number: int = 2000) -> float:

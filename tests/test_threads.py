@@ -138,7 +138,9 @@ def test_runs_leave_memory_as_it_was(count):
 
 
 def numbered(i):
-    cache = PagedKvCacheDescriptor(num_total_pages=1000 + i, page_size=16, num_kv_heads=2, head_dim=64, dtype="f16")
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=1000 + i, page_size=16, num_kv_heads=2, head_dim=64, dtype="f16", layout="HND"
+    )
     return BatchPagedDecodeDescriptor(batch_size=1 + i % 7, num_qo_heads=4, paged_kv=cache)
 
 
@@ -172,7 +174,7 @@ def test_the_memo_of_a_plan_keeps_the_last_call_and_no_bundle():
 
 
 def gpu_problem(seed):
-    cache = PagedKvCacheDescriptor(num_total_pages=200, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16")
+    cache = PagedKvCacheDescriptor(num_total_pages=200, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16", layout="HND")
     descriptor = BatchPagedDecodeDescriptor(batch_size=8, num_qo_heads=8, paged_kv=cache)
     return descriptor, inputs.make_args(descriptor, seed=seed, device="cuda")
 

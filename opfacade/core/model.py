@@ -127,7 +127,7 @@ class Model(_Base):
     _proof: ClassVar[_Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its fields
-    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # for fields that hold models or lists of ids: what to write
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
 
     model_config = ConfigDict(
         frozen=True,

@@ -79,7 +79,7 @@ def _hint(cls: type[BaseModel], kind: str, places: list[Any], value: object, sai
     hints: Mapping[Any, str] = getattr(_model_at(cls, places[:-1]), "hints", {})
     if kind == "tuple_type" and isinstance(value, str):
         return hints.get(places[-1]) or f"Use [{value!r}]."
-    return hints.get(places[-1], "") if places and kind == "model_attributes_type" else ""
+    return hints.get(places[-1], "") if places and kind in ("model_attributes_type", "missing") else ""
 
 
 def _model_at(cls: type[BaseModel], places: Iterable[Any]) -> type[BaseModel]:

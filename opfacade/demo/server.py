@@ -73,6 +73,7 @@ class Server:
             num_kv_heads=settings.kv_heads,
             head_dim=settings.head_dim,
             dtype=settings.dtype,
+            layout="HND",
         )
         shape = [dim.size or 0 for dim in self._cache.pool_spec("inout").shape]
         self._dtype = torch_dtype(settings.dtype)

@@ -48,7 +48,7 @@ def _asked(
     kind: dict[str, Any], more: dict[str, Any], causal: bool, variant: Variant | None
 ) -> tuple[BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvAppendDescriptor]:
     """The operations of an engine on such a cache. Raises DescriptorError where it has no meaning."""
-    pool, dtype = PagedKvCacheDescriptor(num_total_pages=64, num_kv_heads=1, **kind), more["q_dtype"]
+    pool, dtype = PagedKvCacheDescriptor(num_total_pages=64, num_kv_heads=1, layout="NHD", **kind), more["q_dtype"]
     scale = "none" if pool.dtype == dtype else "tensor"
     common: dict[str, Any] = {"batch_size": 4, "paged_kv": pool, "page_table": "block", "kv_scale": scale}
     scores = common | {"num_qo_heads": 4, "return_lse": False} | more

@@ -73,7 +73,12 @@ def _widths(model: ModelFacts, rows: int) -> Iterator[tuple[int, int]]:
 
 def _attention(model: ModelFacts) -> Iterator[Descriptor[Any]]:
     pool = PagedKvCacheDescriptor(
-        num_total_pages=PAGES, page_size=PAGE_SIZE, num_kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=DTYPE
+        num_total_pages=PAGES,
+        page_size=PAGE_SIZE,
+        num_kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        dtype=DTYPE,
+        layout="HND",
     )
     for window in model.windows:
         scores = {"num_qo_heads": model.heads, "window_left": window, "sinks": model.sinks, "return_lse": False}

@@ -227,10 +227,10 @@ class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]):
     """Prefill over plain rows of K and V."""
 
 
-_LLAMA_8B = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+_LLAMA_8B = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
 _ODD = PagedKvCacheDescriptor(num_total_pages=67, page_size=5, num_kv_heads=1, head_dim=64, dtype="f16", layout="NHD")
-_SLIDING = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16")
-_FP8 = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3")
+_SLIDING = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="HND")
+_FP8 = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3", layout="HND")
 
 EXAMPLES: tuple[Attention[Any], ...] = (
     BatchPagedPrefillDescriptor(batch_size=3, total_num_rows=700, num_qo_heads=32, causal=True, paged_kv=_LLAMA_8B),

@@ -216,7 +216,9 @@ EXAMPLES = (
     PagedKvAppendDescriptor(
         batch_size=3,
         total_num_rows=100,
-        paged_kv=PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16"),
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=64, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND"
+        ),
     ),
     PagedKvAppendDescriptor(
         batch_size=5,
@@ -229,7 +231,9 @@ EXAMPLES = (
     PagedKvAppendDescriptor(
         batch_size=7,
         total_num_rows=40,
-        paged_kv=PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3"),
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=64, page_size=16, num_kv_heads=2, head_dim=128, dtype="f8_e4m3", layout="HND"
+        ),
         new_dtype="bf16",
         kv_scale="head",
         rope="half",

@@ -263,7 +263,9 @@ EXAMPLES = (
     ),
     QkvPrepareDescriptor(
         total_num_rows=40, num_qo_heads=8, rotary_dim=128, dtype="bf16",
-        paged_kv=PagedKvCacheDescriptor(num_total_pages=16, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16"),
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=16, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16", layout="HND"
+        ),
     ),
     QkvPrepareDescriptor(
         total_num_rows=7, num_qo_heads=3, rotary_dim=24, rotary_offset=8, dtype="f16", norm="none", interleaved=True,
@@ -275,10 +277,14 @@ EXAMPLES = (
     QkvPrepareDescriptor(
         total_num_rows=30, num_qo_heads=4, rotary_dim=64, dtype="bf16", norm="rms_one_plus", weight_dtype="f32",
         page_table="block", batch_size=3,
-        paged_kv=PagedKvCacheDescriptor(num_total_pages=16, page_size=8, num_kv_heads=2, head_dim=96, dtype="bf16"),
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=16, page_size=8, num_kv_heads=2, head_dim=96, dtype="bf16", layout="HND"
+        ),
     ),
     QkvPrepareDescriptor(
         total_num_rows=24, num_qo_heads=4, rotary_dim=64, dtype="bf16", in_place=True, num_valid=True,
-        paged_kv=PagedKvCacheDescriptor(num_total_pages=8, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16"),
+        paged_kv=PagedKvCacheDescriptor(
+            num_total_pages=8, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="HND"
+        ),
     ),
 )  # fmt: skip

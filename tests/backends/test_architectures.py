@@ -19,7 +19,7 @@ from opfacade.select.registry import examples
 
 CUDA = Preference(backend="cuda")
 FOREVER = time.monotonic() + 1e6
-CACHE = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
 DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=32, paged_kv=CACHE)
 
 

@@ -17,9 +17,9 @@ from opfacade.select.registry import examples
 from opfacade.testing.families.attention.problems import VARIANTS
 from tests.jit.sass_text import assert_read_alike
 
-WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16")
-PLAIN = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=2, head_dim=128, dtype="f32")
-FP8 = PagedKvCacheDescriptor(num_total_pages=99, page_size=3, num_kv_heads=2, head_dim=256, dtype="f8_e5m2")
+WIDE = PagedKvCacheDescriptor(num_total_pages=99, page_size=1, num_kv_heads=2, head_dim=256, dtype="bf16", layout="HND")
+PLAIN = PagedKvCacheDescriptor(num_total_pages=99, page_size=16, num_kv_heads=2, head_dim=128, dtype="f32", layout="HND")
+FP8 = PagedKvCacheDescriptor(num_total_pages=99, page_size=3, num_kv_heads=2, head_dim=256, dtype="f8_e5m2", layout="HND")
 WIDE_RAGGED = {
     "batch_size": 2,
     "total_num_rows": 900,
@@ -36,7 +36,7 @@ VARIED = tuple(
 
 def tight_decode(dim, dtype):
     """Everything that takes registers, where up to eight heads are columns and most blocks share an SM."""
-    cache = PagedKvCacheDescriptor(num_total_pages=9000, page_size=3, num_kv_heads=2, head_dim=dim, dtype=dtype)
+    cache = PagedKvCacheDescriptor(num_total_pages=9000, page_size=3, num_kv_heads=2, head_dim=dim, dtype=dtype, layout="HND")
     fp8 = {"q_dtype": "bf16", "kv_scale": "head"} if dtype.startswith("f8") else {}
     more = {"window_left": 900, "logits_soft_cap": 9.0, "sinks": True, "page_table": "block"}
     return BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=16, paged_kv=cache, **fp8, **more)

@@ -18,7 +18,7 @@ from opfacade.plans.quantize import QuantizeDescriptor
 from opfacade.plans.rotary import QkvPrepareDescriptor, RotaryDescriptor
 from opfacade.plans.softmax import SoftmaxDescriptor
 
-POOL = PagedKvCacheDescriptor(num_total_pages=9, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16")
+POOL = PagedKvCacheDescriptor(num_total_pages=9, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16", layout="HND")
 QKV = {"total_num_rows": 5, "num_qo_heads": 8, "paged_kv": POOL, "dtype": "bf16"}
 REPORTED: dict[str, Descriptor] = {
     "layer norm in groups": NormDescriptor(

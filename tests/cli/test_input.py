@@ -93,7 +93,7 @@ def test_an_error_names_its_file(words, tmp_path):
 
 def test_a_warning_is_a_line_without_a_place_in_the_sources(tmp_path):
     path = tmp_path / "work.json"
-    cache = {"num_total_pages": 4, "page_size": 16, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+    cache = {"num_total_pages": 4, "page_size": 16, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16", "layout": "NHD"}
     path.write_text(json.dumps({"op": "paged_decode", "batch_size": 2, "num_qo_heads": 4, "paged_kv": cache}))
     command = [sys.executable, "-m", "opfacade", "explain", str(path), "--target", "sm_90"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -23,7 +23,7 @@ from opfacade.programs.fields import Input
 from opfacade.select.registry import examples
 from opfacade.select.selection import considered
 
-CACHE = {"num_total_pages": 8, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "f16"}
+CACHE = {"num_total_pages": 8, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "f16", "layout": "HND"}
 PREFILL = {"batch_size": 2, "total_num_rows": 5, "num_qo_heads": 4, "causal": True, "paged_kv": CACHE}
 DECODE = {"batch_size": 2, "num_qo_heads": 4, "paged_kv": CACHE}
 RAGGED = {
@@ -225,7 +225,7 @@ def bypassed():
     mutated.__dict__["num_qo_heads"] = 5
     nested = BatchPagedDecodeDescriptor(**DECODE)
     nested.paged_kv.__dict__["head_dim"] = -1
-    bad_cache = PagedKvCacheDescriptor.model_construct(**(CACHE | {"head_dim": 0, "layout": "HND"}))
+    bad_cache = PagedKvCacheDescriptor.model_construct(**(CACHE | {"head_dim": 0}))
     listed = BatchPagedDecodeDescriptor.model_construct(**(DECODE | {"paged_kv": [1]}))
     return {
         "model_copy": good.model_copy(update={"num_qo_heads": 5}),

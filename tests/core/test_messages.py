@@ -1,12 +1,13 @@
 """Messages: everything that was found is told, and each message says what to write."""
 
+import json
 import pickle
 import re
 
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target, explain
+from opfacade import Plan, Preference, Target, explain, load_descriptor
 from opfacade.errors import (
     ArgumentTypeError,
     DescriptorError,
@@ -24,7 +25,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor
 
-CACHE = {"num_total_pages": 16, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16"}
+CACHE = {"num_total_pages": 16, "page_size": 4, "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16", "layout": "HND"}
 LATENT = {"num_total_pages": 8, "page_size": 4, "dtype": "bf16"}
 
 
@@ -43,8 +44,23 @@ def test_every_missing_field_is_told():
     text = str(refusal(lambda: PagedKvCacheDescriptor(num_total_pages=16)))
     for name in ("page_size", "dtype", "num_kv_heads", "head_dim"):
         assert f"{name} expected a value, got nothing. [OPF-D004]" in text
+    assert "layout expected a value, got nothing. " in text
     assert text.startswith("PagedKvCacheDescriptor: ")
-    assert len(text.splitlines()) == 4
+    assert len(text.splitlines()) == 5
+
+
+@pytest.mark.parametrize("of_json", [False, True], ids=["made", "JSON of an older version"])
+def test_a_layout_is_not_guessed_and_the_refusal_says_who_uses_which(of_json):
+    fields = json.loads(decode().model_dump_json())
+    del fields["paged_kv"]["layout"]
+    error = refusal(lambda: load_descriptor(json.dumps(fields)) if of_json else BatchPagedDecodeDescriptor(**fields))
+    (issue,) = error.issues
+    assert (issue.argument, issue.code) == ("paged_kv.layout", "OPF-D004")
+    nhd, _, hnd = issue.hint.partition(', or layout="HND"')
+    assert 'layout="NHD" for pools [page, token, head, dim]' in nhd
+    assert all(name in nhd for name in ("vLLM", "SGLang", "FlashInfer", "flash-attn"))
+    assert "[page, head, token, dim]" in hnd
+    assert "TensorRT-LLM" in hnd
 
 
 @pytest.mark.parametrize(
@@ -185,7 +201,7 @@ def test_an_architecture_in_other_words_is_understood(text, hint):
     assert Target.parse(hint).arch == hint
 
 
-@pytest.mark.parametrize("text", ["sm_", "tpu", "sm_9000", "10.7", ""])
+@pytest.mark.parametrize("text", ["sm_", "tpu", "sm_9000", "11.7", ""])
 def test_an_architecture_that_nothing_is_like_has_no_hint(text):
     assert "Use" not in str(refusal(lambda: Target.parse(text)))
 

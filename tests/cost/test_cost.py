@@ -35,7 +35,9 @@ DATA = Path(__file__).parents[1] / "data"
 
 def pool(tokens, heads=8, dim=128, page=16):
     pages = -(-tokens // page)
-    return PagedKvCacheDescriptor(num_total_pages=pages, page_size=page, num_kv_heads=heads, head_dim=dim, dtype="bf16")
+    return PagedKvCacheDescriptor(
+        num_total_pages=pages, page_size=page, num_kv_heads=heads, head_dim=dim, dtype="bf16", layout="HND"
+    )
 
 
 def decode(batch, kv, heads=32, **fields):

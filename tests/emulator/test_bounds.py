@@ -20,7 +20,9 @@ FEWER = (260, MANY[1][:24])  # of which a block makes so few chunks that the emu
 
 
 def decode(pages, lengths, dtype="bf16", dim=64, heads=2, **more):
-    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=heads, head_dim=dim, dtype=dtype)
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=pages, page_size=16, num_kv_heads=heads, head_dim=dim, dtype=dtype, layout="HND"
+    )
     q_dtype = "f16" if dtype.startswith("f8") else None
     return BatchPagedDecodeDescriptor(batch_size=len(lengths), num_qo_heads=4 * heads, paged_kv=cache, q_dtype=q_dtype, **more)
 
@@ -31,7 +33,7 @@ def latent(pages, lengths, heads=16, **more):
 
 
 def prefill(pages, lengths, **more):
-    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=1, head_dim=64, dtype="bf16")
+    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=1, head_dim=64, dtype="bf16", layout="HND")
     rows = 3 * len(lengths)
     return BatchPagedPrefillDescriptor(
         batch_size=len(lengths), total_num_rows=rows, num_qo_heads=2, causal=True, paged_kv=cache, **more

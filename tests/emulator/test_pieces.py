@@ -31,7 +31,7 @@ BATCHES = {
 def test_every_request_has_its_result(name):
     lengths, parts = BATCHES[name]
     pages = sum(-(-n // 16) for n in lengths) + 1
-    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16")
+    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="HND")
     descriptor = BatchPagedDecodeDescriptor(batch_size=len(lengths), num_qo_heads=4, paged_kv=cache, max_kv_indices=20_000)
     subject = emulator.subject(descriptor, device_like=SMALL)
     assert dict(subject.plan.sku.spec)["split"] == "pieces"

@@ -18,7 +18,7 @@ LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
 
 def decode(group=4, dim=128, dtype="bf16", tokens=1600, kv_heads=2, batch=2, page=16, **more):
     pages = {"num_total_pages": -(-tokens // page), "page_size": page, "num_kv_heads": kv_heads, "head_dim": dim}
-    cache = PagedKvCacheDescriptor.model_validate(pages | {"dtype": dtype})
+    cache = PagedKvCacheDescriptor.model_validate(pages | {"dtype": dtype, "layout": "HND"})
     return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=group * kv_heads, paged_kv=cache, **more)
 
 

@@ -27,7 +27,7 @@ from tests.support.fuzzing import small, spoiled_args, spoiled_tensor
 OPS = ("paged_prefill", "paged_decode", "ragged_prefill", "paged_kv_append", "merge_states")
 HOST = 1  # kDLCPU
 NEEDED = 512
-CACHE = PagedKvCacheDescriptor(num_total_pages=8, page_size=4, num_kv_heads=2, head_dim=16, dtype="f16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=8, page_size=4, num_kv_heads=2, head_dim=16, dtype="f16", layout="HND")
 DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=4, paged_kv=CACHE)
 
 

@@ -9,7 +9,7 @@ from opfacade.plan import forget_selections
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 
 CPU = Target.cpu()
-CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=4, num_kv_heads=2, head_dim=8, dtype="f32")
+CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=4, num_kv_heads=2, head_dim=8, dtype="f32", layout="HND")
 
 
 def decode(n):

@@ -10,7 +10,7 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDes
 from opfacade.serving import workspace as module
 
 SM_90A, CPU = Target.parse("sm_90a"), Target.cpu()
-CACHE = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
 
 
 def plan_of(batch, target=SM_90A, **fields):

@@ -16,7 +16,7 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
 from opfacade.validation.rules import tables_of
 
-CACHE = PagedKvCacheDescriptor(num_total_pages=40, page_size=4, num_kv_heads=1, head_dim=64, dtype="f16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=40, page_size=4, num_kv_heads=1, head_dim=64, dtype="f16", layout="HND")
 SPLIT = {"num_qo_heads": 2, "paged_kv": CACHE}
 PROBLEMS = (
     BatchPagedDecodeDescriptor(batch_size=6, kv_split="off", **SPLIT),

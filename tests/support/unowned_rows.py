@@ -16,7 +16,7 @@ from opfacade.plans.mla import BatchMlaDecodeDescriptor, PagedLatentCacheDescrip
 from opfacade.testing import inputs
 
 PADDING = 5
-CACHE = PagedKvCacheDescriptor(num_total_pages=40, page_size=4, num_kv_heads=1, head_dim=64, dtype="f16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=40, page_size=4, num_kv_heads=1, head_dim=64, dtype="f16", layout="HND")
 LATENTS = PagedLatentCacheDescriptor(num_total_pages=40, page_size=4, dtype="f16")
 _ROWS = {"batch_size": 3, "total_num_rows": 9 + PADDING}
 PADDED = {

@@ -21,7 +21,7 @@ FAR = 2**31 - 1
 
 
 def pool(pages=40, page_size=16, **fields):
-    base = {"num_kv_heads": 1, "head_dim": 64, "dtype": "f16"}
+    base = {"num_kv_heads": 1, "head_dim": 64, "dtype": "f16", "layout": "HND"}
     return PagedKvCacheDescriptor(num_total_pages=pages, page_size=page_size, **(base | fields))
 
 

@@ -77,7 +77,7 @@ def test_special_problems_take_every_value(op):
         assert len({repr(special_descriptor(op, seed).variant) for seed in SEEDS}) > 5
 
 
-CACHE = PagedKvCacheDescriptor(num_total_pages=60, page_size=4, num_kv_heads=2, head_dim=64, dtype="f16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=60, page_size=4, num_kv_heads=2, head_dim=64, dtype="f16", layout="HND")
 DECODE = BatchPagedDecodeDescriptor(batch_size=6, num_qo_heads=4, paged_kv=CACHE)
 
 

@@ -330,7 +330,7 @@ def test_workspaces_are_the_closed_forms_of_the_kernels():
                 assert plan.workspace_size == splits * rows * (dim + 1) * 4
 
 
-SERVING = PagedKvCacheDescriptor(num_total_pages=30_000, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16")
+SERVING = PagedKvCacheDescriptor(num_total_pages=30_000, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
 LATENTS = PagedLatentCacheDescriptor(num_total_pages=7500, page_size=64, dtype="bf16")
 
 

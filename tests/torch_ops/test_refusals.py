@@ -80,7 +80,7 @@ def test_no_copy_is_made_of_a_tensor_whose_storage_has_shrunk():
 
 
 def test_an_output_that_the_plan_has_not_is_left_out_by_the_descriptor_or_by_the_op():
-    pool = PagedKvCacheDescriptor(num_total_pages=6, page_size=4, num_kv_heads=2, head_dim=16, dtype="f32")
+    pool = PagedKvCacheDescriptor(num_total_pages=6, page_size=4, num_kv_heads=2, head_dim=16, dtype="f32", layout="HND")
     sizes = {"batch_size": 2, "num_qo_heads": 4, "paged_kv": pool, "page_table": "block", "return_lse": False}
     plan = Plan.select(BatchPagedDecodeDescriptor(**sizes), target=CPU)
     q, cache = torch.randn(2, 4, 16), torch.randn(6, 2, 4, 16)

@@ -41,7 +41,7 @@ def test_both_forms_give_the_bits_of_run(descriptor):
 DECODE = BatchPagedDecodeDescriptor(
     batch_size=3,
     num_qo_heads=8,
-    paged_kv=PagedKvCacheDescriptor(num_total_pages=40, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16"),
+    paged_kv=PagedKvCacheDescriptor(num_total_pages=40, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="HND"),
     kv_split="off",
 )
 

@@ -16,7 +16,7 @@ from opfacade.tune.refresh import refresh
 from opfacade.tune.tune import Setup, eligible, proven, tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_telemetry")]
-CACHE = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16", layout="HND")
 DECODE = BatchPagedDecodeDescriptor(batch_size=4, num_qo_heads=8, paged_kv=CACHE)
 PREFILL = BatchPagedPrefillDescriptor(batch_size=4, total_num_rows=64, num_qo_heads=8, causal=True, paged_kv=CACHE)
 CUDA = Preference(backend="cuda")

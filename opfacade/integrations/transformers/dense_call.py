@@ -74,7 +74,9 @@ class _Call:
     def pool(self) -> PagedKvCacheDescriptor:
         pages, heads, length, dim = self.key.shape
         dtype = dtype_of(WAY, "key", self.key)
-        return PagedKvCacheDescriptor(num_total_pages=pages, page_size=length, num_kv_heads=heads, head_dim=dim, dtype=dtype)
+        return PagedKvCacheDescriptor(
+            num_total_pages=pages, page_size=length, num_kv_heads=heads, head_dim=dim, dtype=dtype, layout="HND"
+        )
 
     def masked(self, module: Any, mask: Tensor) -> dict[str, Tensor]:
         batch, _, q_len, _ = self.query.shape

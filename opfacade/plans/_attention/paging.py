@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -21,6 +22,10 @@ PageTable = Literal["csr", "block"]
 KvScale = Literal["none", "tensor", "head"]
 ModelT = TypeVar("ModelT", bound=Model)
 FP8: tuple[FloatDType, ...] = ("f8_e4m3", "f8_e5m2")
+_LAYOUTS = (
+    'Write layout="NHD" for pools [page, token, head, dim], which vLLM, SGLang, FlashInfer (its default) and flash-attn store, '
+    'or layout="HND" for pools [page, head, token, dim], which TensorRT-LLM stores, and FlashInfer and vLLM where HND is asked.'
+)
 
 
 class PagePool(Model):
@@ -40,10 +45,10 @@ class PagedKvCacheDescriptor(PagePool):
     head_dim]`. Page, token and head strides are free; head_dim is contiguous.
     """
 
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({"layout": _LAYOUTS})
     num_kv_heads: Size = Field(description="KV heads of a token.")
     head_dim: Size = Field(description="Elements of one head.")
-    layout: Layout = Field(
-        default="HND",
+    layout: Layout = Field(  # without a default: with as many tokens in a page as heads, a wrong guess passes every check
         description='Order of a pool: "HND" is pages, heads, tokens, elements; "NHD" is pages, tokens, heads, elements.',
     )
 

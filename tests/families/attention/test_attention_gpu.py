@@ -17,7 +17,7 @@ from opfacade.testing import inputs, numerics
 
 pytestmark = pytest.mark.gpu
 CUDA = Preference(backend="cuda")
-CACHE = PagedKvCacheDescriptor(num_total_pages=600, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16")
+CACHE = PagedKvCacheDescriptor(num_total_pages=600, page_size=16, num_kv_heads=2, head_dim=128, dtype="bf16", layout="HND")
 
 
 def same_bits(a, b):

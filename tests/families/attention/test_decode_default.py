@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 def decode(batch, tokens, heads=32, kv_heads=8, dim=128, dtype="bf16", **fields):
     pool = PagedKvCacheDescriptor(
-        num_total_pages=-(-tokens // 16), page_size=16, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype
+        num_total_pages=-(-tokens // 16), page_size=16, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout="HND"
     )
     return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=pool, **fields)
 

@@ -15,7 +15,9 @@ SM_90A = Target.parse("sm_90a")
 
 
 def decode(head_dim=128, dtype="bf16", pages=640, batch=5, **more):
-    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=2, head_dim=head_dim, dtype=dtype)
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=pages, page_size=16, num_kv_heads=2, head_dim=head_dim, dtype=dtype, layout="HND"
+    )
     return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=8, paged_kv=cache, **more)
 
 

@@ -29,7 +29,7 @@ def _any_assembler():
 
 def paged(q, kv, dtype="bf16", dim=128, **more):
     pages = sum(-(-n // 16) for n in kv)
-    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=8, head_dim=dim, dtype=dtype)
+    cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=8, head_dim=dim, dtype=dtype, layout="HND")
     facts = {"batch_size": len(q), "total_num_rows": sum(q), "num_qo_heads": 32, "causal": True, "paged_kv": cache}
     return BatchPagedPrefillDescriptor.model_validate(facts | more)
 

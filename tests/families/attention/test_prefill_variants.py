@@ -28,7 +28,9 @@ def _any_assembler():
 
 
 def paged(head_dim=64, dtype="bf16", page_size=16, **more):
-    cache = PagedKvCacheDescriptor(num_total_pages=40, page_size=page_size, num_kv_heads=2, head_dim=head_dim, dtype=dtype)
+    cache = PagedKvCacheDescriptor(
+        num_total_pages=40, page_size=page_size, num_kv_heads=2, head_dim=head_dim, dtype=dtype, layout="HND"
+    )
     return BatchPagedPrefillDescriptor(
         batch_size=2, total_num_rows=60, num_qo_heads=8, causal=more.pop("causal", True), paged_kv=cache, **more
     )

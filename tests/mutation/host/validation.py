@@ -15,6 +15,13 @@ TOYS = "tests/families/test_toy_operands.py"
 EDGES = "tests/validation/test_edges.py"
 
 FAULTS = (
+    host(
+        "pools: a layout is guessed",
+        "plans/_attention/paging.py",
+        "    layout: Layout = Field(",
+        '    layout: Layout = Field(default="HND",',
+        "tests/core/test_messages.py -k layout_is_not_guessed",
+    ),
     host("indices: an indptr may begin anywhere", HOST, "if request == 0 and low != 0:", "if False:", f"{EDGES} {FINDINGS}"),
     host("indices: an indptr may fall", HOST, "    if high < low:\n", "    if False:\n", f"{EDGES} {FINDINGS}"),
     host(
