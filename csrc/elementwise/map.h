@@ -67,7 +67,7 @@ class MapAxes {
   // Returns how many blocks there are; 0 where vectors do not fit 31 bits.
   int64_t cut_rows(int64_t count, int unroll) {
     const int64_t width = p_.extent[p_.rank - 1], lines = p_.rank > 1 ? p_.extent[p_.rank - 2] : 1, outer = p_.total / width / lines;
-    const int64_t vectors = ceil_div(width, count);
+    const int64_t vectors = ceil_div(width + before_, count);
     if (ceil_div(p_.total, count) >= kMapNarrow / 2 || vectors >= kMapNarrow / 2 / ceil_div(p_.total, width)) return 0;
     while (p_.rank > 1 && vectors << p_.band < kMapThreads) ++p_.band;  // rows that are read at once lie beside each other
     const bool many = outer * lines * vectors >= int64_t{kMapThreads} * unroll * kEnoughBlocks;
@@ -118,6 +118,7 @@ class MapAxes {
   // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed. partial:
   // inputs that the problem says to lack axes.
   void find_wide(const int (&size)[kOperands], int count, uint32_t partial) {
+    p_.wide = 0;
     for (int k = 0; k < kOperands; ++k) {
       const int along = p_.rank - 1 - static_cast<int>(p_.transposed >> k & 1);
       const int64_t bytes = int64_t{count} * size[k], access = bytes < 16 && along == p_.rank - 1 ? bytes : 16;
@@ -126,9 +127,18 @@ class MapAxes {
       if (fits) p_.wide |= 1u << k;
     }
     find_shared();
+    find_spans();
     p_.whole = 1;
     for (int k = 0; k < kOperands; ++k)
       if (!(p_.wide >> k & 1) && (!(partial >> k & 1) || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
+  }
+
+  // Where rows of the first result are not aligned, vectors begin at aligned places of it, and the first before its row. size: bytes
+  // of its elements. Rows of a few vectors would have too many for that.
+  void find_peeled(int size, int count) {
+    const bool aligned = p_.wide >> first_output_ & 1;
+    p_.peels = !aligned && p_.extent[p_.rank - 1] >= kPeeled * count;
+    before_ = p_.peels != 0 ? (count * size < 16 ? count : 16 / size) - 1 : 0;
   }
 
   // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
@@ -152,11 +162,18 @@ class MapAxes {
  private:
   static constexpr int64_t kEnoughBlocks = 528;  // half of those that run at once on an H100
   static constexpr int kFewestThreads = 64;
+  static constexpr int64_t kPeeled = 4;  // vectors of a row
 
   // Inputs that are the same in all rows of a thread.
   void find_shared() {
     for (int k = 0; k < first_output_ && p_.rank > 1; ++k)
       if (p_.stride[k][p_.rank - 2] == 0) p_.shared |= 1u << k;
+  }
+  void find_spans() {
+    for (int k = 0; k < kOperands; ++k) {
+      p_.span[k] = 1;
+      for (int axis = 0; axis < p_.rank; ++axis) p_.span[k] += (p_.extent[axis] - 1) * p_.stride[k][axis];
+    }
   }
   void drop() {
     int rank = 0;
@@ -197,6 +214,7 @@ class MapAxes {
   Params& p_;
   const int first_output_, kept_;
   int threads_ = kMapThreads;
+  int64_t before_ = 0;  // elements of a vector that may lie before its row
 };
 
 }  // namespace opfacade

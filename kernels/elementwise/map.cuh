@@ -4,6 +4,7 @@
 //   flat     one axis: each operand is dense or one element. Several vectors a thread, all loads before the first is used.
 //   rows     the innermost axis as in flat, the others by division: a row begins where a vector does, and a thread has a column.
 //   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory (tile.cuh).
+//            Where it begins anywhere, its vectors begin where the first result is aligned, and inputs are shifted to there.
 //   strided  anything else, and all that knows its place: an element a thread.
 #pragma once
 #include "kernels/common/operations.cuh"
@@ -60,11 +61,14 @@ struct MapItem {
     }
   }
 
-  // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end.
-  __device__ __forceinline__ int64_t count(uint32_t u) const {
+  // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end. late: of the first
+  // vector of a row, those that lie before it.
+  __device__ __forceinline__ int64_t count(uint32_t u, int late = 0) const {
     if (!kFlat && row + (u << p.band) >= rows) return 0;
-    return min(width - int64_t{kFlat ? vector + u * blockDim.x : vector} * M::kVec, int64_t{M::kVec});
+    return min(width + late - int64_t{number(u)} * M::kVec, int64_t{M::kVec});
   }
+  // The place of vector `u` in its row.
+  __device__ __forceinline__ uint32_t number(uint32_t u) const { return kFlat ? vector + u * blockDim.x : vector; }
   __device__ __forceinline__ bool all_whole() const { return p.whole != 0 && count(p.each - 1) == M::kVec; }
 
  private:
@@ -137,6 +141,23 @@ __device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::
   for (int u = 1; u < M::kUnroll; ++u) finish(u);
 }
 
+// A vector that begins anywhere, or that is not whole. Inputs are shifted to where the first result is aligned.
+template <class M, bool kFlat, class Params>
+__device__ __forceinline__ void map_one(const Params& p, const MapItem<M, kFlat, Params>& item, uint32_t u) {
+  int64_t at[M::kOperands];
+#pragma unroll
+  for (int k = 0; k < M::kOperands; ++k) at[k] = item.place.at[k] + u * item.place.next[k];
+  const int late = p.peels != 0 ? M::late(p, at) : 0, from = item.number(u) == 0 ? late : 0;
+  const int to = static_cast<int>(item.count(u, late));
+  if (to <= from) return;
+#pragma unroll
+  for (int k = 0; k < M::kOperands; ++k) at[k] -= late * p.stride[k][p.rank - 1];
+  typename M::Inputs in;
+  M::fetch(in, p, at, from, to);
+  typename M::Outputs out = map_values<M>(in, p);
+  M::store(out, p, at, from, to);
+}
+
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ void map_vectors(const Params& p) {
   MapItem<M, kFlat, Params> item(p);
@@ -153,17 +174,7 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
     if (whole) return map_together<M>(p, item.place);
   }
 #pragma unroll 1
-  for (uint32_t u = 0; u < p.each; ++u) {
-    const int count = static_cast<int>(item.count(u));
-    if (count <= 0) return;
-    int64_t at[M::kOperands];
-#pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) at[k] = item.place.at[k] + u * item.place.next[k];
-    typename M::Inputs in;
-    M::fetch(in, p, at, p.rank - 1, count);
-    typename M::Outputs out = map_values<M>(in, p);
-    M::store(out, p, at, count);
-  }
+  for (uint32_t u = 0; u < p.each; ++u) map_one<M, kFlat>(p, item, u);
 }
 
 template <class M, class Params>

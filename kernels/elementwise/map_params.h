@@ -29,6 +29,7 @@ struct MapParams {
   int64_t total;             // elements of a result
   int32_t rank;
   uint32_t wide;     // operands whose vectors are aligned
+  uint32_t peels;    // 1 where vectors of a row begin at an aligned place of the first result, which may be before the row
   uint32_t transposed;  // operands that the tile path loads along axis rank - 2
   uint32_t shared;   // inputs that are the same in all rows of a thread
   uint32_t whole;    // 1 where each operand has aligned vectors, or is an input that lacks axes and has one element along a row
@@ -39,6 +40,7 @@ struct MapParams {
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis
   int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed places
+  int64_t span[kOperands];  // elements from the first one in memory to the last one
   uint64_t scalar[kScalars == 0 ? 1 : kScalars];
 };
 

@@ -27,16 +27,10 @@ struct Pack {
     else word[i / kPerWord] |= static_cast<uint32_t>(value) << i % kPerWord * (8 * kSize);
   }
 
-  // step: 1, or 0 where all are one. wide: aligned to whole vectors. count: how many there are.
-  __device__ __forceinline__ void load(const void* base, int64_t at, int64_t step, bool wide, int count) {
+  // wide: aligned to whole vectors. count: how many elements there are.
+  __device__ __forceinline__ void load(const void* base, int64_t at, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
-    if (step == 0) {
-      const Bits only = *from;
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) set_bits(i, only);
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i] : Bits(0));
   }
@@ -90,6 +84,30 @@ struct Pack {
     const Touched pieces(base, at, count);
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
+  }
+  // The elements `from` .. `to` - 1 of such a vector; others are anything. step: 1, or 0 where all are one.
+  __device__ __forceinline__ void load_some(const void* base, int64_t at, int64_t step, int64_t span, int from, int to) {
+    const Bits* const first = static_cast<const Bits*>(base) + at;
+    if (step == 0) {
+      const Bits only = *first;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) set_bits(i, only);
+    } else if (touches_outside(base, at, span, to)) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) set_bits(i, i >= from && i < to ? first[i] : Bits(0));
+    } else {
+      load_anywhere(base, at, span, to);
+    }
+  }
+  // Elements by which the vector at `at` begins too late to be aligned.
+  __device__ __forceinline__ static int late(const void* base, int64_t at) { return static_cast<int>(shift_of(base, at) / kSize); }
+  // The elements `from` .. `to` - 1: at once, where all are there and aligned.
+  __device__ __forceinline__ void store_some(void* base, int64_t at, int from, int to) {
+    Bits* const first = static_cast<Bits*>(base) + at;
+    if (from == 0 && to == kCount && late(base, at) == 0) return copy<false>(first);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i >= from && i < to) first[i] = bits(i);
   }
   // For `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
   // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of what

@@ -118,7 +118,7 @@ struct MapTile {
     M::take_transposed(in, shared, p, row + round * kDown, column);
     typename M::Outputs out = map_values<M>(in, p);
     offsets(round, here);
-    M::store(out, p, here, count);
+    M::store(out, p, here, 0, count);
   }
 };
 

@@ -77,7 +77,7 @@ struct Blocks {
       const Vector at = vector(piece);
       const int64_t first = at.row * p.from_stride[0] + at.column * p.from_stride[1];
       if (p.wide && at.count == kVec) {
-        held[piece].load(p.from, first, 1, true, kVec);
+        held[piece].load(p.from, first, true, kVec);
       } else {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) held[piece].set_bits(i, i < at.count ? from[first + i * p.from_stride[1]] : 0);

@@ -30,6 +30,16 @@ int wrong_of(int elements, int before) {
       for (int i = 0; i < count; ++i) wrong += found.bits(i) != base[at + i];
     }
   }
+  // Some elements of a vector that may begin before the first one.
+  for (int at = 1 - kCount; at < elements; ++at) {
+    for (int from = at < 0 ? -at : 0; from < kCount; ++from) {
+      for (int to = from; to <= kCount && at + to <= elements; ++to) {
+        Vector found;
+        found.load_some(base, at, 1, elements, from, to);
+        for (int i = from; i < to; ++i) wrong += found.bits(i) != base[at + i];
+      }
+    }
+  }
   // Far from both ends nothing has to be loaded otherwise.
   for (int at = 16; at + 32 <= elements; ++at) wrong += Vector::touches_outside(base, at, elements, kCount);
   __asan_unpoison_memory_region(memory, beside);

@@ -3,13 +3,14 @@
 from tests.mutation.mutant import Mutant
 
 _KERNEL, _TILE, _HOST = "kernels/elementwise/map.cuh", "kernels/elementwise/tile.cuh", "csrc/elementwise/map.h"
+_PACK, _ODD = "kernels/elementwise/pack.cuh", "tests/families/elementwise/test_map_odd.py"
 _PATHS, _GATED = "tests/families/elementwise/test_map_paths.py", "tests/families/activation/test_activation_kernel.py"
 
 FAULTS = (
     Mutant(
         "map: the last element of a row whose end is within a vector is left out",
         _KERNEL,
-        (("return min(width - int64_t{kFlat ?", "return min(width - 1 - int64_t{kFlat ?"),),
+        (("return min(width + late - int64_t", "return min(width - 1 + late - int64_t"),),
         tests=_GATED,
     ),
     Mutant(
@@ -94,6 +95,36 @@ FAULTS = (
         _TILE,
         (("from + i * kChunks * 16", "from + i * kChunks * 16 + (i == kVec - 1) * 16"),),
         tests=_PATHS,
+    ),
+    Mutant(
+        "map: a vector begins where its row does, though the result is not aligned there",
+        _KERNEL,
+        (("at[k] -= late * p.stride[k][p.rank - 1];", "at[k] -= 0;"),),
+        tests=_ODD,
+    ),
+    Mutant(
+        "map: elements before a row are written",
+        _KERNEL,
+        (("from = item.number(u) == 0 ? late : 0;", "from = 0;"),),
+        tests=_ODD,
+    ),
+    Mutant(
+        "map: of rows that begin anywhere, the last vector is left out",
+        _HOST,
+        (("ceil_div(width + before_, count)", "ceil_div(width, count)"),),
+        tests=_ODD,
+    ),
+    Mutant(
+        "map: a piece of a vector outside of its tensor is taken for elements",
+        _PACK,
+        (("else if (touches_outside(base, at, span, to)) {", "else if (false) {"),),
+        tests="tests/families/reduction/test_odd_rows.py -k outside_of_a_tensor",
+    ),
+    Mutant(
+        "map: a result that is not aligned is stored 16 bytes at once",
+        _PACK,
+        (("to == kCount && late(base, at) == 0)", "to == kCount)"),),
+        tests=_ODD,
     ),
     Mutant(
         "map: a tile writes past its last column",
