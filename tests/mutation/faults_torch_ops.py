@@ -230,4 +230,18 @@ TORCH_OP_FAULTS = (
         "",
         MASK,
     ),
+    cpu(
+        "ops: a copy of a transposed operand is contiguous where the call is traced",
+        "opfacade/torch_ops/library.py",
+        "{n: t.clone() for n, t in self._copied(inputs)}",
+        "{n: t.contiguous().clone() for n, t in self._copied(inputs)}",
+        "tests/torch_ops/test_fake_strides.py -k transposed_residual",
+    ),
+    cpu(
+        "ops: a copy of a transposed operand is contiguous",
+        "opfacade/torch_ops/library.py",
+        "return tensor.clone() if sound",
+        "return tensor.contiguous().clone() if sound",
+        "tests/torch_ops/test_fake_strides.py -k transposed_residual",
+    ),
 )

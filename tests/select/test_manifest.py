@@ -225,6 +225,27 @@ def test_a_difference_pairs_what_is_one_kernel_changed():
     assert set(more.diff(one).removed) == set(more.skus) - set(one.skus)
 
 
+ROWS = "norm/norm/cuda/sm_90a/rows@1/in.x=bf16/strided/kind={},span={}/g2.0123456789abcdef"
+
+
+def test_what_changed_is_in_one_pair_alone():
+    """Two kernels that went and one that came are a change and a removal; one that went and two that came, an addition."""
+    one, two, three = (ROWS.format("rms", span) for span in (1024, 2048, 4096))
+    other = ROWS.format("rms", 1024).replace("in.x=bf16", "in.x=f16")
+    old, new = SkuManifest(skus=[one, two]), SkuManifest(skus=[three])
+    fewer, more = old.diff(new), new.diff(old)
+    assert (len(fewer.changed), len(fewer.added), len(fewer.removed)) == (1, 0, 1)
+    assert {fewer.changed[0][0], *fewer.removed} == {one, two}
+    assert fewer.changed[0][1] == three
+    assert (len(more.changed), len(more.added), len(more.removed)) == (1, 1, 0)
+    assert {more.changed[0][1], *more.added} == {one, two}
+    apart = SkuManifest(skus=[one]).diff(SkuManifest(skus=[other]))
+    assert (apart.changed, apart.added, apart.removed) == ((), (other,), (one,))
+    both = SkuManifest(skus=sorted([one, two])).diff(SkuManifest(skus=sorted([three, ROWS.format("layer", 2048)])))
+    assert (len(both.changed), both.added, both.removed) == (2, (), ())
+    assert len({id for pair in both.changed for id in pair}) == 4
+
+
 def test_differences_name_the_part_and_the_fact():
     a = "attention/x/cuda/sm_90a/t@1/kv=bf16,q=bf16/strided/group=4,split=off/g2.1"
     b = "attention/x/cuda/sm_90a/t@2/kv=bf16,q=f16/strided/group=4,stages=3/g2.1"

@@ -1,5 +1,6 @@
 """Softmax on the fold kernels."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from opfacade import Plan, Preference
 from opfacade.core.descriptor import operands_of
-from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.plans.softmax import SoftmaxArgs, SoftmaxDescriptor
 from opfacade.testing import inputs, numerics
 from opfacade.testing.families.elementwise import differs
 from tests import emulator
@@ -42,6 +43,16 @@ def test_a_mask_of_all_rows_and_rows_that_see_nothing():
     none = torch.zeros(4, 300, dtype=torch.bool)
     checked(emulator.subject(problem), replace(args, mask=none))
     assert bool((args.out == 0).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("level", [1e6, -1e6, 2.0**24, 1e30])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 7), 1), ((7, 3), 0)])
+def test_a_log_softmax_of_a_high_row_subtracts_the_maximum_first(shape, axis, level):
+    """Seven equal scores have the share 1/7 at any level; max + log(7) would be rounded to what f32 has there."""
+    problem, out = SoftmaxDescriptor(shape=shape, axis=axis, dtype="f32", log=True), torch.full(shape, math.nan)
+    emulator.subject(problem).run(SoftmaxArgs(x=torch.full(shape, level), out=out))
+    assert (out + math.log(7)).abs().max() < 5e-7
 
 
 @pytest.mark.gpu

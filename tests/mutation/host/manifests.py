@@ -110,4 +110,18 @@ FAULTS = (
     host(
         "manifest: check names what is allowed", MANIFEST, "if not manifest.allows(sku))", "if manifest.allows(sku))", MANIFESTS
     ),
+    host(
+        "manifest: two SKUs that went are paired with one that came",
+        MANIFEST,
+        "                added.remove(new)\n",
+        "",
+        f"{MANIFESTS} -k one_pair",
+    ),
+    host(
+        "manifest: a SKU that changed is one that went too",
+        MANIFEST,
+        "                removed.remove(old)\n",
+        "",
+        f"{MANIFESTS} -k one_pair",
+    ),
 )

@@ -1,0 +1,78 @@
+"""Values of map kernels that a reader can compute by hand, in the emulator: places far outside, conversions at the ends."""
+
+import math
+
+import pytest
+import torch
+
+from opfacade.core.dtypes import torch_dtype
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.programs.expression import read, value
+from opfacade.programs.fields import Input, Output
+from opfacade.programs.types import widened
+from tests import emulator
+from tests.families.elementwise.forms import cast
+
+# The place that is read of an axis of 5, by the one that is asked for.
+PLACES = (-2147483653, -13, -9, -8, -5, -4, -1, 0, 4, 5, 8, 9, 12, 13, 16, 41, 2**40 + 3)
+INSIDE = {
+    "clamp": (0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4),
+    "wrap": (2, 2, 1, 2, 0, 1, 4, 0, 4, 0, 3, 4, 2, 3, 1, 1, 4),
+    "reflect": (3, 3, 1, 0, 3, 4, 1, 0, 4, 3, 0, 1, 4, 3, 0, 1, 3),
+    -1.0: (-1, -1, -1, -1, -1, -1, -1, 0, 4, -1, -1, -1, -1, -1, -1, -1, -1),
+}
+
+
+def test_the_places_are_those_of_a_walk():
+    """A walk to and fro along the axis, from 0, and one around it: the table above for the places within reach."""
+    mirrored, around = [0, 1, 2, 3, 4, 3, 2, 1] * 12, [0, 1, 2, 3, 4] * 20
+    for at, place in enumerate(PLACES):
+        if abs(place) < 48:
+            assert (INSIDE["reflect"][at], INSIDE["wrap"][at]) == (mirrored[48 + place], around[50 + place]), place
+
+
+@emulator.needed
+@pytest.mark.parametrize("outside", INSIDE)
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_a_place_outside_is_brought_inside(outside, dtype):
+    given = widened(dtype)
+    fill = outside if isinstance(outside, str) or dtype == "f32" else int(outside)
+    made = Output(name="z", dtype=dtype, value=read("x", given, (value("at", "i64"),), fill))
+    inputs = (Input(name="at", dtype="i64"), Input(name="x", dtype=dtype, shape=(5,)))
+    problem = MapDescriptor(shape=(len(PLACES),), inputs=inputs, outputs=(made,))
+    x, z = torch.arange(5).to(torch_dtype(dtype)), torch.full((len(PLACES),), 99).to(torch_dtype(dtype))
+    args = problem.args(at=torch.tensor(PLACES), x=x, z=z)
+    emulator.subject(problem).run(args)
+    assert z.tolist() == list(INSIDE[outside])
+
+
+@emulator.needed
+@pytest.mark.parametrize("outside", ["clamp", "wrap", "reflect"])
+def test_the_only_place_of_an_axis_is_read_from_anywhere(outside):
+    made = Output(name="z", dtype="f32", value=read("x", "f32", (value("at", "i64"),), outside))
+    inputs = (Input(name="at", dtype="i64"), Input(name="x", dtype="f32", shape=(1,)))
+    problem = MapDescriptor(shape=(len(PLACES),), inputs=inputs, outputs=(made,))
+    z = torch.full((len(PLACES),), math.nan)
+    emulator.subject(problem).run(problem.args(at=torch.tensor(PLACES), x=torch.tensor([3.0]), z=z))
+    assert z.tolist() == [3.0] * len(PLACES)
+
+
+@emulator.needed
+@pytest.mark.parametrize("target", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
+@pytest.mark.parametrize("source", ["f32", "f64"])
+def test_a_float_at_and_past_the_ends_of_the_integers(source, target):
+    """2^bits is one past the largest integer, a float of every source; the float below it stays what it is, toward zero."""
+    signed = target[0] == "i"
+    bits = int(target[1:]) - signed
+    end = 2.0**bits
+    below = torch.nextafter(torch.tensor(end, dtype=torch_dtype(source)), torch.tensor(0.0, dtype=torch_dtype(source))).item()
+    least = -(2**bits) if signed else 0
+    want = {
+        end: 2**bits - 1, 2 * end: 2**bits - 1, math.inf: 2**bits - 1, below: int(below), -end: least, -2 * end: least,
+        -math.inf: least, 1.75: 1, -0.5: 0, -1.75: -1 if signed else 0, 0.0: 0,
+    }  # fmt: skip
+    problem = cast(source, target, (len(want) + 1,))
+    x = torch.tensor([*want, math.nan], dtype=torch_dtype(source))
+    z = torch.full((len(want) + 1,), 77).to(torch_dtype(target))
+    emulator.subject(problem).run(problem.args(x=x, z=z))
+    assert z.tolist() == [*want.values(), 0]
