@@ -31,8 +31,9 @@ GENERAL |= {"slots"}
 # How a table wraps a long cell, which is also the op of folds; a method of every text; a layout of page tables. They are
 # fields of programs too.
 GENERAL |= {"block", "fold", "split"}
-# Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too.
-GENERAL |= {"kind", "x", "out", "log", "least", "group", "groups", "axis"}
+# Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too; the
+# nodes of a graph, which a tree of drafts has as well.
+GENERAL |= {"kind", "x", "out", "log", "least", "most", "group", "groups", "axis", "nodes"}
 # Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.
 GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", "seed", "out", "stream", "token", "tokens", "x"}
 # Sizes and operands of products that are words of every program: `add` of a set, `n` of a loop, a batch, a kind of weight.

@@ -1,7 +1,7 @@
-"""A lock that is open in a forked child, whoever held it: threads do not survive a fork, and their locks would stay closed.
+"""A lock that is open in a forked child, also where a thread held it: threads do not survive a fork.
 
-What a lock protects must be sound at each moment that another thread can see, since a child may find it half changed: one
-number or one entry of a mapping too many or too few.
+A child may find the data of such a lock half changed. So a lock of this kind protects only data that is sound between any two
+statements: one number, or one entry of a mapping.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 
 def replace(path: str | os.PathLike[str], text: str) -> None:
-    """Give a file this text at once: a reader sees the old text or the new one. What is not a regular file, such as a pipe, is
-    written to. OSError where that cannot be done; then nothing has changed."""
+    """Give a file this text at once: a reader sees the old text or the new one. A pipe or a device is written to.
+    OSError where that cannot be done; then nothing has changed."""
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
         place.write_text(text)

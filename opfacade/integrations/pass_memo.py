@@ -51,7 +51,7 @@ class PassMemo(Generic[T]):
         value = make()
 
         def forget(dead: weakref.ref[Tensor]) -> None:
-            """What was made from a tensor goes with it: a packed mask may be as large as all of a model's layers."""
+            """A value is dropped with its tensor: packed masks of a long sequence have hundreds of megabytes."""
             held = entries.get(key)
             if held is not None and dead in held.sources:
                 entries.pop(key, None)

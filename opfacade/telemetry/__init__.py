@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from opfacade.base import notices
 from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import ArgumentTypeError, DroppedWarning
 from opfacade.telemetry import waiting
+from opfacade.telemetry.histogram import Latency
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
@@ -48,29 +48,6 @@ class Counter:
     def forget(self) -> None:
         """Count from here on."""
         self._before += self.value()
-
-
-# Upper ends of the histogram of latencies, in microseconds: 1, 2, 5, 10, ... to 10 s; the last class has no end.
-LATENCY_ENDS = (*(step * 10.0**power for power in range(7) for step in (1, 2, 5)), 1e7)
-
-
-class Latency:
-    """A histogram of sampled run times, in microseconds."""
-
-    __slots__ = ("_counts", "_lock", "_sum")
-
-    def __init__(self) -> None:
-        self._counts, self._sum, self._lock = [0] * (len(LATENCY_ENDS) + 1), 0.0, ForkLock()
-
-    def add(self, microseconds: float) -> None:
-        with self._lock:
-            self._counts[bisect_left(LATENCY_ENDS, microseconds)] += 1
-            self._sum += microseconds
-
-    def as_dict(self) -> dict[str, Any]:
-        """`{"samples": n, "sum_us": t, "counts": [...]}`, one count for each end and one for what is beyond."""
-        with self._lock:
-            return {"samples": sum(self._counts), "sum_us": self._sum, "counts": list(self._counts)}
 
 
 class SkuStats:

@@ -13,6 +13,7 @@ from typing import Any
 
 from opfacade import telemetry
 from opfacade.errors import Issue, from_issues
+from opfacade.telemetry import histogram
 
 Labels = dict[str, str]
 Value = tuple[Labels, float]
@@ -92,7 +93,7 @@ class PrometheusCollector:
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
     """(upper end in seconds, samples up to it), as Prometheus wants them."""
-    ends = [f"{end * 1e-6:.12g}" for end in telemetry.LATENCY_ENDS] + ["+Inf"]
+    ends = [f"{end * 1e-6:.12g}" for end in histogram.LATENCY_ENDS] + ["+Inf"]
     return [(end, float(sum(counts[: i + 1]))) for i, end in enumerate(ends)]
 
 

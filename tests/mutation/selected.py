@@ -47,7 +47,9 @@ def unselected() -> list[str]:
     by_words = {gpu: [m for m in faults if " -k " in m.tests] for gpu, faults in ((True, GPU), (False, (*CPU, *HOST)))}
     files = sorted({file for faults in by_words.values() for m in faults for file in files_of(m)})
     collected = Collected()
-    pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "-o", "addopts=", *files], plugins=[collected])
+    pytest.main(
+        ["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:warnings", "-o", "addopts=", *files], plugins=[collected]
+    )
     return [m.name for gpu, faults in by_words.items() for m in faults if not selects(m, collected.tests, gpu)]
 
 

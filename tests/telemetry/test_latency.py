@@ -9,6 +9,7 @@ import torch
 from opfacade import telemetry
 from opfacade.base import notices
 from opfacade.errors import DroppedWarning
+from opfacade.telemetry import histogram
 from opfacade.telemetry import latency as telemetry_latency
 from tests.support.problems import decode, on_reference
 
@@ -157,10 +158,10 @@ def test_the_histogram_puts_a_time_between_its_ends():
     for microseconds in (0.5, 1.0, 1.1, 99.0, 2e7):
         latency.add(microseconds)
     found = latency.as_dict()
-    counted = {end: n for end, n in zip((*telemetry.LATENCY_ENDS, None), found["counts"], strict=True) if n}
+    counted = {end: n for end, n in zip((*histogram.LATENCY_ENDS, None), found["counts"], strict=True) if n}
     assert counted == {1.0: 2, 2.0: 1, 100.0: 1, None: 1}
     assert (found["samples"], found["sum_us"]) == (5, pytest.approx(2e7 + 101.6))
-    assert list(telemetry.LATENCY_ENDS) == sorted(telemetry.LATENCY_ENDS)
+    assert list(histogram.LATENCY_ENDS) == sorted(telemetry.LATENCY_ENDS)
 
 
 def test_a_plan_is_sampled_end_to_end(monkeypatch):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from opfacade import telemetry
+from opfacade.telemetry import histogram
 from opfacade.telemetry.file import read
 
 pytestmark = pytest.mark.usefixtures("fresh_telemetry")
@@ -52,4 +53,4 @@ def test_the_sum_of_times_is_that_of_all_samples():
         thread.join()
     found = telemetry.snapshot()["a"]["latency"]
     assert (found["samples"], found["sum_us"]) == (400, 1000.0)
-    assert [telemetry.LATENCY_ENDS[i] for i, n in enumerate(found["counts"]) if n] == [5.0]
+    assert [histogram.LATENCY_ENDS[i] for i, n in enumerate(found["counts"]) if n] == [5.0]

@@ -36,7 +36,7 @@ class Scores:
 
     @property
     def window_left(self) -> int:
-        """Also where all tokens of a call fit in it: another kernel would be built when a sequence outgrows its window."""
+        """Also where all tokens of a call fit in it: another kernel would be built when a sequence grows beyond its window."""
         return min(self.window - 1, INT32_MAX) if self.window > 0 else -1
 
 

@@ -126,7 +126,7 @@ class Store:
         fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             with suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)  # waits: a sweep that looks whether it is held has it for an instant
+                fcntl.flock(fd, fcntl.LOCK_EX)  # waits: a clean-up that tests the lock holds it for an instant
             faults.at("staging.made")
             yield directory
         finally:

@@ -8,11 +8,11 @@ _HARNESS = "opfacade/testing/families/sampling/verify.py"
 
 
 def _kernel(name, old, new, words="by_hand and subject"):
-    return Mutant(f"verify: {name}", _KERNEL, ((old, new),), tests=f"{_TESTS} -k '{words}'")
+    return Mutant(f"verify: {name}", _KERNEL, ((old, new),), tests=f"{_TESTS} -k {words}")
 
 
 def _host(name, old, new, words="by_hand and None", file=_REFERENCE, tests=_TESTS):
-    return Mutant(f"verify: {name}", file, ((old, new),), tests=f"{tests} -k '{words}'")
+    return Mutant(f"verify: {name}", file, ((old, new),), tests=f"{tests} -k {words}")
 
 
 FAULTS = (

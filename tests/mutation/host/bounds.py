@@ -187,7 +187,7 @@ FAULTS = (
         "_product(b.v.abs(), a.r)",
         EXPRESSION,
     ),
-    host("expression bound: a divisor may be 0", RADII, ".masked_fill(least <= 0, INF)", "", EXPRESSION),
+    host("expression bound: a divisor may be 0", RADII, "/ least).masked_fill(least <= 0, INF)", "/ least)", EXPRESSION),
     host(
         "expression bound: a minimum has the error of its first",
         RADII,

@@ -9,7 +9,7 @@ MEMBERS, USED = "tests/jit/test_bundle_members.py", "tests/jit/test_store_use.py
 
 FAULTS = (
     host(
-        "staging: it is not locked where a sweep looks at it",
+        "staging: it is not locked while a clean-up tests it",
         "jit/cache/store.py",
         "fcntl.flock(fd, fcntl.LOCK_EX)  # waits",
         "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # waits",
@@ -74,7 +74,7 @@ FAULTS = (
     host(
         "staging: it is not locked",
         STORE,
-        "                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "                fcntl.flock(fd, fcntl.LOCK_EX)  # waits: a clean-up that tests the lock holds it for an instant\n",
         "                pass\n",
         ENTRIES,
     ),

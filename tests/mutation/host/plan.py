@@ -253,11 +253,11 @@ FAULTS = (
     host(
         "overlap: sizes of elements are not looked at",
         OVERLAP,
-        "extent(a.shape, a.stride()) * size_a <= start_b",
-        "extent(a.shape, a.stride()) <= start_b",
+        "extent(self.shape, self.stride) * self.item",
+        "extent(self.shape, self.stride)",
         APART,
     ),
-    host("overlap: touching is overlapping", OVERLAP, "* size_a <= start_b or", "* size_a < start_b or", APART),
+    host("overlap: touching is overlapping", OVERLAP, "a.stop <= b.start or", "a.stop < b.start or", APART),
     host(
         "overlap: half an element apart is apart",
         OVERLAP,
