@@ -146,6 +146,7 @@ LINES = (
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
     Line("products of matrices", "MatmulPlan", HOPPER, unrecorded),
+    Line("products of groups", "GroupedMatmulPlan", NONE, unrecorded),
     Line("sampling", "SamplePlan", ANY, sampling, "tokens"),
     Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),

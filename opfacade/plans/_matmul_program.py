@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from opfacade.programs.activations import ACTIVATIONS
 from opfacade.programs.expression import Node, scalar, stage, value
 from opfacade.programs.fields import Number
+
+Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh"]
 
 
 def sums(kind: Any, count: int) -> tuple[Node, ...]:

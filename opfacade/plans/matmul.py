@@ -15,7 +15,11 @@ from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans import _matmul_checks as checks
 from opfacade.plans import _matmul_operands as specs
-from opfacade.plans._matmul_program import epilogue, numbers
+from opfacade.plans._matmul_grouped import EXAMPLES as GROUPED
+from opfacade.plans._matmul_grouped import GroupedMatmulArgs as GroupedMatmulArgs
+from opfacade.plans._matmul_grouped import GroupedMatmulDescriptor as GroupedMatmulDescriptor
+from opfacade.plans._matmul_grouped import GroupedMatmulPlan as GroupedMatmulPlan
+from opfacade.plans._matmul_program import Activation, epilogue, numbers
 from opfacade.plans._scaling import Scaling
 
 if TYPE_CHECKING:
@@ -24,9 +28,10 @@ if TYPE_CHECKING:
     from opfacade.programs.expression import Node
     from opfacade.programs.fields import Number
 
-__all__ = ["MatmulArgs", "MatmulDescriptor", "MatmulPlan", "Scaling"]
-
-Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh"]
+__all__ = [
+    "GroupedMatmulArgs", "GroupedMatmulDescriptor", "GroupedMatmulPlan",
+    "MatmulArgs", "MatmulDescriptor", "MatmulPlan", "Scaling",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,4 +171,5 @@ EXAMPLES = (
         total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", weight_kind="tensor"), out_dtype="f16"
     ),
     MatmulDescriptor(total_num_rows=7, n=33, k=65, dtype="i8"),
+    *GROUPED,
 )

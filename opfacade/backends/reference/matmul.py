@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.reference.declared import Pairs, reference
+from opfacade.backends.reference._matmul_groups import run_groups
+from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
 from opfacade.plans._matmul_program import epilogue
 from opfacade.plans._matmul_values import cut, leaves_of
 from opfacade.plans._scaling import Scaling
-from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+from opfacade.plans.matmul import GroupedMatmulArgs, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
 from opfacade.programs.guarantees import in_f64
 
@@ -36,6 +37,10 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
         leaves["stage", (part, "value")] = sums[..., part :: descriptor.columns]
     found = Evaluation(Values(leaves, x.device), torch.float64)(epilogue(descriptor))
     given.out.copy_(stored(found.expand(given.out.shape), descriptor.result))
+
+
+def _run_groups(descriptor: GroupedMatmulDescriptor, args: GroupedMatmulArgs) -> None:
+    run_groups(descriptor, args, _run)
 
 
 def _by_parts(scaling: Scaling, x: Tensor, w: Tensor, args: MatmulArgs) -> Tensor:
@@ -67,7 +72,7 @@ def _parts(scaling: Scaling, k: int) -> list[tuple[int, int]]:
     return list(pairwise(marks))
 
 
-def _promise(descriptor: MatmulDescriptor) -> PrecisionGuarantee:
+def _promise(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> PrecisionGuarantee:
     """Sums in float64, one rounding a term, and the epilogue in float64."""
     program = descriptor.program()
     if not program:
@@ -77,11 +82,15 @@ def _promise(descriptor: MatmulDescriptor) -> PrecisionGuarantee:
     return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
 
 
-def _dtypes(descriptor: MatmulDescriptor) -> Pairs:
+def _promise_of_groups(descriptor: GroupedMatmulDescriptor) -> PrecisionGuarantee:
+    return _promise(descriptor).model_copy(update={"conditions": (READS_INDICES,)}).revalidated()
+
+
+def _dtypes(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
     return (("out", descriptor.result), ("x", descriptor.dtype))
 
 
-def _facts(descriptor: MatmulDescriptor) -> Pairs:
+def _facts(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
     """Fields that decide which bits a result has, besides the dtypes."""
     flags = ("accumulate", "add", "bias", "gated")
     found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
@@ -90,4 +99,12 @@ def _facts(descriptor: MatmulDescriptor) -> Pairs:
     return tuple(sorted(found.items()))
 
 
-CANDIDATES = (reference(MatmulDescriptor, _promise, _dtypes, _run, _facts),)
+def _facts_of_groups(descriptor: GroupedMatmulDescriptor) -> Pairs:
+    flags = {name: True for name in ("gather", "zero_tail") if getattr(descriptor, name)}
+    return tuple(sorted({**dict(_facts(descriptor)), **flags, "groups": descriptor.layout}.items()))
+
+
+CANDIDATES = (
+    reference(MatmulDescriptor, _promise, _dtypes, _run, _facts),
+    reference(GroupedMatmulDescriptor, _promise_of_groups, _dtypes, _run_groups, _facts_of_groups),
+)

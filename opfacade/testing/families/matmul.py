@@ -16,6 +16,7 @@ from opfacade.programs.evaluate import Values
 from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.families._matmul_grouped import GroupedHarness
 from opfacade.testing.families._matmul_sums import sums_of
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample, kept
 from opfacade.testing.inputs import Draw
@@ -36,11 +37,7 @@ class MatmulHarness(Harness):
         return changed(example, **sizes)
 
     def inputs(self, draw: Draw) -> None:
-        """Scales of a quantised model: positive, and powers of two where they are stored as such."""
-        for name in ("x_scale", "weight_scale"):
-            if name in draw.values:
-                shape, dtype = draw.values[name].shape, draw.values[name].dtype
-                draw.values[name] = (draw.integers(-8, 0, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
+        draw_scales(draw)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem, args = ran.descriptor, ran.args
@@ -60,6 +57,14 @@ class MatmulHarness(Harness):
         sizes = f"{many}{descriptor.total_num_rows} x {descriptor.n} x {descriptor.k}"
         scaled = f" {descriptor.scaling.kind}" if descriptor.scaling is not None else ""
         return f"{descriptor.op} {sizes} {descriptor.dtype}{scaled} to {descriptor.result}"
+
+
+def draw_scales(draw: Draw) -> None:
+    """Scales of a quantised model: positive, and powers of two where they are stored as such."""
+    for name in ("x_scale", "weight_scale"):
+        if name in draw.values:
+            shape, dtype = draw.values[name].shape, draw.values[name].dtype
+            draw.values[name] = (draw.integers(-8, 0, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
 
 
 def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Bounded:
@@ -111,4 +116,4 @@ def _places(chosen: list[int] | None) -> Any:
     return list if chosen is None else lambda index: [*index[:-2], chosen[index[-2]], index[-1]]
 
 
-HARNESSES: dict[str, Harness] = {"matmul": MatmulHarness()}
+HARNESSES: dict[str, Harness] = {"matmul": MatmulHarness(), "grouped_matmul": GroupedHarness(_expected, draw_scales)}

@@ -1,0 +1,191 @@
+"""Products of groups of rows, each with a weight of its own: descriptor, args and plan of one call for all experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.dtypes import DType
+from opfacade.core.model import Count, Single, Size, contradiction
+from opfacade.core.operands import TensorSpec
+from opfacade.core.tensor_lists import operand
+from opfacade.plan import Plan
+from opfacade.plans import _matmul_checks as checks
+from opfacade.plans import _matmul_groups as groups
+from opfacade.plans._matmul_program import Activation, epilogue, numbers
+from opfacade.plans._scaling import Scaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.programs.expression import Node
+    from opfacade.programs.fields import Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedMatmulArgs(Args):
+    """The tensors of one call. The first axis of an operand of every group is groups."""
+
+    x: Tensor | None = operand("[total_num_rows, k] in dtype; masked: [groups, total_num_rows, k]; gather: [num_x_rows, k]")
+    weight: Tensor | None = operand("[groups, n, k] in dtype, 2 n with `gated`; layout k: as that of a product, [n, k]")
+    bias: Tensor | None = operand("in bias_dtype, with `bias`: [groups, n], 2 n with `gated`")
+    add: Tensor | None = operand("as out, with `add`: added to the result")
+    out: Tensor | None = operand("written: [total_num_rows, n]; masked and k: [groups, total_num_rows, n]")
+    x_scale: Tensor | None = operand("with `scaling`: the factors of x, in its order of rows")
+    weight_scale: Tensor | None = operand("with `scaling`: the factors of weight, [groups, ..] as weight has them")
+    indptr: Tensor | None = operand("int32 [groups + 1]: group g has rows (layout k: elements) indptr[g] to indptr[g + 1]")
+    counts: Tensor | None = operand("int32 [groups], with layout masked: the first counts[g] rows of group g are its own")
+    x_rows: Tensor | None = operand("int32, with `gather`: the row of x that each row of out takes")
+
+
+class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
+    """out of each group = what MatmulDescriptor computes of its rows of x and its weight.
+
+    layout: "ragged": the rows of a group lie one behind the other, from indptr[g] to indptr[g + 1], with no alignment;
+    "masked": each group has room for total_num_rows rows, and counts[g] of them are there; "k": indptr divides the sums, and
+    out has a matrix for each group, as gradients of the weights of experts need it: sums of an empty group are 0.
+    gather: row r of out is of row x_rows[r] of x. Rows of out outside every group are neither read nor written, with zero_tail
+    they are 0. Sizes of groups lie on the device. Entries of indptr below 0 are 0 and those past the rows are as many; a group
+    whose entries fall is empty, and so is one whose count is out of range; a row with an id out of range is not written.
+    Raises DescriptorError for fields that contradict each other.
+    """
+
+    op: Literal["grouped_matmul"] = Field(default="grouped_matmul", description="The operator.")
+    category: ClassVar[str] = "matmul"
+    error_models: ClassVar[tuple[str, ...]] = (
+        "exact",
+        "matmul-s32",
+        "matmul-f64",
+        "matmul-f32",
+        "matmul-mma16",
+        "matmul-mma8",
+    )
+    sizes: ClassVar[frozenset[str]] = frozenset({"groups", "total_num_rows", "n", "k", "num_x_rows"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
+    groups: Size = Field(description="Products of one call, as many as experts.")
+    total_num_rows: Count = Field(description="Rows of out; of each group with layout masked or k.")
+    n: Count = Field(description="Columns of out.")
+    k: Count = Field(description="Elements of a sum; with layout k of the sums of all groups together.")
+    dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
+    layout: Literal["ragged", "masked", "k"] = Field(default="ragged", description="What of a call is a group's.")
+    gather: bool = Field(default=False, description="Whether the operand x_rows says which row of x each row takes.")
+    num_x_rows: Count | None = Field(default=None, description="Rows of x with gather; null: total_num_rows.")
+    zero_tail: bool = Field(default=False, description="Whether rows of out outside every group become 0.")
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
+        default=None, description="Element type of out and add; null: dtype, bf16 of 8-bit types, i32 of i8 without scaling."
+    )
+    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="The last two axes of weight.")
+    x_layout: Literal["mk", "km"] = Field(default="mk", description="Axes of x; km with layout k alone.")
+    scaling: Scaling | None = Field(default=None, description="Factors of 8-bit operands; null: 1.")
+    bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
+    bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
+        default=None, description="Element type of bias; null: out_dtype."
+    )
+    activation: Activation = Field(default="none", description="The function of the result.")
+    gated: bool = Field(default=False, description="Whether columns alternate as gate and up.")
+    add: bool = Field(default=False, description="Whether the operand add is added behind the activation.")
+    accumulate: bool = Field(default=False, description="Whether the result is added to out.")
+    alpha: Single = Field(default=1.0, description="Factor of the product; another value takes the same kernel.")
+    beta: Single = Field(default=1.0, description="Factor of add and of out as it was; another value takes the same kernel.")
+    order: Literal["free", "k"] = Field(default="free", description="The order of sums: any that a SKU states, or that of k.")
+    sm_limit: Size | None = Field(default=None, description="SMs that a kernel may occupy; null: all.")
+
+    @model_validator(mode="after")
+    def _addressable(self) -> Any:
+        """Operands follow from fields that agree."""
+        checks.refuse(self)
+        _refuse(self)
+        return super()._addressable()  # type: ignore[operator]
+
+    @classmethod
+    def family(cls) -> str:
+        return "matmul"
+
+    @property
+    def result(self) -> DType:
+        """Element type of out."""
+        return self.out_dtype or checks.default_out(self.dtype, self.scaling is not None)
+
+    @property
+    def math(self) -> Literal["f32", "f64"]:
+        """The type of the epilogue."""
+        return "f64" if self.dtype == "f64" else "f32"
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product that make one of out."""
+        return 2 if self.gated else 1
+
+    @property
+    def rows_of_x(self) -> int:
+        """Rows that x has where a group is a part of rows."""
+        return self.total_num_rows if self.num_x_rows is None else self.num_x_rows
+
+    @property
+    def scalars(self) -> tuple[Number, ...]:
+        return numbers(self)
+
+    def program(self) -> dict[str, Node]:
+        """{"out": its value}, of the sums; nothing where out is the sum, in i32."""
+        return {} if self.result == "i32" else {"out": epilogue(self)}
+
+    def operands(self) -> dict[str, TensorSpec]:
+        return groups.operands(self)
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Elements outside every group are not read."""
+        found = super().wrong_values(name, args)
+        read = None if found is None else groups.read(self, args, name)
+        return found if found is None or read is None else (found[0] & read, found[1])
+
+
+def _refuse(problem: GroupedMatmulDescriptor) -> None:
+    """Raises the first contradiction of groups."""
+    if problem.num_x_rows is not None and not problem.gather:
+        raise contradiction("num_x_rows", "null without gather", problem.num_x_rows)
+    if problem.x_layout == "km" and problem.layout != "k":
+        raise contradiction("x_layout", "mk: groups are parts of rows that are contiguous", problem.x_layout)
+    if problem.zero_tail and problem.accumulate:
+        raise contradiction("zero_tail", "False with accumulate, by which out keeps what it holds", True)
+    if problem.layout != "k":
+        return
+    for field in ("gather", "zero_tail"):
+        if getattr(problem, field):
+            raise contradiction(field, "False with layout k, where every row of out is written", True)
+    if problem.scaling is not None and problem.scaling.in_k:
+        raise contradiction("scaling.kind", "tensor or token with layout k: a group begins inside a part", problem.scaling.kind)
+
+
+class GroupedMatmulPlan(Plan[GroupedMatmulArgs]):
+    """Products of groups of rows."""
+
+
+EXAMPLES = (
+    GroupedMatmulDescriptor(groups=8, total_num_rows=64, n=256, k=512, dtype="bf16"),
+    GroupedMatmulDescriptor(
+        groups=5, total_num_rows=63, n=40, k=72, dtype="bf16", gather=True, num_x_rows=21, gated=True, activation="silu"
+    ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=7, n=33, k=65, dtype="f16", layout="masked", bias=True, zero_tail=True, weight_layout="kn"
+    ),
+    GroupedMatmulDescriptor(
+        groups=4, total_num_rows=40, n=24, k=63, dtype="bf16", layout="k", x_layout="km", weight_layout="kn", out_dtype="f32",
+        accumulate=True,
+    ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=21, n=136, k=264, dtype="f8_e4m3", gather=True, num_x_rows=9,
+        scaling=Scaling(kind="block", x_scale_layout="column_padded4"),
+    ),
+    GroupedMatmulDescriptor(
+        groups=4, total_num_rows=13, n=24, k=40, dtype="f8_e4m3", layout="masked", scaling=Scaling(kind="token"), add=True
+    ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=17, n=16, k=48, dtype="f8_e5m2", scaling=Scaling(kind="tensor", weight_starts=(7,))
+    ),
+    GroupedMatmulDescriptor(groups=3, total_num_rows=19, n=17, k=33, dtype="f32", accumulate=True, beta=0.5),
+    GroupedMatmulDescriptor(groups=2, total_num_rows=9, n=5, k=21, dtype="f64", layout="k", bias=True),
+    GroupedMatmulDescriptor(groups=3, total_num_rows=11, n=9, k=31, dtype="i8", zero_tail=True),
+)  # fmt: skip

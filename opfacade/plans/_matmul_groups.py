@@ -1,0 +1,150 @@
+"""Operands of products of groups, and which of their elements are a group's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.plans._fold_ragged import ranges_of
+from opfacade.plans._scaling import BLOCK, Scaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Dims = tuple[Dim, ...]
+
+
+def operands(problem: Any) -> dict[str, TensorSpec]:
+    groups = Dim("groups", problem.groups)
+    own = () if problem.layout == "k" else (groups,)  # axes of what each group has of weight
+    n, k = Dim("2*n", 2 * problem.n) if problem.gated else Dim("n", problem.n), Dim("k", problem.k)
+    room = (Dim("total_num_rows", problem.total_num_rows),)
+    rows = room if problem.layout == "ragged" else (groups, *room)
+    taken = _rows_of_x(problem, rows, room)
+    found = {
+        "x": _spec((*taken, k) if problem.x_layout == "mk" else (k, *taken), problem.dtype),
+        "weight": _spec((*own, n, k) if problem.weight_layout == "nk" else (*own, k, n), problem.dtype),
+    }
+    if problem.bias:
+        dtype = problem.bias_dtype or problem.result
+        found["bias"] = TensorSpec((groups, n), dtype, "in", "contiguous", ITEMSIZE[dtype])
+    out = _spec((*rows, Dim("n", problem.n)), problem.result)
+    if problem.add:
+        found["add"] = out
+    found["out"] = out._replace(role="inout" if problem.accumulate else "out")
+    if problem.scaling is not None:
+        found["x_scale"] = _scale(_x_scale(problem, problem.scaling, taken), problem.scaling.x_scale_dtype)
+        found["weight_scale"] = _scale((*own, *_weight_scale(problem, problem.scaling, n)), problem.scaling.weight_scale_dtype)
+    return found | _tables(problem, rows)
+
+
+def _rows_of_x(problem: Any, rows: Dims, room: Dims) -> Dims:
+    """Axes of x before k."""
+    if problem.gather:
+        return (Dim("num_x_rows", problem.rows_of_x),)
+    return room if problem.layout == "k" else rows
+
+
+def _tables(problem: Any, rows: Dims) -> dict[str, TensorSpec]:
+    """The operands that say which rows are a group's."""
+    found, total = {}, problem.k if problem.layout == "k" else problem.total_num_rows
+    if problem.layout == "masked":
+        found["counts"] = index_spec(Dim("groups", problem.groups), values=(0, total + 1))
+    else:
+        entries = index_spec(Dim("groups+1", problem.groups + 1), values=(0, total + 1))
+        found["indptr"] = entries._replace(rising=True)
+    if problem.gather:
+        found["x_rows"] = index_spec(*rows, values=(0, problem.rows_of_x))
+    return found
+
+
+def _spec(dims: Dims, dtype: str) -> TensorSpec:
+    return TensorSpec(dims, dtype, "in", "rows", ITEMSIZE[dtype])
+
+
+def _scale(dims: Dims, dtype: str) -> TensorSpec:
+    return TensorSpec(dims, dtype, "in", "strided", ITEMSIZE[dtype])
+
+
+def _x_scale(problem: Any, scaling: Scaling, taken: Dims) -> Dims:
+    if scaling.kind == "tensor":
+        return (Dim("1", 1),)
+    if scaling.kind == "token":
+        return taken
+    *lead, rows = taken
+    parts = Dim("parts of k", -(-problem.k // scaling.part))
+    if scaling.x_scale_layout == "column_padded4":
+        size = rows.size or 0
+        rows = Dim(f"{rows.name} up to 4", size + -size % 4)
+    return (*lead, rows, parts) if scaling.x_scale_layout == "row" else (*lead, parts, rows)
+
+
+def _weight_scale(problem: Any, scaling: Scaling, n: Dim) -> Dims:
+    """Axes of the scales of one group's weight."""
+    if scaling.of_weight == "tensor":
+        return (Dim("ranges", 1 + len(scaling.weight_starts)),)
+    if scaling.of_weight == "token":
+        return (n,)
+    if scaling.kind == "mx32":
+        return n, Dim("parts of k", -(-problem.k // scaling.part))
+    of_n, of_k = scaling.block_offset
+    blocks = -(-((n.size or 0) + of_n) // BLOCK), -(-(problem.k + of_k) // BLOCK)
+    return Dim("blocks of n", blocks[0]), Dim("blocks of k", blocks[1])
+
+
+def ranges(problem: Any, args: Any) -> list[tuple[int, int]]:
+    """(first, stop) of each group: rows, those of its own part with layout masked, or elements with layout k."""
+    if problem.layout == "masked":
+        counts: list[int] = args.counts.tolist()
+        return [(0, count if 0 <= count <= problem.total_num_rows else 0) for count in counts]
+    return ranges_of(args.indptr, problem.k if problem.layout == "k" else problem.total_num_rows)
+
+
+def inside(problem: Any, args: Any) -> Tensor:
+    """True for each row (with layout k: element) of a group: [total_num_rows], masked [groups, total_num_rows], or [k]."""
+    import torch
+
+    total = problem.k if problem.layout == "k" else problem.total_num_rows
+    shape = (problem.groups, total) if problem.layout == "masked" else (total,)
+    found = torch.zeros(shape, dtype=torch.bool, device=args.x.device)
+    for group, (first, stop) in enumerate(ranges(problem, args)):
+        (found[group] if problem.layout == "masked" else found)[first:stop] = True
+    return found
+
+
+def read(problem: Any, args: Any, name: str) -> Tensor | None:
+    """A mask, which broadcasts to an operand, of the elements that a call reads; None: all."""
+    own = inside(problem, args)
+    if problem.layout == "k":
+        axes = {"x": problem.x_layout == "mk", "weight": problem.weight_layout == "nk"}
+        return None if name not in axes else own if axes[name] else own[:, None]
+    if name in ("add", "out"):
+        return own[..., None]
+    if name == "x" or (name == "x_scale" and problem.scaling.kind != "tensor"):
+        return _of_x(problem, _taken(problem, args, own) if problem.gather else own, name)
+    return None
+
+
+def _taken(problem: Any, args: Any, own: Tensor) -> Tensor:
+    """True for each row of x that a row of a group takes."""
+    import torch
+
+    ids = args.x_rows[own].long()
+    found = torch.zeros(problem.rows_of_x, dtype=torch.bool, device=own.device)
+    found[ids[(ids >= 0) & (ids < problem.rows_of_x)]] = True
+    return found
+
+
+def _of_x(problem: Any, rows: Tensor, name: str) -> Tensor:
+    """Rows of x on the axes of x or of its scales."""
+    from torch.nn.functional import pad
+
+    if name == "x":
+        return rows[..., None]
+    if problem.scaling.kind == "token":
+        return rows
+    if problem.scaling.x_scale_layout == "row":
+        return rows[..., None]
+    more = -rows.shape[-1] % 4 if problem.scaling.x_scale_layout == "column_padded4" else 0
+    return pad(rows, (0, more))[..., None, :]
