@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opfacade.plans._matmul_groups import ranges
-from opfacade.plans.matmul import GroupedMatmulArgs, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
+from opfacade.plans._matmul_grouped import GroupedMatmulArgs, GroupedMatmulDescriptor
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def single(d: GroupedMatmulDescriptor) -> MatmulDescriptor:
-    """The product of one group, of any number of rows."""
-    fields = {name: getattr(d, name) for name in set(type(d).model_fields) & set(MatmulDescriptor.model_fields)}
-    scaling = d.scaling
-    if scaling is not None and scaling.x_scale_layout == "column_padded4":
-        scaling = scaling.model_copy(update={"x_scale_layout": "column"})
-    return MatmulDescriptor(**{**fields, "op": "matmul", "scaling": scaling})
+Tensors: TypeAlias = "dict[str, Tensor | None]"
+Run: TypeAlias = "Callable[[Tensors], None]"
 
 
-def run_groups(d: GroupedMatmulDescriptor, args: GroupedMatmulArgs, run: Any) -> None:
-    """run: (descriptor, args) of a product."""
-    one, found = single(d), ranges(d, args)
+def run_groups(d: GroupedMatmulDescriptor, args: GroupedMatmulArgs, run: Run) -> None:
+    """run: computes a product of the tensors of one group, by the names of its operands."""
+    found = ranges(d, args)
     if d.zero_tail:
         _clear(d, args.out, found)
     for group, (first, stop) in enumerate(found):
         if d.layout == "k":
-            run(one, _of_sums(d, args, group, slice(first, stop)))
+            run(_of_sums(d, args, group, slice(first, stop)))
         elif first < stop:
-            _run_rows(d, args, group, slice(first, stop), lambda call: run(one, call))
+            _run_rows(d, args, group, slice(first, stop), run)
 
 
 def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int, int]]) -> None:
@@ -43,28 +38,28 @@ def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int
     out.masked_fill_(free[..., None], 0)
 
 
-def _of_sums(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice) -> MatmulArgs:
+def _of_sums(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice) -> Tensors:
     """Layout k: a part of every sum."""
     x = args.x[:, part] if d.x_layout == "mk" else args.x[part]
     weight = args.weight[:, part] if d.weight_layout == "nk" else args.weight[part]
     own = {name: _at(getattr(args, name), group) for name in ("bias", "add", "out")}
-    return MatmulArgs(x=x, weight=weight, x_scale=args.x_scale, weight_scale=args.weight_scale, **own)
+    return {"x": x, "weight": weight, "x_scale": args.x_scale, "weight_scale": args.weight_scale, **own}
 
 
-def _run_rows(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice, run: Any) -> None:
+def _run_rows(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice, run: Run) -> None:
     """A group that is a part of the rows. Gathered rows with an id out of range are left out."""
     masked = d.layout == "masked"
     of_out = {name: None if t is None else (t[group] if masked else t)[part] for name, t in _outs(args)}
     shared = {name: _at(getattr(args, name), group) for name in ("weight", "bias", "weight_scale")}
     if not d.gather:
         x = (args.x[group] if masked else args.x)[part]
-        run(MatmulArgs(x=x, x_scale=_rows_of_scale(d, args.x_scale, group, part), **shared, **of_out))
+        run({"x": x, "x_scale": _rows_of_scale(d, args.x_scale, group, part), **shared, **of_out})
         return
     ids = (args.x_rows[group] if masked else args.x_rows)[part].long()
     known = ((ids >= 0) & (ids < d.rows_of_x)).nonzero().flatten()
     taken = {name: None if t is None else t[known] for name, t in of_out.items()}
     ids = ids[known]
-    run(MatmulArgs(x=_select(args.x, ids, 0), x_scale=_gathered_scale(d, args.x_scale, ids), **shared, **taken))
+    run({"x": _select(args.x, ids, 0), "x_scale": _gathered_scale(d, args.x_scale, ids), **shared, **taken})
     of_out["out"][known] = taken["out"]  # type: ignore[index]
 
 

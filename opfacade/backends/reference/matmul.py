@@ -40,7 +40,17 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
 
 
 def _run_groups(descriptor: GroupedMatmulDescriptor, args: GroupedMatmulArgs) -> None:
-    run_groups(descriptor, args, _run)
+    one = _single(descriptor)
+    run_groups(descriptor, args, lambda tensors: _run(one, MatmulArgs(**tensors)))
+
+
+def _single(d: GroupedMatmulDescriptor) -> MatmulDescriptor:
+    """The product of one group, of any number of rows."""
+    fields = {name: getattr(d, name) for name in set(type(d).model_fields) & set(MatmulDescriptor.model_fields)}
+    scaling = d.scaling
+    if scaling is not None and scaling.x_scale_layout == "column_padded4":
+        scaling = scaling.model_copy(update={"x_scale_layout": "column"})
+    return MatmulDescriptor(**{**fields, "op": "matmul", "scaling": scaling})
 
 
 def _by_parts(scaling: Scaling, x: Tensor, w: Tensor, args: MatmulArgs) -> Tensor:

@@ -106,7 +106,7 @@ def places_of(problem: Any, args: Any) -> list[list[int]]:
     return [[r for r in range(total) if bounds[g] <= r < bounds[g + 1]] for g in range(problem.groups)]
 
 
-def part_of(problem: Any, args: Any, group: int, places: Sequence[int]) -> MatmulArgs:
+def part_of(problem: Any, args: Any, group: int, places: Sequence[int]) -> Any:
     """The tensors of one group, copied."""
     if problem.layout == "k":
         axes = {"x": 1 if problem.x_layout == "mk" else 0, "weight": 1 if problem.weight_layout == "nk" else 0}
