@@ -14,6 +14,7 @@ Pair = tuple[Record, list[Record]]
 HEAD = ["| operator | plan | CUDA kernels | measured | fastest peer's time over ours |", "|---|---|---|---|---|"]
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
+NONE = "none"
 
 
 class Line(NamedTuple):

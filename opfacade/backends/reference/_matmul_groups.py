@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opfacade.plans._matmul_groups import ranges
 from opfacade.plans._matmul_grouped import GroupedMatmulArgs, GroupedMatmulDescriptor
+from opfacade.plans._matmul_groups import ranges
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -28,7 +28,8 @@ def made(rows=70, n=72, k=200, dtype="bf16", **more):
     return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, **more)
 
 
-FORMS = {f"example-{i}": one for i, one in enumerate(EXAMPLES) if one.dtype in ("f16", "bf16")} | {
+PLAIN = [one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.dtype in ("f16", "bf16")]
+FORMS = {f"example-{i}": one for i, one in enumerate(PLAIN)} | {
     "plain": made(),
     "whole": made(rows=64, n=64, k=128, out_dtype="f32"),
     "one-row": made(rows=1, n=96, k=264, dtype="f16"),
