@@ -87,7 +87,7 @@ class GroupedHarness(Harness):
 
 
 def product_of(problem: Any) -> MatmulDescriptor:
-    """What is computed of one group."""
+    """The product of one group."""
     layout = {"x_layout": problem.x_layout, "weight_layout": problem.weight_layout, "scaling": problem.scaling}
     if problem.scaling is not None and problem.scaling.x_scale_layout == "column_padded4":
         layout["scaling"] = changed(problem.scaling, x_scale_layout="column")
