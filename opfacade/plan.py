@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get
 from opfacade import env, telemetry, validation
 from opfacade.base import notices
 from opfacade.base.fork_lock import ForkLock
-from opfacade.core import opaque, plan_handles
+from opfacade.core import opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
@@ -65,7 +65,8 @@ class Plan(Generic[ArgsT]):
 
     __slots__ = (
         "__weakref__", "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_fast", "_guard", "_launch",
-        "_lock", "_memo", "_operands", "_replay", "descriptor", "handle", "preference", "sku", "target", "workspace_size",
+        "_lock", "_memo", "_operands", "_replay", "_wrote", "descriptor", "handle", "preference", "sku", "target",
+        "workspace_size",
     )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
 
@@ -87,6 +88,7 @@ class Plan(Generic[ArgsT]):
     _memo: CallMemo
     _operands: Mapping[str, TensorSpec]
     _replay: Callable[..., Any]
+    _wrote: Callable[[Any], None]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -162,6 +164,7 @@ class Plan(Generic[ArgsT]):
             "_replay": NO_FAST_PATHS.replay,
             "_fast": NO_FAST_PATHS.fast,
             "_lock": ForkLock(),
+            "_wrote": written.nothing,
             "_admitted": level == "off",
         }
         for name, value in facts.items():
@@ -245,6 +248,7 @@ class Plan(Generic[ArgsT]):
             telemetry.stats(self.sku.id).loads.add()
             self._take_fast_paths(bare[0], wrapped=launch is not bare[0])
             launch = unchecked(bare[0], launch, self.workspace_size, self._operands) if self._admitted else launch
+            object.__setattr__(self, "_wrote", written.counter(self._operands, self.descriptor.args_type.__slots__))
             object.__setattr__(self, "_launch", launch)
         telemetry.emit("load", sku=self.sku.id)  # outside the lock: a sink may run this very plan
         return launch
@@ -265,6 +269,7 @@ class Plan(Generic[ArgsT]):
                 self._count()
         except BegunError as error:
             raise device_error(self.sku, error) from error
+        self._wrote(args)
 
     def _run_checked(self, args: ArgsT, workspace: Tensor | None) -> None:
         if not self._admitted and not self._memo.is_last(args, workspace):

@@ -75,6 +75,19 @@ def test_a_run_whose_second_kernel_is_not_launched_raises_and_is_not_begun_again
         assert (driver.launches - before, len(long)) == (3, 1)
 
 
+def test_every_way_of_a_run_counts_a_write_of_the_outputs_alone(played):
+    plan, _ = played
+    args = inputs.make_args(DECODE, seed=1)
+
+    def writes():
+        return [tensor._version for tensor in (args.o, args.lse, args.q, args.k_data)]
+
+    made = writes()
+    for n in range(1, 6):
+        plan.run(args)
+        assert writes() == [made[0] + n, made[1] + n, *made[2:]]
+
+
 def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
     plan, _ = played
     args = inputs.make_args(DECODE, seed=1)

@@ -4,7 +4,7 @@ from tests.mutation.mutant import host
 
 PLAN, CHECKS, STRIDES = "plan.py", "core/checks.py", "core/strides.py"
 OVERLAP, MEMO, CANDIDATE = "core/overlap.py", "core/call_memo.py", "core/candidate.py"
-ISSUES = "core/call_issues.py"
+ISSUES, WRITES = "core/call_issues.py", "tests/core/test_written.py"
 PLANS, CALLS, OPERANDS = "tests/test_plan.py", "tests/core/test_can_implement.py", "tests/core/test_operands.py"
 RULES, APART, REMEMBERED = "tests/core/test_strides.py", "tests/core/test_overlap.py", "tests/core/test_call_memo.py"
 COUNTED, CHOICES = "tests/telemetry/test_telemetry.py", "tests/select/test_selection.py"
@@ -87,6 +87,14 @@ FAULTS = (
         'allow_build=self.preference.jit == "build", label',
         "allow_build=True, label",
         "tests/jit/test_when_built.py",
+    ),
+    host("plan: a write of an output is not counted", PLAN, "        self._wrote(args)\n", "", WRITES),
+    host(
+        "plan: a write of every operand is counted",
+        "core/written.py",
+        " and operands[name].written)",
+        ")",
+        WRITES,
     ),
     host("plan: a listener sees no run", PLAN, "            telemetry.ran(self, args)\n", "            pass\n", COUNTED),
     host(
