@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, telemetry, validation
-from opfacade.base import notices
+from opfacade.base import capture, notices
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core import opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
@@ -30,6 +30,7 @@ from opfacade.select.selection import Option, choose, count_refusals, fallback
 from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from opfacade.jit.spec import JitSpec
@@ -228,8 +229,8 @@ class Plan(Generic[ArgsT]):
 
         return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
 
-    def _load(self) -> Launcher:
-        with telemetry.held_back(), self._lock, of_op(self.descriptor.op):
+    def _load(self, device: torch.device | None = None) -> Launcher:
+        with telemetry.held_back(), self._lock, of_op(self.descriptor.op), capture.current(device):
             if self._launch is not None:
                 return self._launch
             if self.sku.backend == "cuda":
@@ -276,7 +277,7 @@ class Plan(Generic[ArgsT]):
             self._admit(args, workspace)
         if moment.forked and self.sku.backend == "cuda":
             moment.refuse_fork(self.descriptor.op)
-        launch = self._launch or self._load()
+        launch = self._launch or self._load(capture.device_of(args))
         if workspace is None and self.workspace_size:
             workspace = self._allocate(args)
         self._count()

@@ -1,23 +1,36 @@
-"""Is a CUDA graph being captured where a tensor's work goes?"""
+"""The device of a call's tensors, and whether a CUDA graph is being captured there.
+
+torch answers such questions for the current device alone. Tensors may lie on another, which has a current stream of its own.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 
-def capturing(device: torch.device | None = None) -> bool:
-    """Whether the current stream of a CUDA device records a graph; None is the current device. No device but those in use.
+def device_of(args: object) -> torch.device | None:
+    """The device of the first tensor of a bundle; None where it has none."""
+    fields = (getattr(args, name, None) for name in getattr(type(args), "__slots__", ()))
+    return next((found for field in fields if (found := getattr(field, "device", None)) is not None), None)
 
-    torch answers for the current device alone, and each device has a current stream of its own.
-    """
+
+def current(device: torch.device | None) -> AbstractContextManager[object]:
+    """A block in which a CUDA device is the current one; None, or another kind of device, changes nothing."""
     import torch
 
-    if not torch.cuda.is_initialized() or (device is not None and device.type != "cuda"):
+    return torch.cuda.device(device) if device is not None and device.type == "cuda" else nullcontext()
+
+
+def capturing(device: torch.device | None = None) -> bool:
+    """Whether the current stream of a CUDA device records a graph; None is the current device."""
+    import torch
+
+    if not torch.cuda.is_initialized() or (device is not None and device.type != "cuda"):  # type: ignore[no-untyped-call]
         return False
-    if device is None or device.index is None or device.index == torch.cuda.current_device():
-        return bool(torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device):
-        return bool(torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
+    here = device is None or device.index is None or device.index == torch.cuda.current_device()
+    with current(None if here else device):
+        return bool(torch.cuda.is_current_stream_capturing())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade import env, telemetry
 from opfacade.base import json_text, line_file
+from opfacade.base.capture import capturing, device_of
 from opfacade.core.descriptor import operands_of
 from opfacade.observe import call_pages, call_statistics, dumps
 
@@ -65,7 +66,7 @@ class _Logged:
     destination: str
 
     def __call__(self, args: Any, workspace: Any) -> None:
-        call = _Call(next(_calls), dict(_tensors(args)), not _capturing())
+        call = _Call(next(_calls), dict(_tensors(args)), not capturing(device_of(args)))
         self._before(call, workspace)
         self.launch(args, workspace)
         if call.looking:
@@ -131,9 +132,3 @@ def _tensors(args: Any) -> Iterator[tuple[str, Tensor]]:
 def _metadata(tensor: Tensor) -> dict[str, Any]:
     facts = {"shape": list(tensor.shape), "stride": list(tensor.stride()), "dtype": str(tensor.dtype).removeprefix("torch.")}
     return {**facts, "device": str(tensor.device), "address": hex(tensor.data_ptr())}
-
-
-def _capturing() -> bool:
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.capture import capturing, device_of
 from opfacade.core.candidate import Launcher
 from opfacade.core.descriptor import Descriptor, inout
 from opfacade.core.overlap import extent, self_overlaps
@@ -22,7 +23,6 @@ from opfacade.core.target import Target
 from opfacade.errors import GuaranteeViolation
 from opfacade.observe import dump_files
 from opfacade.select import explanation, registry, selection
-from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
     reference, limits = _reference(plan), dump_files.Limits.current()
 
     def checked(args: Any, workspace: Any) -> None:
-        if not due() or moment.capturing():
+        if not due() or capturing(device_of(args)):
             launch(args, workspace)
             return
         before = copied(args)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.capture import capturing
 from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import ArgumentTypeError, DeviceMismatchError, PlanStateError, WorkspaceError
 from opfacade.plan import Plan
-from opfacade.validation.capture_and_fork import capturing
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ class Workspace:
 
         if self._frozen:
             raise self._too_small(needed)
-        if self._device.type == "cuda" and capturing():
+        if capturing(self._device):
             hint = "Reserve for all plans before the first capture."
             message = f"Workspace.reserve: it must grow to {needed} bytes and a CUDA graph is being captured. {hint} [OPF-R021]"
             raise PlanStateError(message, code="OPF-R021", stage="workspace", hint=hint)

@@ -13,9 +13,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from opfacade import env, telemetry
+from opfacade.base.capture import capturing, device_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     Launcher = Callable[[Any, Any], None]
 
@@ -53,20 +56,19 @@ def _on_host(launch: Launcher, sku: Any) -> Launcher:
 
 
 def _on_device(launch: Launcher, sku: Any) -> Launcher:
-    import torch
-
     stats = telemetry.stats(sku.id)
     pending: deque[Any] = deque(maxlen=_PENDING)
 
     def timed(args: Any, workspace: Any) -> None:
         # Asking an event whether it is over would break a capture, so not even that.
-        if torch.cuda.is_current_stream_capturing():
+        device = device_of(args)
+        if capturing(device):
             launch(args, workspace)
             return
-        start = _tried(lambda: _started(pending, stats))
+        start = _tried(lambda: _started(pending, stats, device))
         launch(args, workspace)
         if start is not None:
-            _tried(lambda: pending.append((start, _recorded())))
+            _tried(lambda: pending.append((start, _recorded(device))))
 
     return timed
 
@@ -81,17 +83,18 @@ def _tried(make: Callable[[], Any]) -> Any:
         return None
 
 
-def _started(pending: deque[Any], stats: telemetry.SkuStats) -> Any:
+def _started(pending: deque[Any], stats: telemetry.SkuStats, device: torch.device | None) -> Any:
     """An event in front of a launch, after a look at the pairs of earlier ones."""
     _collect(pending, stats)
-    return _recorded()
+    return _recorded(device)
 
 
-def _recorded() -> Any:
+def _recorded(device: torch.device | None) -> Any:
+    """An event on the stream that the launch goes to, that of the tensors' device."""
     import torch
 
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(torch.cuda.current_stream(device))
     return event
 
 

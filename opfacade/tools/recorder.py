@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade import telemetry
 from opfacade.base import regular_files
+from opfacade.base.capture import capturing, device_of
 from opfacade.errors import DescriptorError, RecordingError
 from opfacade.telemetry import Counter
 from opfacade.testing.harness import harness_of
@@ -46,7 +47,7 @@ class Recorder:
     def ran(self, plan: Plan[Any], args: Any) -> None:
         seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
         seen.runs.add()
-        if self._read_lengths and seen.lengths is None and not _capturing(args):
+        if self._read_lengths and seen.lengths is None and not capturing(device_of(args)):
             with contextlib.suppress(DescriptorError):  # lengths below 0 are no lengths: a run must not fail by being watched
                 seen.lengths = lengths_of(plan.descriptor, args)
 
@@ -137,10 +138,3 @@ def lengths_of(descriptor: Any, args: Any) -> Lengths | None:
     """Lengths of the requests of a call, read on the host; None for an op without requests."""
     found = harness_of(descriptor).lengths_of_call(descriptor, args)
     return None if found is None else Lengths(q=found.q, kv=found.kv)
-
-
-def _capturing(args: Any) -> bool:
-    import torch
-
-    first = getattr(args, type(args).__slots__[0])
-    return bool(first.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+from opfacade.base.capture import capturing
 from opfacade.errors import PlanStateError
+
+if TYPE_CHECKING:
+    import torch
 
 forked = False
 
@@ -17,13 +22,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def capturing() -> bool:
-    """Is the current stream recording a CUDA graph?"""
-    import torch
-
-    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
-
-
 def refuse_fork(op: str) -> None:
     """Raise if CUDA was in use before this process was forked."""
     import torch
@@ -33,9 +31,9 @@ def refuse_fork(op: str) -> None:
         raise PlanStateError(message, code="OPF-R002", op=op, stage="run")
 
 
-def refuse_capture(op: str, what: str, code: str = "OPF-R003") -> None:
-    """Raise if a graph is being captured; `what` says in a clause why that is too early."""
-    if capturing():
+def refuse_capture(op: str, what: str, device: torch.device | None = None) -> None:
+    """Raise if a graph is being captured on a device, None for the current one; `what` says why that is too early."""
+    if capturing(device):
         hint = "Run or compile() the plan once before capturing."
-        message = f"{op}.run: {what} and a CUDA graph is being captured. {hint} [{code}]"
-        raise PlanStateError(message, code=code, op=op, stage="run", hint=hint)
+        message = f"{op}.run: {what} and a CUDA graph is being captured. {hint} [OPF-R003]"
+        raise PlanStateError(message, code="OPF-R003", op=op, stage="run", hint=hint)

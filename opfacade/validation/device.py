@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.capture import capturing
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core.request_tables import RequestTables
 from opfacade.core.sku import KernelSku
@@ -120,6 +121,7 @@ class Channels:
         self._op, self._what = op, what
         self.known: dict[int, Channel] = {}
         self._making = ForkLock()
+        self._module: Any = None
         weakref.finalize(self, _give_back, self.known).atexit = False
 
     def drain(self) -> list[Finding]:
@@ -130,18 +132,23 @@ class Channels:
         """Load the check on the current device, and make its channel, which may not be made while a graph is captured."""
         import torch
 
+        self._module = module
         if torch.cuda.is_available():
-            device = torch.cuda.current_device()
-            module.prepare(device)
-            self.on(device)
+            self.on(torch.cuda.current_device())
 
     def on(self, device: int) -> Channel:
+        """The channel of a device, on which the check is then loaded."""
+        import torch
+
         channel = self.known.get(device)
         if channel is None:
-            moment.refuse_capture(self._op, f"{self._what} has not run on cuda:{device}")
+            where = None if device is None else torch.device("cuda", device)
+            moment.refuse_capture(self._op, f"{self._what} has not run on cuda:{device}", where)
             with self._making:
                 channel = self.known.get(device)
                 if channel is None:
+                    if self._module is not None and device is not None:
+                        self._module.prepare(device)
                     channel = self.known[device] = _take(device)
         return channel
 
@@ -183,7 +190,7 @@ class DeviceGuard:
         safe = [None if t is None else torch.empty(t.shape, dtype=torch.int32, device=t.device) for t in given]
         first = next(t for t in given if t is not None)
         channel = self._channels.on(first.device.index)
-        channel.captured = channel.captured or moment.capturing()
+        channel.captured = channel.captured or capturing(first.device)
         listed = given[PAGES]
         limit = tables.limit if listed is None or tables.block else min(tables.limit, listed.numel())
         pages = (tables.num_pages, tables.page_tokens, tables.max_len, tables.appends)

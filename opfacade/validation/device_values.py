@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.capture import capturing
 from opfacade.core.sku import KernelSku
 from opfacade.errors import DeviceError
-from opfacade.validation import capture_and_fork as moment
 from opfacade.validation.device import Channels
 from opfacade.validation.rules import Finding
 from opfacade.validation.values import Bounded, Outside, error_of
@@ -62,7 +62,7 @@ class DeviceValueGuard:
             given = getattr(args, one.name)
             safe = None if one.written else torch.empty(given.shape, dtype=given.dtype, device=given.device)
             channel = self._channels.on(given.device.index)
-            channel.captured = channel.captured or moment.capturing()
+            channel.captured = channel.captured or capturing(given.device)
             try:
                 bounds = one.first, one.end(args), one.axis, place
                 run(given, safe, one.valid(args), channel.state, channel.memory.data_ptr(), *bounds)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from opfacade.base.capture import capturing, device_of
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.operands import is_finite
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import ArgumentError, Issue, PlanStateError
-from opfacade.validation import capture_and_fork as moment
 from opfacade.validation import host, ownership
 from opfacade.validation.rules import error_of, index_error, page_place, tables_of
 from opfacade.validation.values import ValueGuard, bounded_of
@@ -30,7 +30,7 @@ class FullGuard:
 
     def wrap(self, launch: Launcher) -> Launcher:
         def guarded(args: Any, workspace: Any) -> None:
-            self._refuse_capture()
+            self._refuse_capture(args)
             self._judge(args)
             launch(args, workspace)
 
@@ -39,8 +39,8 @@ class FullGuard:
     def check(self) -> None:
         """Nothing is ever pending: every call is judged before it runs."""
 
-    def _refuse_capture(self) -> None:
-        if moment.capturing():
+    def _refuse_capture(self, args: Any) -> None:
+        if capturing(device_of(args)):
             op = self._descriptor.op
             message = f"{op}.run: OPFACADE_VALIDATE=full reads tensors, and a CUDA graph is being captured. [OPF-R004]"
             raise PlanStateError(message, code="OPF-R004", op=op, stage="run", hint="Use OPFACADE_VALIDATE=indices.")

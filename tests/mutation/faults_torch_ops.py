@@ -100,7 +100,7 @@ TORCH_OP_FAULTS = (
     cpu(
         "workspace: it grows while a graph is captured",
         "opfacade/serving/workspace.py",
-        'if self._device.type == "cuda" and capturing():',
+        "if capturing(self._device):",
         "if False:",
         SERVING,
     ),

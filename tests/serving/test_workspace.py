@@ -56,7 +56,7 @@ def test_memory_that_is_given_up_waits_for_the_current_stream(monkeypatch):
             recorded.append(stream)
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(module, "capturing", lambda: False)
+    monkeypatch.setattr(module, "capturing", lambda device: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
     monkeypatch.setattr(torch, "empty", lambda *sizes, **how: Tensor())
     workspace = Workspace("cuda")
@@ -112,7 +112,7 @@ def test_frozen_it_refuses_more_and_serves_the_rest(fake_cuda):
 def test_it_does_not_grow_while_a_graph_is_captured(fake_cuda, monkeypatch):
     workspace = Workspace("cuda")
     workspace.reserve(SMALL)
-    monkeypatch.setattr(module, "capturing", lambda: True)
+    monkeypatch.setattr(module, "capturing", lambda device: True)
     assert workspace.of(SMALL) is not None
     with pytest.raises(PlanStateError, match=r"Reserve for all plans before the first capture\. \[OPF-R021\]"):
         workspace.of(LARGE)

@@ -1,6 +1,7 @@
 """Sampled run times: every n-th run, nothing waits, and what a graph captures is left alone."""
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -46,8 +47,8 @@ class Event:
     def __init__(self, clock, number):
         self.clock, self.number, self.recorded = clock, number, False
 
-    def record(self):
-        self.recorded = True
+    def record(self, stream):
+        self.recorded, self.stream = True, stream
 
     def query(self):
         assert self.recorded
@@ -68,6 +69,9 @@ def clock(monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"stream of {device}")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: clock.capturing)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *words: pytest.fail("something waited"))
     return clock
@@ -106,6 +110,21 @@ def test_a_device_that_is_far_behind_costs_bounded_memory(monkeypatch, clock):
     clock.over = 10**9
     timed(ran, None)
     assert samples(DEVICE) == telemetry_latency._PENDING
+
+
+def test_events_are_recorded_where_the_tensors_are(monkeypatch, clock):
+    class Bundle:
+        __slots__ = ("absent", "x")
+
+    bundle = Bundle()
+    bundle.x, bundle.absent = SimpleNamespace(device=torch.device("cuda:1")), None
+    monkeypatch.setenv("OPFACADE_TELEMETRY_SAMPLE", "1")
+    switched = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: switched.append(device) or nullcontext())
+    timed = telemetry_latency.wrap(lambda args, workspace: None, DEVICE)
+    timed(bundle, None)
+    assert [event.stream for event in clock.made] == ["stream of cuda:1"] * 2
+    assert switched == [torch.device("cuda:1")]  # a capture there is asked for there
 
 
 def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):

@@ -241,7 +241,7 @@ def test_a_ratio_above_1_or_of_nan_is_a_violation(monkeypatch, worst, beyond):
 def test_nothing_is_due_while_a_graph_is_captured(monkeypatch, capturing):
     descriptor, args = decode([9])
     plan, compared = plan_of(descriptor), []
-    monkeypatch.setattr(crosscheck.moment, "capturing", lambda: capturing)
+    monkeypatch.setattr(crosscheck, "capturing", lambda device: capturing)
     monkeypatch.setattr(crosscheck, "_compare", lambda *given: compared.append(1))
     launched = []
     checked = crosscheck.wrap(lambda args, workspace: launched.append(1), 1.0, (descriptor, plan.sku, plan.target))

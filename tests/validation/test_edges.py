@@ -1,11 +1,13 @@
 """Each rule of index tensors at its edge: the last value that is right and the first that is wrong; guards, captures, forks."""
 
 import ctypes
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from opfacade.base.capture import capturing
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import IndexDataError, OpfacadeError, PlanStateError
 from opfacade.testing.inputs import make_args
@@ -248,8 +250,28 @@ def test_a_capture_is_seen_where_cuda_is_in_use(capture, monkeypatch):
     assert not capture_and_fork.capturing()
 
 
+def test_a_capture_is_looked_for_on_the_device_of_the_tensors(capture, monkeypatch):
+    here = [0]
+
+    @contextmanager
+    def device(which):
+        here.append(which.index)
+        yield
+        here.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: here[-1])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: here[-1] == 1)
+    assert [capturing(torch.device(name)) for name in ("cuda:0", "cuda:1", "cuda", "cpu")] == [False, True, False, False]
+    assert not capturing()
+    with pytest.raises(PlanStateError, match="OPF-R003"):
+        capture_and_fork.refuse_capture("op", "it is too early", torch.device("cuda:1"))
+    capture_and_fork.refuse_capture("op", "it is too early")
+
+
 @pytest.mark.usefixtures("capture")
-def test_level_full_reads_nothing_during_a_capture():
+def test_level_full_reads_nothing_during_a_capture(monkeypatch):
+    monkeypatch.setattr(full, "device_of", lambda args: torch.device("cuda"))
     descriptor, args = decode([3])
     launched = []
     guarded = full.FullGuard(descriptor).wrap(lambda args, workspace: launched.append(1))

@@ -12,6 +12,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.launch_errors import device_error
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
@@ -83,22 +84,28 @@ def launcher(
     spec: JitSpec, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool, workspace: bool, scalars: tuple[Any, ...]
 ) -> Launcher:
     """`run(operands in order of operands(), workspace if any, scalars)` of the compiled module, bound once."""
+    import torch
+
     from opfacade import jit
 
     module = jit.load(spec, allow_build=allow_build, label=sku.id)
     host = jit.load(jit.HOST, allow_build=allow_build)
-    _prepare(module, sku)
+    prepared = _Prepared(module, sku)
+    if torch.cuda.is_available():
+        prepared.on(torch.cuda.current_device())
     run: Callable[..., None] = module.run
     operands = getter(tuple(descriptor.operands()))
 
     learners: list[Callable[[Any], None]] = []
 
     def launch(args: Any, scratch: Any) -> None:
+        given = operands(args)
+        prepared.on(given[0].device.index)
         try:
             if workspace:
-                run(*operands(args), scratch, *scalars)
+                run(*given, scratch, *scalars)
             else:
-                run(*operands(args), *scalars)
+                run(*given, *scalars)
         except RuntimeError as error:
             raise device_error(sku, error) from error
         for learn in learners:
@@ -118,15 +125,26 @@ def launcher(
     return launch
 
 
-def _prepare(module: Any, sku: KernelSku) -> None:
-    """Load the kernels on the current device now: the driver may refuse it during a graph capture."""
-    import torch
+class _Prepared:
+    """The devices on which the kernels of a module are loaded: before a launch there, because the driver may refuse it during a
+    graph capture, and on no other, where it would make a context of hundreds of megabytes."""
 
-    if torch.cuda.is_available():
+    def __init__(self, module: Any, sku: KernelSku) -> None:
+        self._module, self._sku = module, sku
+        self._devices: set[int] = set()
+
+    def on(self, device: int | None) -> None:
+        if device is None or device in self._devices:
+            return
+        import torch
+
+        what = f"kernel {self._sku.id} is not loaded on cuda:{device}"
+        moment.refuse_capture(self._sku.op, what, torch.device("cuda", device))
         try:
-            module.prepare(torch.cuda.current_device())
+            self._module.prepare(device)
         except RuntimeError as error:
-            raise device_error(sku, error) from error
+            raise device_error(self._sku, error) from error
+        self._devices.add(device)
 
 
 def nothing_to_do(args: Any, workspace: Any) -> None:

@@ -262,7 +262,7 @@ FAULTS = (
     host(
         "cross-check: a call during capture is due",
         CROSSCHECK,
-        "if not due() or moment.capturing():",
+        "if not due() or capturing(device_of(args)):",
         "if not due():",
         "tests/tools/test_crosscheck.py -k captured",
     ),

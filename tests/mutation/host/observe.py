@@ -83,7 +83,7 @@ FAULTS = (
     host(
         "log: tensors are read during capture",
         LOG,
-        "call = _Call(next(_calls), dict(_tensors(args)), not _capturing())",
+        "call = _Call(next(_calls), dict(_tensors(args)), not capturing(device_of(args)))",
         "call = _Call(next(_calls), dict(_tensors(args)), True)",
         LOGGED,
     ),

@@ -96,6 +96,20 @@ FAULTS = (
         ")",
         WRITES,
     ),
+    host(
+        "plan: kernels are loaded on the current device",
+        PLAN,
+        "of_op(self.descriptor.op), capture.current(device):",
+        "of_op(self.descriptor.op):",
+        "tests/backends/test_prepared.py",
+    ),
+    host(
+        "cuda: one device is prepared for all",
+        "backends/cuda/support.py",
+        "        if device is None or device in self._devices:",
+        "        if device is None or self._devices:",
+        "tests/backends/test_prepared.py",
+    ),
     host("plan: a listener sees no run", PLAN, "            telemetry.ran(self, args)\n", "            pass\n", COUNTED),
     host(
         "plan: a run is not counted",

@@ -86,8 +86,15 @@ FAULTS = (
     host(
         "latency: events are recorded during capture",
         LATENCY,
-        "if torch.cuda.is_current_stream_capturing():",
+        "if capturing(device):",
         "if False:",
+        TIMED,
+    ),
+    host(
+        "latency: events are recorded where no tensor is",
+        LATENCY,
+        "event.record(torch.cuda.current_stream(device))",
+        "event.record(torch.cuda.current_stream())",
         TIMED,
     ),
     host("latency: pairs that are not over are read", LATENCY, "if not stop.query():", "if False:", TIMED),

@@ -346,9 +346,16 @@ FAULTS = (
     ),
     host(
         "capture: it is never seen",
-        MOMENT,
-        "return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()",
+        "base/capture.py",
+        "return bool(torch.cuda.is_current_stream_capturing())",
         "return False",
+        EDGES,
+    ),
+    host(
+        "capture: it is looked for on the current device alone",
+        "base/capture.py",
+        "with current(None if here else device):",
+        "with nullcontext():",
         EDGES,
     ),
     host("fork: CUDA after a fork is not refused", MOMENT, "    if torch.cuda._is_in_bad_fork():\n", "    if False:\n", EDGES),
