@@ -31,10 +31,11 @@ inline MatmulPlane matmul_plane(const TensorView& of, int64_t size, bool pairs) 
   return {of.data_ptr(), row, batch, pairs && aligned && of.stride(last) == 1};
 }
 
-// The map of an operand whose elements of k lie one behind the other.
-inline bool map_operand(TensorMap& map, const MatmulOperand& of, const MatmulParams& p, int64_t rows, int32_t box, MapElement element) {
-  if (p.k > 1 && of.k != 1) return false;
-  return tensor_map(map, {of.data, {p.k, rows, p.batch, 1, 1}, {of.row * 2, of.batch * 2, 0, 0}, {box, 1, 1, 1}, element, 0});
+// The map of an operand. across: its rows lie one behind the other, else its elements of k.
+inline bool map_operand(TensorMap& map, const MatmulOperand& of, const MatmulParams& p, int64_t rows, int32_t box, bool across, MapElement element) {
+  const int64_t line = across ? of.k : of.row, step = across ? of.row : of.k, size = across ? rows : p.k;
+  if (size > 1 && step != 1) return false;
+  return tensor_map(map, {of.data, {size, across ? p.k : rows, p.batch, 1, 1}, {line * 2, of.batch * 2, 0, 0}, {across ? 64 : box, 1, 1, 1}, element, 0});
 }
 
 // A tile may end behind the last row or column.

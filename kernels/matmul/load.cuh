@@ -4,17 +4,24 @@
 
 namespace opfacade {
 
-// A panel of the weight; in a cluster the part of this CTA, for all.
-template <class C>
-__device__ __forceinline__ void load_weight(uint32_t to, const MatmulParams& p, uint32_t full, BoxAt at) {
-  if constexpr (C::kCluster == 1) {
-    tma_load(to, p.weight_map, full, at);
-  } else {
-    constexpr int kPart = C::kColumns / C::kCluster;
-    const int first = Tiles<C>::rank() * kPart;
-    at.x[1] += first;
-    tma_load_multicast(to + first * 128, p.weight_map, full, (1 << C::kCluster) - 1, at);
+// Loads `kRows` rows of 64 elements of k, from row `row`. mask: the CTAs of the cluster that get them; 0: this one alone.
+template <int kRows, bool kRowsAcross>
+__device__ __forceinline__ void load_rows(uint32_t to, const TensorMap& map, uint32_t full, uint16_t mask, int k, int row, int batch) {
+#pragma unroll
+  for (int first = 0; first < kRows; first += kRowsAcross ? kPanel : kRows) {
+    const BoxAt at = kRowsAcross ? BoxAt{{row + first, k, batch, 0, 0}} : BoxAt{{k, row, batch, 0, 0}};
+    if (mask == 0) tma_load(to + first * 128, map, full, at); else tma_load_multicast(to + first * 128, map, full, mask, at);
   }
+}
+
+// The panels of one part of 64 elements of k; in a cluster each CTA loads its part of the weight for all.
+template <class C>
+__device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uint32_t weight, uint32_t full, const Tile& tile, int k) {
+  constexpr int kPart = C::kColumns / C::kCluster;
+  const int first = Tiles<C>::rank() * kPart;
+  load_rows<C::kRows, C::kXAcross>(x, p.x_map, full, 0, k, tile.row, tile.batch);
+  load_rows<kPart, C::kWeightAcross>(weight + first * 128, p.weight_map, full, C::kCluster > 1 ? (1 << C::kCluster) - 1 : 0, k,
+                                     tile.column + first, tile.batch);
 }
 
 // Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
@@ -31,36 +38,37 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
         const int k = (step * C::kPanels + panel) * kPanel;
-        tma_load(smem.x(ring.stage) + panel * C::kRows * 128, p.x_map, full, {{k, tile.row, tile.batch, 0, 0}});
-        load_weight<C>(smem.weight(ring.stage) + panel * C::kColumns * 128, p, full, {{k, tile.column, tile.batch, 0, 0}});
+        load_part<C>(p, smem.x(ring.stage) + panel * C::kRows * 128, smem.weight(ring.stage) + panel * C::kColumns * 128, full, tile, k);
       }
     }
   }
 }
 
-// Eight elements of a row, zeros outside.
-__device__ __forceinline__ uint4 eight_of(const MatmulOperand& from, int64_t at, int left) {
+// Eight elements `step` apart, zeros behind the first `left`.
+__device__ __forceinline__ uint4 eight_of(const uint16_t* from, int64_t step, int left) {
   uint32_t word[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t low = 2 * i < left ? from.data[at + 2 * i * from.k] : 0;
-    const uint32_t high = 2 * i + 1 < left ? from.data[at + (2 * i + 1) * from.k] : 0;
+    const uint32_t low = 2 * i < left ? from[2 * i * step] : 0, high = 2 * i + 1 < left ? from[(2 * i + 1) * step] : 0;
     word[i] = low | high << 16;
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Fills the panels of one operand from row `first` and element `k`. kAcross: k is not the contiguous axis, so that neighbouring
-// threads take neighbouring rows.
-template <int kRows, int kPanels, bool kAcross>
+// Fills the panels of one operand from row `first` and element `k`: neighbouring threads take neighbouring chunks of a line,
+// which is a row, or the rows of an element of k.
+template <int kRows, int kPanels, bool kRowsAcross>
 __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& from, int batch, int first, int rows, int k, int size) {
-  constexpr int kChunks = kPanels * 8;
+  constexpr int kLines = kRowsAcross ? kPanels * kPanel : kRows, kChunks = kRowsAcross ? kRows / 8 : kPanels * 8;
+  constexpr int kGroup = kRowsAcross ? kAcross : kRows * 128;  // bytes from one group of eight chunks to the next
+  const int64_t line_step = kRowsAcross ? from.k : from.row, step = kRowsAcross ? from.row : from.k;
+  const int lines = kRowsAcross ? size - k : rows - first, length = kRowsAcross ? rows - first : size - k;
+  const uint16_t* base = from.data + batch * from.batch + first * from.row + k * from.k;
 #pragma unroll 1
-  for (int i = threadIdx.x % kWarpgroup; i < kRows * kChunks; i += kWarpgroup) {
-    const int row = kAcross ? i % kRows : i / kChunks, chunk = kAcross ? i / kRows : i % kChunks;
-    const int left = first + row < rows ? size - k - chunk * 8 : 0;
-    const int64_t at = batch * from.batch + (first + row) * from.row + (k + chunk * 8) * from.k;
-    store_shared_16(to + chunk / 8 * kRows * 128 + panel_address(row, chunk % 8), eight_of(from, at, left));
+  for (int i = threadIdx.x % kWarpgroup; i < kLines * kChunks; i += kWarpgroup) {
+    const int line = i / kChunks, chunk = i % kChunks, left = line < lines ? length - chunk * 8 : 0;
+    const uint32_t at = kRowsAcross ? line / kPanel * kRows * 128 + panel_address(line % kPanel, chunk % 8) : panel_address(line, chunk % 8);
+    store_shared_16(to + chunk / 8 * kGroup + at, eight_of(base + line * line_step + chunk * 8 * step, step, left));
   }
 }
 

@@ -7,6 +7,11 @@
 
 namespace opfacade {
 
+template <bool kRowsAcross>
+__device__ __forceinline__ Descriptors steps_of(uint32_t panels) {
+  return kRowsAcross ? Descriptors(panel_descriptor(panels, 1024, kAcross), 2048) : Descriptors(panel_descriptor(panels, 1024, 0), 32);
+}
+
 template <class C>
 struct MatmulConsumer {
   using Sums = float[C::kColumns / 2];
@@ -22,8 +27,8 @@ struct MatmulConsumer {
     for (int panel = 0; panel < C::kPanels; ++panel) {
       const uint32_t x = smem.x(ring.stage) + (panel * C::kRows + group * 64) * 128;
       const uint32_t weight = smem.weight(ring.stage) + panel * C::kColumns * 128;
-      Wgmma<typename C::T, C::kColumns>::ss(sums, Descriptors(panel_descriptor(x, 1024, 0), 32),
-                                            Descriptors(panel_descriptor(weight, 1024, 0), 32), accumulate || panel > 0);
+      WgmmaLayouts<typename C::T, C::kColumns, C::kXAcross, C::kWeightAcross>::multiply(
+          sums, steps_of<C::kXAcross>(x), steps_of<C::kWeightAcross>(weight), accumulate || panel > 0);
     }
     wgmma_commit();
   }

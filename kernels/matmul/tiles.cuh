@@ -4,13 +4,15 @@
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
-#include "kernels/ptx/wgmma.cuh"
+#include "kernels/ptx/wgmma_layouts.cuh"
 
 namespace opfacade {
 
-constexpr int kPanel = 64;  // elements of k in a panel of 128 bytes
+constexpr int kPanel = 64;          // elements in 128 bytes of a panel
+constexpr int kAcross = 64 * 128;  // bytes of a panel of 64 rows along it and 64 elements of k
 
 // A config C: T, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
+// kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all.
 template <class C>
 struct MatmulShared {

@@ -123,7 +123,8 @@ def _kernel(tile: Tile) -> tuple[CudaKernel, Any]:
 
 def _of(problem: Any, target: Target) -> tuple[CudaKernel, Any]:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch)
+    least = 64 if problem.weight_layout == "kn" else 32
+    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least)
     return _kernel(tile_of(sizes, sms))
 
 

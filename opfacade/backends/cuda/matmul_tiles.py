@@ -42,11 +42,15 @@ class Sizes(NamedTuple):
     columns: int
     k: int
     batch: int
+    least: int = 32  # columns of a tile; a weight whose columns lie along panels has 64 in one
 
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
-    return min((tile for tile in TILES if tile.cluster <= max(1, sms)), key=lambda tile: _nanoseconds(tile, sizes, sms))
+    return min(
+        (tile for tile in TILES if tile.cluster <= max(1, sms) and tile.columns >= sizes.least),
+        key=lambda tile: _nanoseconds(tile, sizes, sms),
+    )
 
 
 def _nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:

@@ -6,6 +6,7 @@ KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 K = "kernels/matmul"
 BOUND = f"{KERNEL} -k keeps_its_bound"
 CLUSTER = f"{KERNEL} -k of_a_cluster"
+LAYOUTS = f"{KERNEL} -k as_they_lie"
 
 
 def fault(name, file, old, new, tests=BOUND):
@@ -33,12 +34,14 @@ FAULTS = (
           f"{KERNEL} -k change_no_bit"),
     fault("a tensor that is off a pair is read as pairs", "finish.cuh", "if (aligned && left > 1) {\n      const",
           "if (left > 0) {\n      const"),
-    fault("elements past k are copied", "load.cuh", "size - k - chunk * 8 : 0;", "8 : 0;"),
-    fault("copied chunks lie one further", "load.cuh", "panel_address(row, chunk % 8)", "panel_address(row, (chunk + 1) % 8)"),
+    fault("elements past k are copied", "load.cuh", "length - chunk * 8 : 0;", "8 : 0;"),
+    fault("copied chunks are moved", "load.cuh", ": panel_address(line, chunk % 8)", ": panel_address(line, (chunk + 1) % 8)"),
     fault("a tile lies in another band", "tiles.cuh", "rest - first * across", "rest", f"{KERNEL} -k many_bands"),
     fault("a stage of a cluster is free when one CTA is done", "tile.cuh", "(p.mapped != 0 ? C::kCluster : 1)", "1", CLUSTER),
-    fault("a CTA loads the part of the first", "load.cuh", "at.x[1] += first;", "", CLUSTER),
+    fault("a CTA loads the part of the first", "load.cuh", "first = Tiles<C>::rank() * kPart;", "first = 0;", CLUSTER),
     fault("tiles of a cluster are the same", "tiles.cuh", " + rank() * C::kRows", "", CLUSTER),
-    fault("a batch has the operands of the first", "load.cuh", "p.x_map, full, {{k, tile.row, tile.batch, 0, 0}}",
-          "p.x_map, full, {{k, tile.row, 0, 0, 0}}"),
+    fault("a batch has the first operands", "load.cuh", "full, 0, k, tile.row, tile.batch);", "full, 0, k, tile.row, 0);"),
+    fault("panels repeat the first", "load.cuh", "BoxAt{{row + first, k, batch", "BoxAt{{row, k, batch", LAYOUTS),
+    fault("the next steps of a transposed operand are its rows", "tile.cuh", "kAcross), 2048)", "kAcross), 1024)", LAYOUTS),
+    fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel * kRows * 128 + ", "", LAYOUTS),
 )  # fmt: skip

@@ -144,6 +144,32 @@ def test_ctas_of_a_cluster_share_their_weight(step):
     assert torch.equal(*found)
 
 
+@emulator.needed
+@pytest.mark.parametrize("tile", [Tile(64, 64, 2), Tile(128, 128, 1, 2)], ids=str)
+@pytest.mark.parametrize("layouts", [("mk", "kn"), ("km", "nk"), ("km", "kn")], ids=" ".join)
+def test_layouts_are_loaded_as_they_lie(layouts, tile):
+    """By TMA, or copied where addresses are off 16 bytes: the bits of the product of the transposed operand."""
+    problem = made(rows=264, n=136, k=72, out_dtype="f32", x_layout=layouts[0], weight_layout=layouts[1])
+    args, found = inputs.make_args(problem, 5), []
+    plain = made(rows=264, n=136, k=72, out_dtype="f32")
+    x, weight = (
+        t.mT.contiguous() if name in ("km", "kn") else t for t, name in zip((args.x, args.weight), layouts, strict=True)
+    )
+    calls = [(plain, replace(args, x=x, weight=weight)), (problem, args)]
+    calls.append((problem, replace(args, x=apart(args.x, 1), weight=apart(args.weight, 1))))
+    with tiled(tile):
+        for one, call in calls:
+            found.append(torch.full_like(args.out, float("nan")))
+            checked(one, replace(call, out=found[-1]))
+    forget_specializations()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_a_weight_whose_columns_lie_along_panels_has_whole_panels():
+    assert tile_of(Sizes(1, 4096, 4096, 1, 64), 132).columns == 64
+
+
 def test_one_sm_has_no_cluster():
     assert tile_of(Sizes(4096, 4096, 4096, 1), 1).cluster == 1
     assert tile_of(Sizes(4096, 4096, 4096, 1), 2).cluster == 2
