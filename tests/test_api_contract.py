@@ -1,20 +1,27 @@
-"""The project's API contract, run from where it is kept when it lies beside the checkout."""
+"""The project's API contracts, run from where they are kept when they lie beside the checkout."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-CONTRACT = Path(__file__).parents[2] / "shared" / "contract" / "test_api_contract.py"
+CONTRACTS = sorted((Path(__file__).parents[2] / "shared" / "contract").glob("test_*.py"))
 
-if not CONTRACT.is_file():
-    pytest.skip(f"no API contract at {CONTRACT}", allow_module_level=True)
-
-_spec = spec_from_file_location("api_contract", CONTRACT)
-_module = module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-globals().update({name: value for name, value in vars(_module).items() if name.startswith("test_")})
+if not CONTRACTS:
+    pytest.skip("no API contract beside the checkout", allow_module_level=True)
 
 
-def test_the_contract_has_tests():
-    assert sum(name.startswith("test_") for name in vars(_module)) >= 5
+def _tests(path):
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {f"{name}__{path.stem}": value for name, value in vars(module).items() if name.startswith("test_")}
+
+
+_FOUND = {path.stem: _tests(path) for path in CONTRACTS}
+for _tests_of_one in _FOUND.values():
+    globals().update(_tests_of_one)
+
+
+def test_each_contract_has_tests():
+    assert {stem: len(found) for stem, found in _FOUND.items() if len(found) < 3} == {}
