@@ -1,6 +1,7 @@
 // Sampling where p, min_p or both filter alone: a row is streamed, not held. Kept tokens precede all others in the order, so the
 // winner of a race of all is the token if it is kept. A second pass says so by sums in f32, and races the tokens that precede the
-// winner, which a third one judges if the first is not kept. Where sums in f32 cannot tell, masses are added as they are defined.
+// winner on a ladder of octaves, which mostly says what is drawn if the winner is not kept. If it does not, a third pass judges the
+// next winner. Where sums in f32 cannot tell, masses are added as they are defined.
 #pragma once
 #include "kernels/sampling/joint.cuh"
 #include "kernels/sampling/kept.cuh"
@@ -11,6 +12,7 @@ namespace opfacade {
 struct KeptShared {
   StreamShared stream;
   JointShared joint;
+  LadderShared ladder;
   Winner winner;
 };
 static_assert(sizeof(KeptShared) <= kKeptShared, "as the binding launches it");
@@ -21,9 +23,9 @@ struct ExactMasses {
 
 // Masses of the tokens of this thread as they are defined, and of those before a place. A call: few rows need it.
 template <class C>
-__device__ __noinline__ ExactMasses exact_masses(const SampleParams& p, uint32_t at, float top, uint64_t place) {
+__device__ __noinline__ ExactMasses exact_masses(
+    const SampleParams& p, uint32_t at, float top, uint64_t place, uint32_t first, uint32_t end) {
   const Row<C> row(p, at, nullptr, nullptr);
-  const uint32_t first = rank_of(p) * p.slice, end = min(row.vocab(), first + p.slice);
   ExactMasses found{0, 0};
   row.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {
 #pragma unroll
@@ -41,48 +43,59 @@ __device__ __noinline__ ExactMasses exact_masses(const SampleParams& p, uint32_t
 template <class C>
 class KeptStream {
  public:
-  __device__ __forceinline__ KeptStream(const Row<C>& row, KeptShared& shared, uint32_t first, uint32_t end)
-      : row_(row), shared_(shared),
-        joint_(shared.joint, ClusterRow(shared.stream.reduce, row.p.ctas)), first_(first), end_(end) {
-    const Filters<C> filters(row.p, row.row);
-    share_ = filters.share, most_ = filters.most();
-  }
+  __device__ __forceinline__ KeptStream(const Row<C>& row, KeptShared& shared)
+      : row_(row), shared_(shared), joint_(shared.joint, ClusterRow(shared.stream.reduce, row.p.ctas)) {}
 
   // best: the winner of all tokens of this thread. most: its largest logit before it is brought into its range.
-  __device__ __forceinline__ uint64_t drawn(uint64_t best, float most) {
+  __device__ __forceinline__ uint64_t drawn(uint64_t best, float most, uint32_t first, uint32_t end) {
     Joint::Values found = {best, is_candidate(most) ? ordered(most) : 0u};
     joint_.reduce(found, Larger());
     if (found[0] == 0 || row_.greedy()) return found[0];
     top_ = Likelihood<C>::of(row_.settled(of_ordered(static_cast<uint32_t>(found[1])))).top;
-    next_ = found[0];
-    uint64_t drawn;
-    do drawn = next_;
-    while (drawn != 0 && !is_kept(token_of(drawn)));
-    return drawn;
+    if (threadIdx.x == 0) note_row(first, end);
+    uint64_t next = found[0];
+    while (next != 0 && !is_drawn(next)) continue;
+    return next;
   }
 
  private:
   __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
 
-  // Afterwards `next_` is the winner of the tokens before it that min_p leaves.
-  __device__ __forceinline__ bool is_kept(uint32_t token) {
+  __device__ __forceinline__ void note_row(uint32_t first, uint32_t end) const {
+    const SampleParams& p = row_.p;
+    const Filters<C> filters(p, row_.row);
+    shared_.winner.first = first, shared_.winner.end = end;
+    shared_.winner.share = filters.share, shared_.winner.most = filters.most();
+    shared_.winner.noise = Philox(p.seed[row_.row], p.offset[row_.row], p.stream);
+  }
+
+  // Whether the token of `next` is what is drawn. If it is not kept, `next` becomes the winner of the tokens before it that may be,
+  // which is drawn if it is known to be kept.
+  __device__ __forceinline__ bool is_drawn(uint64_t& next) {
     Loaded<1> one;
-    row_.load(token, one);
-    row_.change(token, one);
+    row_.load(token_of(next), one);
+    row_.change(token_of(next), one);
     const float a = row_.settled(one.a[0]);
-    const bool reaches = likelihood().distance(a) <= most_;
-    if (reaches && !(share_ < 1.f)) return true;
-    if (threadIdx.x == 0) shared_.stream.best = 0, shared_.winner = {ranked(a, token), one.a[0]};
     __syncthreads();
-    const RoughPass<C> pass(row_, shared_.winner, one.a[0], top_, most_);
-    Masses own{0.f, 0.f, 0.f};
-    Joint::Values found = {pass.run(first_, end_, &shared_.stream.best, own)};
-    found[1] = fixed(own.before), found[2] = fixed(own.unsure), found[3] = fixed(own.all);
+    const bool reaches = likelihood().distance(a) <= shared_.winner.most;
+    if (reaches && !(shared_.winner.share < 1.f)) return true;
+    if (threadIdx.x == 0) shared_.winner.place = ranked(a, token_of(next)), shared_.winner.x = one.a[0];
+    Ladder::clear(shared_.ladder);
+    const RoughPass<C> pass(row_, shared_.winner, shared_.ladder, one.a[0], top_);
+    __syncthreads();
+    Masses own{0.f, 0.f};
+    pass.run(own);
+    __syncthreads();
+    Joint::Values found = {0, fixed(own.before), fixed(own.all), threadIdx.x == 0 ? shared_.ladder.unsure : 0};
     joint_.reduce(found, Sum());
-    next_ = found[0];
-    if (!reaches) return false;
-    const Verdict verdict = pass.verdict({number(found[1]), number(found[2]), number(found[3])}, share_);
-    return verdict == Verdict::kUnsure ? is_kept_exactly(ranked(a, token)) : verdict == Verdict::kKept;
+    const Masses sums{number(found[1]), number(found[2])};
+    const Need need = pass.need(sums.all, shared_.winner.share);
+    next = shared_.winner.place;
+    const Verdict verdict = reaches ? pass.verdict(sums, static_cast<uint32_t>(found[3]), need) : Verdict::kLost;
+    if (verdict == Verdict::kKept || (verdict == Verdict::kUnsure && is_kept_exactly(next))) return true;
+    bool kept;
+    next = pass.ladder().winner(ClusterRow(shared_.stream.reduce, row_.p.ctas), joint_, need.least, need.most, kept);
+    return kept;
   }
 
   // Sums of threads as integers, which have no order.
@@ -91,19 +104,16 @@ class KeptStream {
 
   // By masses of all tokens, as they are defined.
   __device__ __forceinline__ bool is_kept_exactly(uint64_t place) {
-    const ExactMasses own = exact_masses<C>(row_.p, row_.row, top_, place);
+    const ExactMasses own = exact_masses<C>(row_.p, row_.row, top_, place, shared_.winner.first, shared_.winner.end);
     Joint::Values found = {0, own.before, own.all};
     joint_.reduce(found, Sum());
-    return found[1] < need_of(share_, found[2]);
+    return found[1] < need_of(shared_.winner.share, found[2]);
   }
 
   const Row<C>& row_;
   KeptShared& shared_;
   Joint joint_;
-  uint32_t first_, end_;
-  float share_, most_;  // of p; distance from the most likely token that min_p allows
   float top_ = 0.f;     // octaves of the most likely token
-  uint64_t next_ = 0;
 };
 
 template <class C>
@@ -118,7 +128,7 @@ __device__ __forceinline__ void sample_kept(const SampleParams& p) {
   if (threadIdx.x == 0) shared.stream.clear();
   __syncthreads();
   const uint64_t best = stream.best();
-  const uint64_t drawn = KeptStream<C>(row, shared, first, end).drawn(best, stream.most());
+  const uint64_t drawn = KeptStream<C>(row, shared).drawn(best, stream.most(), first, end);
   if (rank_of(p) == 0 && threadIdx.x == 0) write_token(p, at, drawn);
   ClusterRow(shared.stream.reduce, p.ctas).sync();  // no CTA exits while others read its shared memory
 }

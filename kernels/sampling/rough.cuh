@@ -2,65 +2,80 @@
 // all errors say whether the sums decide; a token whose logit is near the winner's, but not equal, counts as unsure.
 #pragma once
 #include "kernels/sampling/held.cuh"
+#include "kernels/sampling/ladder.cuh"
 
 namespace opfacade {
 
-// The winner so far, in shared memory, since few tokens need it and registers are short: its place in the order, and its logit
-// before it is brought into its range.
+// The winner so far: its place in the order, and its logit before it is brought into its range. Beside it the filters and the noise
+// of the row. In shared memory, since few tokens need them and registers are short.
 struct Winner {
   uint64_t place;
-  float x;
+  float x, most, share;
+  uint32_t first, end;  // of the part of this CTA
+  Philox noise;
 };
 
 // Masses, where the most likely token has 1.
 struct Masses {
-  float before, unsure, all;
+  float before, all;
 };
 
 enum class Verdict { kKept, kLost, kUnsure };
 
+// The mass before which tokens are kept, at least and at most.
+struct Need {
+  float least, most;
+};
+
 template <class C>
 class RoughPass {
  public:
-  // winner: that with the logit x. top: octaves of the most likely token. most: distance from it that min_p allows.
-  __device__ __forceinline__ RoughPass(const Row<C>& row, const volatile Winner& winner, float x, float top, float most)
-      : row_(row), winner_(winner), top_(top), most_(most) {
+  // winner: that with the logit x. top: octaves of the most likely token.
+  __device__ __forceinline__ RoughPass(const Row<C>& row, const Winner& winner, LadderShared& ladder, float x, float top)
+      : row_(row), winner_(winner), ladder_(ladder), top_(top) {
     scale_ = C::kTemperature ? __fdiv_rn(kLog2E, row.temperature) : kLog2E;
-    near_ = (fabsf(top) + 256.f) * 0x1p-20f;
-    octaves_ = fmaf(x, scale_, -top);
-    usual_ = fabsf(top) < 4096.f && scale_ < 0x1p100f && scale_ > 0x1p-100f && octaves_ > -64.f;
+    const float near = (fabsf(top) + 256.f) * 0x1p-20f, octaves = fmaf(x, scale_, -top);
+    const bool usual = fabsf(top) < 4096.f && scale_ < 0x1p100f && scale_ > 0x1p-100f && octaves > -64.f;
+    least_ = usual ? fmaxf(octaves, -winner.most) - near : minus_infinity();
+    ahead_ = octaves + near;
+    ladder_.span(C::kTopP && usual ? fmaxf(-octaves, 2 * kSteps * near) : 0.f);
   }
 
-  // The part of this thread. best: the largest key of the CTA so far, 0 at first. Returns the winner of the tokens before `winner`.
-  __device__ __forceinline__ uint64_t run(uint32_t first, uint32_t end, uint32_t* best, Masses& sums) const {
-    const Philox philox = Philox(row_.p.seed[row_.row], row_.p.offset[row_.row], row_.p.stream).sparing();
-    const uint32_t stop = row_.whole(first, end);
-    uint64_t found = 0;
+  // The part of this thread. The ladder has the tokens before `winner` afterwards.
+  __device__ __forceinline__ void run(Masses& sums) const {
+    uint32_t base = winner_.first;
+    const uint32_t stop = row_.whole(base, winner_.end);
 #pragma unroll 1
-    for (uint32_t base = first; base < end;) {
+    while (base < stop || base < winner_.end) {
       const uint32_t from = base + 4 * thread();
       float most[kAhead];
       if (base < stop) take(from, stop, most, sums), base = min(stop, base + kAhead * kGroupStep);
-      else take_narrow(from, end, most, sums), base += kGroupStep;
+      else take_narrow(from, winner_.end, most, sums), base += kGroupStep;
 #pragma unroll 1
       for (uint32_t close = near(most); close != 0; close &= close - 1) {
         const int at = __ffs(static_cast<int>(close)) - 1;
         float bound = most[0];
 #pragma unroll
         for (int i = 1; i < kAhead; ++i) bound = at == i ? most[i] : bound;
-        race(from + kGroupStep * at, bound, philox, best, found);
+        race(from + kGroupStep * at, bound);
       }
     }
-    return found;
   }
 
   // In every thread of the row alike. A thread adds as many numbers as it has tokens of a slice.
-  __device__ __forceinline__ Verdict verdict(const Masses& sums, float share) const {
-    const float error = 0x1p-14f + (fabsf(top_) + 64.f) * 0x1p-21f + static_cast<float>(row_.p.slice) * 0x1p-33f;
-    const float need = fmaxf(share, 0.f) * sums.all, margin = 2.f * error * sums.all;
-    if (usual_ && sums.before + sums.unsure + margin < need) return Verdict::kKept;
-    return usual_ && sums.before - margin > need ? Verdict::kLost : Verdict::kUnsure;
+  __device__ __forceinline__ Verdict verdict(const Masses& sums, uint32_t unsure, const Need& need) const {
+    if (fmaf(static_cast<float>(unsure), exp2_approx(ahead_), sums.before) < need.least) return Verdict::kKept;
+    return sums.before > need.most ? Verdict::kLost : Verdict::kUnsure;
   }
+  // all: the mass of the row. Without a share all is needed; where sums tell nothing, none is known to be.
+  __device__ __forceinline__ Need need(float all, float share) const {
+    if (!(share < 1.f)) return {-minus_infinity(), -minus_infinity()};
+    if (ladder_.is_one()) return {minus_infinity(), -minus_infinity()};
+    const float error = 0x1p-14f + (fabsf(top_) + 64.f) * 0x1p-21f + static_cast<float>(row_.p.slice) * 0x1p-33f;
+    const float middle = fmaxf(share, 0.f) * all, margin = 2.f * error * all;
+    return {middle - margin, middle + margin};
+  }
+  __device__ __forceinline__ const Ladder& ladder() const { return ladder_; }
 
  private:
   static constexpr int kAhead = sizeof(typename Row<C>::Bits) == 2 ? 4 : C::kBitmask ? 1 : 2;  // groups whose loads are in flight together
@@ -98,18 +113,19 @@ class RoughPass {
     float most = -kFar;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float octaves = fmaxf(fmaf(group.a[j], scale_, -top_), -kFar);
+      const float octaves = octaves_of(group.a[j]);
       most = fmaxf(most, octaves);
       if constexpr (C::kTopP) add(token + j, group.a[j], octaves, sums);
     }
-    return usual_ ? most : -minus_infinity();  // each group is looked at
+    return most;
   }
   __device__ __forceinline__ void add(uint32_t token, float x, float octaves, Masses& sums) const {
-    const float mass = exp2_approx(octaves), ahead = octaves - octaves_;
+    const float mass = exp2_approx(octaves);
     sums.all += mass;
-    if (ahead > near_) sums.before += mass;
-    else if (ahead < -near_) return;
-    else if (x != winner_.x) sums.unsure += mass;
+    if (octaves < least_) return;
+    ladder_.count(octaves);
+    if (octaves > ahead_) sums.before += mass;
+    else if (x != winner_.x) ladder_.count_unsure();
     else if (token < token_of(winner_.place)) sums.before += mass;
   }
 
@@ -118,38 +134,38 @@ class RoughPass {
     uint32_t close = 0;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const bool is = is_candidate(most[i]) && !(most[i] < octaves_ - near_) && !(most[i] < -most_ - near_);
-      close |= is ? 1u << i : 0;
+      close |= is_candidate(most[i]) && most[i] >= least_ ? 1u << i : 0;
     }
     return close;
   }
 
   // Keys as they are defined, of few groups. The others are not read again.
-  __device__ __forceinline__ void race(uint32_t token, float most, const Philox& philox, uint32_t* best, uint64_t& found) const {
-    const Lead lead(best_key(best), most + top_);
+  __device__ __forceinline__ void race(uint32_t token, float most) const {
+    const Lead lead(ladder_.best(most), is_candidate(least_) ? most + top_ : -minus_infinity());
     if (lead.is_lost()) return;
     uint32_t words[4];
-    philox.words(token / 4, words);
+    winner_.noise.sparing().words(token / 4, words);
     if (lead.is_lost(words)) return;
     Loaded<4> group;
     row_.load(token, group);
     row_.change(token, group);
-    const uint64_t known = found;
     const Likelihood<C> likelihood{top_};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (!is_candidate(group.a[j])) continue;
       const float a = row_.settled(group.a[j]);
-      if (ranked(a, token + j) <= winner_.place || !(likelihood.distance(a) <= most_)) continue;
-      found = Larger()(found, ranked(fmaf(a, kLog2E, minus_log2_exponential(words[j])), token + j));
+      if (ranked(a, token + j) <= winner_.place || !(likelihood.distance(a) <= winner_.most)) continue;
+      ladder_.tell(octaves_of(group.a[j]), ranked(fmaf(a, kLog2E, minus_log2_exponential(words[j])), token + j));
     }
-    if (found != known) atomicMax(best, static_cast<uint32_t>(found >> 32));
   }
+  __device__ __forceinline__ float octaves_of(float x) const { return fmaxf(fmaf(x, scale_, -top_), -kFar); }
 
   const Row<C>& row_;
-  const volatile Winner& winner_;
-  float top_, most_, scale_, near_, octaves_;
-  bool usual_;
+  const Winner& winner_;
+  Ladder ladder_;
+  float top_, scale_;
+  float least_;  // octaves of tokens that matter; -inf if octaves tell nothing
+  float ahead_;  // octaves of tokens that precede the winner for certain
 };
 
 }  // namespace opfacade

@@ -246,6 +246,11 @@ inline uint32_t atomicMax(uint32_t* address, uint32_t value) {
   *address = std::max(before, value);
   return before;
 }
+inline unsigned long long atomicMax(unsigned long long* address, unsigned long long value) {
+  const unsigned long long before = *address;
+  *address = std::max(before, value);
+  return before;
+}
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value)); }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }
 inline int __popc(unsigned value) { return __builtin_popcount(value); }

@@ -25,9 +25,15 @@ FAULTS = (
         "share",
     ),
     _kept(
-        "numbers beyond f32 in octaves are usual", "rough.cuh", "usual_ = fabsf(top) < 4096.f &&", "usual_ = true ||", "extreme"
+        "numbers beyond f32 in octaves are usual", "rough.cuh", "usual = fabsf(top) < 4096.f &&", "usual = true ||", "extreme"
     ),
-    _kept("a winner is kept whatever min_p", "kept_stream.cuh", "likelihood().distance(a) <= most_;", "true;", "rules_out"),
+    _kept(
+        "a winner is kept whatever min_p",
+        "kept_stream.cuh",
+        "likelihood().distance(a) <= shared_.winner.most;",
+        "true;",
+        "rules_out",
+    ),
     _kept("masses are those without a temperature", "kept_stream.cuh", "= row.heated(a[j]);", "= a[j];", "extreme"),
     _kept("a floor has no min_p", "stream.cuh", "floor_ = top - reach -", "floor_ = top -", "floor"),
     _kept(
@@ -43,5 +49,14 @@ FAULTS = (
         "const uint64_t all = warp == 0 ? ClusterRow::join(own, Larger()) : ClusterRow::join(own, op);",
         "const uint64_t all = ClusterRow::join(own, Larger());",
         "proven",
+    ),
+    _kept("each step is kept", "ladder.cuh", "shared_.mass[min(own + 1, kSteps - 1)] < least", "true", "rejected"),
+    _kept("a step has the tokens of one CTA", "ladder.cuh", "count += cluster.word_of", "count = cluster.word_of", "rejected"),
+    _kept(
+        "keys of less likely tokens hide a more likely one",
+        "ladder.cuh",
+        "int i = step / kFlight + 1;",
+        "int i = 0;",
+        "rejected",
     ),
 )

@@ -78,3 +78,14 @@ def test_a_winner_that_a_later_token_rules_out_is_not_kept():
     x[0, 15000::300] = 1.0
     token = run(x, rows=8, indices=[0] * 8, seed=list(range(8)), min_p=0.5, top_p=1.0).token
     assert (x[0, token.long()] == 1).all()
+
+
+@pytest.mark.parametrize("ctas", [1, 4])
+def test_rejected_winners_are_followed_by_kept_ones(ctas):
+    """Flat rows and small shares, so that most winners are rejected, some of them several times."""
+    x, shares = normal(7, 2, 5000), [0.02, 0.1, 0.3, 0.5]
+    given = {"rows": 32, "indices": [i % 2 for i in range(32)], "seed": list(range(32)), "top_p": 8 * shares}
+    with split_as(ctas, 0):
+        token = run(x, temperature=1.0, **given).token
+        assert torch.equal(run(x, temperature=1.0, min_p=32 * [1e-9], **given).token, token)
+    assert len(set(token.tolist())) > 20
