@@ -64,6 +64,7 @@ MLA_SIZES = {"num_heads": 4, "head_dim_ckv": LATENT, "head_dim_kpe": ROPE, "page
 APPENDED = {"batch_indices": indices(0, 0, 1), "positions": indices(3, 4, 0)}
 KV_TABLE = {f"kv_{name}": value for name, value in TABLE.items()}
 V3, S3, X = rows(3, 4, DIM), rows(3, 4), rows(3, 32)
+BF16, F8, ONE = X.bfloat16(), rows(2, 3, 32).to(torch.float8_e4m3fn), torch.ones(1)
 PROBS = torch.softmax(rows(3, 9), -1)
 ROTATED = {"q": rows(5, 4, DIM), "k": rows(5, 2, DIM)}
 
@@ -126,6 +127,17 @@ CALLS: dict[str, tuple[object, Mapping[str, object]]] = {
     "rmsnorm": (flashinfer.rmsnorm, {"input": X, "weight": rows(32)}),
     "fused_add_rmsnorm": (flashinfer.fused_add_rmsnorm, {"input": X, "residual": X, "weight": rows(32)}),
     "silu_and_mul": (flashinfer.silu_and_mul, {"input": X}),
+    "mm": (flashinfer.mm_bf16, {"a": BF16, "b": BF16.T}),
+    "bmm": (flashinfer.bmm_fp8, {"A": F8, "B": F8.mT, "A_scale": ONE, "B_scale": ONE, "dtype": torch.bfloat16}),
+    "groups": (
+        flashinfer.gemm.gemm_fp8_nt_groupwise,
+        {"a": F8[0], "b": F8[0], "a_scale": rows(3, 1), "b_scale": rows(1, 1), "scale_major_mode": "K"},
+    ),
+    "blocks": (
+        flashinfer.gemm.fp8_blockscale_gemm_sm90,
+        {"input": F8[0], "weight": F8[0], "input_scale": rows(3, 1), "weight_scale": rows(1, 1)},
+    ),
+    "tiny": (flashinfer.gemm.tinygemm_bf16, {"input": BF16, "weight": BF16, "out": torch.empty(3, 3).bfloat16()}),
     "rope": (flashinfer.apply_rope, ROTATED | {"indptr": indices(0, 2, 5), "offsets": indices(3, 1)}),
     "rope of positions": (flashinfer.apply_rope_pos_ids, ROTATED | {"pos_ids": indices(0, 1, 2, 3, 4)}),
     "rope of a table": (

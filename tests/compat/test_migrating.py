@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/migrating.md").read_text()
 
 def test_the_example_runs_and_both_libraries_calls_agree():
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     names = {}
     torch.manual_seed(0)
     for example in examples:
@@ -36,6 +36,7 @@ def test_calls_in_the_tables_are_there():
         ("FlashInfer", flashinfer, r"[A-Z]\w+Wrapper|\w+_cache\b"),
         ("FlashInfer", flashinfer, r"sampling_from_\w+|top_[kp]_\w+|softmax|chain_speculative_sampling|logits_processor"),
         ("FlashInfer", flashinfer, r"\w*rmsnorm\w*|layernorm\w*|\w+_and_mul|apply_\w*rope\w*"),
+        ("FlashInfer", flashinfer, r"b?mm_\w+|tgv_\w+"),
     ):
         named = [(name, here) for cell, here in first_cells(title) for name in re.findall(rf"`({call})`", cell)]
         assert len(named) >= 5

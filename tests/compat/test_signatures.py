@@ -12,7 +12,7 @@ import opfacade.compat.flashinfer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 MODULES = {"flash_attn": opfacade.compat.flash_attn, "flashinfer": opfacade.compat.flashinfer}
-DEEPER = (opfacade.compat.flashinfer.rope, opfacade.compat.flashinfer.quantization)  # what they have besides
+DEEPER = tuple(getattr(opfacade.compat.flashinfer, name) for name in ("rope", "quantization", "gemm"))  # what they have besides
 TABLES = {
     name: json.loads((DATA / f"{name}.json").read_text())
     for name in ("flash_attn_2.8.4", "flashinfer_0.6.18", "flashinfer_0.7.2")

@@ -8,9 +8,38 @@ DECODE, PREFILL = "tests/compat/test_flashinfer_decode.py", "tests/compat/test_f
 MORE, SHARED = "tests/compat/test_flashinfer_more.py", "tests/compat/test_shared.py"
 SAMPLING = "tests/compat/test_flashinfer_sampling.py"
 ROWS, ROPE = "tests/compat/test_flashinfer_rows.py", "tests/compat/test_flashinfer_rope.py"
+PRODUCTS = "tests/compat/test_flashinfer_products.py"
 TOPK = "tests/compat/test_flashinfer_topk.py"
 
 COMPAT_FAULTS = (
+    cpu(
+        "flashinfer: a column-major b is read as a row-major one",
+        f"{A}/flashinfer/products.py",
+        '"kn" if straight else "nk"',
+        '"nk" if straight else "kn"',
+        f"{PRODUCTS} -k both_orders",
+    ),
+    cpu(
+        "flashinfer: scales of the parts of k as rows are those of rows",
+        f"{A}/flashinfer/products.py",
+        "found[1].mT if columns else found[1]",
+        "found[1]",
+        f"{PRODUCTS} -k groupwise",
+    ),
+    cpu(
+        "flashinfer: products take scales of any granularity for blocks of 128",
+        f"{A}/flashinfer/gemm.py",
+        "tuple(scale_granularity_mnk) != _BLOCKS",
+        "False",
+        f"{PRODUCTS} -k refused",
+    ),
+    cpu(
+        "flashinfer: one matrix of a batch keeps an axis for it",
+        f"{A}/flashinfer/products.py",
+        "if sizes.batch == 1:",
+        "if False:",
+        f"{PRODUCTS} -k any_number",
+    ),
     cpu(
         "flash-attn: one request of a batch is given where it lies",
         f"{A}/attending.py",
