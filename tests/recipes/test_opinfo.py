@@ -72,8 +72,8 @@ OWN = (
 )  # without samples, or with none that is taken
 SM_90A = Target.parse("sm_90a")
 RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
-# Errors of torch's f64: bessel_j0(5.5) is 1.6e-7 beside mpmath's.
-TORCH = {"ndtr": 2.0**-51, "bessel_j0": 2e-6, "bessel_j1": 2e-6, "bessel_y0": 2e-6, "bessel_y1": 2e-6}
+# Errors of torch's f64: bessel_j0(5.5) is 1.6e-7 beside mpmath's, and sinc of a whole number is not 0.
+TORCH = {"ndtr": 2.0**-51, "sinc": 2.0**-52, "bessel_j0": 2e-6, "bessel_j1": 2e-6, "bessel_y0": 2e-6, "bessel_y1": 2e-6}
 
 
 def accepted(recipe, info, dtype, most=MOST):
@@ -152,7 +152,10 @@ def agrees(got, narrow, exact, ball, beside=0.0):
 @pytest.mark.parametrize("name", sorted(DISTINCT.keys() - OWN))
 def test_a_recipe_computes_what_torch_does(name):
     recipe, compiled = DISTINCT[name], []
-    for info in (info for one in recipe.names for info in opinfo.variants(one)):
+    infos = [info for one in recipe.names for info in opinfo.variants(one)]
+    if not infos:
+        pytest.skip("this torch has no OpInfo of it")
+    for info in infos:
         for dtype in DTYPES:
             for call in accepted(recipe, info, dtype) if dtype in info.dtypes else ():
                 compare(recipe, info, *call)

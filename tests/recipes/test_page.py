@@ -1,5 +1,8 @@
 """The tables of docs/ops/recipes.md are those of the code, and name every operator of torch's tests once."""
 
+import pytest
+import torch
+
 from opfacade import recipes
 from opfacade.recipes.waiting import WAITING, reason_of
 from tests.recipes import opinfo, page
@@ -9,6 +12,7 @@ def test_the_page_is_current():
     assert page.PAGE.read_text() == page.written(), "run scripts/recipes"
 
 
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the lists are of torch 2.13's operators")
 def test_every_operator_has_a_recipe_or_a_reason_and_not_both():
     names = {name for name, _ in opinfo.infos()}
     reached = {name for recipe in recipes.RECIPES.values() for name in recipe.names}
