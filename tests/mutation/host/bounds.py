@@ -12,10 +12,25 @@ MEASURE = "tests/testing/test_numerics.py -k nonfinite"
 FORMS = "tests/testing/test_numerics_forms.py tests/testing/test_numerics.py -k masked or nonfinite or keys"
 TERMS = "tests/testing/test_bound_terms.py"
 RULES = "tests/families/attention/test_bounds.py"
+SUMS, OF_SUMS = "testing/families/_matmul_sums.py", "tests/families/matmul/test_sums.py"
 EXPRESSION = "tests/testing/test_expression_balls.py"
 APPENDED = "tests/families/kv_cache/test_oracle.py"
 
 FAULTS = (
+    host(
+        "sums: a chain of fp8 never ends", SUMS, "before = before if first % chain else before * 0", "before = before", OF_SUMS
+    ),
+    host(
+        "sums: a step of fp8 is cut beside its products alone", SUMS, ".maximum(before.abs()).maximum(after.abs())", "", OF_SUMS
+    ),
+    host("sums: steps of fp8 are not cut", SUMS, 'rest = rest + c["u_step"] * _largest(x, w, c)', "pass", OF_SUMS),
+    host(
+        "sums: a segment never ends",
+        SUMS,
+        "before = x.new_zeros(()) if first % segment == 0 else before",
+        "before = before",
+        OF_SUMS,
+    ),
     host("compare: the last output alone counts", BOUNDS, "Report(max(a.worst, b.worst)", "Report(b.worst", COMPARED),
     host("compare: the last tight ratio alone counts", BOUNDS, "max(a.worst_tight, b.worst_tight)", "b.worst_tight", COMPARED),
     host(
