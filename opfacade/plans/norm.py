@@ -61,6 +61,8 @@ class NormDescriptor(NamedFold[NormArgs]):
     to dtype before. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by silu or sigmoid of the operand
     gate. quant: the result, in f32, is quantised; full_out also writes it in dtype. quant.scale "tensor" is the scale of all
     valid rows, of which there may be none: then it is that of zeros.
+    Kernels add squares in f32: their bound holds for elements of s up to 2^63 / sqrt(n) with n elements of a norm, of "layer"
+    up to 2^62 / sqrt(n). Beyond it they may give 0 or NaN; the reference adds in f64.
     eps 0 and a row of zeros give NaN. Raises DescriptorError for a hidden that groups or quant.group do not divide, and for
     quant.scale "tensor" without rows.
     """

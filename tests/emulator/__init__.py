@@ -91,6 +91,17 @@ def edited(name: str, *edits: tuple[str, str]):
     return instead_of(name, text)
 
 
+@contextmanager
+def trapping_unaligned() -> Iterator[None]:
+    """Kernels that are built meanwhile end the process by a signal at an access whose address its type does not allow."""
+    library_of.cache_clear()
+    try:
+        with patch.object(builds, "FLAGS", (*builds.FLAGS, "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")):
+            yield
+    finally:
+        library_of.cache_clear()
+
+
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
     """What stands in for backends.cuda.support.launcher."""
     module = tvm_ffi.load_module(str(library_of(spec)))

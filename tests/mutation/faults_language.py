@@ -241,4 +241,18 @@ LANGUAGE_FAULTS = (
         "return a > kEnd ? kMost",
         "tests/families/elementwise/test_by_hand_kernel.py -k past_the_ends",
     ),
+    cpu(
+        "fold bound: a sum beyond the largest float has one",
+        "opfacade/programs/reduce_bound.py",
+        "_decided(value, radius).masked_fill(size > LARGEST[how.type], math.inf))}",
+        "_decided(value, radius))}",
+        "tests/families/norm/test_range.py -k infinite",
+    ),
+    cpu(
+        "kernels: a NaN is not the maximum",
+        "kernels/common/operations.cuh",
+        "OPF_OP float maximum_(float a, float b) { return max_nan(a, b); }",
+        "OPF_OP float maximum_(float a, float b) { return fmaxf(a, b); }",
+        "tests/emulator/test_poison.py -k quantize-rows",
+    ),
 )

@@ -213,4 +213,18 @@ OPERAND_FAULTS = (
         "~(tensor >= -1e30)",
         "tests/validation/test_contents.py",
     ),
+    cpu(
+        "qkv_prepare: vectors of v are read wherever it begins",
+        "csrc/rotary/qkv_prepare.cc.jinja",
+        " && aligned_16(v) &&",
+        " &&",
+        "tests/emulator/test_unaligned.py -k qkv_prepare",
+    ),
+    cpu(
+        "rotary: vectors of k_out are written wherever it begins",
+        "csrc/rotary/rotary.cc.jinja",
+        " && aligned_16(k_out)",
+        "",
+        "tests/emulator/test_unaligned.py -k rotary-warp",
+    ),
 )

@@ -1,0 +1,40 @@
+"""NaN and infinities in every operand of folds, maps and sampling, and counts of more rows than there are, in the emulator.
+
+The bound of the SKU holds each result: NaN where the program has it, and rows that are not valid as they were. The kernels are
+those of test_unaligned.py.
+"""
+
+import pytest
+
+from tests import emulator
+from tests.emulator.test_unaligned import CHOSEN
+from tests.support import poison
+from tests.support.unaligned import in_a_child, worst
+
+COUNTED = {name: problem for name, problem in CHOSEN.items() if list(poison.counts(problem, 0))}
+# Kernels of pages and masks move bits; no value of theirs decides anything.
+MOVES = ("paged_kv_append", "pack_mask")
+
+
+def wrong(subject, problem, calls):
+    """Names of calls whose results are not the program's, or that ended the process."""
+    sku, found = subject.plan.sku, {}
+    for name, args in calls:
+        found[name] = in_a_child(lambda: worst(problem, subject.run, sku, args) <= 1)  # noqa: B023
+    return [name for name, code in found.items() if code]
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", [name for name, problem in CHOSEN.items() if problem.op not in MOVES])
+def test_specials_in_every_operand(name):
+    problem = CHOSEN[name]
+    with emulator.trapping_unaligned():
+        assert wrong(emulator.subject(problem), problem, poison.specials(problem, 3)) == []
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", COUNTED)
+def test_counts_of_more_rows_than_there_are(name):
+    problem = COUNTED[name]
+    with emulator.trapping_unaligned():
+        assert wrong(emulator.subject(problem), problem, poison.counts(problem, 3)) == []

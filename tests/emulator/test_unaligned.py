@@ -1,0 +1,58 @@
+"""An operand that begins one element into its storage, each in turn: refused for its address, or read and written right.
+
+The kernels are built with a trap at every access whose address its type does not allow, which is what a GPU does. The bound of
+the SKU holds what was computed.
+"""
+
+import pytest
+
+from opfacade import Plan, Preference, Target
+from opfacade.core.operands import nbytes
+from opfacade.errors import UnsupportedError
+from opfacade.select.registry import examples
+from tests import emulator
+from tests.support import unaligned
+
+# These load tiles with copies whose addresses the emulator checks in every test.
+TILES = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode", "matmul")
+SM_90A = Target.parse("sm_90a")
+
+
+def kernel_of(problem):
+    try:
+        return Plan.select(problem, Preference(backend="cuda"), SM_90A).sku.id.split("/")[4]
+    except UnsupportedError:
+        return None
+
+
+def chosen():
+    """Of each kernel of an op the least problem; of qkv_prepare one with heads that vectors divide."""
+    least = {}
+    for problem in examples():
+        impl = None if problem.op in TILES else kernel_of(problem)
+        size = nbytes(list(problem.operands().values()))
+        odd = problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
+        if impl is not None and not odd and size < least.get((problem.op, impl), (1e9,))[0]:
+            least[problem.op, impl] = size, problem
+    return {f"{op}-{impl}": problem for (op, impl), (_, problem) in least.items()}
+
+
+CHOSEN = chosen()
+
+
+def judged(subject, problem):
+    """How the call of each moved operand ended, where that is no success."""
+    found = {}
+    for name, args in unaligned.calls(problem, 5):
+        if args is not None:
+            found[name] = unaligned.in_a_child(lambda: unaligned.worst(problem, subject.run, subject.plan.sku, args) <= 1)  # noqa: B023
+    assert found
+    return {name: code for name, code in found.items() if code}
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_operand_one_element_on(name):
+    problem = CHOSEN[name]
+    with emulator.trapping_unaligned():
+        assert judged(emulator.subject(problem), problem) == {}
