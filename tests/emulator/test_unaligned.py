@@ -25,14 +25,20 @@ def kernel_of(problem):
         return None
 
 
+def is_odd(problem):
+    """Whether no vector divides the heads of a rotation, or it has no outputs of its own."""
+    if problem.op == "rotary":
+        return problem.head_dim % 8 != 0 or problem.in_place
+    return problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
+
+
 def chosen():
-    """Of each kernel of an op the least problem; of qkv_prepare one with heads that vectors divide."""
+    """The least problem of each kernel of an op whose rows vectors can read."""
     least = {}
     for problem in examples():
         impl = None if problem.op in TILES else kernel_of(problem)
         size = nbytes(list(problem.operands().values()))
-        odd = problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
-        if impl is not None and not odd and size < least.get((problem.op, impl), (1e9,))[0]:
+        if impl is not None and not is_odd(problem) and size < least.get((problem.op, impl), (1e9,))[0]:
             least[problem.op, impl] = size, problem
     return {f"{op}-{impl}": problem for (op, impl), (_, problem) in least.items()}
 
