@@ -1,5 +1,5 @@
-// Rows in teams: several rows share a cluster, and a team of its CTAs draws one whose k is short. Rows that no short list can draw
-// are held by the whole cluster, one after another.
+// Rows in teams: several rows share a cluster, and a team of its CTAs draws one whose k is short. A team of one CTA also draws a row
+// that no filter cuts. Other rows that no short list can draw are held by the whole cluster, one after another.
 #pragma once
 #include "kernels/sampling/shortlist.cuh"
 
@@ -31,6 +31,21 @@ struct RowsOfCluster {
 template <class T>
 __device__ __forceinline__ T loaded_here(const T* from) {
   return *static_cast<const volatile T*>(from);
+}
+
+// Draws a row that no filter cuts, by one CTA. A call: registers are short.
+template <class C>
+__device__ __noinline__ void race_alone(const SampleParams& p, uint32_t at) {
+  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+  const Row<C> row(p, at, shared.flags, &bias_index(shared));
+  Race<true> race(p, at, &shared.best);
+  row.each_group(0, row.vocab(), [&](uint32_t token, float (&a)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) a[j] = row.heated(a[j]);
+    race.group(token, a, kLog2E, [](float x, float noise) { return fmaf(x, kLog2E, noise); });
+  });
+  const uint64_t best = ClusterRow(shared.reduce, 1).reduce(race.found(), Larger());
+  if (threadIdx.x == 0) write_token(p, at, best);
 }
 
 template <class C>
@@ -82,13 +97,16 @@ class Team {
     Shortlist<C> list(row, lists_, first, end);
     flag_biases<C>(p_, row.row, shared_.flags, bias_index(shared_), biased);
     const int k = short_k(row, filters);
+    const bool alone = k == 0 && rows_.team() == 1 && !filters.cuts() && filters.least == 0.f;
     if (threadIdx.x == 0) {
+      shared_.best = 0;
       lists_.seed = seed, lists_.offset = offset;
       lists_.share = filters.share, lists_.most = filters.most(), lists_.greedy = row.greedy();
-      lists_.k = k, lists_.is_held = k == 0;
+      lists_.k = k, lists_.is_held = k == 0 && !alone;
     }
     __syncthreads();
     if (k > 0) list.find(k);
+    else if (alone) race_alone<C>(p_, at());
   }
 
   // How many of the order the row needs; 0: too many for a short list.

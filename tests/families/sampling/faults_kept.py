@@ -59,4 +59,16 @@ FAULTS = (
         "int i = 0;",
         "rejected",
     ),
+    Mutant(
+        "sampling: rows that filters cut are drawn alone",
+        f"{_K}/teams.cuh",
+        (("!filters.cuts() && filters.least == 0.f", "true"),),
+        tests="tests/families/sampling/test_short_k.py -k beside_others",
+    ),
+    Mutant(
+        "sampling: a row that is drawn alone has no temperature",
+        f"{_K}/teams.cuh",
+        (("a[j] = row.heated(a[j]);", "a[j] = a[j];"),),
+        tests="tests/families/sampling/test_short_k.py -k beside_others",
+    ),
 )

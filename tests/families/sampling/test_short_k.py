@@ -91,3 +91,15 @@ def test_what_ties_after_the_temperature_is_cut_by_id():
         x[0, 4::8] = high
         given = {"rows": 6, "indices": [0] * 6, "seed": list(range(6)), "top_k": 60, "temperature": temperature}
         assert torch.equal(run(x, **given).token, run(x, report="logprob", **given).token)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_no_filter_cuts_are_drawn_beside_others(dtype):
+    """By teams of one CTA: k is long or none, and p and min_p filter some rows alone, which are held."""
+    x, inf = rows_of(2).to(dtype), float("inf")
+    given = {"rows": 18, "indices": [i % 9 for i in range(18)], "seed": list(range(18)), "top_k": 3 * [0, 5, -1, 0, VOCAB, 200]}
+    given |= {"temperature": 2 * [1.0, 0.7, 0.0, inf, 2.0, 1e-3, 1.0, 1.0, 1.0]}
+    for more in ({}, {"top_p": 6 * [1.0, 0.5, 1.0], "min_p": 9 * [0.0, 0.0]}, {"min_p": 6 * [0.0, 0.1, -1.0]}):
+        want = run(x, **given, **more).token
+        with split_as(2, 10**5):
+            assert torch.equal(run(x, **given, **more).token, want)
