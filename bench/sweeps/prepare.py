@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,12 +44,14 @@ def _once(problem: Problem, call_of: Callable[[Any], maps.Call]) -> None:
 
 
 def by_processes(words: Sequence[str], seconds: float) -> None:
-    """The same command in each process, with its part. A process that takes longer is ended, and its rest compiled later."""
+    """The same command in each process, with its part. All have `seconds` together; one that takes longer is ended, and its rest
+    compiled later."""
+    ends = time.monotonic() + seconds
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-m", "bench.sweep", *words, "--part"]
     started = [subprocess.Popen([*command, str(part)], env=environment) for part in range(PROCESSES)]
     for process in started:
         try:
-            process.wait(timeout=seconds)
+            process.wait(timeout=max(0.0, ends - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()

@@ -24,7 +24,7 @@ struct Fold {
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
-  static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && !M::kHeld)) && !M::kSegmented;
+  static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (Row::kShifts && !M::kHeld)) && !M::kSegmented;
   // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
   // less is on an SM; where it has more, a loop brings no CTA more.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;

@@ -90,7 +90,7 @@ struct FoldRow : Located<M> {
   static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
   static constexpr int kSide = M::kLanes < 32 ? M::kLanes : 32;  // lanes of a warp whose vectors follow each other
   static constexpr int kNone = 1 << 16;
-  static constexpr bool kShifts = kLie == Lie::kDense;
+  static constexpr bool kShifts = kLie == Lie::kDense && M::kShifts;
 
   const Params& p;
   int rank, lane, slot;  // rank: of the CTA among those of the row

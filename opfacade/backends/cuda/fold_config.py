@@ -87,6 +87,12 @@ def read_once(program: Any) -> bool:
     return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
 
 
+def shifts(program: Any, shape: Config) -> bool:
+    """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and so do
+    rows that are too long for registers and read once."""
+    return shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
+
+
 def elements_in_registers(program: Any, without: frozenset[str] = frozenset()) -> int:
     """Elements that a thread can hold, of the inputs that are not in `without`."""
     varying = [one for one in program.inputs if one.shape is None and _varies(program, one) and one.name not in without]

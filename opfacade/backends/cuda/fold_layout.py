@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas
+from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.programs.expression import ordered
@@ -67,6 +67,8 @@ class RowLayout:
         lanes = {name: getattr(shape, name) for name in names}
         if shape.run:
             lanes |= {"run": shape.run, "most_parts": MOST_PARTS, "most_ctas": most_ctas(target), "sms": target.sm_count}
+        if inner == program.fold and not shifts(program, shape):
+            lanes |= {"shifts": False}
         rows = sum(program.joined(stage) == program.fold for stage in program.stages)
         return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 

@@ -95,3 +95,19 @@ def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(problem)
     pieces = dict(plan.jit_spec.params)["pieces"]
     assert found[GLOBAL_LOAD] >= 2 * pieces * streams
     assert found[GLOBAL_STORE] >= pieces
+
+
+@pytest.mark.parametrize(
+    ("problem", "shifted"),
+    [
+        (softmax((9, 127), "f32"), False),
+        (softmax((9, 17), "f16"), False),
+        (reducer("sum", "bf16", (2, 50257)), False),
+        (softmax((9, 333), "f16"), True),
+        (softmax((9, 5003), "f32"), True),
+        (reducer("sum", "f32", (9, 333)), True),
+    ],
+)
+def test_vectors_are_shifted_where_that_takes_less_time(problem, shifted):
+    plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
+    assert dict(plan.jit_spec.params).get("shifts", True) is shifted
