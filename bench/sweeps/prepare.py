@@ -44,8 +44,8 @@ def _once(problem: Problem, call_of: Callable[[Any], maps.Call]) -> None:
 
 
 def by_processes(words: Sequence[str], seconds: float) -> None:
-    """The same command in each process, with its part. All have `seconds` together; one that takes longer is ended, and its rest
-    compiled later."""
+    """The same command in each process, with its part. All have `seconds` together; one that takes longer is ended, and its
+    rest compiled later."""
     ends = time.monotonic() + seconds
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-m", "bench.sweep", *words, "--part"]

@@ -88,8 +88,8 @@ def read_once(program: Any) -> bool:
 
 
 def shifts(program: Any, shape: Config) -> bool:
-    """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and so do
-    rows that are too long for registers and read once."""
+    """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and
+    so do rows that are too long for registers and read once."""
     return shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
 
 

@@ -57,6 +57,20 @@ FAULTS = (
         f"{ODD} -k begin_anywhere",
     ),
     cpu(
+        "fold: rows of a vector a lane of one warp move by shifted vectors",
+        "opfacade/backends/cuda/fold_config.py",
+        "return shape.threads * shape.pieces > 32 and (",
+        "return (",
+        f"{ODD} -k takes_less_time",
+    ),
+    cpu(
+        "fold: long rows that are read once move by shifted vectors",
+        "opfacade/backends/cuda/fold_config.py",
+        "> 32 and (shape.held or not read_once(program))",
+        "> 32",
+        f"{ODD} -k takes_less_time",
+    ),
+    cpu(
         "fold: the vector of another slot is mended",
         f"{D}/fold.cuh",
         "if (i == slot) M::replace(held[i], found);",
