@@ -1,19 +1,13 @@
-"""Small tensors that many calls share, made once. No caller writes into one.
-
-They are new tensors while a CUDA graph is captured, because memory that a graph reads must live as long as the graph.
-"""
+"""Small tensors that many calls share (core/device_tensors.py). No caller writes into one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
-
-def is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+from opfacade.core.device_tensors import DeviceTensors
 
 
 def even_indptr(batch: int, rows: int, device: torch.device) -> torch.Tensor:
@@ -37,18 +31,19 @@ def factor(value: float, device: torch.device) -> torch.Tensor:
 
 
 def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """[len(values)] f32, cached without a limit: a capture cannot copy from the host, so an earlier call must make them."""
-    return _head_values(device, values)
+    """[len(values)] f32. A capture cannot copy from the host, so an earlier call must make them."""
+    return _all_head_values.get(device, values)
+
+
+def _make(device: torch.device, make: Callable[..., torch.Tensor], *key: Any) -> torch.Tensor:
+    return make(device, *key)
+
+
+_kept = DeviceTensors(_make)
 
 
 def _made(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
-    return make(device, *key) if is_capturing(device) else _kept(make, device, *key)
-
-
-@lru_cache(maxsize=512)
-def _kept(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
-    with torch.inference_mode(False):
-        return make(device, *key)
+    return _kept.get(device, make, *key)
 
 
 def _even_indptr(device: torch.device, batch: int, rows: int) -> torch.Tensor:
@@ -63,10 +58,11 @@ def _factor(device: torch.device, value: float) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
-@cache
 def _head_values(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(values, dtype=torch.float32, device=device)
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+_all_head_values = DeviceTensors(_head_values, lasting=True)
 
 
 def filled_f32(count: int, value: float, device: torch.device) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from opfacade.base import capture
+from opfacade.core.device_tensors import DeviceTensors
 from opfacade.core.dtypes import FloatDType, torch_dtype
 from opfacade.integrations.refusal import refuse
 from opfacade.plans.kv_cache import even_indptr, even_page_table
@@ -49,21 +50,19 @@ class EvenBatch(NamedTuple):
 
 
 def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
-    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`.
-
-    Cached, except while a graph is captured, because a graph owns its memory.
-    """
-    make = _even_batch.__wrapped__ if capturing(like) else _even_batch
-    return make(like.device, batch, q_len, kv_len)
+    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`; kept for later calls."""
+    return _even_batches.get(like.device, batch, q_len, kv_len)
 
 
-@lru_cache(maxsize=256)
 def _even_batch(device: torch.device, batch: int, q_len: int, kv_len: int) -> EvenBatch:
     table = even_page_table(batch, kv_len, max(kv_len, 1), form="block", device=device)
     rows, keys = (even_indptr(batch, length, device=device) for length in (q_len, kv_len))
     return EvenBatch(rows, keys, table["block_table"], table["kv_lens"])
 
 
+_even_batches = DeviceTensors(_even_batch)
+
+
 def capturing(tensor: Tensor) -> bool:
     """Whether tensors computed from `tensor` now belong to a CUDA graph."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return capture.capturing(tensor.device)

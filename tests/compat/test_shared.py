@@ -12,6 +12,7 @@ from opfacade.compat import constants, preferring, selecting
 from opfacade.compat.dtypes import as_dtype, name_of
 from opfacade.compat.flash_attn import flash_attn_func
 from opfacade.compat.refusals import refuse_unless
+from opfacade.core import device_tensors
 from opfacade.errors import ArgumentError, UnsupportedError
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 from tests.test_structure import PACKAGE
@@ -72,7 +73,7 @@ def test_constants_are_made_once_and_anew_in_a_capture(monkeypatch):
     assert constants.numbered(0, CPU).tolist() == []
     assert constants.filled(2, 7, CPU).tolist() == [7, 7]
     assert constants.head_values((0.5, 2.0), CPU).tolist() == [0.5, 2.0]
-    monkeypatch.setattr(constants, "is_capturing", lambda device: True)
+    monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
     assert constants.even_indptr(3, 4, CPU) is not constants.even_indptr(3, 4, CPU)
     assert constants.head_values((0.5, 2.0), CPU) is constants.head_values((0.5, 2.0), CPU)
 
@@ -101,12 +102,13 @@ def test_dtypes_by_name():
 
 
 PUBLIC = re.compile(
-    r"opfacade(\.compat.*|\.plans\.[a-z_]+|\.variant|\.variant_examples|\.errors|\.core\.descriptor|\.programs\.(fields|words))?"
+    r"opfacade(\.compat.*|\.plans\.[a-z_]+|\.variant|\.variant_examples|\.errors|\.core\.(descriptor|device_tensors)|\.base\.fork_lock"
+    r"|\.programs\.(fields|words))?"
 )
 
 
 def test_the_adapters_use_the_public_api_alone():
-    """But for the type of a descriptor in an annotation. The words and fields of programs are for users: docs/programs.md."""
+    """But for the type of a descriptor in an annotation, tensors that calls share, and locks. Programs are for users: docs/programs.md."""
     for path in sorted(Path(opfacade.compat.__file__).parent.rglob("*.py")):
         for module in re.findall(r"^\s*(?:from|import) (opfacade[\w.]*)", path.read_text(), re.MULTILINE):
             assert PUBLIC.fullmatch(module), f"{path.relative_to(PACKAGE)}: {module}"

@@ -6,6 +6,7 @@ A = "opfacade/compat"
 FLASH, KVCACHE = "tests/compat/test_flash_attn.py", "tests/compat/test_flash_attn_kvcache.py"
 DECODE, PREFILL = "tests/compat/test_flashinfer_decode.py", "tests/compat/test_flashinfer_prefill.py"
 MORE, SHARED = "tests/compat/test_flashinfer_more.py", "tests/compat/test_shared.py"
+KEPT = "tests/core/test_device_tensors.py"
 SAMPLING = "tests/compat/test_flashinfer_sampling.py"
 ROWS, ROPE = "tests/compat/test_flashinfer_rows.py", "tests/compat/test_flashinfer_rope.py"
 PRODUCTS = "tests/compat/test_flashinfer_products.py"
@@ -209,11 +210,39 @@ COMPAT_FAULTS = (
         SHARED,
     ),
     cpu(
-        "adapters: a constant of a captured graph is kept for others",
+        "adapters: a capture copies factors of heads from the host",
         f"{A}/constants.py",
-        "make(device, *key) if is_capturing(device) else _kept(make, device, *key)",
-        "_kept(make, device, *key)",
+        "_all_head_values = DeviceTensors(_head_values, lasting=True)",
+        "_all_head_values = DeviceTensors(_head_values)",
         SHARED,
+    ),
+    cpu(
+        "kept tensors: made by the thread whose allocations a graph may own",
+        "opfacade/core/device_tensors.py",
+        "return _elsewhere(lambda: _on_own_stream(make, device, key))",
+        "return _on_own_stream(make, device, key)",
+        KEPT,
+    ),
+    cpu(
+        "kept tensors: another stream reads them before they are written",
+        "opfacade/core/device_tensors.py",
+        "        stream.synchronize()\n",
+        "",
+        KEPT,
+    ),
+    cpu(
+        "kept tensors: memory that a stream may read is used again",
+        "opfacade/core/device_tensors.py",
+        "        entry.release(key[0])  # type: ignore[index]\n",
+        "",
+        KEPT,
+    ),
+    cpu(
+        "kept tensors: they grow without a bound",
+        "opfacade/core/device_tensors.py",
+        "while self._bytes > self._most and",
+        "while False and",
+        KEPT,
     ),
     cpu(
         "FlashInfer: rows that share a seed share their noise",

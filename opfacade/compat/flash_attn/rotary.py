@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from opfacade.compat.constants import is_capturing
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
+from opfacade.core.device_tensors import capturing
 
 _KEPT = 8
 
@@ -51,7 +51,7 @@ def rotary_of(
 
 def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """[positions, rotary_dim], kept while both are unchanged: layers and steps share them."""
-    if is_capturing(cos.device) or cos.is_inference() or sin.is_inference():
+    if capturing(cos.device) or cos.is_inference() or sin.is_inference():
         return torch.cat([cos, sin], -1)
     key, versions = (id(cos), id(sin)), (cos._version, sin._version)
     known = _tables.get(key)

@@ -5,7 +5,6 @@ Angles are products in f64, and their cosines and sines are rounded to f32 once.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from opfacade.compat.dtypes import float_name
 from opfacade.compat.flashinfer.page import get_batch_indices_positions
 from opfacade.compat.refusals import require_tensor, truth, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
+from opfacade.core.device_tensors import DeviceTensors
 from opfacade.plans.elementwise import MapArgs, MapDescriptor
 from opfacade.plans.rotary import Kind, RotaryArgs, RotaryDescriptor, rotary_frequencies
 from opfacade.programs.fields import Input, Output
@@ -46,7 +46,7 @@ def angles_at(op: str, positions: torch.Tensor, rotary_dim: int, waves: Waves) -
         raise wrong(op, "rotary_dim", "an even number, 2 or more", rotary_dim)
     plan = plan_for(_table, (rows, rotary_dim // 2, _index_name(op, "pos_ids", positions)), positions.device)
     table = torch.empty(rows, rotary_dim, dtype=torch.float32, device=positions.device)
-    frequencies = _frequencies(positions.device, rotary_dim, waves)
+    frequencies = _all_frequencies.get(positions.device, rotary_dim, waves)
     plan.run(MapArgs(inputs=(positions, frequencies), outputs=table.chunk(2, 1)))
     return Angles(numbered(rows, positions.device), table)
 
@@ -91,12 +91,13 @@ def _index_name(op: str, argument: str, x: torch.Tensor) -> str:
     return name
 
 
-@cache
 def _frequencies(device: torch.device, rotary_dim: int, waves: Waves) -> torch.Tensor:
     """f64 [rotary_dim / 2]. A capture cannot copy from the host, so an earlier call must make them."""
-    with torch.inference_mode(False):
-        found, _ = rotary_frequencies(waves.kind, rotary_dim=rotary_dim, base=waves.base, **dict(waves.scaling))
-        return found.to(device)
+    found, _ = rotary_frequencies(waves.kind, rotary_dim=rotary_dim, base=waves.base, **dict(waves.scaling))
+    return found.to(device)
+
+
+_all_frequencies = DeviceTensors(_frequencies, lasting=True)
 
 
 def _table(facts: Any) -> MapDescriptor:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import Descriptor
+from opfacade.core.device_tensors import DeviceTensors
 from opfacade.errors import UnsupportedError
 from opfacade.integrations.pass_memo import PassMemo
-from opfacade.integrations.tensors import capturing, dtype_of, name_of
+from opfacade.integrations.tensors import dtype_of, name_of
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor
 from opfacade.plans.elementwise import MapDescriptor
@@ -124,12 +125,11 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layer: int) -> tuple[
     batch, heads, length, dim = q.shape
     key = (id(cos), id(sin), dim)
     table = _tables.get(SimpleNamespace(layer_idx=layer), (cos, sin), key, lambda: table_of(cos, sin, dim // 2))
-    make = _positions.__wrapped__ if capturing(q) else _positions
     dtypes = (dtype_of(WAY, "query", q), dtype_of(WAY, "cos", cos))
     descriptor = rotary_descriptor(batch * length, (heads, k.shape[1]), dim, *dtypes)
     rows = {"q": q.transpose(1, 2).flatten(0, 1), "k": k.transpose(1, 2).flatten(0, 1)}
     out = {f"{name}_out": x.new_empty(x.shape) for name, x in rows.items()}
-    positions = make(q.device, batch, length, cos.shape[0] == 1)
+    positions = _row_numbers.get(q.device, batch, length, cos.shape[0] == 1)
     _plan(descriptor, q).run(RotaryArgs(**rows, **out, positions=positions, cos_sin_cache=table))
     return tuple(x.view(batch, length, -1, dim).transpose(1, 2) for x in out.values())  # type: ignore[return-value]
 
@@ -139,12 +139,14 @@ def table_of(cos: Tensor, sin: Tensor, half: int) -> Tensor:
     return torch.cat((cos[..., :half], sin[..., :half]), -1).flatten(0, 1)
 
 
-@lru_cache(maxsize=256)
 def _positions(device: torch.device, batch: int, length: int, shared: bool) -> Tensor:
     """The row of the table for each row of q; requests with the same positions share theirs."""
     if shared:
         return torch.arange(length, dtype=torch.int32, device=device).repeat(batch)
     return torch.arange(batch * length, dtype=torch.int32, device=device)
+
+
+_row_numbers = DeviceTensors(_positions)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, prefer: str) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from opfacade.core.device_tensors import DeviceTensors
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import SCALES
@@ -37,22 +37,15 @@ class ScaledArgs(AttentionArgs):
             object.__setattr__(self, name, factor(float(value), device))
 
 
-def is_capturing(device: torch.device) -> bool:
-    import torch
-
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def factor(value: float, device: torch.device) -> torch.Tensor:
-    """[1] f32, shared by all calls of a value; a new one while a CUDA graph is captured, which must keep its memory alive."""
-    return _factor(value, device) if is_capturing(device) else _kept(value, device)
+    """[1] f32, shared by all calls of a value."""
+    return _kept.get(device, value)
 
 
-def _factor(value: float, device: torch.device) -> torch.Tensor:
+def _factor(device: torch.device, value: float) -> torch.Tensor:
     import torch
 
-    with torch.inference_mode(False):
-        return torch.full((1,), value, dtype=torch.float32, device=device)
+    return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
-_kept = lru_cache(maxsize=512)(_factor)
+_kept = DeviceTensors(_factor)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import errors
-from opfacade.plans._attention import number_scales
+from opfacade.core import device_tensors
 from opfacade.testing import inputs
 from tests.support.problems import append, cache, cloned, decode, on_reference, prefill, ragged
 
@@ -40,7 +40,7 @@ def test_one_tensor_serves_all_calls_of_a_value_and_a_captured_graph_has_its_own
     one, other = replace(args, k_scale=0.5), replace(args, k_scale=0.5, v_scale=0.75)
     assert one.k_scale is other.k_scale
     assert float(other.v_scale) == 0.75
-    monkeypatch.setattr(number_scales, "is_capturing", lambda device: True)
+    monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
     assert replace(args, k_scale=0.5).k_scale is not one.k_scale
 
 

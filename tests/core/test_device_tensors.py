@@ -1,0 +1,138 @@
+"""Tensors that many calls share: complete for every stream, outside of graph pools, bounded by bytes."""
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from opfacade.core import device_tensors
+from opfacade.core.device_tensors import DeviceTensors
+
+CPU = torch.device("cpu")
+
+
+def filled(device, count, value=0):
+    return torch.full((count,), value, device=device)
+
+
+def test_a_tensor_is_made_once_and_serves_outside_of_inference_mode():
+    kept = DeviceTensors(filled)
+    with torch.inference_mode():
+        found = kept.get(CPU, 3, 7)
+    assert found.tolist() == [7, 7, 7]
+    assert not found.is_inference()
+    assert kept.get(CPU, 3, 7) is found
+    assert kept.get(CPU, 3, 8) is not found
+
+
+def test_the_bytes_of_all_are_bounded_and_the_one_not_asked_for_longest_goes():
+    kept = DeviceTensors(lambda device, n: torch.zeros(n, dtype=torch.uint8), most_bytes=100)
+    first, second = kept.get(CPU, 40), kept.get(CPU, 50)
+    assert kept.get(CPU, 40) is first
+    kept.get(CPU, 45)
+    assert kept.get(CPU, 40) is first
+    assert kept.get(CPU, 50) is not second
+    large = kept.get(CPU, 1000)
+    assert kept.get(CPU, 1000) is large
+    assert kept._bytes == 1000
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_captured_graph_has_its_own_but_what_it_cannot_copy(monkeypatch, lasting):
+    kept = DeviceTensors(filled, lasting=lasting)
+    before = kept.get(CPU, 3)
+    monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
+    assert (kept.get(CPU, 3) is before) == lasting
+    assert kept.get(CPU, 4) is not kept.get(CPU, 4)
+
+
+class Tensor:
+    """A tensor of a GPU, as far as the cache knows one."""
+
+    def __init__(self, count, gpu):
+        self.nbytes, self.gpu, self.read_by = count, gpu, set()
+        self.thread, self.stream = threading.get_ident(), gpu.stream
+        gpu.done = False
+
+    def record_stream(self, stream):
+        self.read_by.add(stream)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A device whose work is done when its stream was waited for."""
+    gpu = SimpleNamespace(stream=0, done=True, devices=[])
+
+    class Stream:
+        def __init__(self, device):
+            self.device = device
+
+        def synchronize(self):
+            gpu.done = True
+
+    @contextmanager
+    def on(stream):
+        before, gpu.stream = gpu.stream, stream
+        yield
+        gpu.stream = before
+
+    @contextmanager
+    def device(which):
+        gpu.devices.append(which)
+        yield
+
+    fakes = {
+        "Stream": Stream, "stream": on, "device": device, "is_initialized": lambda: True, "current_device": lambda: 1,
+        "is_current_stream_capturing": lambda: False, "ExternalStream": lambda address, device: (address, device),
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: gpu.stream, raising=False)
+    device_tensors._stream.cache_clear()
+    yield gpu
+    device_tensors._stream.cache_clear()
+
+
+def test_a_tensor_of_a_gpu_is_complete_and_made_by_a_thread_and_a_stream_of_its_own(gpu):
+    kept = DeviceTensors(lambda device, n: Tensor(n, gpu))
+    found = kept.get(torch.device("cuda"), 4)
+    assert gpu.done
+    assert found.thread != threading.get_ident()
+    assert found.stream.device == torch.device("cuda:1")
+    assert kept.get(torch.device("cuda:1"), 4) is found
+    assert kept.get(torch.device("cuda:0"), 4) is not found
+
+
+def test_memory_goes_back_only_after_each_stream_that_may_read_it(gpu):
+    kept, here = DeviceTensors(lambda device, n: Tensor(n, gpu), most_bytes=10), torch.device("cuda:1")
+    first = kept.get(here, 4)
+    gpu.stream = 0x70
+    assert kept.get(here, 4) is first
+    gpu.stream = 0x80
+    kept.get(here, 9)
+    assert first.read_by == {(0, here), (0x70, here)}
+
+
+def test_an_error_of_the_thread_is_that_of_the_caller(gpu):
+    def fails(device):
+        raise ValueError("no memory")
+
+    with pytest.raises(ValueError, match="no memory"):
+        DeviceTensors(fails).get(torch.device("cuda:1"))
+
+
+def test_threads_that_ask_at_once_get_one_tensor():
+    kept, found, gate = DeviceTensors(filled), [], threading.Barrier(8)
+
+    def ask():
+        gate.wait()
+        found.append(kept.get(CPU, 1000))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in found}) == 1
