@@ -48,7 +48,7 @@ class _Entry(Generic[T]):
 
 @opaque.methods("get")
 class DeviceTensors(Generic[T]):
-    """make(device, *key) of each key, a tensor or a tuple of them, bounded by bytes: the one not asked for longest goes first.
+    """make(device, *key) of each key, a tensor or a tuple of them, bounded by bytes: the least recently used goes first.
 
     While a CUDA graph is captured the result is a new one, because a graph owns its memory. lasting: it is the kept one then
     too, and none ever goes: for values that come from the host, which a capture cannot copy.
