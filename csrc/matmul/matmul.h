@@ -27,8 +27,11 @@ inline MatmulOperand matmul_operand(const TensorView& of, bool across) {
 inline MatmulPlane matmul_plane(const TensorView& of, int64_t size, bool pairs) {
   const int last = of.ndim() - 1;
   const int64_t row = of.stride(last - 1), batch = batch_stride(of);
-  const bool aligned = reinterpret_cast<uintptr_t>(of.data_ptr()) % (2 * size) == 0 && row % 2 == 0 && batch % 2 == 0;
-  return {of.data_ptr(), row, batch, pairs && aligned && of.stride(last) == 1};
+  const auto aligned = [&](int64_t columns) {
+    const bool rows = row % columns == 0 && batch % columns == 0 && of.stride(last) == 1;
+    return pairs && rows && reinterpret_cast<uintptr_t>(of.data_ptr()) % (columns * size) == 0;
+  };
+  return {of.data_ptr(), row, batch, aligned(2), aligned(8)};
 }
 
 // The map of an operand. across: its rows lie one behind the other, else its elements of k.

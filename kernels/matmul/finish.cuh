@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/matmul/tiles.cuh"
+#include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
@@ -35,14 +36,68 @@ struct MatmulPair {
 // The sums of one thread (see wgmma.cuh) from a row and a column on, eight columns apart.
 template <class C>
 __device__ __forceinline__ void finish_block(const MatmulParams& p, int batch, int row, int rows, int column, const float* sums) {
+  using Program = typename C::Program;
   const int left = p.columns - column;
   if (left <= 0) return;
-  typename C::Program::Bias bias;
-  C::Program::load_bias(bias, p, column, left);
+  typename Program::Bias bias;
+  Program::load_bias(bias, p, column, left);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float two[2] = {sums[2 * half], sums[2 * half + 1]};
-    if (row + 8 * half < rows) C::Program::finish(p, bias, batch, row + 8 * half, column, left, two);
+    if (row + 8 * half < rows) {
+      float result[2];
+      Program::values(result, p, bias, batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
+      Program::store(p, batch, row + 8 * half, column, left, result);
+    }
+  }
+}
+
+// Word i of thread t of a quad becomes word t of thread i.
+__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
+  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? word[i] : word[i + 2], 2);
+    word[i] = upper ? theirs : word[i], word[i + 2] = upper ? word[i + 2] : theirs;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, odd ? word[i] : word[i + 1], 1);
+    word[i] = odd ? theirs : word[i], word[i + 1] = odd ? word[i + 1] : theirs;
+  }
+}
+
+__device__ __forceinline__ void store_eight(uint16_t* to, const uint32_t (&word)[4], int left, bool aligned) {
+  if (aligned && left >= 8) return store_vector(to, make_uint4(word[0], word[1], word[2], word[3]));
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (i < left) to[i] = static_cast<uint16_t>(word[i / 2] >> 16 * (i % 2));
+}
+
+// Four blocks of results of 16 bits: each thread of a quad stores eight columns of one. All threads of a warp come here.
+template <class C>
+__device__ __forceinline__ void finish_wide(const MatmulParams& p, int batch, int row, int rows, int column, const float* sums) {
+  using Program = typename C::Program;
+  const int t = threadIdx.x % 4;
+  uint32_t word[2][4];
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    const int at = column + 8 * block + 2 * t, left = p.columns - at;
+    typename Program::Bias bias;
+    Program::load_bias(bias, p, at, left);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float result[2];
+      Program::values(result, p, bias, batch, row + 8 * half, at, row + 8 * half < rows ? left : 0, sums[4 * block + 2 * half],
+                      sums[4 * block + 2 * half + 1]);
+      word[half][block] = Program::Out::pack(result[0], result[1]);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    transpose_quad(word[half]);
+    const int at = column + 8 * t, left = row + 8 * half < rows ? p.columns - at : 0;
+    uint16_t* to = static_cast<uint16_t*>(p.out.data) + batch * p.out.batch + (row + 8 * half) * p.out.row + at;
+    store_eight(to, word[half], left, p.out.eights);
   }
 }
 
@@ -50,13 +105,16 @@ __device__ __forceinline__ void finish_block(const MatmulParams& p, int batch, i
 // time.
 template <class C>
 __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int rows, int group, float (&sums)[C::kColumns / 2]) {
-  constexpr int kRound = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8;
+  constexpr int kRound = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8, kStep = C::Program::kWide ? 4 : 1;
   const int thread = threadIdx.x % kWarpgroup, row = tile.row + group * 64 + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll 1
   for (int first = 0; first < C::kColumns; first += 8 * kRound) {
 #pragma unroll
-    for (int block = 0; block < kRound; ++block)
-      finish_block<C>(p, tile.batch, row, rows, tile.column + first + 8 * block + thread % 4 * 2, sums + 4 * block);
+    for (int block = 0; block < kRound; block += kStep) {
+      const int column = tile.column + first + 8 * block;
+      if constexpr (C::Program::kWide) finish_wide<C>(p, tile.batch, row, rows, column, sums + 4 * block);
+      else finish_block<C>(p, tile.batch, row, rows, column + thread % 4 * 2, sums + 4 * block);
+    }
 #pragma unroll
     for (int i = 0; i + 4 * kRound < C::kColumns / 2; ++i) sums[i] = sums[i + 4 * kRound];
   }

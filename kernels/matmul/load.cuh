@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const uint32_t full = smem.full(ring.stage);
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-      mbarrier_arrive_expect(full, MatmulShared<C>::kStage);
+      mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
         const int k = (step * C::kPanels + panel) * kPanel;

@@ -11,11 +11,11 @@ struct MatmulOperand {
   int64_t row, k, batch;
 };
 
-// A tensor of the shape of out. pairs: two columns that begin with an even one are aligned.
+// A tensor of the shape of out. pairs: two columns that begin with an even one are aligned; eights: also eight.
 struct MatmulPlane {
   void* data;
   int64_t row, batch;
-  int32_t pairs;
+  int32_t pairs, eights;
 };
 
 struct MatmulParams {
@@ -26,6 +26,7 @@ struct MatmulParams {
   const int32_t* num_valid;
   uint64_t scalar[2];
   int32_t rows, columns, k, batch;  // columns of the product; with gates it has two for each of out
+  int32_t x_box;   // rows of x that one load has; those of a tile behind them are any numbers
   int32_t mapped;  // TMA loads both operands; otherwise threads copy elements
 };
 

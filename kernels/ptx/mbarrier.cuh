@@ -25,9 +25,10 @@ __device__ __forceinline__ void mbarrier_arrive_if(bool any, uint32_t barrier) {
                "r"(static_cast<uint32_t>(any)) : "memory");
 }
 
-// The same at a barrier of any CTA of the cluster, by its address there (cluster_address).
+// The same at a barrier of any CTA of the cluster, by its address there (cluster_address). It orders no ordinary access of other
+// CTAs: at the scope of a cluster it would wait for all of memory, about 1 us.
 __device__ __forceinline__ void mbarrier_arrive_remote_if(bool any, uint32_t barrier) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n}" ::"r"(barrier),
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n}" ::"r"(barrier),
                "r"(static_cast<uint32_t>(any)) : "memory");
 }
 
