@@ -63,6 +63,16 @@ ROUNDOFF = {name: facts.roundoff for name, facts in DTYPES.items() if facts.roun
 UNDERFLOW = {name: facts.underflow for name, facts in DTYPES.items() if facts.roundoff}
 
 
+_NAMES = {facts.torch: name for name, facts in DTYPES.items()}
+
+
+def named(dtype: object) -> object:
+    """The name of a dtype of torch, where an element type has it; any other value as it is. Imports no torch."""
+    kind = type(dtype)
+    of_torch = (kind.__module__, kind.__name__) == ("torch", "dtype")
+    return _NAMES.get(str(dtype).removeprefix("torch."), dtype) if of_torch else dtype
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """The torch dtype of an element type."""
     import torch

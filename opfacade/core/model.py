@@ -10,11 +10,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from opfacade.base import strict_json
 from opfacade.base.shown import shown
+from opfacade.core.dtypes import named
 from opfacade.core.refusals import issues_of
 from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, told
 
@@ -127,6 +128,7 @@ class Model(_Base):
     _proof: ClassVar[_Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its fields
+    off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
 
     model_config = ConfigDict(
@@ -138,6 +140,16 @@ class Model(_Base):
         validate_default=True,
         protected_namespaces=(),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_others_write(cls, given: object) -> object:
+        """Torch's element types by their names here, and None for the value that turns a field off."""
+        if type(given) is not dict:
+            return given
+        meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
+        types = {name: named(value) for name, value in given.items() if type(value) not in _ATOMS and str(name)[-5:] == "dtype"}
+        return given | meant | types if meant or types else given
 
     @classmethod
     def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:

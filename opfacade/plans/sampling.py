@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -55,6 +57,7 @@ class SampleDescriptor(Descriptor[SampleArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset(
         {"total_num_rows", "vocab", "num_logits", "num_biases", "max_top_k", "top_n", "stream"}
     )
+    off: ClassVar[Mapping[str, object]] = MappingProxyType({"soft_cap": 0.0})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
     total_num_rows: Count = Field(description="Tokens to draw.")
     vocab: Size = Field(description="Logits of a row.")

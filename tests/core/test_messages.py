@@ -5,7 +5,6 @@ import pickle
 import re
 
 import pytest
-import torch
 
 from opfacade import Plan, Preference, Target, explain, load_descriptor
 from opfacade.errors import (
@@ -66,9 +65,7 @@ def test_a_layout_is_not_guessed_and_the_refusal_says_who_uses_which(of_json):
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ({"dtype": torch.bfloat16}, "Use 'bf16'."),
         ({"dtype": "bfloat16"}, "Use 'bf16'."),
-        ({"dtype": torch.float8_e5m2}, "Use 'f8_e5m2'."),
         ({"layout": "hnd"}, "Use 'HND'."),
         ({"page_sise": 4}, "Did you mean page_size? Fields: num_total_pages, page_size"),
         ({"block_size": 4}, "Did you mean page_size?"),

@@ -13,6 +13,9 @@ FIELDS: Mapping[str, str] = MappingProxyType({
     "kv_layout": "layout", "max_seqlen_k": "max_kv_len",
 })  # fmt: skip
 
+# What other libraries turn off with None.
+OFF: Mapping[str, object] = MappingProxyType({"window_left": -1, "logits_soft_cap": 0.0})
+
 # A latent row has two widths and no heads, and latent attention no factors of fp8: names that are near mean something else.
 LATENT_FIELDS: Mapping[str, str] = MappingProxyType({
     **FIELDS, "kv_lora_rank": "latent_dim", "head_dim_ckv": "latent_dim", "head_dim_vo": "latent_dim",

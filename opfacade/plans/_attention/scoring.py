@@ -14,7 +14,7 @@ from opfacade.core.guarantee import Condition
 from opfacade.core.model import F32_MAX, INT32_MAX, Count, Integer, Model, Single, Size, SoftCap, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
-from opfacade.plans._attention.elsewhere import FIELDS
+from opfacade.plans._attention.elsewhere import FIELDS, OFF
 from opfacade.plans._attention.packed_mask import refuse_short_mask
 from opfacade.plans._attention.paging import (
     FP8,
@@ -53,6 +53,7 @@ class Attention(Descriptor[ArgsT]):
     elsewhere: ClassVar[Mapping[str, str]] = FIELDS
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
     sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
+    off: ClassVar[Mapping[str, object]] = OFF
     workspace_hint: ClassVar[str] = 'kv_split="off" needs no workspace.'
     invariance_hint: ClassVar[str] = 'kv_split="off" or a fixed chunk keeps a request\'s bits independent of its batch.'
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
@@ -72,9 +73,7 @@ class Attention(Descriptor[ArgsT]):
     )
     logits_soft_cap: SoftCap = Field(default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0 is no cap.")
     q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None is that of the cache.")
-    o_dtype: FloatDType | None = Field(
-        default=None, description="Element type of o; None is that of q, and bf16 where q is fp8."
-    )
+    o_dtype: FloatDType | None = Field(default=None, description="Element type of o; None is that of q, and bf16 of an fp8 q.")
     return_lse: bool = Field(default=True, description="Also write lse, the natural logarithm of the sum of exponentials, f32.")
     sinks: bool = Field(
         default=False,

@@ -54,6 +54,7 @@ class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
     op: Literal["adjust_logits"] = Field(default="adjust_logits", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "capped-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "num_biases"})
+    off: ClassVar[Mapping[str, object]] = MappingProxyType({"soft_cap": 0.0})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
     total_num_rows: Count = Field(description="Rows.")
     vocab: Size = Field(description="Logits of a row.")

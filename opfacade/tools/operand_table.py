@@ -1,0 +1,84 @@
+"""The tensors of an op as a table of Markdown: role, element types, when each is there, and what it is.
+
+Roles and types are those of `operands()` over the EXAMPLES with every other choice of a dtype; the rest is what `help()` of the
+args shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_args
+
+from opfacade.core.model import Model
+from opfacade.core.operands import TensorSpec
+from opfacade.errors import DescriptorError
+from opfacade.select.registry import descriptor_types, examples
+
+HEAD = "| tensor | role | element types | present | what it is |\n|---|---|---|---|---|"
+_ROLES = {"in": "in", "index": "in", "out": "out", "inout": "in and out"}
+
+
+def table(op: str) -> Iterator[str]:
+    """The lines of a table with a row for each field of the op's args."""
+    kind = descriptor_types()[op]
+    yield HEAD
+    for name in _fields(kind.args_type):
+        roles, types = facts(op, name)
+        cells = (", ".join(roles), ", ".join(types), present(op, name), kind.args_type.docs[name])
+        yield f"| `{name}` | {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def facts(op: str, name: str) -> tuple[list[str], list[str]]:
+    """Roles and element types of an operand, or of the elements of a list; types that a program declares are not listed."""
+    kind = descriptor_types()[op]
+    declared = name in kind.args_type.lists and "dtype" not in kind.model_fields
+    parts = _parts(kind.args_type, name)
+    found = [spec for operands in _operands(op) for part, spec in operands.items() if part in parts]
+    roles = sorted({_ROLES[spec.role] for spec in found})
+    return roles, ["as declared"] if declared else sorted({spec.dtype for spec in found})
+
+
+def present(op: str, name: str) -> str:
+    """When an operand is there: the values of the field that decides, "always", or that its text says it."""
+    kind = descriptor_types()[op]
+    setting = kind.args_type.settings.get(name)
+    if setting is not None and setting.field in kind.model_fields:
+        return f"`{setting.field}`: {', '.join(f'`{value!r}`' for value in setting.present)}"
+    parts = _parts(kind.args_type, name)
+    return "always" if all(any(part in operands for part in parts) for operands in _operands(op)) else "as it says"
+
+
+def _fields(args: Any) -> list[str]:
+    """Fields of the args in their order, without those that lists become."""
+    elements = {element for some in args.lists.values() for element in some}
+    return [name for name in args.__slots__ if name in args.docs and name not in elements]
+
+
+def _parts(args: Any, name: str) -> tuple[str, ...]:
+    """The operand of a field, and those that a list in it becomes."""
+    return (name, *args.lists.get(name, ()))
+
+
+@cache
+def _operands(op: str) -> list[dict[str, TensorSpec]]:
+    return [dict(varied.operands()) for one in examples() if one.op == op for varied in _varied(one)]
+
+
+def _varied(one: Any) -> Iterator[Any]:
+    """The model, and it with another element type at one place, where such a problem exists."""
+    yield one
+    for name, value in dict(one).items():
+        for choice in _choices(one, name, value):
+            try:
+                yield type(one).model_validate(dict(one) | {name: choice})
+            except DescriptorError:
+                continue
+
+
+def _choices(one: Any, name: str, value: object) -> Iterator[Any]:
+    if isinstance(value, Model) and any(field.endswith("dtype") for field in type(value).model_fields):
+        yield from (varied for varied in _varied(value) if varied is not value)
+    elif name.endswith("dtype"):
+        found = get_args(type(one).model_fields[name].annotation)
+        yield from (choice for part in found for choice in (get_args(part) or (part,)) if isinstance(choice, str))
