@@ -255,4 +255,11 @@ LANGUAGE_FAULTS = (
         "OPF_OP float maximum_(float a, float b) { return fmaxf(a, b); }",
         "tests/emulator/test_poison.py -k quantize-rows",
     ),
+    cpu(
+        "fold bound: that of a sum is three times what its roundings give",
+        "opfacade/programs/reduce_bound.py",
+        "(1.01 * how.steps * how.u * size if how.u",
+        "(3.03 * how.steps * how.u * size if how.u",
+        "tests/programs/test_bounds_by_hand.py -k rms",
+    ),
 )

@@ -1,0 +1,57 @@
+"""Softmax and RMS norm against formulas and bounds by hand: the reference agrees, and no bound of a kernel is twice as wide."""
+
+import random
+
+import pytest
+
+from opfacade import Plan, Preference, Target
+from opfacade.plans import _fold_values
+from opfacade.plans.norm import NormDescriptor
+from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.programs.bound import machine_of
+from opfacade.testing import inputs
+from opfacade.testing.bounds import constants
+from opfacade.testing.families._folds import _steps
+from tests.support import by_hand
+
+SM_90A = Target.parse("sm_90a")
+
+
+def kernel(problem, args, node):
+    """The program's ball of its first output by the constants of the kernel, the machine, and the roundings of a sum."""
+    counts = constants(Plan.select(problem, Preference(backend="cuda"), SM_90A).sku)
+    machine, program = machine_of(counts), problem.folded()
+    ball = _fold_values.bounds(program, problem.fold_args(args), machine, _steps(counts))(program.resolved[1][node])
+    return ball, machine, _steps(counts)
+
+
+def agree(ball, found, want, bound, own):
+    """The expectation is that of the formula, the reference rounds it, and the program's bound is at most twice that."""
+    size = want.abs() + 1e-30
+    assert ((ball.v - want).abs() <= own + 1e-12 * size).all()
+    assert ((found.double() - want).abs() <= own + 2.0**-23 * size).all()
+    there = want.abs() > 2.0**-100
+    assert (ball.r[there] <= 2 * bound[there]).all(), float((ball.r / bound)[there].max())
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_softmax(seed, log):
+    rows, width = random.Random(seed).randint(1, 9), random.Random(seed + 9).randint(2, 3000)
+    problem = SoftmaxDescriptor(shape=(rows, width), dtype="f32", log=log)
+    args = inputs.make_args(problem, seed)
+    ball, machine, steps = kernel(problem, args, 0)
+    want, bound, own = by_hand.softmax(args.x, log, steps(width), machine.relative("exp", "f32"))
+    Plan.select(problem, target=Target.cpu()).run(args)
+    agree(ball, args.out, want, bound, own)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rms(seed):
+    rows, width = random.Random(seed).randint(1, 9), random.Random(seed + 9).randint(2, 3000)
+    problem = NormDescriptor(kind="rms", total_num_rows=rows, hidden=width, dtype="f32", eps=2.0**-20)
+    args = inputs.make_args(problem, seed)
+    ball, machine, steps = kernel(problem, args, 0)
+    want, bound, own = by_hand.rms(args.x, args.weight, problem.eps, steps(width), machine.relative("rsqrt", "f32"))
+    Plan.select(problem, target=Target.cpu()).run(args)
+    agree(ball, args.out, want, bound, own)
