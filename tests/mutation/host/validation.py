@@ -230,7 +230,7 @@ FAULTS = (
         "",
         VALIDATION,
     ),
-    host("full: it waits during capture", FULL, "            self._refuse_capture()\n", "", EDGES),
+    host("full: it waits during capture", FULL, "            self._refuse_capture(args)\n", "", EDGES),
     host(
         "full: what a family refuses passes",
         FULL,
