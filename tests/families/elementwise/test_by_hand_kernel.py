@@ -13,7 +13,7 @@ from opfacade.programs.types import widened
 from tests import emulator
 from tests.families.elementwise.forms import cast
 
-# The place that is read of an axis of 5, by the one that is asked for.
+# The place that is read of an axis of 5, by the place that a program names.
 PLACES = (-2147483653, -13, -9, -8, -5, -4, -1, 0, 4, 5, 8, 9, 12, 13, 16, 41, 2**40 + 3)
 INSIDE = {
     "clamp": (0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4),
