@@ -50,7 +50,7 @@ FAULTS = (
         "const uint64_t all = ClusterRow::join(own, Larger());",
         "proven",
     ),
-    _kept("each step is kept", "ladder.cuh", "shared_.mass[min(own + 1, kSteps - 1)] < least", "true", "rejected"),
+    _kept("each step is kept", "ladder.cuh", "shared_.mass[min(own + 1, kSteps - 1)] < least", "true", "share"),
     _kept("a step has the tokens of one CTA", "ladder.cuh", "count += cluster.word_of", "count = cluster.word_of", "rejected"),
     _kept(
         "keys of less likely tokens hide a more likely one",
