@@ -45,7 +45,7 @@ struct Tiles {
     steps = max(1, (p.k + C::kPanels * kPanel - 1) / (C::kPanels * kPanel));  // without k one step of zeros
   }
   static __device__ __forceinline__ int rank() { return C::kCluster > 1 ? blockIdx.x % C::kCluster : 0; }
-  // Those of this CTA are first(), first() + stride() and so on.
+  // This CTA takes first(), first() + stride() and so on.
   static __device__ __forceinline__ int first() { return blockIdx.x / C::kCluster; }
   static __device__ __forceinline__ int stride() { return gridDim.x / C::kCluster; }
   __device__ __forceinline__ int count(const MatmulParams& p) const { return p.batch * down * across; }

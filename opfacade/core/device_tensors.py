@@ -7,9 +7,9 @@ GPU, on a stream of its own, and waits for it: it is complete before another str
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -135,18 +135,5 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 def _elsewhere(work: Callable[[], T]) -> T:
     """The result of `work` in another thread, or its error."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # raised below, by the thread that asked
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(work).result()

@@ -55,7 +55,7 @@ class SkuManifest(Model):
     schema_version: Version = 1
     note: str = ""
     skus: Annotated[tuple[str, ...], FromList, AfterValidator(_ids)]
-    binaries: tuple[SkuBinary, ...] = ()
+    binaries: Annotated[tuple[SkuBinary, ...], FromList] = ()
 
     @model_validator(mode="after")
     def _binaries_of_skus(self) -> SkuManifest:

@@ -52,7 +52,7 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
     assert "| `mla_decode` | `BatchMlaDecodeDescriptor` | `cuda/latent_tiles` | 3 of 4 |" in support
     reference = (tmp_path / "reference.md").read_text()
     assert "| `kv_split` | `auto` |" in reference
-    assert "| `block_table` | int32 [batch_size, max_pages]" in reference
+    assert "| `block_table` | in | i32 | `page_table`: `'block'` | int32 [batch_size, max_pages]" in reference
     assert "::: opfacade.plan.Plan" in reference
     assert "| `page_size` | required |" in reference
 

@@ -13,7 +13,7 @@ FIELDS: Mapping[str, str] = MappingProxyType({
     "kv_layout": "layout", "max_seqlen_k": "max_kv_len",
 })  # fmt: skip
 
-# What other libraries turn off with None.
+# Fields that other libraries turn off with None.
 OFF: Mapping[str, object] = MappingProxyType({"window_left": -1, "logits_soft_cap": 0.0})
 
 # A latent row has two widths and no heads, and latent attention no factors of fp8: names that are near mean something else.

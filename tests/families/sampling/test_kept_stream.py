@@ -5,12 +5,28 @@ import math
 import pytest
 import torch
 
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda.sampling import sample
+from opfacade.plan import forget_selections
+from opfacade.plans.sampling import SampleDescriptor
 from tests import emulator
 from tests.families.sampling.calls import split_as
 from tests.families.sampling.test_emulated import run
 from tests.families.sampling.test_wide_sets import normal
 
 pytestmark = emulator.needed
+
+
+@pytest.fixture(autouse=True)
+def _streamed(monkeypatch):
+    """Rows that p alone cuts are streamed however few and short they are."""
+    monkeypatch.setattr(sample, "_MANY_ROWS", 0)
+    monkeypatch.setattr(sample, "_LONG_ROW", 0)
+    forget_selections()
+    yield
+    forget_selections()
+
+
 VOCAB = 20012  # several rounds of loads
 BOTH = {"top_p": [0.9, 0.5, 0.999, 0.02, 1.0, 0.6], "min_p": [0.0, 0.02, 0.0001, 0.5, 0.1, math.nan]}
 
@@ -89,3 +105,32 @@ def test_rejected_winners_are_followed_by_kept_ones(ctas):
         token = run(x, temperature=1.0, **given).token
         assert torch.equal(run(x, temperature=1.0, min_p=32 * [1e-9], **given).token, token)
     assert len(set(token.tolist())) > 20
+
+
+def test_held_rows_have_the_tokens_of_streamed_ones(monkeypatch):
+    x = rows()
+    given = {"top_p": BOTH["top_p"], "seed": list(range(6))}
+    streamed = run(x, **given).token
+    monkeypatch.undo()
+    forget_selections()
+    assert torch.equal(run(x, **given).token, streamed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "filters", "on_chip"),
+    [
+        ((127, 8192), ("top_p",), True),
+        ((128, 8191), ("top_p",), True),
+        ((128, 8192), ("top_p",), False),
+        ((1, 100), ("top_p", "min_p"), False),
+        ((1, 100), ("min_p",), False),
+        ((1, 100), ("top_p", "top_k"), False),
+    ],
+)
+def test_rows_that_p_alone_cuts_are_held_where_they_are_few_or_short(monkeypatch, sizes, filters, on_chip):
+    monkeypatch.undo()
+    forget_selections()
+    described = SampleDescriptor(total_num_rows=sizes[0], vocab=sizes[1], dtype="f32", **dict.fromkeys(filters, True))
+    plan = Plan.select(described, Preference(backend="cuda"), Target.parse("sm_90a"))
+    assert ("on_chip=true" in plan.sku.id) is on_chip
+    assert (("on_chip", True) in plan.jit_spec.params) is on_chip

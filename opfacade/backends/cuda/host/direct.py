@@ -86,7 +86,7 @@ class Direct:
     def learn(self, args: Any) -> None:
         """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient now or have no memory.
 
-        What was learned under no_grad refuses parameters once gradients are on.
+        A guard that was learned under no_grad refuses parameters once gradients are on.
         """
         tensors = self._present(args)
         plain = all(has_memory(t) and not needs_gradient(t) for t in tensors)

@@ -6,4 +6,4 @@ from opfacade.backends.cuda.sampling.sample import SAMPLE
 from opfacade.backends.cuda.sampling.top_k import TOP_K
 from opfacade.backends.cuda.sampling.verify import VERIFY
 
-CANDIDATES = (SAMPLE.candidate, TOP_K.candidate, PROBABILITIES.candidate, ADJUST.candidate, VERIFY.candidate)
+CANDIDATES = (SAMPLE, TOP_K.candidate, PROBABILITIES.candidate, ADJUST.candidate, VERIFY.candidate)

@@ -1,12 +1,19 @@
-"""CUDA sampling: a stream over the logits without filters; a row held by a cluster with filters or a report."""
+"""CUDA sampling: a stream over the logits without filters; a row held by a cluster with filters or a report.
+
+Both take rows that p alone cuts, with equal tokens: sizes decide which is faster.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from opfacade.backends.cuda.sampling.guarantee import promised
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes
+from opfacade.core.candidate import Candidate, Launcher
+from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.model import INT32_MAX
+from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
 
@@ -16,6 +23,9 @@ _FIELDS = (
 )  # fmt: skip
 _HELD = ("top_k", "report", "probs_out")  # a cluster holds the row
 _FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
+# A row of which p has rejected the winner is read once more where it is streamed, and lies on chip where it is held. Streams
+# are faster where rows fill the GPU and each is long.
+_MANY_ROWS, _LONG_ROW = 128, 8192
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -44,15 +54,21 @@ def _is_held(descriptor: SampleDescriptor) -> bool:
     return has(_HELD) or (has(_FILTERS) and has(_ADJUSTMENTS))
 
 
+def _holds_p(descriptor: SampleDescriptor) -> bool:
+    """Whether a row that p alone cuts is held, though it could be streamed."""
+    alone = descriptor.top_p and not descriptor.min_p and not _is_held(descriptor)
+    return alone and (descriptor.total_num_rows < _MANY_ROWS or descriptor.vocab < _LONG_ROW)
+
+
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
     ctas = ctas_of(descriptor.vocab, target)
-    if not _is_held(descriptor):
+    if not (_is_held(descriptor) or _holds_p(descriptor)):
         ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
-SAMPLE = RowKernel(
+_BY_FIELDS = RowKernel(
     descriptor=SampleDescriptor,
     template="sampling/sample",
     impl="race",
@@ -63,3 +79,25 @@ SAMPLE = RowKernel(
     guarantee=promised("test_emulated.py", "test_sampling_gpu.py"),
     numbers=_numbers,
 )
+_HOLDING_P = replace(_BY_FIELDS, constants=lambda descriptor: _facts(descriptor) | {"on_chip": True})
+_SKU_BY_FIELDS, _SKU_HOLDING_P = (cached_by_specialization(kernel.sku) for kernel in (_BY_FIELDS, _HOLDING_P))
+
+
+def _kernel(descriptor: SampleDescriptor) -> RowKernel:
+    return _HOLDING_P if _holds_p(descriptor) else _BY_FIELDS
+
+
+def _sku(descriptor: SampleDescriptor, target: Target) -> KernelSku:
+    found: KernelSku = (_SKU_HOLDING_P if _holds_p(descriptor) else _SKU_BY_FIELDS)(descriptor, target)
+    return found
+
+
+def _jit_spec(descriptor: SampleDescriptor, target: Target) -> Any:
+    return _kernel(descriptor).jit_spec(descriptor, target)
+
+
+def _launcher(descriptor: SampleDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    return _kernel(descriptor).launcher(descriptor, target, sku, allow_build)
+
+
+SAMPLE: Candidate = replace(_BY_FIELDS.candidate, sku=_sku, jit_spec=_jit_spec, launcher=_launcher)
