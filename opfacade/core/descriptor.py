@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTupl
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.construction import Spelled
-from opfacade.core.model import INT64_MAX, Model, Version, contradiction
+from opfacade.core.model import INT64_MAX, Version, Written, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes, split_rows, valid_count
 from opfacade.core.request_tables import RequestTables
 from opfacade.core.tensor_lists import add_declared, add_elements
@@ -67,7 +67,7 @@ class SpecializationKey:
         self.example = example
 
 
-class Descriptor(Model, Generic[ArgsT]):
+class Descriptor(Written, Generic[ArgsT]):
     """Base of all descriptors.
 
     A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), and

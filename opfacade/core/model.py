@@ -141,16 +141,6 @@ class Model(_Base):
         protected_namespaces=(),
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _as_others_write(cls, given: object) -> object:
-        """Torch's element types by their names here, and None for the value that turns a field off."""
-        if type(given) is not dict:
-            return given
-        meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
-        types = {name: named(value) for name, value in given.items() if type(value) not in _ATOMS and str(name)[-5:] == "dtype"}
-        return given | meant | types if meant or types else given
-
     @classmethod
     def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:
         try:
@@ -255,3 +245,20 @@ def _proven(validated: Self) -> Self:
     inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values())]
     object.__setattr__(validated, "_proof", _Proof(type(validated), fields, inner))
     return validated
+
+
+class Written(Model):
+    """A model that callers write: it also takes what other libraries write.
+
+    Not every model: a validator before the fields makes pydantic read JSON as Python, where a list is no tuple (FromList).
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_others_write(cls, given: object) -> object:
+        """Torch's element types by their names here, and None for the value that turns a field off."""
+        if type(given) is not dict:
+            return given
+        meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
+        types = {name: named(value) for name, value in given.items() if type(value) not in _ATOMS and str(name)[-5:] == "dtype"}
+        return given | meant | types if meant or types else given

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from opfacade.core.model import F32_MAX, FromList, Model, Real, Size, contradiction
+from opfacade.core.model import F32_MAX, FromList, Real, Size, Written, contradiction
 from opfacade.programs.expression import Node, apply
 from opfacade.programs.types import LARGEST
 
@@ -14,7 +14,7 @@ Scale = Literal["none", "static", "tensor", "token", "group", "block"]
 _BLOCK = (128, 128)
 
 
-class Quant(Model):
+class Quant(Written):
     """q = x / scale, to the nearest, ties to even, saturating; NaN stays NaN in the 8-bit floats and is 0 in i8.
 
     scale: "none" is 1; "static" is an operand, [1]; "tensor", "token", "group" and "block" are results: the largest |x| of all

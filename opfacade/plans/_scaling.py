@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.model import Count, FromList, Model, Size, contradiction
+from opfacade.core.model import Count, FromList, Size, Written, contradiction
 
 BLOCK = 128  # rows, columns and elements of k that share a scale
 MX = 32  # elements of k that share a scale
 MAX_STARTS = 15
 
 
-class Scaling(Model):
+class Scaling(Written):
     """x stands for x * x_scale, and weight for weight * weight_scale, exactly.
 
     kind: of x_scale. "tensor": one, [1]; "token": one a row, [total_num_rows]; "block": one for each 128 elements of a row,

