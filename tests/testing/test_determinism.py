@@ -96,7 +96,7 @@ def test_processes_repeat_bitwise():
 _SHORT = Campaign(largest=64, longest=8192)
 # Programs and samples: their examples that are not exact.
 PROGRAMS = {
-    "map": range(4), "fold": (0, 1, 2, 3, 5, 7, 8, 11, 12, 13), "gated_activation": (0, 1, 2, 3, 6, 7, 8, 9), "norm": range(9),
+    "map": range(4), "fold": (0, 1, 2, 3, 5, 7, 8, 11, 12, 13, 14), "gated_activation": (0, 1, 2, 3, 6, 7, 8, 9), "norm": (*range(9), 10),
     "softmax": range(5), "sample": range(5), "probabilities": range(3), "adjust_logits": (1,),
     "verify_drafts": range(2), "qkv_prepare": range(4),
 }  # fmt: skip
@@ -143,7 +143,9 @@ CHUNKS = {
 
 def test_every_class_that_claims_invariance_is_tried():
     with any_assembler():
-        plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items()}
+        # tests/families/matmul/test_matmul_gpu.py has rows of products; most of these have no kernel.
+        tried = {k: d for k, d in ALL.items() if d.category != "matmul"}
+        plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in tried.items()}
     claims = {k: p.precision_guarantee for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"}
     # Bits of an exact result follow from its inputs alone: conformance holds them.
     assert {k for k, claim in claims.items() if claim.error_model.id != "exact"} == set(CAMPAIGNS)
