@@ -96,7 +96,8 @@ def test_processes_repeat_bitwise():
 _SHORT = Campaign(largest=64, longest=8192)
 # Programs and samples: their examples that are not exact.
 PROGRAMS = {
-    "map": range(4), "fold": (0, 1, 2, 3, 5, 7, 8, 11, 12, 13, 14), "gated_activation": (0, 1, 2, 3, 6, 7, 8, 9), "norm": (*range(9), 10),
+    "map": range(4), "fold": (0, 1, 2, 3, 5, 7, 8, 11, 12, 13, 14), "gated_activation": (0, 1, 2, 3, 6, 7, 8, 9),
+    "norm": (*range(9), 10),
     "softmax": range(5), "sample": range(5), "probabilities": range(3), "adjust_logits": (1,),
     "verify_drafts": range(2), "qkv_prepare": range(4),
 }  # fmt: skip
