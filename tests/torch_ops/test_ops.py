@@ -141,7 +141,7 @@ def left_out(form):
     lists = {"inputs", "outputs"}
     unused = {*(f"in_{i}" for i in range(2, 8)), *(f"out_{i}" for i in range(4))}
     found = {op + suffix: left for op in ("map", "fold") for suffix, left in (("", lists), ("_", lists | unused))}
-    found["fold_"] = found["fold_"] | {"indptr"}
+    found["fold_"] = (found["fold_"] | {"indptr"}) - {"out_1", "out_2"}
     found |= {"merge_states_": {"o", "lse", "states_indptr"}, "rotary_": {"q_out", "k_out"}, "qkv_prepare_": {"q_out"}}
     found |= {"gated_activation_": {"out", "scale"}, "norm_": {"out", "full_out", "scale"}}
     return found.get(form.name, set())
