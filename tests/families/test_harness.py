@@ -43,6 +43,8 @@ def test_operands_that_are_overwritten_are_found_by_their_role():
         ("paged_kv_append", ("k_data", "v_data")),
         ("merge_states", ("states_o", "states_lse")),
         ("map", ("in_0",)),
+        ("matmul", ("out",)),
+        ("grouped_matmul", ("out",)),
         ("adjust_logits", ("logits",)),
         ("fold", ("in_0",)),
         ("norm", ("residual",)),

@@ -364,7 +364,7 @@ def test_the_last_axis_chooses_the_kernel_and_lengths_do_not():
     assert columns.sku.impl == "ragged_columns"
     assert ",groups=8,math=device,rows=4,stream=true,vector=8/" in columns.sku.id
     with pytest.raises(UnsupportedError, match="ragged"):
-        Plan.select(FORMS["rms"], Preference(backend="cuda", forbid=("rows",)), SM_90A)
+        Plan.select(FORMS["rms"], Preference(backend="cuda", forbid=("rows", "general")), SM_90A)
 
 
 def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):

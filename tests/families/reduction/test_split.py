@@ -193,7 +193,7 @@ def test_what_is_not_split_says_why():
     assert Plan.select(auto(reducer("sum", "f32", (4, 2**20), (1,))), invariant, SM_90A).sku.impl == "rows"
     no_memory = Preference(backend="cuda", max_workspace_bytes=0)
     assert Plan.select(auto(reducer("sum", "f32", (1, 2**20), (1,))), no_memory, SM_90A).sku.impl == "rows"
-    only = Preference(backend="cuda", forbid=("rows", "columns"))
+    only = Preference(backend="cuda", forbid=("rows", "columns", "general"))
     for problem, word in (
         (reducer("sum", "f32", (1, 2**20), (1,)), "allowed: auto"),
         (auto(softmax((1, 2**20))), "elements are read once"),
