@@ -10,7 +10,7 @@ from opfacade.base import notices
 from opfacade.errors import ReleaseWarning, UnsupportedError
 from opfacade.integrations import sglang, vllm
 from opfacade.integrations.engines import SGLANG, VLLM, Engine
-from tests.integrations import signatures, test_sglang, test_vllm, test_vllm_sampler
+from tests.integrations import signatures, test_sglang, test_vllm_sampler, vllm_step
 from tests.integrations.fakes import put
 
 ENTRIES = [(VLLM, vllm.register), (VLLM, vllm.register_sampler), (SGLANG, sglang.register)]
@@ -20,7 +20,7 @@ NAMES = [f"{engine.name} {call.__name__}" for engine, call in ENTRIES]
 @pytest.fixture
 def engines(monkeypatch):
     """Both, as fakes, and nothing told yet."""
-    put(monkeypatch, **(test_vllm.fakes() | test_vllm_sampler.fakes() | test_sglang.fakes()))
+    put(monkeypatch, **(vllm_step.fakes() | test_vllm_sampler.fakes() | test_sglang.fakes()))
     monkeypatch.setattr(notices, "_told", {})
     from opfacade.integrations.vllm import backend
 

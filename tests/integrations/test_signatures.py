@@ -135,8 +135,8 @@ def test_the_registries_are_as_in_the_sources():
 @pytest.fixture
 def adapters(monkeypatch):
     from tests.integrations.test_sglang import fakes as sglang_fakes
-    from tests.integrations.test_vllm import fakes as vllm_fakes
     from tests.integrations.test_vllm_sampler import fakes as sampler_fakes
+    from tests.integrations.vllm_step import fakes as vllm_fakes
 
     put(monkeypatch, **vllm_fakes(), **sampler_fakes(), **sglang_fakes())
 

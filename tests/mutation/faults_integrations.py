@@ -5,7 +5,7 @@ from tests.mutation.mutant import cpu
 _CALL = "tests/integrations/test_transformers_call.py"
 _OPS = "tests/integrations/test_use_ops.py"
 _LINEAR = "tests/integrations/test_linear_layers.py"
-_VLLM, _SGLANG = "tests/integrations/test_vllm.py", "tests/integrations/test_sglang.py"
+_VLLM, _SGLANG = "tests/integrations/test_vllm.py tests/integrations/test_vllm_slots.py", "tests/integrations/test_sglang.py"
 _SAMPLE = "tests/integrations/test_transformers_sampling.py"
 _DRAWS = "tests/integrations/test_vllm_sampler.py"
 _JOINT = "tests/integrations/test_sglang_sampler.py"
