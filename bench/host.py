@@ -1,6 +1,7 @@
 """Host time of the facade, in microseconds: `python -m bench.host [--out FILE] [--commit REV]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
+new_size: of each op, [to describe, to select] another number of rows of its first example.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two alternating ones, with a stub
 driver (csrc/host, csrc/common and all Python are real). run_new: with new tensors each time. fast, fast_check: the fast path
@@ -31,6 +32,7 @@ from opfacade import Plan, Target, jit, telemetry
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.errors import CompileError, ToolchainError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
+from opfacade.select import registry
 from opfacade.telemetry import latency as telemetry_latency
 from opfacade.testing import inputs
 from opfacade.tools.recorder import Recorder
@@ -128,7 +130,28 @@ def stub_runs(descriptor, pair) -> dict[str, float]:
     return found
 
 
-def measure() -> dict[str, float]:
+def new_sizes(target: Target) -> dict[str, list[float]]:
+    """[to describe, to select] a size that was never seen, for each op that has rows or requests."""
+    found = {}
+    for example in {one.op: one for one in reversed(registry.examples())}.values():
+        field = next((name for name in ("total_num_rows", "batch_size", "shape") if name in type(example).model_fields), None)
+        if field is None:
+            continue
+        fields = [dict(example) | {field: _larger(example, field, 5000 + i)} for i in range(1001)]
+        made = [type(example)(**one) for one in fields]
+        Plan.select(made.pop(), target=target)
+        again, new = itertools.cycle(fields), iter(made)
+        kind = type(example)
+        described = microseconds(lambda kind=kind, again=again: kind(**next(again)), number=100)
+        found[example.op] = [described, microseconds(lambda new=new: Plan.select(next(new), target=target), number=100)]
+    return dict(sorted(found.items()))
+
+
+def _larger(example, field: str, rows: int):
+    return (rows, *example.shape[1:]) if field == "shape" else rows
+
+
+def measure() -> dict[str, float | dict[str, list[float]]]:
     target = Target.parse("sm_90a")
     sizes = itertools.count(1)
 
@@ -148,6 +171,7 @@ def measure() -> dict[str, float]:
         "describe": microseconds(lambda: decode(16)),
         "select_new": microseconds(lambda: Plan.select(next(new), target=target), number=300),
         "select_again": microseconds(lambda: Plan.select(seen, target=target)),
+        "new_size": new_sizes(target),
         "check_same": microseconds(lambda: on_cpu.can_implement(a)),
         "check_full": microseconds(lambda: on_cpu.can_implement(next(pair))),
         **stub_runs(decode(16), (a, b)),

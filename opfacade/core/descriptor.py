@@ -178,6 +178,11 @@ _kinds: dict[tuple[object, ...], SpecializationKey] = {}
 _forget: list[Callable[[], None]] = []  # of each caching function
 
 
+def when_forgotten(forget: Callable[[], None]) -> None:
+    """Calls `forget` with each `forget_specializations`: for a cache whose keys may hold specialization keys."""
+    _forget.append(forget)
+
+
 def forget_specializations() -> None:
     """Clear `cached_by_specialization` and `memoize_last`, and every descriptor's specialization key."""
     _kinds.clear()

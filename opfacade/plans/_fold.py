@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -15,6 +14,7 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, FromList
 from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
 from opfacade.plans._fold_checks import check
+from opfacade.plans._fold_form import Form, cached_by_form, form_of
 from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
@@ -59,6 +59,8 @@ class FoldOutput(Output):
 class FoldProgram(ProgramDescriptor[FoldArgs]):
     """Axes are folded by stages; outputs lie over the kept axes, or over all."""
 
+    __slots__ = ("_form",)
+    _form: ClassVar[Form]
     op: Literal["fold"] = Field(default="fold", description="The operator.")
     category: ClassVar[str] = "reduction"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
@@ -110,7 +112,25 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     @property
     def resolved(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         """The values of stages and of outputs, in which results of stages are exact where the stages are."""
-        return _resolved(self.stages, self.outputs)
+        return _resolved(self)
+
+    @property
+    def form(self) -> Form:
+        """The program without its extents: what kernels of all sizes share."""
+        try:
+            found: Form = object.__getattribute__(self, "_form")
+        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
+            found = form_of(self)
+            object.__setattr__(self, "_form", found)
+        return found
+
+    def on(self, shape: tuple[int, ...]) -> FoldProgram:
+        """The same program on other extents. It is valid as this one is, but for an axis of no elements, which is checked."""
+        if any(shape[axis] == 0 for axis in self.fold):
+            return type(self)(**(dict(self) | {"shape": shape}))
+        found = self.model_copy(update={"shape": shape})
+        object.__setattr__(found, "_form", self.form)
+        return found
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -131,9 +151,6 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     # How tensors of a call lie over the axes: a named op has tensors whose dimensions are several axes.
     def folded(self) -> FoldProgram:
         return self
-
-    def folds_rows(self) -> bool:
-        return True
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -200,12 +217,12 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return [getattr(args, name) for name in names]
 
 
-@lru_cache(maxsize=1024)
-def _resolved(stages: tuple[Stage, ...], outputs: tuple[FoldOutput, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    return resolved(stages, [output.value for output in outputs])
+@cached_by_form
+def _resolved(program: FoldProgram) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    return resolved(program.stages, [output.value for output in program.outputs])
 
 
-@lru_cache(maxsize=4096)
+@cached_by_form
 def _key(program: FoldProgram) -> str:
     named = {f"{i}.{stage.reducer}.{program.joined(stage)}": stage.value for i, stage in enumerate(program.stages)}
     named |= {f"{made.name}.{program.axes_of(made)}": made.value for made in program.outputs}

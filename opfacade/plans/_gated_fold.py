@@ -24,14 +24,20 @@ def dims_of(gated: Any) -> Mapping[str, tuple[Axes, ...]]:
     return found | {"scale": scale_dims(gated.quant, inner[:-1])}
 
 
+def lengths_of(gated: Any) -> tuple[int, ...]:
+    """The extents of all axes of the whole fold."""
+    quant = gated.quant
+    row = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
+    return (gated.total_num_rows, *row)
+
+
 def fold_of(gated: Any, result: Node) -> FoldProgram:
     """result: an element of the row before it is quantised."""
     quant, dims = gated.quant, dims_of(gated)
     own = (1, 2) if quant.scale == "group" else (0, 1) if quant.scale == "tensor" else (1,)
-    shape = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
     scale = quant.scale_of(stage(0, "f32"))
     return FoldProgram(
-        shape=(gated.total_num_rows, *shape),
+        shape=lengths_of(gated),
         fold=own,
         inputs=tuple(Input(name=name, dtype=gated.dtype) for name in gated.parts),
         scalars=gated.scalars,

@@ -1,15 +1,18 @@
-"""Base of ops that are a fold under a name: fields in, `program()` out; tensors may have dimensions that are several axes."""
+"""Base of ops that are a fold under a name: fields in, `program()` out; tensors may have dimensions that are several axes.
+
+A program is made once for all sizes: `folded` gives it the extents of a descriptor, and so do operands.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import model_validator
 
-from opfacade.core.descriptor import ArgsT, Descriptor
+from opfacade.core.answer_cache import AnswerCache
+from opfacade.core.descriptor import ArgsT, Descriptor, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
@@ -22,14 +25,27 @@ if TYPE_CHECKING:
 Axes = tuple[int, ...]
 
 
+class _Tensor(NamedTuple):
+    """A tensor of all sizes. spec: on some extents. dims: the axes of each of its dimensions; names: of the dimensions."""
+
+    spec: TensorSpec
+    dims: tuple[Axes, ...]
+    names: tuple[str | None, ...]
+
+    def on(self, sizes: Sequence[int]) -> TensorSpec:
+        dims = [Dim(name or str(size), size) for name, size in zip(self.names, sizes, strict=True)]
+        return self.spec._replace(shape=tuple(dims))
+
+
 class NamedFold(Descriptor[ArgsT]):
     """Operands have the names of the tensors of the program: inputs in their order, then outputs, then num_valid.
 
     num_valid is a field of every subclass. A program that folds the rows too does not have it: its reference and its harness
     fold the valid rows (`rows_of`).
 
-    A subclass defines `program`, a function of its fields; `dims` for tensors whose dimensions are not single axes; the names
-    of dimensions; and `refuse`, which raises for fields that contradict each other before the program is made.
+    A subclass defines `program`, a function of its fields; `lengths`, the extents of its axes; `dims` for tensors whose
+    dimensions are not single axes; the names of dimensions; and `refuse`, which raises for fields that contradict each other
+    before the program is made. `program` is called once for descriptors of one `form`, so that a new size costs little.
     """
 
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
@@ -39,6 +55,19 @@ class NamedFold(Descriptor[ArgsT]):
     def program(self) -> FoldProgram:
         """The op as stages and outputs: a function of the fields alone."""
         raise NotImplementedError
+
+    def lengths(self) -> tuple[int, ...]:
+        """The extents of all axes of the program; by default the field `shape`."""
+        shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
+        return shape
+
+    @property
+    def form(self) -> Hashable:
+        """Identity of the problems whose programs differ in extents alone: the fields that are not sizes."""
+        if "shape" not in type(self).model_fields:
+            return self.specialization
+        shape, others = self.lengths(), (value for name, value in self.__dict__.items() if name != "shape")
+        return (type(self), len(shape), *others)
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
         """The axes of each dimension of a tensor, by its name; absent where a dimension is an axis."""
@@ -68,7 +97,7 @@ class NamedFold(Descriptor[ArgsT]):
         return False
 
     def folded(self) -> FoldProgram:
-        return _program(self)
+        return _folded(self)
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
@@ -79,12 +108,9 @@ class NamedFold(Descriptor[ArgsT]):
         return self.dims().get(name, tuple((axis,) for axis in axes))
 
     def _spec(self, name: str, dtype: str, axes: Sequence[int], role: Any) -> TensorSpec:
-        program, names, sizes = self.folded(), self.dim_names(), self.extents()
-        shape = []
-        for index, own in enumerate(self._dims_of(name, axes)):
-            size = sizes.get((name, index), math.prod(program.shape[axis] for axis in own))
-            shape.append(Dim(names.get(own, str(size)), size))
-        spec = TensorSpec(tuple(shape), dtype, role, "strided", ITEMSIZE[dtype])
+        """On no extents yet."""
+        shape = tuple(Dim("", 0) for _ in self._dims_of(name, axes))
+        spec = TensorSpec(shape, dtype, role, "strided", ITEMSIZE[dtype])
         return counted_by(spec, self._counted_dim(name, axes), "num_valid")
 
     def _counted_dim(self, name: str, axes: Sequence[int]) -> int | None:
@@ -102,17 +128,29 @@ class NamedFold(Descriptor[ArgsT]):
         return found
 
     def operands(self) -> dict[str, TensorSpec]:
-        program, found = self.folded(), {}
-        every = range(len(program.shape))
-        for given in program.inputs:
-            found[given.name] = self._spec(given.name, given.dtype, every if given.over is None else given.over, "in")
+        shape, cut = self.folded().shape, self.extents()
+        found: dict[str, TensorSpec] = {}
+        for name, tensor in _tensors.get(self.form, self._tensors).items():
+            whole = [math.prod([shape[axis] for axis in own]) for own in tensor.dims]
+            found[name] = tensor.on([cut.get((name, index), size) for index, size in enumerate(whole)] if cut else whole)
+        if self.num_valid:
+            found["num_valid"] = num_valid_spec(self.counted()[1])
+        return found
+
+    def _tensors(self) -> dict[str, _Tensor]:
+        """The operands of all sizes, but for num_valid."""
+        program, names = self.folded(), self.dim_names()
+        every = tuple(range(len(program.shape)))
+        axes = {given.name: every if given.over is None else given.over for given in program.inputs}
+        found = {given.name: self._spec(given.name, given.dtype, axes[given.name], "in") for given in program.inputs}
         for made in program.outputs:
             replaced = program.overwritten.get(made.name, "")
             like = replaced or made.name  # what is in place lies as the input does
-            found[made.name] = self._spec(like, made.dtype, program.axes_of(made), "out")._replace(replaces=replaced)
-        if self.num_valid:
-            found["num_valid"] = num_valid_spec(self.counted()[1])
-        return in_place(found) if program.in_place else found
+            axes.setdefault(made.name, program.axes_of(made))
+            found[made.name] = self._spec(like, made.dtype, axes[made.name], "out")._replace(replaces=replaced)
+        kept = in_place(found) if program.in_place else found
+        dims = {name: self._dims_of(name, axes[name]) for name in kept}
+        return {name: _Tensor(spec, dims[name], tuple(names.get(own) for own in dims[name])) for name, spec in kept.items()}
 
     def fold_args(self, args: Any) -> FoldArgs:
         """The call with tensors over the axes: views."""
@@ -145,7 +183,16 @@ def viewed(tensor: Tensor, dims: Sequence[Axes], axes: Sequence[int], shape: Seq
     return tensor if order == list(axes) else tensor.permute([order.index(axis) for axis in axes])
 
 
-@lru_cache(maxsize=4096)
-def _program(descriptor: Any) -> FoldProgram:
-    found: FoldProgram = descriptor.program()
-    return found
+_programs: AnswerCache[FoldProgram] = AnswerCache()
+_launched: AnswerCache[FoldProgram] = AnswerCache()
+_tensors: AnswerCache[dict[str, _Tensor]] = AnswerCache()
+
+
+@memoize_last
+def _folded(descriptor: NamedFold[Any]) -> FoldProgram:
+    return _programs.get(descriptor.form, descriptor.program).on(descriptor.lengths())
+
+
+def launched_on(descriptor: NamedFold[Any], make: Callable[[], FoldProgram]) -> FoldProgram:
+    """The program that a kernel launches, where it is another than the whole one: `make` is called once for all sizes."""
+    return _launched.get(descriptor.form, make).on(descriptor.lengths())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from opfacade.plans._fold import FoldOutput, FoldProgram
@@ -28,11 +27,17 @@ class Layout(NamedTuple):
     dims: Mapping[str, tuple[Axes, ...]]
 
 
-def layout_of(norm: Any) -> Layout:
+def lengths_of(norm: Any) -> tuple[int, ...]:
+    """Rows, then the groups of a row, the groups of a norm that have a scale each, and the elements of such a group: those of
+    them that are several."""
     quant, width = norm.quant, norm.hidden // norm.groups
     group = quant.group if quant is not None and quant.scale == "group" else width
-    parts = [*([norm.groups] if norm.groups > 1 else []), *([width // group] if group != width else []), group]
-    inner = tuple(range(1, len(parts) + 1))
+    return (norm.total_num_rows, *((norm.groups,) if norm.groups > 1 else ()), *((width // group,) * (group != width)), group)
+
+
+def layout_of(norm: Any) -> Layout:
+    quant, shape = norm.quant, lengths_of(norm)
+    inner = tuple(range(1, len(shape)))
     normed = inner[int(norm.groups > 1) :]
     scaled = inner[-1:] if quant is not None and quant.scale == "group" else inner
     scaled = (0, *inner) if quant is not None and quant.scale == "tensor" else scaled
@@ -40,7 +45,7 @@ def layout_of(norm: Any) -> Layout:
     dims |= dict.fromkeys(("weight", "bias"), (inner,))
     if quant is not None:
         dims["scale"] = scale_dims(quant, inner[:-1])
-    return Layout((norm.total_num_rows, *parts), inner, normed, scaled, dims)
+    return Layout(shape, inner, normed, scaled, dims)
 
 
 def program_of(norm: Any) -> FoldProgram:
@@ -65,7 +70,6 @@ def program_of(norm: Any) -> FoldProgram:
     )
 
 
-@lru_cache(maxsize=1024)
 def launched_of(norm: Any) -> FoldProgram:
     """The fold of rows of a norm with one scale of all rows."""
     static = norm.model_copy(update={"quant": norm.quant.model_copy(update={"scale": "static"})})

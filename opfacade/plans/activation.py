@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Single, Size, contradiction
@@ -171,15 +171,17 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     def folded(self) -> FoldProgram:
         """The program with its scales, where they are results."""
-        return _fold(self)
+        return _folds.get(self.form, lambda: fold.fold_of(self, self.program()["out"])).on(fold.lengths_of(self))
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each row."""
-        return _launched(self)
+        made = _launched.get(self.form, lambda: fold.launched_of(self, self.program()["out"]))
+        return made.on((self.total_num_rows, self.width))
 
-    def folds_rows(self) -> bool:
-        """The width chooses the kernel of a fold."""
-        return True
+    @property
+    def form(self) -> Hashable:
+        """Identity of the problems whose programs differ in extents alone."""
+        return self.specialization
 
     def facts(self) -> dict[str, Any]:
         """Fields of the SKU of a fold besides those of its program."""
@@ -247,14 +249,8 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return counted_by(spec, dims.index((0,)) if valid and (0,) in dims else None, "num_valid")
 
 
-@lru_cache(maxsize=1024)
-def _fold(descriptor: GatedActivationDescriptor) -> FoldProgram:
-    return fold.fold_of(descriptor, descriptor.program()["out"])
-
-
-@lru_cache(maxsize=1024)
-def _launched(descriptor: GatedActivationDescriptor) -> FoldProgram:
-    return fold.launched_of(descriptor, descriptor.program()["out"])
+_folds: AnswerCache[FoldProgram] = AnswerCache()
+_launched: AnswerCache[FoldProgram] = AnswerCache()
 
 
 class GatedActivationPlan(Plan[GatedActivationArgs]):

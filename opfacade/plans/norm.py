@@ -12,8 +12,8 @@ from pydantic import Field
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.plan import Plan
-from opfacade.plans._named_fold import Axes, NamedFold
-from opfacade.plans._norm_program import FloatDType, launched_of, layout_of, program_of
+from opfacade.plans._named_fold import Axes, NamedFold, launched_on
+from opfacade.plans._norm_program import FloatDType, launched_of, layout_of, lengths_of, program_of
 from opfacade.plans._quant import Quant, padded, refuse_scale
 
 if TYPE_CHECKING:
@@ -110,7 +110,10 @@ class NormDescriptor(NamedFold[NormArgs]):
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each norm."""
-        return launched_of(self)
+        return launched_on(self, lambda: launched_of(self))
+
+    def lengths(self) -> tuple[int, ...]:
+        return lengths_of(self)
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
         return layout_of(self).dims

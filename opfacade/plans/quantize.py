@@ -15,7 +15,7 @@ from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import valid_count
 from opfacade.plan import Plan
 from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
-from opfacade.plans._named_fold import Axes, NamedFold
+from opfacade.plans._named_fold import Axes, NamedFold, launched_on
 from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.plans._tensor_scale import with_most
 from opfacade.programs.expression import apply, stage, value
@@ -140,7 +140,7 @@ class _Quantised(NamedFold[ArgsT]):
         """The call with whole blocks, in copies of x and out: the last row and column repeat. The same call where all are."""
         if self.quant.scale != "block":
             return args
-        rows, columns = (math.prod(self._shape[:2]), math.prod(self._shape[2:]))
+        rows, columns = (math.prod(self.lengths()[:2]), math.prod(self.lengths()[2:]))
         if (rows, columns) == tuple(args.x.shape):
             return args
         return replace(args, **{name: _extended(getattr(args, name), (rows, columns)) for name in ("x", "out")})
@@ -148,8 +148,7 @@ class _Quantised(NamedFold[ArgsT]):
     def fold_args(self, args: Any) -> FoldArgs:
         return super().fold_args(self.whole(args))
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
+    def lengths(self) -> tuple[int, ...]:
         if self.quant.scale == "block":
             rows, columns = self.quant.block
             return (-(-self.total_num_rows // rows), rows, -(-self.hidden // columns), columns)
@@ -192,7 +191,7 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
             inputs, scale = (*inputs, Input(name="scale", dtype=quant.scale_dtype, over=())), value("scale", "f32")
         found = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, None if quant.scale == "none" else scale))
         return FoldProgram(
-            shape=self._shape,
+            shape=self.lengths(),
             fold=every,
             inputs=inputs,
             stages=stages,
@@ -202,6 +201,9 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |x| of each row."""
+        return launched_on(self, self._launched)
+
+    def _launched(self) -> FoldProgram:
         static = self.model_copy(update={"quant": self.quant.model_copy(update={"scale": "static"})})
         return with_most(static.folded(), value("x", "f32"))
 
@@ -221,7 +223,7 @@ class DequantizeDescriptor(_Quantised[DequantizeArgs]):
             inputs = (*inputs, Input(name="scale", dtype=self.quant.scale_dtype, over=tuple(sorted(order))))
             x = x * value("scale", "f32")
         return FoldProgram(
-            shape=self._shape,
+            shape=self.lengths(),
             fold=(1, 3) if self.quant.scale == "block" else (1, 2),
             inputs=inputs,
             outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),

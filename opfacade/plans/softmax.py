@@ -40,7 +40,7 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     """out = exp(y - max) / sum of exp(y - max) along `axis`, with y = x / temperature; with `log` its logarithm.
 
     mask: what is false has y = -inf. A row of -inf alone gives NaN; with `safe` it gives 0, or -inf with `log`. Arithmetic is
-    f32 (f64 of f64) and rounded once. Raises DescriptorError for an axis out of range or of no elements.
+    f32 (f64 of f64) and rounded once. Raises DescriptorError for an axis out of range.
     """
 
     op: Literal["softmax"] = Field(default="softmax", description="The operator.")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_form import cached_by_form
 from opfacade.programs.expression import ordered
+from opfacade.programs.fields import Input
 
 _WORDS = 100  # registers of a thread for elements, about
 _TEMPORARY = 1.5  # registers of an element besides those that hold it
@@ -59,7 +61,8 @@ class Config:
         return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
 
 
-def inner_axes(program: Any) -> tuple[int, ...] | None:
+@cached_by_form
+def inner_axes(program: FoldProgram) -> tuple[int, ...] | None:
     """The axes of a group, along which some stage or output stops short of the row; () without, None beyond one kind."""
     whole = set(program.fold)
     found = {program.joined(stage) for stage in program.stages if set(program.joined(stage)) != whole}
@@ -70,42 +73,46 @@ def inner_axes(program: Any) -> tuple[int, ...] | None:
     return None if len(found) > 1 else next(iter(found), ())
 
 
-def _of_inputs(program: Any) -> set[tuple[int, ...]]:
+def _of_inputs(program: FoldProgram) -> set[tuple[int, ...]]:
     """The last folded axes along which an input is one and the same, if all such inputs lack the same ones."""
     lacking = {tuple(axis for axis in program.fold if axis not in one.over) for one in program.inputs if one.over is not None}
     found = {axes for axes in lacking if axes and axes != program.fold and axes == program.fold[-len(axes) :]}
     return found if len(found) == 1 else set()
 
 
-def independent(program: Any) -> bool:
+@cached_by_form
+def independent(program: FoldProgram) -> bool:
     """Whether no stage uses another."""
     return not any(node.kind == "stage" for node in ordered([stage.value for stage in program.stages]))
 
 
-def read_once(program: Any) -> bool:
+@cached_by_form
+def read_once(program: FoldProgram) -> bool:
     """Whether each element is used by one pass, so that there is nothing to hold."""
     return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
 
 
-def shifts(program: Any, shape: Config) -> bool:
+def shifts(program: FoldProgram, shape: Config) -> bool:
     """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and
     so do rows that are too long for registers and read once."""
     return shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
 
 
-def elements_in_registers(program: Any, without: frozenset[str] = frozenset()) -> int:
+@cached_by_form
+def elements_in_registers(program: FoldProgram, without: frozenset[str] = frozenset()) -> int:
     """Elements that a thread can hold, of the inputs that are not in `without`."""
     varying = [one for one in program.inputs if one.shape is None and _varies(program, one) and one.name not in without]
     words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
     return int(_WORDS / words)
 
 
-def _varies(program: Any, given: Any) -> bool:
+def _varies(program: FoldProgram, given: Input) -> bool:
     axes = range(len(program.shape)) if given.over is None else given.over
     return bool(set(axes) & set(program.fold))
 
 
-def vector_of(program: Any) -> int:
+@cached_by_form
+def vector_of(program: FoldProgram) -> int:
     """Elements of 16 bytes of the narrowest tensor that has every element, at most 8."""
     sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and (one.over is None)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if len(program.axes_of(made)) == len(program.shape)]
@@ -113,14 +120,15 @@ def vector_of(program: Any) -> int:
     return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each
 
 
-def shared_by_outputs(program: Any) -> frozenset[str]:
+@cached_by_form
+def shared_by_outputs(program: FoldProgram) -> frozenset[str]:
     """Inputs that only outputs use and that are the same in all rows, such as a weight: they can be read after the stages."""
     used = {node.data for node in ordered([stage.value for stage in program.stages]) if node.kind == "input"}
     found = (one for one in program.inputs if one.shape is None and one.over is not None and _varies(program, one))
-    return frozenset(one.name for one in found if one.name not in used and not set(one.over) & set(program.kept))
+    return frozenset(one.name for one in found if one.name not in used and not set(one.over or ()) & set(program.kept))
 
 
-def _of_shared(program: Any, vector: int) -> int:
+def _of_shared(program: FoldProgram, vector: int) -> int:
     """Where a shared input is wider than the others, its loads decide: neighbouring lanes read neighbouring 16 bytes of it."""
     shared = shared_by_outputs(program)
     widest = max((ITEMSIZE[one.dtype] for one in program.inputs if one.name in shared), default=1)
@@ -132,7 +140,7 @@ def _above(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def config(program: Any, target: Target) -> Config:
+def config(program: FoldProgram, target: Target) -> Config:
     inner = inner_axes(program) or program.fold
     elements = math.prod(program.shape[axis] for axis in inner)
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
@@ -144,7 +152,7 @@ def config(program: Any, target: Target) -> Config:
     return _of_groups(vector, vectors, min(most, _MAX_PIECES), clusters, max(1, segments))
 
 
-def _of_rows(program: Any, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
+def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
     shared = shared_by_outputs(program)
     narrow = _of_shared(program, vector)
     vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
@@ -177,7 +185,8 @@ def most_ctas(target: Target) -> int:
     return _MOST_CTAS if target.sm_version in (90, 100, 103) else _PORTABLE_CTAS
 
 
-def _streams(program: Any) -> int:
+@cached_by_form
+def _streams(program: FoldProgram) -> int:
     """Inputs that differ from row to row. With two of them, a row has loads enough in flight whatever its lanes."""
     return sum(one.shape is None and (one.over is None or bool(set(one.over) & set(program.kept))) for one in program.inputs)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.fold_printer import Printer
+from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
@@ -102,8 +104,8 @@ def _axes(program: Any) -> dict[str, Any]:
 
 def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
     """Statements of the stages and of the outputs."""
-    math = layout.math(program)
-    printer = Printer.of(program, math)
+    precision = layout.math(program)
+    printer = Printer.of(program, precision)
     values, outputs = program.resolved
     pairs = list(zip(outputs, _levels(layout, program), strict=True))
     made = {level: [node for node, own in pairs if own == level] for level in ("element", "group", "row")}
@@ -115,7 +117,7 @@ def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
         "group_values": printer.told(made["group"]),
         "row_values": printer.told(made["row"]),
         "uniform": tuple(printer.hoisted(nodes) for nodes in (*([node] for node in values), made["element"])),
-        "approx": math == "approx",
+        "approx": precision == "approx",
     }
 
 
@@ -159,8 +161,8 @@ def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuara
 
 def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
     """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
-    math = layout.math(program)
-    model = error_model(values_of(program), math, "fold", target.sm_version)
+    precision = layout.math(program)
+    model = error_model(values_of(program), precision, "fold", target.sm_version)
     if model.id == EXACT:
         return model
     found = dict(model.constants)
@@ -169,7 +171,7 @@ def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
     found |= {"chunk": float(shape.chunk)} if "chunk" in shape.facts else {}
     lanes, tree = layout.steps(shape, summed)
     found |= {"lanes": float(lanes), "tree": float(tree)}
-    if math == "approx" and (summed or "ulp.exp" in found):
+    if precision == "approx" and (summed or "ulp.exp" in found):
         found["ulp.exp"] = float(APPROXIMATE["exp"])
     elif summed:
         found.setdefault("ulp.exp", 2.0)
@@ -193,15 +195,30 @@ class FoldKernel(CudaKernel):
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
 
+    def row(self, descriptor: Any) -> tuple[int, ...]:
+        """The extents of a row: refusals and SKUs depend on no others."""
+        program = self.launched(descriptor)
+        return tuple(program.shape[axis] for axis in program.fold)
+
     @property
     def candidate(self) -> Candidate:
+        """Refusals and SKUs are kept for all sizes that change neither, unless the number of rows decides too."""
         plain = super(FoldKernel, self).candidate  # a class with slots is made twice
 
-        def sku(descriptor: Any, target: Target) -> KernelSku:
-            """Kept for all sizes, unless they choose the kernel."""
-            return (self.sku if descriptor.folds_rows() else plain.sku)(descriptor, target)
+        def of_refusals(descriptor: Any, target: Target) -> Hashable:
+            """The form alone decides while a row is not too long."""
+            row = self.row(descriptor)
+            fits = math.prod([max(1, size) for size in row]) <= MAX_ROW
+            return None if self.layout.cuts else (descriptor.form, () if fits else row, target)
 
-        return replace(plain, sku=sku, workspace=self.workspace)
+        def of_rows(descriptor: Any, target: Target) -> Hashable:
+            return None if self.layout.cuts else (descriptor.form, self.row(descriptor), target)
+
+        def of_configs(descriptor: Any, target: Target) -> Hashable:
+            return (descriptor.form, self.layout.config(self.launched(descriptor), target), target)
+
+        sku = cached_by(of_rows, cached_by(of_configs, self.sku))
+        return replace(plain, declines=cached_by(of_refusals, self.declines), sku=sku, workspace=self.workspace)
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         found = constants(self.layout, self.launched(descriptor), descriptor.dims(), target)

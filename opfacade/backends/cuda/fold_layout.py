@@ -9,6 +9,8 @@ from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_form import cached_by_form
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
 
@@ -19,7 +21,8 @@ EVIDENCE = (
 _TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
 
 
-def math_of(program: Any) -> Math:
+@cached_by_form
+def math_of(program: FoldProgram) -> Math:
     return source.math_of([(made.dtype, node) for made, node in zip(program.outputs, program.resolved[1], strict=True)])
 
 

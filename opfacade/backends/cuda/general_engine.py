@@ -20,7 +20,9 @@ from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Re
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
 from opfacade.plans._fold_checks import varying
+from opfacade.plans._fold_form import cached_by_form
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 from opfacade.programs.stages import REDUCERS
@@ -121,13 +123,18 @@ def _used(program: Any, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[
     return tuple(inputs), tuple(sorted(parts))
 
 
-def _bytes_of_row(program: Any) -> int:
+def _bytes_of_row(program: FoldProgram) -> int:
     """Results of all stages in a row."""
-    words = 0
-    for stage in program.stages:
-        folded = _apart(program, stage) & set(program.fold)
-        words += len(REDUCERS[stage.reducer].parts) * math.prod(program.shape[axis] for axis in folded)
-    return _WORD * words
+    return _WORD * sum(parts * math.prod([program.shape[axis] for axis in axes]) for parts, axes in _results(program))
+
+
+@cached_by_form
+def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The results of each stage in a row: how many parts, and the folded axes along which they differ."""
+    return tuple(
+        (len(REDUCERS[stage.reducer].parts), tuple(sorted(_apart(program, stage) & set(program.fold))))
+        for stage in program.stages
+    )
 
 
 def _ctas(program: Any, target: Target) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import fold_config, support
@@ -21,6 +20,8 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_form import cached_by_form
 from opfacade.plans._tensor_scale import MOST
 from opfacade.programs.expression import stage
 from opfacade.programs.guarantees import Math
@@ -46,8 +47,12 @@ class ScaledRows(RowLayout):
         return math_of(_unquantised(program))
 
 
-@lru_cache(maxsize=1024)
 def _unquantised(program: Any) -> Any:
+    return _unquantised_form(program).on(program.shape)
+
+
+@cached_by_form
+def _unquantised_form(program: FoldProgram) -> FoldProgram:
     """The same results in the dtype of x, without the stage that finds the largest: it is the last."""
     made = (one for one in program.outputs if one.name != MOST)
     dtype = program.inputs[0].dtype
@@ -73,6 +78,10 @@ class ScaledKernel(engine.FoldKernel):
 
     def launched(self, descriptor: Any) -> Any:
         return descriptor.launched()
+
+    def row(self, descriptor: Any) -> tuple[int, ...]:
+        """Empty if the descriptor has no such launch."""
+        return () if any(other_scales(descriptor)) else super(ScaledKernel, self).row(descriptor)
 
     def declines(self, descriptor: Any, target: Target) -> list[Reason]:
         reasons = list(other_scales(descriptor))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from opfacade.backends.reference.declared import reference
+from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
@@ -56,4 +58,5 @@ def sku_dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
 
 def fold_reference(descriptor: type[Descriptor[Any]]) -> Candidate:
     """The reference of an op that is a fold."""
-    return reference(descriptor, promise, sku_dtypes, run, lambda problem: (("expr", problem.folded().key),))
+    plain = reference(descriptor, promise, sku_dtypes, run, lambda problem: (("expr", problem.folded().key),))
+    return replace(plain, sku=cached_by(lambda problem, target: (problem.form, target), plain.sku))

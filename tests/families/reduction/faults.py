@@ -10,9 +10,38 @@ SOFTMAX = "tests/families/softmax/test_reference.py"
 QUANT = "tests/families/quantize/test_reference.py"
 QUANT_KERNEL = "tests/families/quantize/test_quantize_kernel.py"
 FEWER = "tests/families/reduction/test_fewer_lanes.py"
+SIZES = "tests/plans/test_sizes.py"
 D = "kernels/reduction"
 
 FAULTS = (
+    cpu(
+        "folds under a name: softmaxes of one rank share a program",
+        "opfacade/plans/_named_fold.py",
+        "return (type(self), len(shape), *others)",
+        "return (type(self), len(shape))",
+        f"{SIZES} -k every_field",
+    ),
+    cpu(
+        "folds under a name: a program keeps the extents of the first size",
+        "opfacade/plans/_named_fold.py",
+        "descriptor.program).on(descriptor.lengths())",
+        "descriptor.program)",
+        f"{SIZES} -k made_once",
+    ),
+    cpu(
+        "fold: refusals of a row that fits are those of one that is too long",
+        "opfacade/backends/cuda/fold_engine.py",
+        "() if fits else row, target",
+        "(), target",
+        f"{SIZES} -k too_long",
+    ),
+    cpu(
+        "fold: a program of another size is not checked for stages without a value",
+        "opfacade/plans/_fold.py",
+        "if any(shape[axis] == 0 for axis in self.fold):",
+        "if False:",
+        f"{SIZES} -k no_extents",
+    ),
     cpu(
         "fold: vectors that are loaded together have the place of the first",
         f"{D}/fold.cuh",

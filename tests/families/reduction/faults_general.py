@@ -81,8 +81,8 @@ FAULTS = (
     cpu(
         "general: the workspace has one result of each stage",
         ENGINE,
-        "words += len(REDUCERS[stage.reducer].parts) * math.prod",
-        "words += math.prod",
+        "sum(parts * math.prod",
+        "sum(math.prod",
         f"{GENERAL} -k workspace_has",
     ),
     cpu(

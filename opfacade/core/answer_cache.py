@@ -1,0 +1,45 @@
+"""Answers that follow from a part of a descriptor, kept by that part: other sizes get the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from opfacade.core.descriptor import when_forgotten
+
+_MAX_ANSWERS = 1024
+_P = ParamSpec("_P")
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class AnswerCache(Generic[T]):
+    """Bounded. It is emptied when it is full, and with the specialization keys, which keys of answers may hold."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, T] = {}
+        when_forgotten(self._known.clear)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        try:
+            return self._known[key]
+        except KeyError:
+            found = make()
+        if len(self._known) >= _MAX_ANSWERS:
+            self._known.clear()
+        return self._known.setdefault(key, found)
+
+
+def cached_by(
+    key: Callable[Concatenate[D, _P], Hashable], function: Callable[Concatenate[D, _P], T]
+) -> Callable[Concatenate[D, _P], T]:
+    """Cache a function of a descriptor by `key` of its arguments. None: this answer is not kept."""
+    cache: AnswerCache[T] = AnswerCache()
+
+    def of(descriptor: D, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        known = key(descriptor, *args, **kwargs)
+        if known is None:
+            return function(descriptor, *args, **kwargs)
+        return cache.get(known, lambda: function(descriptor, *args, **kwargs))
+
+    return cast("Callable[Concatenate[D, _P], T]", of)

@@ -1,0 +1,129 @@
+"""A new size costs little: programs, refusals and SKUs follow from what is not a size, and are made once."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from opfacade import Plan, Target
+from opfacade.backends.cuda.fold_engine import MAX_ROW
+from opfacade.core.descriptor import forget_specializations, operands_of
+from opfacade.errors import DescriptorError
+from opfacade.plans._named_fold import NamedFold
+from opfacade.plans.activation import GatedActivationDescriptor
+from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.select.registry import candidates_for, examples
+
+TARGET = Target.parse("sm_90a")
+ROWS = ("total_num_rows", "batch_size", "shape")
+_DESCRIBE, _SELECT = 250, 320  # Python calls; a program that is built again takes 500 and more
+NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
+OTHER = (1, 5, 130, 4099)
+
+
+def sized(example, rows):
+    """The example with another number of rows."""
+    field = next(name for name in ROWS if name in type(example).model_fields)
+    value = (rows, *example.shape[1:]) if field == "shape" else rows
+    return type(example)(**(dict(example) | {field: value}))
+
+
+def of_named(examples):
+    return pytest.mark.parametrize("example", examples, ids=lambda one: f"{one.op}-{one.digest()[:6]}")
+
+
+def calls_of(ask):
+    """How many Python functions an answer calls: the same on every machine."""
+    count = 0
+
+    def seen(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        ask()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    "kind", sorted({type(one) for one in NAMED if isinstance(one, NamedFold)}, key=lambda one: one.__name__)
+)
+def test_a_program_is_made_once_for_all_row_counts(kind, monkeypatch):
+    example = next(one for one in NAMED if type(one) is kind)
+    forget_specializations()
+    made, program = [], kind.program
+    monkeypatch.setattr(kind, "program", lambda self: made.append(self) or program(self))
+    for rows in range(1, 1001):
+        assert sized(example, rows).folded().shape[0] == rows
+    assert len(made) == 1
+
+
+@of_named(NAMED)
+def test_a_program_of_another_size_is_the_one_that_its_fields_have(example):
+    forget_specializations()
+    example.folded()
+    for rows in OTHER:
+        shared = sized(example, rows)
+        told = shared.folded(), operands_of(shared), shared.launched() if has_launched(example) else None
+        forget_specializations()
+        alone = sized(example, rows)
+        assert told == (alone.folded(), operands_of(alone), alone.launched() if has_launched(alone) else None)
+        assert told[0].key == alone.folded().revalidated().key
+
+
+def has_launched(example):
+    return getattr(example.quant, "scale", "") == "tensor" if "quant" in type(example).model_fields else False
+
+
+@of_named(NAMED)
+def test_candidates_answer_alike_whichever_size_came_first(example):
+    told = {}
+    for first in (example, None):
+        forget_specializations()
+        candidates_for(type(example))
+        for rows in OTHER:
+            problem = sized(example, rows)
+            if first is None:
+                forget_specializations()
+            found = [(tuple(one.declines(problem, TARGET)), one) for one in candidates_for(type(example))]
+            answers = [(why, None if why else (one.sku(problem, TARGET), one.workspace(problem, TARGET))) for why, one in found]
+            assert told.setdefault(rows, answers) == answers
+
+
+@of_named(NAMED)
+def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(example):
+    for rows in (5000, 5001):
+        Plan.select(sized(example, rows), target=TARGET)
+    made = []
+    assert calls_of(lambda: made.append(sized(example, 5002))) <= _DESCRIBE
+    assert calls_of(lambda: Plan.select(made[0], target=TARGET)) <= _SELECT
+
+
+def test_forms_hold_every_field_but_sizes():
+    one = SoftmaxDescriptor(shape=(4, 8), dtype="f32", mask=True)
+    for change in ({"log": True}, {"safe": True}, {"mask": False}, {"temperature": 2.0}, {"axis": 0}, {"shape": (4, 8, 2)}):
+        other = SoftmaxDescriptor(**(dict(one) | change))
+        assert other.form != one.form
+        assert other.folded() == other.program()
+    gated = GatedActivationDescriptor(total_num_rows=3, width=256, dtype="bf16", quant={"scale": "token"})
+    assert GatedActivationDescriptor(**(dict(gated) | {"total_num_rows": 7, "width": 64})).form is gated.form
+
+
+def test_a_program_is_put_on_no_extents_on_which_a_stage_has_no_value():
+    program = next(one for one in NAMED if one.op == "quantize" and one.quant.scale == "token").folded()
+    assert program.on((0, *program.shape[1:])).shape[0] == 0
+    with pytest.raises(DescriptorError, match=r"stages\.0\.axes expected at least one element"):
+        program.on((4, 1, 0))
+
+
+def test_a_row_that_is_too_long_is_refused_after_a_short_one_was_taken():
+    rows = next(one for one in candidates_for(SoftmaxDescriptor) if one.impl == "rows")
+    assert not rows.declines(SoftmaxDescriptor(shape=(2, 8), dtype="bf16"), TARGET)
+    for length in (MAX_ROW + 1, MAX_ROW + 2):
+        (why,) = rows.declines(SoftmaxDescriptor(shape=(2, length), dtype="bf16"), TARGET)
+        assert (why.code, why.got) == ("OPF-S004", str(length))
+    assert not rows.declines(SoftmaxDescriptor(shape=(2, MAX_ROW), dtype="bf16"), TARGET)
