@@ -10,7 +10,7 @@ from tests.support.transformers_here import missing
 
 cores.share(os.environ, cores.here())
 gpus_here.take_turns(os.environ)
-# What ships has no slow code; a user's problem may have (tests/jit/test_slow_code.py).
+# Kernels that ship have no slow code; a user's problem may have (tests/jit/test_slow_code.py).
 os.environ["OPFACADE_JIT_STRICT"] = "1"
 
 

@@ -1,4 +1,4 @@
-"""What `scripts/sanitize` runs: every class of SKU once, on inputs made on the CPU, so that no kernel but ours is launched."""
+"""The work of `scripts/sanitize`: every class of SKU once, on inputs of the CPU, so that only our kernels are launched."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ def spread(x):
 
 
 def home(x):
-    """Of a spread tensor the whole: no kernel gathers its elements."""
+    """The whole of a spread tensor: no kernel gathers its elements."""
     return x.cpu() if x.is_contiguous() else x._base.cpu()[..., ::2]
 
 

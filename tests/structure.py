@@ -47,7 +47,7 @@ LAYERS = (
 OLDER_PATHS = ("autotune", "exporters", "variant", "variant_examples")
 # The registry finds families by the names of their files, in layers above it.
 BY_NAME = {("select.registry", place) for place in ("plans", "backends", "testing")}
-# Who imports by name: the registry, and the package itself, whose public names are lazy.
+# Modules that import by name: the registry, and the package itself, whose public names are lazy.
 IMPORTS_BY_NAME = {"opfacade", "opfacade.select.registry"}
 # Calls that import what no import statement shows.
 IMPORTERS = ("import_module", "__import__", "spec_from_file_location", "run_module", "run_path")
@@ -115,7 +115,7 @@ def _text_of(node: ast.AST) -> str:
 
 
 def graph() -> dict[str, set[str]]:
-    """Who imports whom; the package itself, whose lazy names reach everything, is left out."""
+    """The import graph; the package itself, whose lazy names reach everything, is left out."""
     known = modules()
     return {name: imports(path, known) - {name, "opfacade"} for name, path in known.items() if name != "opfacade"}
 

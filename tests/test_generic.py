@@ -24,7 +24,7 @@ GENERAL = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLength
 GENERAL |= {"o", "k", "v", "query"}
 # Fields and the op of maps that are Python's and the core's own words: what a call reads and writes, `map` of an executor.
 GENERAL |= {"inputs", "outputs", "map"}
-# Those of gated activations: an input and an output, sizes, numbers, a program; what `make_args` and matplotlib also have.
+# The names of gated activations: an input and an output, sizes, numbers, a program; what `make_args` and matplotlib also have.
 GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
 # An operand of appends, and a slot of anything.
 GENERAL |= {"slots"}

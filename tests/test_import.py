@@ -1,4 +1,4 @@
-"""What importing and selecting cost a new process: little time, no torch, no file."""
+"""Importing and selecting in a new process: little time, no torch, no file."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a message says of one issue, and of several."""
+"""The message of one issue, and of several."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What must hold everywhere: layers, complete slices, public names, includes, one reader of the environment."""
+"""Rules for every file: layers, complete slices, public names, includes, one reader of the environment."""
 
 import ast
 import dataclasses
@@ -140,8 +140,8 @@ def test_a_family_is_a_complete_slice(family):
 
 def test_every_template_belongs_to_an_op():
     # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
-    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_sm90. What prints a
-    # user's expressions is for all of attention. The host library makes the calls of all plans.
+    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_sm90. Templates of
+    # users' expressions are for all of attention. The host library makes the calls of all plans.
     services = {("validation", "index_check"), ("validation", "value_check"), ("probes", "hopper"), ("host", "host")}
     ops = {(e.family(), e.op) for e in examples()} | services
     ops |= {
@@ -171,7 +171,7 @@ TEMPLATES = sorted(path for family in families() for path in (ROOT / "csrc" / fa
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
-    """What several bindings have in common, or what a long one is made of, is a part: its name begins with an underscore."""
+    """A template that several bindings share, or a section of a long one, is a part: its name begins with an underscore."""
     assert len(path.read_text().splitlines()) <= 60
     readers = [p for p in TEMPLATES if f'"csrc/{path.parent.name}/{path.name}"' in p.read_text()]
     assert readers or not path.name.startswith("_")

@@ -50,7 +50,7 @@ def judged(test: str, error: BaseException | None, when: str) -> tuple[str, str]
 
 
 def _raised(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from. What merely was in flight is no reason: a handler failed then."""
+    """An error and those that it was raised from. An error that merely was in flight is no reason: a handler failed then."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -31,7 +31,7 @@ SPECIAL_GPU = 120
 # Candidates that are chosen only where others decline: their ops, and the others.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40
-# What only takes problems of its own, and their ops.
+# Candidates that take only problems of their own, and their ops.
 NARROW, NARROW_OPS, NARROW_GPU = "wgmma_fp8_tile", ("paged_prefill", "ragged_prefill"), 80
 
 

@@ -1,4 +1,4 @@
-"""The command that a message prints works for the installation at hand."""
+"""The command that a message prints works for the installation that runs it."""
 
 import json
 import re

@@ -27,7 +27,7 @@ QUICK = MeasureEffort(least=3, most=4, hopeless=1e9, early=False)
 
 @pytest.fixture(autouse=True)
 def _ceilings(monkeypatch):
-    """Of a machine that nobody has to measure for a test."""
+    """A machine without measurements, so that a test needs none."""
     monkeypatch.setattr("opfacade.bench.ceilings.of", lambda device: {"TBs": 0.02, "TFLOPs": 0.1})
 
 

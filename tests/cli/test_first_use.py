@@ -1,4 +1,4 @@
-"""The command line as somebody meets it first: what bad input says, what fits a narrow terminal, how far long commands are."""
+"""The command line at first use: what bad input says, what fits a narrow terminal, how far long commands are."""
 
 import json
 import re

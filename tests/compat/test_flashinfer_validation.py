@@ -1,4 +1,4 @@
-"""FlashInfer's appends at the levels of validation that read tensors: rows of nobody, and arguments by which errors are told.
+"""FlashInfer's appends at the levels of validation that read tensors: rows without a request, arguments that errors name.
 
 At level indices the device is played by the host, as in tests/validation/test_device.py.
 """

@@ -1,4 +1,4 @@
-"""docs/migrating.md is true: its example runs, and the names in its tables are there or are said not to be."""
+"""docs/migrating.md is true: its example runs, and the names in its tables are there or are listed as missing."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a plan remembers of sound calls hides no new mistake."""
+"""A plan's memory of sound calls hides no new mistake."""
 
 import math
 import sys

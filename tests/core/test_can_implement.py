@@ -1,4 +1,4 @@
-"""can_implement and run: a wrong call is told whole and writes nothing."""
+"""can_implement and run: a wrong call gets all of its issues and writes nothing."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Every field of a descriptor reaches what it is said to reach: the SKU, the launcher, validation, the result."""
+"""Every field of a descriptor reaches its documented places: the SKU, the launcher, validation, the result."""
 
 import pytest
 

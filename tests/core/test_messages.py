@@ -1,4 +1,4 @@
-"""Messages: everything that was found is told, and each message says what to write."""
+"""Messages: all issues are listed, and each message says what to write."""
 
 import json
 import pickle

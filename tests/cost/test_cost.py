@@ -161,7 +161,7 @@ def test_a_finer_split_costs_more_partial_results():
 
 
 def test_whole_runs_in_turn_are_fewer_blocks_of_as_many_bytes():
-    """Of requests that share pages, where the pool has a quarter of their keys."""
+    """Requests share pages, where the pool has a quarter of their keys."""
     kv = (8192,) * 16
     own, shared = (
         estimate(decode(16, tokens, kv_split=256), kernel("split_kv", "fixed"), SM90, Lengths(kv=kv)) for tokens in (8192, 2048)
@@ -320,7 +320,7 @@ def test_of_all_candidates_of_a_tuned_workload_the_model_chooses_well(record, pr
 
 
 def test_times_of_a_tuned_workload_are_predicted_where_they_matter():
-    """Of candidates that take at most twice the best: half are met to within a twentieth, nine of ten to within a sixth."""
+    """Among candidates of at most twice the best time half are predicted within a twentieth, nine of ten within a sixth."""
     off = sorted(
         abs(log(predicted[sku] * 1e6 / time))
         for _, _, measured, predicted in tuned()

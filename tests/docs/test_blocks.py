@@ -62,7 +62,7 @@ def test_a_block_with_a_need_runs_where_it_is_met(block):
 
 @pytest.mark.parametrize("page", HERE, ids=name)
 def test_commands_of_a_page_and_their_options_exist(page):
-    """Those of skipped blocks too."""
+    """Skipped blocks count too."""
     for block in blocks(page):
         for command, words in re.findall(r"^\$ (?:\w+=\S+ )*opfacade (\w+)(.*)", block.text, re.MULTILINE):
             found = main.commands[command]

@@ -1,4 +1,4 @@
-"""`python -m tests.dry LIST [--only FILE...] [--compile]`: kernels that the GPU tests ask for; --compile builds them.
+"""`python -m tests.dry LIST [--only FILE...] [--compile]`: kernels that the GPU tests build; --compile builds them.
 
 Ends with 1 where a kernel may be missing, and says on stderr of which files, or which kernels were not built; with 2 where
 nothing was run, because the arguments are wrong or there is no compiler.
@@ -19,7 +19,7 @@ from opfacade.errors import OpfacadeError, ToolchainError
 from opfacade.jit import cache, toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
-# Only the tests of the cache itself compile what no plan asks for.
+# Only the tests of the cache itself compile kernels that no plan requests.
 ELSEWHERE = ("tests/jit/", "tests/dry/")
 SECONDS = 600.0  # for the tests of one file
 
@@ -77,7 +77,7 @@ def built(spec):
 
 
 def compile_all(specs):
-    """What went wrong, in words."""
+    """The failure, in words."""
     started = time.monotonic()
 
     def build(numbered):

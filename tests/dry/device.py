@@ -36,7 +36,7 @@ def _is_cuda(value):
 
 
 class OnCpu(TorchFunctionMode):
-    """Tensors that are asked for on a GPU, without the time to fill them."""
+    """Tensors that are requested on a GPU, without the time to fill them."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = {name: "cpu" if _is_cuda(value) else value for name, value in (kwargs or {}).items() if name != "pin_memory"}

@@ -19,14 +19,14 @@ def pytest_addoption(parser):
 
 
 class _Module:
-    """What a loaded binary would be."""
+    """It stands in for a loaded binary."""
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: 0
 
 
 class Asked:
-    """Writes down each kernel when it is first asked for."""
+    """Writes down each kernel at its first request."""
 
     def __init__(self, path):
         self._path, self._seen = path, set()

@@ -1,4 +1,4 @@
-"""Tests whose asserts are evaluated and never fail: what they compare was never computed, and the next line asks for more."""
+"""Tests whose asserts are evaluated and never fail: their operands were never computed, and the next line needs more."""
 
 import ast
 from importlib.machinery import SourceFileLoader

@@ -1,4 +1,4 @@
-"""The list of kernels that GPU tests ask for."""
+"""The list of kernels that GPU tests build."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
 """Kernels without a GPU: device code and its binding, compiled for the host and run thread by thread.
 
 A fiber stands for each thread (simt.h); headers here shadow those of kernels/common that wrap instructions, and the launch.
-What a kernel computes, which bytes it reads and writes, and whether it waits for its copies and products are shown; most races,
+The values of a kernel, the bytes it reads and writes, and its waits for copies and products are shown; most races,
 rounding of tensor cores and time are not. It is slow: small problems only.
 """
 
@@ -51,7 +51,7 @@ def build(spec, first: tuple[Path, ...] = ()) -> Path:
 
 
 def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
-    """The memory of a CPU tensor, said to be a GPU's. DLPack borrows what goes into `held`."""
+    """The memory of a CPU tensor, labelled as a GPU's. DLPack borrows what goes into `held`."""
     code, bits = _CODES[tensor.dtype]
     sizes = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     steps = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
@@ -103,7 +103,7 @@ def trapping_unaligned() -> Iterator[None]:
 
 
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
-    """What stands in for backends.cuda.support.launcher."""
+    """It stands in for backends.cuda.support.launcher."""
     module = tvm_ffi.load_module(str(library_of(spec)))
 
     def launch(args, scratch):

@@ -1,7 +1,7 @@
 """Libraries of emulated kernels, each compiled once a machine: kept under the digest of all that the compiler reads.
 
-Workers of one run share them, and so do runs, until nobody has used one for some days. What all of them read is compiled once
-too, as a header beside them, and so is what runs their threads, RUNTIME, which each of them is linked with.
+Workers of one run share them, and so do runs, until nobody has used one for some days. Headers that all of them read are
+precompiled once, and so is RUNTIME, which runs their threads and is linked with each of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def place() -> Path:
 
 
 def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
-    """The shared library of some C++ texts, each with HEADER before it. CompileError with what the compiler said."""
+    """The shared library of some C++ texts, each with HEADER before it. CompileError has the compiler's output."""
     texts = [f'#include "{HEADER}"\n{text}' for text in texts]
     run = runtime(compiler, tuple(includes))
     key = _key([compiler, *FLAGS, *includes], texts, run.stem)
@@ -98,7 +98,8 @@ def header(compiler: str) -> Path:
     with _alone(key):
         if not made.exists():
             made.parent.mkdir(parents=True, exist_ok=True)
-            plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))  # whoever includes it again finds it at the same place
+            # a source that includes it again finds it at the same place
+            plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))
             half = made.with_suffix(".half")
             _run([compiler, *FLAGS, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
             half.replace(made)

@@ -1,4 +1,4 @@
-"""What both prefills of sm_90a keep: a key that is not finite touches only the rows that see it."""
+"""Both prefills of sm_90a keep this: a key that is not finite touches only the rows that see it."""
 
 import torch
 

@@ -1,5 +1,5 @@
-// Device code on the host: one fiber a thread, switched where threads of a warp or a block wait for each other. What is
-// emulated is the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
+// Device code on the host: one fiber a thread, switched where threads of a warp or a block wait for each other. The emulator
+// has the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
 // order in which things become visible: a copy that was not waited for has not happened, and a product that was not waited for
 // may have happened or not.
 // Here is what kernels and bindings read; simt.cc, which is compiled once for all of them, runs the fibers.
@@ -102,7 +102,7 @@ inline void come_together(const char* apart) {
 inline unsigned lane() { return current->thread % 32; }
 inline Warp& warp() { return current->block->warps[current->thread / 32]; }
 
-// Shows `count` words to the warp; returns everybody's.
+// Shows `count` words to the warp; returns those of all lanes.
 const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords];
 
 inline unsigned char* at(uint32_t address) {
@@ -130,7 +130,7 @@ void ask_copy(uint32_t dst, const void* src, bool valid);
 void close_copies();
 void await_copies(size_t pending);
 
-// An asynchronous product may be made as soon as it is asked for, or as late as it is waited for: a coin says which, alike for all
+// An asynchronous product may be made as soon as it is issued, or as late as it is waited for: a coin says which, alike for all
 // lanes of a warp, and no product overtakes an earlier one. So what takes an operand away too early shows.
 void ask_product(void (*make)(const void*), const void* product, size_t bytes);
 template <class F>

@@ -20,7 +20,7 @@ def run_mma(descriptor, args):
 
 
 def some(kinds, fast=FAST):
-    """Those that are not `fast` take minutes together."""
+    """Cases that are not `fast` take minutes together."""
     return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.heavy) for kind in kinds]
 
 

@@ -146,7 +146,7 @@ def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
 
 @pytest.mark.parametrize("kv_split", ["off", 200])
 def test_a_line_keeps_its_bits_in_any_batch(kv_split):
-    """Whether a line is steep is a matter of a row and a tile, and so is which of two copies of a softmax makes its weights."""
+    """A row and a tile decide whether a slope is large, and so which of two copies of a softmax makes the weights."""
     subject = emulator.subject(paged(rows=40, batch=3, kv_split=kv_split, variant=alibi(8)))
     assert subject.plan.precision_guarantee.batch_invariant == "composition"
     assert metamorphic.requests_may_come_in_any_order(subject, seed=3) == []
@@ -241,7 +241,7 @@ def test_a_nonfinite_value_of_a_second_masked_tile_reaches_only_the_rows_that_se
 
 @pytest.mark.heavy
 def test_values_past_the_end_would_be_seen():
-    """Negative control: with the sweep taken out of a copy of the sources, what is unused does matter."""
+    """Negative control: without the zeroing in a copy of the sources, unused values do matter."""
     swept = ("store_shared_16(at, make_uint4(0, 0, 0, 0));", ";")
     with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", swept):
         assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []

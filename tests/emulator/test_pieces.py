@@ -1,4 +1,4 @@
-"""Batches whose lengths ask for each way of dealing pieces, with a GPU of few SMs so that runs are cut."""
+"""Batches whose lengths need each way of dealing pieces, with a GPU of few SMs so that runs are cut."""
 
 import pytest
 

@@ -68,7 +68,7 @@ def test_every_row_has_its_result(name):
 
 
 def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
-    """Parts are merged in their order, by whoever comes last. Counters begin with what the workspace holds."""
+    """Parts are merged in their order, by the last block to arrive. Counters begin with what the workspace holds."""
     q, kv, sms, _ = BATCHES["nothing but parts"]
     subject = subject_of(q, kv, sms)
     args, workspace, found = subject.args(1, inputs.DrawnLengths(q=q, kv=kv)), subject.workspace(), []

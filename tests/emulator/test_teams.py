@@ -1,4 +1,4 @@
-"""Several clusters share a run: right for every length, whatever the workspace held, and whoever is last."""
+"""Several clusters share a run: right for every length, whatever the workspace held, and whichever cluster is last."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.support.assert_guarantee import hold
 pytestmark = emulator.needed
 
 TEAMS = ("teams=2", "cluster=2,teams=8")
-# Of one request: no key, one, around the edges of a tile, fewer tiles than teams and than blocks, and of uneven shares.
+# Lengths of one request: no key, one, around the edges of a tile, fewer tiles than teams and than blocks, and of uneven shares.
 LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
 
 

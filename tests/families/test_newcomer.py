@@ -118,7 +118,7 @@ def through_compile(problem, monkeypatch, tmp_path):
 
 
 def kernel_holds(problem, monkeypatch, place):
-    """What the kernel of the family in `place` computes is within its bound, and rows that are not valid stay."""
+    """The kernel of the family in `place` computes within its bound, and rows that are not valid stay."""
     with emulated(monkeypatch, sources(place / "root", place / "tests/families" / NAME)):
         for seed in range(4):
             hold(emulator.subject(counted(problem)), seed)

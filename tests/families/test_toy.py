@@ -167,7 +167,7 @@ def twice(args):
 
 
 def nothing(args):
-    """What was there before is left."""
+    """The previous content is left."""
     args.x.div_(args.gain * 0.5)
 
 

@@ -1,4 +1,4 @@
-"""What an adapter must write: causal attention of requests over pages, by a formula in f64, one request at a time."""
+"""The expected result of an adapter: causal attention of requests over pages, by a formula in f64, one request at a time."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the layers of one pass share goes when its tensors go."""
+"""Values that the layers of one pass share are dropped with their tensors."""
 
 import gc
 import weakref

@@ -163,7 +163,7 @@ def test_sinks_that_load_in_place_count_and_so_do_later_ones(sglang):
 
 
 def test_a_replay_sees_new_lengths_in_the_same_buffers(sglang):
-    """What a graph holds are addresses: the step inside it writes the table anew from what the runner's buffers say then."""
+    """A graph holds addresses: the step inside it writes the table again from what the runner's buffers say then."""
     server = Server(4, (9, 11), (1, 1))
     backend, batch = sglang(server.runner()), server.batch(MODE.DECODE)
     backend.init_cuda_graph_state(8, 8)

@@ -99,7 +99,7 @@ def test_a_window_of_rows_that_are_not_causal_is_symmetric(vllm, window):
 @pytest.mark.parametrize("window", [None, 1, 4])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
 def test_requests_may_have_masks_of_their_own(vllm, window, dtype):
-    """Diffusion models: causal is a tensor, whose contents a replayed graph reads anew."""
+    """Diffusion models: causal is a tensor, whose contents a replayed graph reads again."""
     step = Step((4, 7, 2, 5), (9, 12, 8, 5), pad=3)
     causal = torch.tensor([1, 0, 0, 1, 0, 0], dtype=dtype)
     output = run(vllm, step, step.common(requests=6, tokens=21, causal=causal), sliding_window=window)

@@ -11,7 +11,7 @@ from tests.integrations.vllm_step import DIM, HEADS, KV_HEADS, PAGE, Step, built
 
 
 def filled(step):
-    """What the cache holds where the engine wrote every row: [blocks, kv_heads, block, 2 * dim]."""
+    """The content of the cache where the engine wrote every row: [blocks, kv_heads, block, 2 * dim]."""
     want = step.kv.clone()
     for slot, k, v in zip(step.slots().tolist(), step.k_new, step.v_new, strict=False):
         want[slot // PAGE, :, slot % PAGE] = torch.cat([k, v], -1)

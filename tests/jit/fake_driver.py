@@ -1,4 +1,4 @@
-"""fake_driver.c, built and asked what it was told to launch."""
+"""fake_driver.c, built, and what it was given to launch."""
 
 import ctypes
 import struct
@@ -26,7 +26,7 @@ class Launched(NamedTuple):
 
 
 class FakeDriver:
-    """Of this process: who asks for it by its name finds it."""
+    """The driver of this process, found by its name."""
 
     NAME = "opfacade_fake_driver"
 

@@ -1,4 +1,4 @@
-"""What a disassembler says of a cubin beside what its words say."""
+"""A disassembler's reading of a cubin beside that of its words."""
 
 from opfacade.jit import sass as inspect
 from opfacade.jit.sass import flow as sass_flow

@@ -34,7 +34,7 @@ HARMLESS = {
     ("parameter name", "CON"),
     ("flag", "-rf"),
 }
-# What a flag may hold after `=`: letters, digits and -_=.,+ make no second word, no path and no shell syntax.
+# Values of a flag: letters, digits and -_=.,+ make no second word, no path and no shell syntax.
 HARMLESS |= {("end of a flag", text) for text in CORPUS if all(c.isascii() and (c.isalnum() or c in "-_=.,+") for c in text)}
 
 

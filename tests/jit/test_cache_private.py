@@ -57,7 +57,7 @@ print("warnings", len(own), "seconds", time.monotonic() - started)
 
 
 def mounted(script, *words, **env):
-    """What BUILD prints in a mount namespace after a shell script; `$C` is the cache directory, `$P` starts BUILD."""
+    """The output of BUILD in a mount namespace after a shell script; `$C` is the cache directory, `$P` starts BUILD."""
     whole = {**os.environ, "C": os.environ["OPFACADE_CACHE_DIR"], "PYTHONPATH": str(REPO), "B": BUILD, "PY": sys.executable}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-e", "-c", f'P() {{ "$PY" -c "$B" "$@"; }}\nmkdir -p $C\n{script}', "sh", *words],
@@ -174,7 +174,7 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
 
 
 def test_a_long_wait_is_logged_with_the_holder(toolkit, monkeypatch, caplog):
-    clock = itertools.count(0.0, 0.1)  # of its own: a tenth of a second each time that somebody looks
+    clock = itertools.count(0.0, 0.1)  # of its own: a tenth of a second at each look
     ours = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None, time=lambda: 1000.0)
     monkeypatch.setattr(locks, "time", ours)
     monkeypatch.setattr(locks, "LOG_AFTER_SECONDS", 0.1)

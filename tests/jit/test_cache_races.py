@@ -76,7 +76,7 @@ def test_lock_files_that_vanish_cost_only_builds(toolkit):
 
 
 def clearing(seconds, workers, remove):
-    """Workers that load new kernels without end while somebody removes the cache under them."""
+    """Workers that load new kernels without end while another process removes the cache under them."""
     end = time.monotonic() + seconds
 
     def remover():

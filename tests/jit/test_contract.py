@@ -40,7 +40,7 @@ def fast(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
 
 
 def refused(descriptor, args, workspace, needed):
-    """What the full check says."""
+    """The result of the full check."""
     if type(args) is not descriptor.args_type:
         return True
     fields = {name: getattr(args, name) for name in type(args).__slots__}

@@ -223,7 +223,7 @@ def test_a_disk_that_keeps_lying_is_an_error_with_both_digests(toolkit, monkeypa
 
 
 def test_a_zeroed_tail_heals(toolkit):
-    """What a power failure leaves of a file that was not synced."""
+    """A file that was not synced, after a power failure."""
     so = jit.build(TINY)
     good = so.read_bytes()
     so.write_bytes(good[:5000] + bytes(len(good) - 5000))

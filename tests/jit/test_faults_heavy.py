@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 
 def record(**figures):
-    """Add figures to the file that was asked for."""
+    """Add figures to the requested file."""
     if place := os.environ.get("OPFACADE_RECORD"):
         path = Path(place)
         known = json.loads(path.read_text()) if path.exists() else {"machine": "2-core x86-64, no GPU", "figures": {}}

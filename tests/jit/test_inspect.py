@@ -1,4 +1,4 @@
-"""What a strict build refuses, spills, stack frames and serialised wgmma; and what every build does, wrong code."""
+"""A strict build refuses spills, stack frames and serialised wgmma; every build refuses wrong code."""
 
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root,
 
 @pytest.mark.parametrize("program", ["nvdisasm", "cuobjdump"])
 def test_what_a_disassembler_prints_is_read(root, cache_dir, program):
-    """Where one is installed, the check sees the instructions that the source asks for."""
+    """Where one is installed, the check sees the instructions that the source requests."""
     tools = toolchain.find(cache_dir / "v1/toolchain.json")
     place = toolchain.find_disassembler(tools)
     if place is None or not (place.parent / program).is_file():

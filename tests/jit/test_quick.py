@@ -61,7 +61,7 @@ def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, stub, op,
             if call(args, scratch):
                 made = driver.last()
                 assert not bad, (descriptor, args, scratch)
-                # Of tensors of integers the short way also asks what no guard need say.
+                # The short way also checks tensors of integers, which need no guard.
                 assert not call.direct.paths.fast(args, scratch, True) or same_but_for_the_call(driver.last(), made)
         assert call.recorded(sound, workspace)
 

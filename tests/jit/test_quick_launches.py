@@ -1,4 +1,4 @@
-"""Replayed calls whose launches fail, whose guards are let go, and which threads share: see test_quick.py."""
+"""Replayed calls whose launches fail, whose guards are released, and which threads share: see test_quick.py."""
 
 import gc
 import sys

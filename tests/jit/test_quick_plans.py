@@ -1,4 +1,4 @@
-"""Plans whose runs go the quick way, interpreters and tensors that have none, and what a binding is told."""
+"""Plans whose runs go the quick way, interpreters and tensors that have none, and the arguments of a binding."""
 
 from dataclasses import replace
 

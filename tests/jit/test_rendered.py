@@ -1,4 +1,4 @@
-"""What templates gave is remembered to find binaries, and never trusted further than that."""
+"""The rendered text is remembered to find binaries, and never trusted further than that."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Code is read from a cubin's words as a disassembler reads it, and what is not known is said to be so."""
+"""Code is read from a cubin's words as a disassembler reads it, and an unknown word is reported as unknown."""
 
 import struct
 
@@ -117,7 +117,7 @@ def test_a_disassembler_reads_the_same(root, cache_dir, steps, name):
 
 
 def test_an_operand_overwritten_in_a_built_kernel_is_found(root, cache_dir):
-    """What follows a product is made to write the last register that it reads."""
+    """The instruction after a product is made to write the last register that it reads."""
     built = (jit.build(wgmma(steps=1000)).parent / "kernel.cubin").read_bytes()
     (words,) = sass_words.functions(built).values()
     product = next(at for at, word in enumerate(words) if sass_opcodes.late_sources(word))

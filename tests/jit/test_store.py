@@ -228,7 +228,7 @@ def test_staging_is_locked_while_it_is_used_and_gone_afterwards(place):
 
 @pytest.mark.timeout(60)
 def test_staging_is_locked_although_a_sweep_looks_at_it_first(place, monkeypatch):
-    """The sweep of another process has the lock for the moment of its look; the builder waits for it."""
+    """The cleaning of another process has the lock for the moment of its look; the builder waits for it."""
     looked, over, at = threading.Event(), threading.Event(), place.root / "tmp"
 
     def look(directory):

@@ -1,4 +1,4 @@
-"""Faults in what an id says, in the table of dtypes, in requirements of an error model, and in what is told of a target."""
+"""Faults in what an id says, in the table of dtypes, in requirements of an error model, and in the notes on a target."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in what keeps wrong index tensors inside, and in what is said of rows and pages that nobody uses."""
+"""Faults in what keeps wrong index tensors inside, and in errors about unused rows and pages."""
 
 from tests.mutation.mutant import K, cpu
 

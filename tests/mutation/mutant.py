@@ -1,4 +1,4 @@
-"""What a planted fault is, and the words that lists of them share: kinds of the matrix, places, tests."""
+"""A planted fault, and the words that lists of them share: kinds of the matrix, places, tests."""
 
 from dataclasses import dataclass
 

@@ -76,7 +76,7 @@ def command(mutant: Mutant, device: str) -> list[str]:
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Where the kernel with the fault is selected: sm_90 has no asynchronous products; a GPU is told to leave them."""
+    """Where the kernel with the fault is selected: sm_90 has no asynchronous products; a GPU is made to leave them."""
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 

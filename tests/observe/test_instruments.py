@@ -1,4 +1,4 @@
-"""What is told once, when the first plan is loaded, and what stands around a launcher (see also tests/jit/test_options.py)."""
+"""The event at the load of the first plan, and what stands around a launcher (see also tests/jit/test_options.py)."""
 
 import warnings
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What help, the JSON schema and the reference say of plans: every field and every tensor is described, once."""
+"""help, the JSON schema and the reference of plans: every field and every tensor is described, once."""
 
 import ast
 import dataclasses

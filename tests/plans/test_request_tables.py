@@ -1,4 +1,4 @@
-"""What descriptors say of the tables of their requests agrees with their operands."""
+"""Descriptors and their operands agree on the tables of requests."""
 
 import pytest
 

@@ -108,7 +108,7 @@ def place_and_stacks(seed):
 
 
 def pairs(known, at):
-    """What a naive walk is told of one (row, key, head): from the tensors by their meaning."""
+    """The facts of one (row, key, head), taken from the tensors by their meaning."""
     _, stacks = known
     i, j, h = at
     found = {"q_pos": i + KV_LEN - Q_LEN, "kv_pos": j, "q_len": Q_LEN, "kv_len": KV_LEN, "head": h, "kv_head": h // 2}
@@ -157,7 +157,7 @@ def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
         assert math.isclose(wide[at].item(), want, rel_tol=1e-9, abs_tol=1e-9)
     for sign in (-1, 0, 1):
         told = (scores + sign * off).float()
-        # The score that f32 was told is not quite at the edge of the interval.
+        # The score in f32 is not quite at the edge of the interval.
         radius = bound(expression, values, Ball(scores, (told.double() - scores).abs()), UNIT).r
         got = inexact(expression, values | {"score": told}, torch.float32).expand(scores.shape).double()
         assert bool(((got - found.v).abs() <= radius).all())

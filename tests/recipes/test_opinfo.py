@@ -1,6 +1,6 @@
 """Every recipe against torch's operator on the samples of torch's own tests.
 
-What is not a float has the value of torch. Of a float both results lie in the bound that the program has for a machine which
+A result that is not a float has the value of torch. Both results of a float lie in the bound of the program for a machine that
 rounds each of its operations and constants: torch's in f64 too, from the same inputs. A program whose constants or order are
 wrong is outside of it.
 """

@@ -41,7 +41,7 @@ def _own_measurements(tmp_path, monkeypatch, fresh_telemetry):
 
 
 def of_select(descriptor, prefer, target):
-    """What select does: the SKU and its workspace, or what it refuses and why."""
+    """The result of select: the SKU and its workspace, or what it refuses and why."""
     try:
         plan = Plan._select(descriptor, prefer, target)
     except errors.UnsupportedError as error:
@@ -52,7 +52,7 @@ def of_select(descriptor, prefer, target):
 
 
 def of_explain(descriptor, prefer, target):
-    """What explain says that select does."""
+    """The result of select as explain predicts it."""
     try:
         found = explain(descriptor, prefer, target)
     except errors.UnsupportedError as error:

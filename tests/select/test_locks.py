@@ -27,7 +27,7 @@ def sku_of(descriptor, prefer=None):
 
 
 def selected(descriptor, prefer=None):
-    """Asked anew: the pins of this moment count."""
+    """Asked again: the pins of this moment count."""
     return Plan._select(descriptor, prefer, SM90).sku.id
 
 

@@ -1,4 +1,4 @@
-"""What is selected for a target elsewhere says when this machine's compiler or the target's age decided."""
+"""A selection for a target elsewhere says when this machine's compiler or the target's age decided."""
 
 import json
 import re
@@ -24,7 +24,7 @@ OLD = r"paged_prefill on sm_90a: cuda/wgmma_tile would be chosen, but this machi
 
 @pytest.fixture(autouse=True)
 def _first(monkeypatch):
-    """Nothing was told before."""
+    """No note was shown before."""
     monkeypatch.setattr(notices, "_told", {})
     plans.forget_selections()
     yield

@@ -9,7 +9,7 @@ from opfacade.plan import forget_selections
 
 @contextmanager
 def any_assembler():
-    """Kernels are selected whatever compiler is here. What was selected with another answer is forgotten before and after."""
+    """Kernels are selected whatever compiler is here. Selections made with another answer are forgotten before and after."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         _forget()
         yield

@@ -1,4 +1,4 @@
-"""What the fuzzers draw from: values, JSON texts and tensors that a careless or hostile caller might give. Seeded."""
+"""The fuzzers draw from these: values, JSON texts and tensors that a careless or hostile caller might give. Seeded."""
 
 import json
 import math

@@ -94,7 +94,7 @@ class Checker:
         self.wrong = self.silent = 0
 
     def outputs(self, plan, args):
-        """What a sound call gives, once."""
+        """The result of a sound call, once."""
         key = id(args)
         if key not in self.right:
             made = run(plan, args)

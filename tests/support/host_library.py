@@ -12,7 +12,7 @@ FLAGS = ("-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread", f"-I{ROOT}")
 
 
 def library(folder: Path, source: str) -> ctypes.CDLL:
-    """`source` compiled in `folder`; a test that asks for it is skipped where nothing compiles C++."""
+    """`source` compiled in `folder`; a test that uses it is skipped where nothing compiles C++."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -1,6 +1,6 @@
 """Programs one element at a time, from docs/programs.md; shares no code with the library.
 
-It walks the JSON text. What is exact is computed in numpy's scalars and Python's integers, the rest in mpmath with 40 digits.
+It walks the JSON text. Exact operations are computed in numpy's scalars and Python's integers, others in mpmath, 40 digits.
 """
 
 import math
@@ -350,7 +350,7 @@ def philox(seed, offset, index, stream):
 
 
 def bit_pattern(value, kind):
-    """What is compared: the bits of a float, of which all NaN are one; the number of an integer."""
+    """The compared value: the bits of a float, of which all NaN are one; the number of an integer."""
     if kind not in FLOAT:
         return int(value)
     if np.isnan(value):

@@ -87,7 +87,7 @@ def real(node, values):
 
 
 class Request:
-    """What a call says of one request: rows of q from `first` on, keys at `places` of what lies as K lies."""
+    """One request of a call: rows of q from `first` on, keys at `places` of what lies as K lies."""
 
     def __init__(self, descriptor, args, request, first, q_len, places):
         self.variant = descriptor.variant.model_dump() if descriptor.variant else {}

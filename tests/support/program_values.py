@@ -45,7 +45,7 @@ def of_type(kind):
 
 
 def tensor_of(numbers, kind):
-    """What carries them."""
+    """The tensors that carry them."""
     if kind in ("f32", "f64", "bool"):
         return torch.from_numpy(np.array(numbers, dtype={"bool": bool}.get(kind, naive_program.FLOAT.get(kind))))
     return torch.tensor([n - 2**64 if n >= 2**63 else n for n in numbers], dtype=torch_type(kind))

@@ -9,7 +9,7 @@ TILE, STEP = 64, 16
 
 @dataclass(frozen=True)
 class Machine:
-    """What is rounded where; the last three fields are faults."""
+    """The roundings of a kernel; the last three fields are faults."""
 
     dtype: torch.dtype = torch.bfloat16
     p_dtype: torch.dtype | None = None

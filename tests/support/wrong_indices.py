@@ -88,7 +88,7 @@ class Wrong:
 
 
 def wrong_entries(descriptor, args):
-    """What there is to get wrong in a call, by the operands that it has."""
+    """The mistakes that a call permits, by its operands."""
     tables = descriptor.operands()
     if "q_indptr" in tables:
         rows = descriptor.total_num_rows
@@ -255,7 +255,7 @@ def sound_append(kind, device):
 
 
 def check_writes(kind, drop, run, device="cpu"):
-    """Of a wrong call exactly the rows `kept` are in the pool, where the sound call puts them; not a byte else is written."""
+    """After a wrong call the rows `kept` are in the pool, where the sound call puts them; no other byte is written."""
     operand, at, value, kept = drop
     right = sound_append(kind, device)
     untouched = {name: getattr(right, name).clone() for name in ("k_data", "v_data")}

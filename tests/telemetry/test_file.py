@@ -1,4 +1,4 @@
-"""Counters in a shared file: nothing is lost, whoever writes, and no failure reaches a run."""
+"""Counters in a shared file: nothing is lost with any writer, and no failure reaches a run."""
 
 import errno
 import json

@@ -124,7 +124,7 @@ def test_events_are_recorded_where_the_tensors_are(monkeypatch, clock):
     timed = telemetry_latency.wrap(lambda args, workspace: None, DEVICE)
     timed(bundle, None)
     assert [event.stream for event in clock.made] == ["stream of cuda:1"] * 2
-    assert switched == [torch.device("cuda:1")]  # a capture there is asked for there
+    assert switched == [torch.device("cuda:1")]  # a capture there is tried there
 
 
 def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):

@@ -1,4 +1,4 @@
-"""NVTX ranges: named by the SKU, closed whatever happens, and absent unless asked for."""
+"""NVTX ranges: named by the SKU, closed whatever happens, and absent by default."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ SKU = SimpleNamespace(id="a/b/cuda", backend="cuda")
 
 @pytest.fixture
 def marks(monkeypatch):
-    """What was pushed and popped."""
+    """The ranges that were pushed and popped."""
     told = []
     monkeypatch.setattr(nvtx, "range_push", told.append)
     monkeypatch.setattr(nvtx, "range_pop", lambda: told.append("pop"))

@@ -182,7 +182,7 @@ def test_events_of_a_block_are_told_after_it_and_in_order():
 
 @pytest.mark.timeout(60)
 def test_a_sink_may_run_the_plan_that_is_being_built(monkeypatch):
-    """A build is told within the load of a plan, which holds the plan's lock."""
+    """The event of a build is emitted within the load of a plan, which holds the plan's lock."""
     descriptor, args = decode([3])
     plan = on_reference(descriptor)
     whole = instruments.launcher

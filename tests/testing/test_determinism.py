@@ -92,7 +92,7 @@ def test_processes_repeat_bitwise():
     print(f"processes runs={PROCESSES} kinds={len(first)} different=0")
 
 
-# What a class of SKU needs so that partial results of a fixed split, which are as many as the bound allows, fit memory.
+# Requirements of a class of SKU so that partial results of a fixed split, which are as many as the bound allows, fit memory.
 _SHORT = Campaign(largest=64, longest=8192)
 # Programs and samples: their examples that are not exact.
 PROGRAMS = {
@@ -173,7 +173,7 @@ def test_a_request_keeps_its_bits_in_any_batch(kind):
 def test_the_harness_catches_a_sku_that_sees_its_batch():
     """Negative control: a decode that shares the device over the whole batch does not claim invariance, and has none.
 
-    Of f32, which is cut so whatever the bounds: of 16 bits smaller bounds may choose chunks, which are invariant.
+    In f32, which is cut so whatever the bounds: in 16 bits smaller bounds may choose chunks, which are invariant.
     """
     subject = Subject(ALL["decode-auto-f32"], "cuda", "cuda")
     assert not invariant(subject)

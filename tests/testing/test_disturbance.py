@@ -1,4 +1,4 @@
-"""What `determinism` and `guarded` disturb between runs, seen by the call under test: without it nothing is proven."""
+"""The state that `determinism` and `guarded` disturb between runs, seen by the call under test. It is what they prove with."""
 
 import math
 import random

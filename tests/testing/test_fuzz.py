@@ -30,7 +30,7 @@ def _quiet():
 
 
 def outcome(call, *args):
-    """What a call gives: (its value, None) or (None, the error). Any other exception is the fuzzer's find."""
+    """The outcome of a call: (its value, None) or (None, the error). Any other exception is the fuzzer's find."""
     try:
         return call(*args), None
     except OpfacadeError as error:
@@ -120,7 +120,7 @@ def test_calls_without_memory(chunk):
 
 
 def races(descriptor, args):
-    """Does a page occur twice in what a corrupted append writes? Whose rows stay is then not defined: level full refuses."""
+    """Does a page occur twice in what a corrupted append writes? The remaining rows are then undefined: level full refuses."""
     if descriptor.op != "paged_kv_append":
         return False
     pages = (args.kv_indices[: args.kv_indptr[-1]] if args.block_table is None else args.block_table).flatten().tolist()

@@ -1,4 +1,4 @@
-"""What comes from outside, spoiled at random: JSON of every reader and values of every model.
+"""Input from outside, spoiled at random: JSON of every reader and values of every model.
 
 A right answer or an OpfacadeError, never another exception. Seeded, so that a failure repeats.
 """

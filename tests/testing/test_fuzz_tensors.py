@@ -81,5 +81,5 @@ def test_tensors_in_every_place(op, odd):
 def hold(plan, args, workspace):
     verdict = plan.can_implement(args, workspace)
     error = refusal(plan.run, args, workspace)
-    # What only the values or the absence of memory make wrong is told by the run alone.
+    # A call that only its values or missing memory make wrong is refused by the run alone.
     assert (error is None) == bool(verdict) or error.code in ("OPF-V001", "OPF-R001"), error

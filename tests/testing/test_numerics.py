@@ -88,7 +88,7 @@ def test_masked_rows_must_be_exactly_empty():
 
 
 FAULTS = {
-    # name: (machine, keys, what is told to the kernel, share of rows that must be flagged)
+    # name: (machine, keys, parameters of the kernel, share of rows that must be flagged)
     "f16 2048 last key dropped": (F16, 2048, "drop", 0.8),
     "f16 2048 last key doubled": (F16, 2048, "double", 0.8),
     "f16 2048 a wrong page": (F16, 2048, "page", 1.0),
@@ -104,7 +104,7 @@ FAULTS = {
 
 
 def told(how, q, k, v):
-    """What a kernel with a fault in its addressing computes over."""
+    """The keys over which a kernel with a fault in its addressing computes."""
     seen = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool)
     if how == "drop":
         seen[:, -1] = False
@@ -142,7 +142,7 @@ def test_the_first_order_term_is_exact_where_it_may_not_be_used():
 
 
 def test_a_soft_cap_damps_the_error_of_large_scores():
-    """tanh is flat where scores are large, and steep where they are small: the bound follows it, above the real effect."""
+    """tanh has a small slope at large scores and a large one at small scores: the bound follows it, above the real effect."""
     c = dict(error_model("bf16", 64, False).constants)
     g = torch.Generator().manual_seed(4)
     q, k, v = (torch.randn(m, DIM, generator=g).bfloat16().double() for m in (4, 300, 300))

@@ -34,7 +34,7 @@ class Problem:
         self.n, self.seed = n, seed
 
     def kernel(self, k_scale=None, v_scale=None, sink=None, kept=slice(None)):
-        """What a kernel does: the factor of K joins the scale, that of V and the sink come at the end, each rounded to f32."""
+        """Arithmetic: the factor of K joins the scale, that of V and the sink come at the end, each rounded to f32."""
         k_scale, v_scale = self.k_scale if k_scale is None else k_scale, self.v_scale if v_scale is None else v_scale
         seen = torch.ones(ROWS, self.k[kept].shape[0], dtype=torch.bool)
         scale = float(rounded(torch.as_tensor(self.scale * k_scale)))

@@ -293,7 +293,7 @@ def resident(descriptor):
 
 @pytest.mark.parametrize("kind", [kind for kind in matrix.matrix() if kind.startswith("decode-even")])
 def test_an_even_cut_has_two_slots_for_each_block(kind):
-    """Of more requests than random descriptors have."""
+    """With more requests than random descriptors have."""
     descriptor = matrix.matrix()[kind]
     plan = Plan.select(descriptor, Preference(backend="cuda"), TARGET)
     blocks, slots = attention_decode.grid_of(descriptor, TARGET)
@@ -360,7 +360,7 @@ def test_a_bound_on_one_request_bounds_the_chunks_of_a_decode(tokens, chunks):
 
 
 def test_a_bound_on_one_request_bounds_parts_and_no_identity():
-    """What it allows has as many slots as it needs, whatever the lengths; the kernel is the same."""
+    """The schedule that it allows has as many slots as it needs, whatever the lengths; the kernel is the same."""
     plain = bounded(BatchPagedDecodeDescriptor)
     for most in (1, 100, 4095, 4096, 4097, 20_000):
         plan = Plan.select(changed(plain, max_kv_len=most), Preference(backend="cuda"), TARGET)

@@ -1,4 +1,4 @@
-"""What the doctor sees, and that each mismatch is named with its cure."""
+"""The doctor's findings; each mismatch is named with its fix."""
 
 import json
 

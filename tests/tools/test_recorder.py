@@ -147,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_block(tmp_path, place
 
 
 def recorded(path, spoil):
-    """What the error says that leaves a block which ran once, after `spoil()` in it."""
+    """The error that leaves a block which ran once, after `spoil()` in it."""
     (descriptor, args), done = decode([3]), []
 
     def fill():

@@ -1,4 +1,4 @@
-"""What `opfacade verify` tries of a SKU and of an op, and that each of them alone makes a record fail."""
+"""The trials of `opfacade verify` for a SKU and an op; each of them alone makes a record fail."""
 
 import math
 

@@ -61,7 +61,7 @@ def own_read(call, values):
 
 
 def view(call, values):
-    """What is overwritten is a part of a tensor that is given."""
+    """The overwritten tensor is a part of an argument."""
     part = values | {call.name: half(values, 1, values[call.name].shape)}
     call(part)
     read = values["buffer"].clone(), part[call.name].clone()
@@ -75,7 +75,7 @@ def half(values, at, shape):
 
 
 def made(call, values):
-    """What is overwritten is no input."""
+    """The overwritten tensor is not an input."""
     own = values | {call.name: values[call.name].clone()}
     call(own)
     read = own[call.name].clone()
@@ -98,7 +98,7 @@ def returned(call, values):
 
 
 def computed(call, values):
-    """What is computed from values before and between two changes is stored elsewhere."""
+    """Results computed from values before and between two changes are stored elsewhere."""
     first = values[call.name] * 1
     call(values)
     values["other"].copy_(first)

@@ -129,7 +129,7 @@ def test_the_last_right_value_is_right(name):
     [(-1, 2, (0, 10)), (3, 2, (5, 10)), (0, 2, (8, 10)), (9, 2, (0, 10)), (3, 0, (10, 10)), (3, 1, (6, 10))],
 )
 def test_the_keys_in_use_are_those_that_some_row_sees(window, rows, wanted):
-    """Of 10 keys; the first of the rows is at 10 - rows, and sees `window` keys before itself."""
+    """There are 10 keys; the first of the rows is at 10 - rows, and sees `window` keys before itself."""
     tables = RequestTables(op="prefill", requests=1, limit=9, max_len=99, window=window)
     assert used_keys(tables, 10, rows) == range(*wanted)
 

@@ -151,7 +151,7 @@ def check_safe(tables, safe, found, corrupted):
         assert sum(len(pages) for _, pages, _ in now) <= tables.limit
     else:
         assert all(0 <= low <= tables.limit and high <= tables.limit for _, _, (low, high) in now)
-    # Who has a page too many, when all together have more than there may be, cannot be known: it is the later ones.
+    # The request that has a page too many, where the sum exceeds the maximum, cannot be known: the later ones count.
     late = {f.request for f in found if f.rule == ALL_PAGES}
     for r in set(range(tables.requests)) - touched(corrupted) - late:
         assert now[r] == was[r], r

@@ -21,7 +21,7 @@ def _nothing_stays_remembered():
 
 
 def set_safe_pages(monkeypatch, safe):
-    """What is remembered of a kind was true of the constant as it was."""
+    """The memory of a kind was true of the constant as it was."""
     monkeypatch.setattr(support, "SAFE_PAGES", safe)
     monkeypatch.setattr(plans, "_selected", {})
     forget_specializations()

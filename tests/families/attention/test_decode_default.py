@@ -1,4 +1,4 @@
-"""What "auto" comes to in a decode: the cut that bounds allow, what its SKU then says, and what it is worth beside a record."""
+"""A decode with "auto": the cut that bounds allow, what its SKU then says, and what it is worth beside a record."""
 
 import json
 from pathlib import Path

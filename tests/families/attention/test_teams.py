@@ -95,7 +95,7 @@ def test_the_grid_and_the_workspace_are_the_closed_forms_of_the_kernel(name, hea
     descriptor, config = decode(1, 4096, *heads, dim), NAMES[name]
     rows, runs = min(descriptor.group_size, 16), cuda.head_blocks(descriptor)
     if runs * config.cluster * config.clusters > cuda.clusterable_sms(SM90.sm_count, config.cluster):
-        return  # never asked for: not all of them run at once
+        return  # never requested: not all of them run at once
     blocks, slots = cuda.grid_of(descriptor, SM90, config)
     assert (blocks, slots) == (config.cluster * config.clusters * runs, runs * config.clusters)
     counters = runs * -(-rows * dim // 128)

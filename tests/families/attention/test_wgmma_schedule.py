@@ -209,7 +209,7 @@ def test_blocks_end_together(host, q_lens):
     [([8192], 8, 4), ([4096] * 4, 8, 4), ([1024] * 16, 8, 4), ([8192], 32, 1), ([12000], 8, 4), ([6000] * 3, 8, 4)],
 )
 def test_turns_leave_no_block_with_more_than_others(host, q_lens, heads, group):
-    """Of the blocks of a whole GPU none has 4 % more than the mean: with jumps from turn to turn it was up to 70 %."""
+    """No block of a whole GPU has 4 % more than the mean: with jumps from turn to turn it was up to 70 %."""
     work, _ = work_of(host, q_lens, q_lens, heads=heads, group=group, blocks=132)
     loads = Counter()
     for w in work:

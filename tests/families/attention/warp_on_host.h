@@ -93,7 +93,7 @@ inline void run_warp(std::function<void(int)> of_a_lane) {
 
 inline int64_t told[32];
 
-// What every lane says, in every lane.
+// The values of all lanes, in every lane.
 template <class T, class Use>
 auto together(T mine, Use use) {
   told[threadIdx.x % 32] = static_cast<int64_t>(mine);

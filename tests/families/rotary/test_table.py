@@ -20,7 +20,7 @@ def made(row, positions, **more):
 
 
 def frequencies(row):
-    """Those of our table: its angles at position 1, which are less than half a turn."""
+    """The frequencies of our table: its angles at position 1, which are less than half a turn."""
     half = row["rotary_dim"] // 2
     table = made(row, 2).double()
     size = torch.hypot(table[1, :half], table[1, half:])

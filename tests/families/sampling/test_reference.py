@@ -15,7 +15,7 @@ from opfacade.testing.families.sampling import race
 from tests.families.sampling.calls import call, drawn, kept, philox, slow_token
 
 INF, NAN = math.inf, math.nan
-# Of Random123: counter, key, words.
+# Test vectors of Random123: counter, key, words.
 KNOWN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),

@@ -146,7 +146,7 @@ SIBLINGS = {
 
 @pytest.mark.parametrize("name", SIBLINGS)
 def test_tokens_of_a_tree_have_the_distribution_of_the_target(name):
-    """Of the first token, and of the second one where the first was drafted."""
+    """Distributions of the first token, and of the second one where the first was drafted."""
     drafts, children = SIBLINGS[name]
     count = 1500
     tree, at = Tree(drafts, children), [Place(seed=13 * i, offset=7 * i) for i in range(count)]

@@ -18,7 +18,7 @@ def put(monkeypatch, **modules):
 
 
 class Unread:
-    """What a builder must not touch: a mirror on the host."""
+    """A mirror on the host, which a builder must not touch."""
 
     def __getattr__(self, name):
         raise AssertionError(f"{name} of a host tensor was read")

@@ -1,4 +1,4 @@
-// What keep is told; shared by the kernel and its binding. Launch: grid ceil(rows * width / 128), block 128.
+// Parameters of keep, shared by the kernel and its binding. Launch: grid ceil(rows * width / 128), block 128.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// What pick is told; shared by the kernel and its binding. Launch: grid ceil(rows * width / 128), block 128.
+// Parameters of pick, shared by the kernel and its binding. Launch: grid ceil(rows * width / 128), block 128.
 #pragma once
 #include <stdint.h>
 

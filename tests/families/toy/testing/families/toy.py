@@ -1,4 +1,4 @@
-"""What the tools ask of the toy."""
+"""The harness of the toy."""
 
 from __future__ import annotations
 
