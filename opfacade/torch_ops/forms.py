@@ -77,9 +77,24 @@ class Form:
         split = len([n for n in self.fields if n in self.required or n in self.written])
         return (*self.fields[:split], "workspace", *self.fields[split:])
 
+    @cached_property
+    def nullable(self) -> frozenset[str]:
+        """Required operands in whose place a problem without them has None: elements of a list that may be empty."""
+        lists, fields = self.kind.args_type.lists, self.kind.model_fields
+        empty = [parts for whole, parts in lists.items() if whole in fields and fields[whole].default == ()]
+        return frozenset(name for parts in empty for name in parts if name in self.required and name not in self.written)
+
     def schema(self) -> str:
-        parts = [f"{self._type(n)} {n}" if n in self.required else f"{self._type(n)}? {n}=None" for n in self.order]
+        parts = [self.required_part(n) if n in self.required else f"{self._type(n)}? {n}=None" for n in self.order]
         return f"{self.name}({', '.join(['SymInt plan', *parts])}) -> ()"
+
+    def required_part(self, name: str) -> str:
+        """An operand that a caller always passes: its type and name in a schema."""
+        return f"{self._type(name)}{'?' * (name in self.nullable)} {name}"
+
+    def required_input(self, name: str) -> str:
+        """The same in the functional form, which overwrites nothing."""
+        return f"Tensor{'?' * (name in self.nullable)} {name}"
 
     def _type(self, name: str) -> str:
         written = [*(n for n in self.fields if n in self.written), "workspace"]

@@ -36,7 +36,7 @@ def define(form: Form) -> None:
     _add(form.schema(), _runner(form), partial(_fake, form))
     if not form.is_in_place:
         functional = Functional(form)
-        _add(functional.schema(), functional.run, functional.fake)
+        _add(functional.schema(), functional.run, functional.fake, functional.may_lack_tensors)
 
 
 def defined() -> tuple[str, ...]:
@@ -44,9 +44,10 @@ def defined() -> tuple[str, ...]:
     return tuple(_defined)
 
 
-def _add(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def _add(schema: str, run: Callable[..., Any], fake: Callable[..., Any], without_tensors: bool = False) -> None:
     name = _library.define(schema, tags=_TAGS)
-    for key in ("CPU", "CUDA"):
+    # A call without a tensor has no device to be dispatched by.
+    for key in ("CPU", "CUDA", *("BackendSelect",) * without_tensors):
         _library.impl(name, run, key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
 
@@ -90,7 +91,8 @@ def _refuse_gradients(form: Form, given: Mapping[str, Any]) -> None:
 class Functional:
     """The form of an op that makes its outputs. It takes inputs, flags, dtypes of results, and shapes that no input has.
 
-    An optional output whose shape no input has is made where the caller passes its shape.
+    An optional output whose shape no input has is made where the caller passes its shape. An op that may have no input takes
+    the device of its results: it is needed where no input says it.
     """
 
     def __init__(self, form: Form) -> None:
@@ -102,15 +104,18 @@ class Functional:
         self.dtypes = {
             o.name: f"{o.name}_dtype" for o in self.outputs if f"{o.name}_dtype" in form.kind.model_fields or not o.says_dtype
         }
-        self.names = (*self.shapes.values(), *form.inputs, *self.flags.values(), *self.dtypes.values())
+        self.may_lack_tensors = not form.required - form.nullable - form.written
+        device = ("device",) * self.may_lack_tensors
+        self.names = (*self.shapes.values(), *form.inputs, *self.flags.values(), *self.dtypes.values(), *device)
         self.defaults = dict.fromkeys(self.names) | dict.fromkeys(self.flags.values(), True)
 
     def schema(self) -> str:
         form = self.form
         parts = ["SymInt plan", *(f"{self._shape_type(name)} {self.shapes[name]}" for name in self.shapes)]
-        parts += [f"Tensor {n}" if n in form.required else f"Tensor? {n}=None" for n in form.inputs]
+        parts += [form.required_input(n) if n in form.required else f"Tensor? {n}=None" for n in form.inputs]
         parts += [f"bool {name}=True" for name in self.flags.values()]
         parts += [f"ScalarType? {name}=None" for name in self.dtypes.values()]
+        parts += ["Device? device=None"] * self.may_lack_tensors
         results = ", ".join("Tensor" for _ in form.results)
         return f"{form.name}_functional({', '.join(parts)}) -> {results if len(form.results) == 1 else f'({results})'}"
 
@@ -189,7 +194,7 @@ class Functional:
         """A new output. Where no input says its shape and the plan may not have it, the error tells how to leave it out."""
         name = output.name
         try:
-            return output.make(inputs, values.get(f"{name}_shape"), values.get(f"{name}_dtype"))
+            return output.make(inputs, values.get(f"{name}_shape"), values.get(f"{name}_dtype"), values.get("device"))
         except Unmade as unmade:
             raise Unmade(self._with_flag(unmade.issue, name) if name in self.flags else unmade.issue) from None
 
@@ -197,7 +202,7 @@ class Functional:
         return name in self.optional and values[self.shapes[name]] is None
 
     def _results(self, inputs: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
-        like = next(t for t in inputs.values() if t is not None)
+        like = next(t for t in (*inputs.values(), *made.values()) if t is not None)
         found = tuple(made[n] if n in made else like.new_empty(0, dtype=torch.float32) for n in self.form.results)
         return found[0] if len(found) == 1 else found
 

@@ -44,11 +44,21 @@ class Output:
     def says_shape(self) -> bool:
         return all(self.axes)
 
-    def make(self, given: Mapping[str, Any], shape: Any, dtype: torch.dtype | None) -> Tensor:
-        first: Tensor = next(t for t in given.values() if t is not None)
+    def make(
+        self, given: Mapping[str, Any], shape: Any, dtype: torch.dtype | None, device: torch.device | None = None
+    ) -> Tensor:
+        """A new output, on the device of the first input unless one is given."""
+        import torch
+
         if self.says_shape:
             shape = [self._size(given, places) for places in self.axes]
-        return first.new_empty(shape, dtype=dtype or self._dtype(given))
+        dtype = dtype or self._dtype(given)
+        first: Tensor | None = next((t for t in given.values() if t is not None), None)
+        if first is not None:  # new_empty keeps what a traced call knows of the input
+            return first.new_empty(shape, dtype=dtype, device=device)
+        if device is None:
+            raise Unmade(Issue("OPF-A002", "device", "a torch.device, for there is no input", "None", kind="ArgumentTypeError"))
+        return torch.empty(shape, dtype=dtype, device=device)
 
     def _size(self, given: Mapping[str, Any], places: Sequence[Place]) -> Any:
         name, axis = next((place for place in places if given.get(place[0]) is not None), places[0])
@@ -62,6 +72,8 @@ class Output:
         if self.dtype is not None:
             return torch_dtype(self.dtype)
         name = next((n for n in self.like if given.get(n) is not None), self.like[0])
+        if not self.says_dtype and given.get(name) is None:
+            raise Unmade(Issue("OPF-A002", f"{self.name}_dtype", "a torch.dtype", "None", kind="ArgumentTypeError"))
         found: torch.dtype = _tensor(given, name).dtype
         return found
 

@@ -16,18 +16,13 @@ import torch
 from flashinfer_stand_in import Missing, install
 from flashinfer_torch import on_cpu, oracle_of_single_calls
 from judging import WORDS, judged, removed
+from places import answer, here
 
 from opfacade import Preference
 from opfacade.compat import preferring
 
 install()
 
-FILES = (
-    "alibi", "batch_attention", "batch_decode_kernels", "batch_invariant_fa2", "batch_prefill", "batch_prefill_kernels",
-    "decode_fp8_calibration_scale", "decode_prefill_lse", "deepseek_mla", "fp8_prefill", "hopper", "hopper_fp8_attention",
-    "logits_cap", "mla_decode_kernel", "mla_page", "non_contiguous_decode", "non_contiguous_prefill", "page",
-    "shared_prefix_kernels", "single_prefill", "sliding_window", "tensor_cores_decode",
-)  # fmt: skip
 # Their subject is the call of one request, and their oracle is their own.
 OF_SINGLE_CALLS = {
     "test_alibi",
@@ -52,13 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.args or config.args == [str(config.invocation_params.dir)]:
-        places = [Path("tests/attention") / f"test_{name}.py" for name in FILES] + [Path("tests/utils/test_quantization.py")]
-        config.args[:] = [str(place) for place in places if place.exists()]
+        config.args[:] = here(Path())
     if config.getoption("--opfacade-cpu"):
         on_cpu()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for module in {item.getparent(pytest.Module) for item in items} - {None}:
+        answer(module.obj)
     for item in items:
         if reason := removed(item.nodeid):
             _count(item, "removed", reason)

@@ -36,6 +36,9 @@ class Missing:
             raise AttributeError(name)
         return Missing(f"{self._name}.{name}")
 
+    def __getitem__(self, key: object) -> Missing:  # a table of sources of kernels
+        return Missing(f"{self._name}[{key!r}]")
+
     def __or__(self, other: object) -> Missing:  # in annotations
         return self
 

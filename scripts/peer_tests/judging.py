@@ -21,6 +21,7 @@ WIDER = {
     "test_layernorm_quant_invalid_inputs": "layernorm_quant takes f16 and rows with a stride",
     "test_batch_decode_rejects_unequal_kv_strides_nvfp4_contract": "K and V may have strides of their own",
     "test_tensor_core_decode_rejects_mismatched_q_len": "use_tensor_cores is a hint: several rows of a request need none",
+    "test_cuda_rejects_unsupported_group_size": "groups of 8-bit rows have any size that divides the row",
 }
 
 

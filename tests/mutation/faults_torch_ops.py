@@ -175,6 +175,13 @@ TORCH_OP_FAULTS = (
         OPS,
     ),
     cpu(
+        "torch ops: results without inputs are made on the CPU",
+        "opfacade/torch_ops/outputs.py",
+        "return torch.empty(shape, dtype=dtype, device=device)",
+        "return torch.empty(shape, dtype=dtype)",
+        "tests/torch_ops/test_without_inputs.py",
+    ),
+    cpu(
         "torch ops: the workspace is taken for an operand",
         "opfacade/torch_ops/library.py",
         "args = make(*given[:at], *given[at + 1 :])",
