@@ -259,6 +259,13 @@ def test_groups_of_any_rank_and_type(dtype):
     assert ((q.float().view(2, 3, 4, 16) * scale[..., None] - x.view(2, 3, 4, 16)).abs() <= step).all()
 
 
+@pytest.mark.parametrize("column_major_scales", [False, True])
+def test_no_rows_have_no_scales(column_major_scales):
+    x = torch.empty(0, 64)
+    q, scale = flashinfer.quantization.per_token_group_quant_8bit(x, 16, column_major_scales=column_major_scales)
+    assert (q.shape, scale.shape) == (x.shape, (0, 4))
+
+
 @pytest.mark.parametrize(
     ("given", "kind", "match"),
     [

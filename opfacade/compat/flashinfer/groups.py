@@ -47,7 +47,7 @@ def per_token_group_quant_8bit(
     scale = _scales(rows.shape[0], rows.shape[1] // group_size, layout, scale_ue8m0, x.device)
     plan.run(QuantizeArgs(x=rows, out=flat_rows(out), scale=scale))
     found = scale.float() if layout == "row" else scale.float()[:, : rows.shape[0]].t()
-    return out, found.view(*x.shape[:-1], -1) if layout == "row" else found
+    return out, found.view(*x.shape[:-1], found.shape[1]) if layout == "row" else found
 
 
 def _quant(op: str, dtype: torch.dtype, group: int, least: float, powers: bool) -> dict[str, Any]:
