@@ -347,7 +347,7 @@ FAULTS = (
     cpu(
         "norm: normed elements are not rounded",
         "opfacade/plans/_norm_program.py",
-        'if norm.normed == "rounded" else found',
+        'if norm.before_weight == "rounded" else found',
         "if False else found",
         NORMS,
     ),
