@@ -15,6 +15,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
+from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor
 from opfacade.plans.sampling import AdjustLogitsDescriptor, SampleDescriptor
 from opfacade.programs.fields import Input
@@ -87,3 +88,10 @@ def test_a_named_plan_selects_what_plan_selects():
 
 def test_a_latent_pool_takes_a_dtype_of_torch():
     assert BatchMlaDecodeDescriptor(**(MLA | {"paged_kv": LATENT | {"dtype": torch.bfloat16}})).paged_kv.dtype == "bf16"
+
+
+@pytest.mark.parametrize("name", ["num_tokens", "total_tokens", "nnz"])
+@pytest.mark.parametrize("kind", [NormDescriptor, BatchPagedPrefillDescriptor, SampleDescriptor])
+def test_what_others_call_the_rows_is_told_as_ours(kind, name):
+    with pytest.raises(DescriptorError, match=rf"{name} expected no field of this name.* Did you mean total_num_rows\?"):
+        kind(**{name: 5})
