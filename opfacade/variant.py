@@ -5,6 +5,7 @@ from opfacade.plans._attention.variant import MAX_PARAMETERS as MAX_PARAMETERS
 from opfacade.plans._attention.variant import RAMP_KEYS as RAMP_KEYS
 from opfacade.plans._attention.variant import Variant as Variant
 from opfacade.plans._attention.variant import added_ramp as added_ramp
+from opfacade.plans._attention.variant import eq as eq
 from opfacade.plans._attention.variant import equal as equal
 from opfacade.plans._attention.variant import exp2 as exp2
 from opfacade.plans._attention.variant import f32 as f32
@@ -16,8 +17,11 @@ from opfacade.plans._attention.variant import kv_len as kv_len
 from opfacade.plans._attention.variant import kv_pos as kv_pos
 from opfacade.plans._attention.variant import log2 as log2
 from opfacade.plans._attention.variant import mask_operands as mask_operands
+from opfacade.plans._attention.variant import max_ as max_
 from opfacade.plans._attention.variant import maximum as maximum
+from opfacade.plans._attention.variant import min_ as min_
 from opfacade.plans._attention.variant import minimum as minimum
+from opfacade.plans._attention.variant import ne as ne
 from opfacade.plans._attention.variant import not_equal as not_equal
 from opfacade.plans._attention.variant import per_head as per_head
 from opfacade.plans._attention.variant import per_key as per_key

@@ -27,6 +27,7 @@ LAYERS = (
     "serving",
     "programs",
     "plans",
+    "words",
     "recipes",
     "models",
     "backends",

@@ -1,6 +1,7 @@
 // Operations of user expressions (docs/variants.md). Exact: every f32 operation is rounded once, to nearest, and never fused.
 // Fused: the compiler may contract a multiplication and an addition, which then have one rounding instead of two.
 #pragma once
+#include "kernels/ptx/float_math.cuh"
 #include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
@@ -36,6 +37,11 @@ struct Common : Integers {
   static __device__ __forceinline__ T min_(T a, T b) { return b < a ? b : a; }
   template <class T>
   static __device__ __forceinline__ T max_(T a, T b) { return a < b ? b : a; }
+  // NaN if either is, and +0 above -0.
+  static __device__ __forceinline__ float minimum_(float a, float b) { return min_nan(a, b); }
+  static __device__ __forceinline__ float maximum_(float a, float b) { return max_nan(a, b); }
+  static __device__ __forceinline__ int32_t minimum_(int32_t a, int32_t b) { return min_(a, b); }
+  static __device__ __forceinline__ int32_t maximum_(int32_t a, int32_t b) { return max_(a, b); }
   template <class T>
   static __device__ __forceinline__ bool lt_(T a, T b) { return a < b; }
   template <class T>

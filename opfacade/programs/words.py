@@ -1,6 +1,6 @@
-"""The words to write programs with: a function for each operation of the language.
+"""The words to write programs with: a function for each operation of the language. `opfacade.words` has them for variants too.
 
-from opfacade.programs.words import exp, value
+from opfacade.words import exp, value
 x = value("x", "f32")
 silu = x / (1 + exp(-x))
 """
@@ -14,10 +14,15 @@ from opfacade.programs.expression import Node, apply, constant, coord, extent, r
 from opfacade.programs.operations import OPERATIONS
 
 _WORDS = {name: f"{name}_" if name in ("and", "or", "not", "min", "max", "abs") else name for name in OPERATIONS}
-_OPERATION = {word: name for name, word in _WORDS.items()}
+# Names that numpy and torch have for operations.
+ALIASES = {
+    "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+    "where": "select",
+}  # fmt: skip
+OPERATION = {word: name for name, word in _WORDS.items()} | ALIASES  # of each word
 
 __all__ = ["Node", "apply", "constant", "coord", "extent", "read", "round_to", "scalar", "square", "stage", "value"]
-__all__ += sorted(_OPERATION)
+__all__ += sorted(OPERATION)
 
 
 def _word(name: str) -> Callable[..., Node]:
@@ -29,7 +34,7 @@ def _word(name: str) -> Callable[..., Node]:
     return call
 
 
-globals().update({word: _word(name) for word, name in _OPERATION.items()})
+globals().update({word: _word(name) for word, name in OPERATION.items()})
 
 
 if TYPE_CHECKING:

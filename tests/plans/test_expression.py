@@ -61,7 +61,7 @@ def test_an_operation_takes_its_types_and_no_others(op):
 
 def test_the_scope_of_attention_has_its_operations_on_its_types():
     """In the language there are more of both: none of them comes in unnoticed, and none goes."""
-    numbers = ("add", "sub", "mul", "min", "max", "lt", "le", "gt", "ge", "eq", "ne")
+    numbers = ("add", "sub", "mul", "min", "max", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne")
     two = {op: {("f32", "f32"), ("i32", "i32")} for op in numbers}
     one = {op: {("f32",)} for op in ("floor", "sqrt", "exp2", "log2", "tanh", "i32")}
     rest = {
@@ -219,7 +219,8 @@ def test_a_refused_operation_says_what_to_write(make, hint):
         (-abs(q_pos) // 2, "-abs(q_pos) // 2"),
         ((kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1), "(kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1)"),
         (apply("eq", kv_pos, -3), "equal(kv_pos, -3)"),
-        (kv_pos - apply("min", q_pos, 2), "kv_pos - minimum(q_pos, 2)"),
+        (kv_pos - apply("min", q_pos, 2), "kv_pos - min_(q_pos, 2)"),
+        (apply("maximum", score, 0.0), "maximum(score, 0.0)"),
     ],
 )
 def test_an_expression_prints_as_it_is_written(node, text):

@@ -47,7 +47,7 @@ def ints(depth, per_key=True):
     if depth == 0:
         return st.one_of(leaves)
     inner = ints(depth - 1, per_key)
-    two = st.sampled_from(["add", "sub", "mul", "min", "max", "floordiv", "mod"])
+    two = st.sampled_from(["add", "sub", "mul", "min", "max", "minimum", "maximum", "floordiv", "mod"])
     return st.one_of(
         *leaves,
         st.builds(apply, two, inner, inner),
@@ -70,7 +70,7 @@ def floats(depth, per_key=True, more=()):
     inner = floats(depth - 1, per_key, more)
     return st.one_of(
         *leaves,
-        st.builds(apply, st.sampled_from(["add", "sub", "mul", "div", "min", "max"]), inner, inner),
+        st.builds(apply, st.sampled_from(["add", "sub", "mul", "div", "min", "max", "minimum", "maximum"]), inner, inner),
         st.builds(apply, st.sampled_from(["neg", "abs", "floor", "sqrt"]), inner),
         st.builds(apply, st.just("f32"), ints(depth - 1, per_key)),
         st.builds(apply, st.just("select"), truths(depth - 1, per_key), inner, inner),
@@ -101,7 +101,7 @@ def smooth(depth):
     inner = smooth(depth - 1)
     return st.one_of(
         *leaves,
-        st.builds(apply, st.sampled_from(["add", "sub", "mul", "min", "max"]), inner, inner),
+        st.builds(apply, st.sampled_from(["add", "sub", "mul", "min", "max", "minimum", "maximum"]), inner, inner),
         st.builds(apply, st.sampled_from(["neg", "abs", "tanh"]), inner),
         inner.map(lambda x: apply("exp2", minimum(x, 3.0))),
         inner.map(lambda x: log2(abs(x) + 1.0)),

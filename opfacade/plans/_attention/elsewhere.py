@@ -8,7 +8,8 @@ from types import MappingProxyType
 from opfacade.core.descriptor import ROWS
 
 FIELDS: Mapping[str, str] = MappingProxyType({
-    **ROWS, "num_heads": "num_qo_heads", "num_q_heads": "num_qo_heads", "num_heads_q": "num_qo_heads", "num_heads_k": "num_kv_heads",
+    **ROWS,
+    "num_heads": "num_qo_heads", "num_q_heads": "num_qo_heads", "num_heads_q": "num_qo_heads", "num_heads_k": "num_kv_heads",
     "softmax_scale": "sm_scale", "scale": "sm_scale", "softcap": "logits_soft_cap", "window_size": "window_left",
     "is_causal": "causal", "kv_cache": "paged_kv", "dtype_q": "q_dtype", "q_data_type": "q_dtype",
     "block_size": "page_size", "num_blocks": "num_total_pages", "num_pages": "num_total_pages", "head_size": "head_dim",

@@ -24,8 +24,8 @@ Type = Literal["f32", "i32", "bool"]
 Per = Literal["head", "row", "key"]
 InputName = Literal["score", "query", "q_pos", "kv_pos", "q_len", "kv_len", "head", "kv_head"]
 Op = Literal[
-    "add", "sub", "mul", "min", "max", "neg", "abs", "div", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne",
-    "and", "or", "not", "select", "f32", "i32", "floor", "sqrt", "exp2", "log2", "tanh",
+    "add", "sub", "mul", "min", "max", "minimum", "maximum", "neg", "abs", "div", "floordiv", "mod", "lt", "le", "gt", "ge",
+    "eq", "ne", "and", "or", "not", "select", "f32", "i32", "floor", "sqrt", "exp2", "log2", "tanh",
 ]  # fmt: skip
 Name = Annotated[str, Field(pattern=r"\A[A-Za-z][A-Za-z0-9_]{0,31}\z")]
 

@@ -10,7 +10,7 @@ _BINARY = {
     "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5), "floordiv": ("//", 5), "mod": ("%", 5),
 }  # fmt: skip
 _UNARY = {"neg": "-", "not": "~"}
-_CALLS = {"eq": "equal", "ne": "not_equal", "min": "minimum", "max": "maximum"}
+_CALLS = {"eq": "equal", "ne": "not_equal", "min": "min_", "max": "max_"}
 _UNARY_RANK, _CALL_RANK = 6, 7
 
 

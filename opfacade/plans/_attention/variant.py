@@ -198,11 +198,21 @@ def per_key(name: str) -> Parameter:
 
 
 def minimum(a: Node | float, b: Node | float) -> Apply:
+    """The smaller, -0 below +0, and NaN where either is."""
+    return apply("minimum", a, b)
+
+
+def maximum(a: Node | float, b: Node | float) -> Apply:
+    """The larger, +0 above -0, and NaN where either is."""
+    return apply("maximum", a, b)
+
+
+def min_(a: Node | float, b: Node | float) -> Apply:
     """b where b < a, else a: so a where either is NaN."""
     return apply("min", a, b)
 
 
-def maximum(a: Node | float, b: Node | float) -> Apply:
+def max_(a: Node | float, b: Node | float) -> Apply:
     """b where a < b, else a: so a where either is NaN."""
     return apply("max", a, b)
 
@@ -218,6 +228,9 @@ def equal(a: Node, b: Node | float) -> Apply:
 
 def not_equal(a: Node, b: Node | float) -> Apply:
     return apply("ne", a, b)
+
+
+eq, ne = equal, not_equal  # as programs name them
 
 
 def f32(a: Node) -> Apply:

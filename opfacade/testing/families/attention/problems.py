@@ -10,7 +10,7 @@ from opfacade.plans._attention.variant import (
     Variant,
     exp2,
     kv_pos,
-    minimum,
+    min_,
     per_head,
     per_key,
     per_row,
@@ -39,7 +39,7 @@ VARIANTS = (
     document_mask(),
     soft_cap(5.0),
     Variant(
-        logits=select(kv_pos % 5 < per_row("phase") + 2, 0.5 * score, score - exp2(minimum(score, 4.0))),
+        logits=select(kv_pos % 5 < per_row("phase") + 2, 0.5 * score, score - exp2(min_(score, 4.0))),
         mask=(kv_pos <= q_pos) | (per_key("shared") < 1),
         query=query * select(q_pos > 50, 1.25, 0.75) / (1.0 + abs(per_head("damping"))),
     ),

@@ -1,0 +1,109 @@
+"""The operations of the language as a table of Markdown: words, types, where a variant has them, exactness, and what NaN gives.
+
+All of it follows from the language: what NaN gives is evaluated, beside other arguments of every kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from opfacade.plans._attention.expression import SIGNATURES
+from opfacade.programs.evaluate import Evaluation, Values
+from opfacade.programs.expression import apply, value
+from opfacade.programs.operations import OPERATIONS, Operation
+from opfacade.programs.types import FLOATS, INTEGERS, NUMBERS, TYPES
+from opfacade.programs.words import ALIASES, OPERATION
+
+HEAD = "| words | of | gives | in variants of | exact | with NaN |\n|---|---|---|---|---|---|"
+_SETS = {TYPES: "any type", NUMBERS: "numbers", FLOATS: "floats", INTEGERS: "integers", ("bool", *INTEGERS): "bool, integers"}
+_OTHERS = (-math.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, math.inf)
+_TOLD = {
+    "pow": "NaN, but 1 for `pow(1, y)` and `pow(x, 0)`",
+    "hypot": "NaN, but infinity beside an infinity",
+    "copysign": "NaN of the first; of the second its sign alone",
+    "select": "as any other value",
+    "signbit": "the sign of the NaN",
+    "as_bits": "its bits",
+}
+
+
+def table() -> Iterator[str]:
+    """The lines of a table with a row for all operations that have the same facts."""
+    yield HEAD
+    rows = [(facts(op), op) for op in OPERATIONS]
+    order = {facts: at for at, (facts, _) in reversed(list(enumerate(rows)))}
+    for cells, found in groupby(sorted(rows, key=lambda row: order[row[0]]), key=lambda row: row[0]):
+        yield f"| {', '.join(map(_shown, (op for _, op in found)))} | {' | '.join(cells)} |"
+
+
+def facts(op: str) -> tuple[str, ...]:
+    """The cells of an operation beside its word."""
+    known = OPERATIONS[op]
+    return (*_types(op, known), _of_variants(op), "yes" if known.exact else "no", with_nan(op))
+
+
+def _shown(op: str) -> str:
+    word = next(word for word, name in OPERATION.items() if name == op and word not in ALIASES)
+    return " or ".join(f"`{name}`" for name in (word, *(alias for alias, of in ALIASES.items() if of == op)))
+
+
+def _types(op: str, known: Operation) -> tuple[str, str]:
+    arguments, results = list(known.signatures), set(known.signatures.values())
+    if op in TYPES:
+        return "any other type", "the type of its name"
+    if op == "select":
+        return "bool, and two of any type", "their type"
+    kinds = tuple(args[0] for args in arguments)
+    own = all(args[0] == gives for args, gives in known.signatures.items())
+    told = _SETS.get(kinds, " or ".join(kinds))
+    count = {1: "", 2: "two ", 4: "four "}[len(arguments[0])]
+    return f"{count}{told}", "their type" if own and len(kinds) > 1 else " or ".join(dict.fromkeys(_rising(results)))
+
+
+def _rising(types: Any) -> list[str]:
+    return sorted(types, key=lambda kind: TYPES.index(kind))
+
+
+def _of_variants(op: str) -> str:
+    here: Any = SIGNATURES.get(op, {})
+    return "any type" if op == "select" else ", ".join(_rising({args[0] for args in here})) or "-"
+
+
+def with_nan(op: str) -> str:
+    """What an operation gives where one argument that is a float is NaN."""
+    args = next((args for kind in FLOATS for args in OPERATIONS[op].signatures if kind in args), None)
+    if args is None:
+        return "-"
+    found = {_outcome(op, args, at) for at, kind in enumerate(args) if kind in FLOATS}
+    if op in _TOLD:
+        return _TOLD[op]
+    if found == {"NaN", "the other"}:  # NaN comes first, or the first comes before NaN
+        return "the first"
+    (same,) = found
+    return same
+
+
+def _outcome(op: str, args: tuple[str, ...], at: int) -> str:
+    """What NaN at one place gives beside every other argument; "" where it is not always the same."""
+    pairs = [(other, _evaluated(op, args, at, other)) for other in _OTHERS]
+    if all(isinstance(got, float) and math.isnan(got) for _, got in pairs):
+        return "NaN"
+    if len(args) > 1 and all(got == other for other, got in pairs):
+        return "the other"
+    same = {got for _, got in pairs}
+    return str(same.pop()).lower() if len(same) == 1 else ""
+
+
+def _evaluated(op: str, args: tuple[str, ...], at: int, other: float) -> Any:
+    import torch
+
+    kinds: Any = args
+    leaves = {
+        ("input", f"a{i}"): torch.tensor([math.nan if i == at else other if kind in FLOATS else kind == "bool"])
+        for i, kind in enumerate(kinds)
+    }
+    root = apply(op, *(value(f"a{i}", kind) for i, kind in enumerate(kinds)))
+    return Evaluation(Values(leaves)).own(root)[0].item()
