@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# What others call the rows of a call, of all requests together.
+# Names of other libraries for the rows of a call, of all its requests together.
 ROWS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("num_tokens", "total_tokens", "total_q", "nnz"), "total_num_rows"))
 
 

@@ -73,7 +73,7 @@ def _of_variants(op: str) -> str:
 
 
 def with_nan(op: str) -> str:
-    """What an operation gives where one argument that is a float is NaN."""
+    """The result of an operation where one argument that is a float is NaN."""
     args = next((args for kind in FLOATS for args in OPERATIONS[op].signatures if kind in args), None)
     if args is None:
         return "-"
@@ -87,7 +87,7 @@ def with_nan(op: str) -> str:
 
 
 def _outcome(op: str, args: tuple[str, ...], at: int) -> str:
-    """What NaN at one place gives beside every other argument; "" where it is not always the same."""
+    """The result of NaN at one place beside every other argument; "" where it is not always the same."""
     pairs = [(other, _evaluated(op, args, at, other)) for other in _OTHERS]
     if all(isinstance(got, float) and math.isnan(got) for _, got in pairs):
         return "NaN"
