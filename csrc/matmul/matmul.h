@@ -20,7 +20,19 @@ inline int64_t batch_stride(const TensorView& of) { return of.ndim() > 2 ? of.st
 // across: the axis of k comes first.
 inline MatmulOperand matmul_operand(const TensorView& of, bool across) {
   const int last = of.ndim() - 1, k = across ? last - 1 : last, row = across ? last : last - 1;
-  return {data_of<const uint16_t>(of), of.stride(row), of.stride(k), batch_stride(of)};
+  return {of.data_ptr(), of.stride(row), of.stride(k), batch_stride(of)};
+}
+
+// Which axes scales have: one for all rows; ranges of columns; behind that of the batch the others.
+enum class ScaleAxes { kOne, kRanges, kRows, kRowsParts, kPartsRows };
+
+inline MatmulScales matmul_scales(const TensorView& of, ScaleAxes axes) {
+  if (axes == ScaleAxes::kOne) return {of.data_ptr(), 0, 0, 0};
+  const int parts = axes == ScaleAxes::kRowsParts || axes == ScaleAxes::kPartsRows, first = of.ndim() - 1 - parts;
+  const int64_t batch = first > 0 ? of.stride(0) : 0;
+  if (parts == 0) return {of.data_ptr(), of.stride(first), 0, batch};
+  const int row = axes == ScaleAxes::kRowsParts ? first : first + 1, part = axes == ScaleAxes::kRowsParts ? first + 1 : first;
+  return {of.data_ptr(), of.stride(row), of.stride(part), batch};
 }
 
 // size: bytes of an element. An axis of one element may have any stride.
@@ -37,8 +49,9 @@ inline MatmulPlane matmul_plane(const TensorView& of, int64_t size, bool pairs) 
 // The map of an operand. across: its rows lie one behind the other, else its elements of k.
 inline bool map_operand(TensorMap& map, const MatmulOperand& of, const MatmulParams& p, int64_t rows, int32_t box, bool across, MapElement element) {
   const int64_t line = across ? of.k : of.row, step = across ? of.row : of.k, size = across ? rows : p.k;
+  const int64_t bytes = element == MapElement::kByte ? 1 : 2;
   if (size > 1 && step != 1) return false;
-  return tensor_map(map, {of.data, {size, across ? p.k : rows, p.batch, 1, 1}, {line * 2, of.batch * 2, 0, 0}, {across ? 64 : box, 1, 1, 1}, element, 0});
+  return tensor_map(map, {of.data, {size, across ? p.k : rows, p.batch, 1, 1}, {line * bytes, of.batch * bytes, 0, 0}, {across ? 64 : box, 1, 1, 1}, element, 0});
 }
 
 // A tile may end behind the last row or column.

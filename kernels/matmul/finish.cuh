@@ -1,6 +1,7 @@
 // The end of a tile: the program of the plan over the sums, element by element, and the stores.
 #pragma once
 #include "kernels/common/operations.cuh"
+#include "kernels/matmul/scales.cuh"
 #include "kernels/matmul/tiles.cuh"
 #include "kernels/ptx/store.cuh"
 
@@ -39,13 +40,13 @@ __device__ __forceinline__ void finish_block(const MatmulParams& p, int batch, i
   using Program = typename C::Program;
   const int left = p.columns - column;
   if (left <= 0) return;
-  typename Program::Bias bias;
-  Program::load_bias(bias, p, column, left);
+  typename Program::Columns columns;
+  Program::load_columns(columns, p, batch, column, left);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + 8 * half < rows) {
       float result[2];
-      Program::values(result, p, bias, batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
+      Program::values(result, p, columns, batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
       Program::store(p, batch, row + 8 * half, column, left, result);
     }
   }
@@ -82,12 +83,12 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, int batch, in
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     const int at = column + 8 * block + 2 * t, left = p.columns - at;
-    typename Program::Bias bias;
-    Program::load_bias(bias, p, at, left);
+    typename Program::Columns columns;
+    Program::load_columns(columns, p, batch, at, left);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float result[2];
-      Program::values(result, p, bias, batch, row + 8 * half, at, row + 8 * half < rows ? left : 0, sums[4 * block + 2 * half],
+      Program::values(result, p, columns, batch, row + 8 * half, at, row + 8 * half < rows ? left : 0, sums[4 * block + 2 * half],
                       sums[4 * block + 2 * half + 1]);
       word[half][block] = Program::Out::pack(result[0], result[1]);
     }

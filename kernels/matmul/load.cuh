@@ -4,17 +4,17 @@
 
 namespace opfacade {
 
-// Loads `kRows` rows of 64 elements of k, from row `row`. mask: the CTAs of the cluster that get them; 0: this one alone.
+// Loads `kRows` rows of a panel of k, from row `row`. mask: the CTAs of the cluster that get them; 0: this one alone.
 template <int kRows, bool kRowsAcross>
 __device__ __forceinline__ void load_rows(uint32_t to, const TensorMap& map, uint32_t full, uint16_t mask, int k, int row, int batch) {
 #pragma unroll
-  for (int first = 0; first < kRows; first += kRowsAcross ? kPanel : kRows) {
+  for (int first = 0; first < kRows; first += kRowsAcross ? kPanelRows : kRows) {
     const BoxAt at = kRowsAcross ? BoxAt{{row + first, k, batch, 0, 0}} : BoxAt{{k, row, batch, 0, 0}};
     if (mask == 0) tma_load(to + first * 128, map, full, at); else tma_load_multicast(to + first * 128, map, full, mask, at);
   }
 }
 
-// The panels of one part of 64 elements of k; in a cluster each CTA loads its part of the weight for all.
+// The panels of one part of k; in a cluster each CTA loads its part of the weight for all.
 template <class C>
 __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uint32_t weight, uint32_t full, const Tile& tile, int k) {
   constexpr int kPart = C::kColumns / C::kCluster;
@@ -37,38 +37,46 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
       mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
-        const int k = (step * C::kPanels + panel) * kPanel;
+        const int k = (step * C::kPanels + panel) * kPanel<C>;
         load_part<C>(p, smem.x(ring.stage) + panel * C::kRows * 128, smem.weight(ring.stage) + panel * C::kColumns * 128, full, tile, k);
       }
     }
   }
 }
 
-// Eight elements `step` apart, zeros behind the first `left`.
-__device__ __forceinline__ uint4 eight_of(const uint16_t* from, int64_t step, int left) {
+// Elements of 16 bytes, `step` apart, zeros behind the first `left`.
+template <class Bits>
+__device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int left) {
+  constexpr int kEach = 4 / sizeof(Bits);
   uint32_t word[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t low = 2 * i < left ? from[2 * i * step] : 0, high = 2 * i + 1 < left ? from[(2 * i + 1) * step] : 0;
-    word[i] = low | high << 16;
+    uint32_t part[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) part[j] = kEach * i + j < left ? from[(kEach * i + j) * step] : 0;
+    word[i] = part[0];
+#pragma unroll
+    for (int j = 1; j < kEach; ++j) word[i] |= part[j] << j * 8 * sizeof(Bits);
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 // Fills the panels of one operand from row `first` and element `k`: neighbouring threads take neighbouring chunks of a line,
 // which is a row, or the rows of an element of k.
-template <int kRows, int kPanels, bool kRowsAcross>
+template <class C, int kRows, bool kRowsAcross>
 __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& from, int batch, int first, int rows, int k, int size) {
-  constexpr int kLines = kRowsAcross ? kPanels * kPanel : kRows, kChunks = kRowsAcross ? kRows / 8 : kPanels * 8;
+  using Bits = typename UnsignedOf<C::kSize>::Type;
+  constexpr int kEach = 16 / C::kSize;  // elements of a chunk
+  constexpr int kLines = kRowsAcross ? C::kPanels * kPanel<C> : kRows, kChunks = kRowsAcross ? kRows / kEach : C::kPanels * 8;
   constexpr int kGroup = kRowsAcross ? kAcross : kRows * 128;  // bytes from one group of eight chunks to the next
   const int64_t line_step = kRowsAcross ? from.k : from.row, step = kRowsAcross ? from.row : from.k;
   const int lines = kRowsAcross ? size - k : rows - first, length = kRowsAcross ? rows - first : size - k;
-  const uint16_t* base = from.data + batch * from.batch + first * from.row + k * from.k;
+  const Bits* base = static_cast<const Bits*>(from.data) + batch * from.batch + first * from.row + k * from.k;
 #pragma unroll 1
   for (int i = threadIdx.x % kWarpgroup; i < kLines * kChunks; i += kWarpgroup) {
-    const int line = i / kChunks, chunk = i % kChunks, left = line < lines ? length - chunk * 8 : 0;
-    const uint32_t at = kRowsAcross ? line / kPanel * kRows * 128 + panel_address(line % kPanel, chunk % 8) : panel_address(line, chunk % 8);
-    store_shared_16(to + chunk / 8 * kGroup + at, eight_of(base + line * line_step + chunk * 8 * step, step, left));
+    const int line = i / kChunks, chunk = i % kChunks, left = line < lines ? length - chunk * kEach : 0;
+    const uint32_t at = kRowsAcross ? line / kPanel<C> * kRows * 128 + panel_address(line % kPanel<C>, chunk % 8) : panel_address(line, chunk % 8);
+    store_shared_16(to + chunk / 8 * kGroup + at, chunk_of(base + line * line_step + chunk * kEach * step, step, left));
   }
 }
 
@@ -80,10 +88,10 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
-      const int k = step * C::kPanels * kPanel;
+      const int k = step * C::kPanels * kPanel<C>;
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-      copy_panels<C::kRows, C::kPanels, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tiles.rows, k, p.k);
-      copy_panels<C::kColumns, C::kPanels, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.batch, tile.column, p.columns, k, p.k);
+      copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tiles.rows, k, p.k);
+      copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.batch, tile.column, p.columns, k, p.k);
       fence_async_shared();
       mbarrier_arrive(smem.full(ring.stage));
     }

@@ -4,10 +4,9 @@
 
 namespace opfacade {
 
-// An operand of 16-bit elements; `rows` of it are those of x, or of the weight with one for each column of the product. Strides
-// are in elements.
+// `rows` of an operand are those of x, or of the weight with one for each column of the product. Strides are in elements.
 struct MatmulOperand {
-  const uint16_t* data;
+  const void* data;
   int64_t row, k, batch;
 };
 
@@ -17,6 +16,13 @@ struct MatmulPlane {
   int64_t row, batch;
   int32_t pairs, eights;
 };
+
+// Scales of rows, or of columns of the product; `part`: of 128 elements of k. An axis that has none has a stride of 0.
+struct MatmulScales {
+  const void* data;
+  int64_t row, part, batch;
+};
+constexpr int kMostStarts = 15;
 
 struct MatmulParams {
   TensorMap x_map, weight_map;
@@ -28,6 +34,9 @@ struct MatmulParams {
   int32_t rows, columns, k, batch;  // columns of the product; with gates it has two for each of out
   int32_t x_box;   // rows of x that one load has; those of a tile behind them are any numbers
   int32_t mapped;  // TMA loads both operands; otherwise threads copy elements
+  MatmulScales x_scale, weight_scale;
+  int32_t offset_columns;        // of the first block of the weight that precede it
+  int32_t starts[kMostStarts];  // columns at which another scale of the weight begins
 };
 
 }  // namespace opfacade

@@ -8,10 +8,13 @@
 
 namespace opfacade {
 
-constexpr int kPanel = 64;          // elements in 128 bytes of a panel
-constexpr int kAcross = 64 * 128;  // bytes of a panel of 64 rows along it and 64 elements of k
+constexpr int kPanelBytes = 128;   // of a row in a panel
+constexpr int kPanelRows = 64;     // in a panel that rows of 16-bit elements lie along
+constexpr int kAcross = 64 * 128;  // bytes of such a panel of 64 elements of k
+template <class C>
+constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 
-// A config C: T, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
+// A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all.
 template <class C>
@@ -42,7 +45,7 @@ struct Tiles {
     rows = p.rows;
     if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
     down = (rows + kHeight - 1) / kHeight, across = (p.columns + C::kColumns - 1) / C::kColumns;
-    steps = max(1, (p.k + C::kPanels * kPanel - 1) / (C::kPanels * kPanel));  // without k one step of zeros
+    steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>));  // without k one step of zeros
   }
   static __device__ __forceinline__ int rank() { return C::kCluster > 1 ? blockIdx.x % C::kCluster : 0; }
   // This CTA takes first(), first() + stride() and so on.

@@ -1,5 +1,6 @@
 """Problems whose output bits are on record: most are compiled for other tests of the emulator too, and lengths are short."""
 
+from opfacade.plans.matmul import MatmulDescriptor, Scaling
 from opfacade.testing import matrix
 from opfacade.testing.harness import harness_of
 from opfacade.testing.inputs import DrawnLengths
@@ -21,6 +22,8 @@ def emulated():
         "mla, several rows": latent(16, 16, 4, 900, q_len=5, kv_split=64, window_left=100),
         "fp8 products, ragged": test_emulated_fp8.ragged(),
         "fp8 products, full": test_emulated_fp8.KINDS["full-f16"],
+        "matrices of fp8, blocks": _of_fp8(kind="block", block_offset=(64, 64)),
+        "matrices of fp8, tokens": _of_fp8(kind="token"),
     }
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
     covered = {_implementation(subject) for subject, _ in found.values()}
@@ -30,6 +33,10 @@ def emulated():
             covered.add(_implementation(subject))
             found[name] = (subject, lengths(descriptor))
     return found
+
+
+def _of_fp8(**scaling):
+    return MatmulDescriptor(total_num_rows=70, n=200, k=320, dtype="f8_e4m3", scaling=Scaling(**scaling))
 
 
 def _implementation(subject):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda import ptxas, support
-from opfacade.backends.cuda.declared import REPEATS, CudaKernel, Fact, writes_nothing
+from opfacade.backends.cuda import matmul_source, ptxas, support
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
 from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, tile_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import cached_by_specialization
@@ -18,72 +17,37 @@ from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
-from opfacade.programs.expression import ordered
-from opfacade.programs.guarantees import Math, error_model
+from opfacade.programs.guarantees import error_model
 
 ARCH = "sm_90a"
-_FEW = 4  # instructions of a program whose code is short
-_SUMS = {"u_acc": 2.0**-23, "k_step": 16.0}  # tensor cores truncate once every 16 products
-_EVIDENCE = (
-    "tests/families/matmul/test_matmul_kernel.py::test_a_row_has_its_bits_in_any_batch",
-    "tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu",
-    *REPEATS,
-)
-
-
-def _math(problem: Any) -> Math:
-    return source.math_of([(problem.result, problem.program()["out"])])
-
-
-def _facts(problem: Any) -> Mapping[str, Fact]:
-    """Fields that decide which code a product has, besides its dtypes."""
-    flags = ("accumulate", "add", "bias", "gated", "num_valid")
-    found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name)}
-    found |= {"activation": problem.activation} if problem.activation != "none" else {}
-    layouts = (("weight_layout", "nk"), ("x_layout", "mk"))
-    return found | {name: getattr(problem, name) for name, plain in layouts if getattr(problem, name) != plain}
-
-
-def _dtypes(problem: Any) -> tuple[tuple[str, str], ...]:
-    found = {"out": problem.result, "x": problem.dtype}
-    if problem.bias:
-        found["bias"] = problem.bias_dtype or problem.result
-    return tuple(sorted(found.items()))
+_HALVES, _FP8 = ("f16", "bf16"), ("f8_e4m3", "f8_e5m2")
+_SUMS = {
+    # Tensor cores truncate once every 16 products.
+    "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 16.0},
+    # They cut 32 products and the sum before, each once, at 13 bits below the largest, and their sum again; f32 adds chains.
+    "matmul-mma8": {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0},
+}
+_IN_ANY_BATCH = {
+    "matmul-mma16": "tests/families/matmul/test_matmul_kernel.py::test_a_row_has_its_bits_in_any_batch",
+    "matmul-mma8": "tests/families/matmul/test_fp8_kernel.py::test_a_row_has_its_bits_in_any_batch",
+}
+_EVIDENCE = ("tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu", *REPEATS)
 
 
 def _guarantee(problem: Any, target: Target) -> PrecisionGuarantee:
-    """One chain of steps of 16 products in the order of k, whatever the tile: the bits of a row depend on no other row."""
-    program = error_model(problem.program().values(), _math(problem), "matmul", target.sm_version)
-    constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS
+    """Sums in the order of k, whatever the tile: the bits of a row depend on no other row."""
+    program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
+    model = "matmul-mma16" if problem.dtype in _HALVES else "matmul-mma8"
+    constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="f32",
         deterministic=True,
         bit_stable_on_same_hardware=True,
         batch_invariant="composition",
-        error_model=ErrorModel(id="matmul-mma16", constants=tuple(sorted(constants.items()))),
-        evidence=_EVIDENCE,
+        error_model=ErrorModel(id=model, constants=tuple(sorted(constants.items()))),
+        evidence=(_IN_ANY_BATCH[model], *_EVIDENCE),
     )
-
-
-def _printed(problem: Any) -> dict[str, Any]:
-    """The program, and the types of its tensors."""
-    value = problem.program()["out"]
-    names = tuple(dict.fromkeys(str(node.data) for node in ordered([value]) if node.kind == "input"))
-    scalars = [number.name for number in problem.scalars]
-    return {
-        "inputs": names,
-        "nodes": source.statements([value], names, scalars, _math(problem)),
-        "dtype": problem.dtype,
-        "out_dtype": problem.result,
-        "out_size": ITEMSIZE[problem.result],
-        "bias_dtype": problem.bias_dtype or problem.result,
-        "numbers": len(scalars),
-        "blocks": 8 if source.weight([value], _math(problem)) <= _FEW else 4,
-        "gated": problem.gated,
-        "x_layout": problem.x_layout,
-        "weight_layout": problem.weight_layout,
-    } | ({"num_valid": True} if problem.num_valid else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +59,13 @@ class _TileKernel(CudaKernel):
     def facts(self, descriptor: Any) -> support.SpecPairs:
         rows, columns, panels, cluster = self.tile
         shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
-        return support.pairs(**_facts(descriptor), **shape, **({"cluster": cluster} if cluster > 1 else {}))
+        return support.pairs(**matmul_source.facts(descriptor), **shape, **({"cluster": cluster} if cluster > 1 else {}))
 
     def jit_spec(self, descriptor: Any, target: Target) -> Any:
         rows, columns, panels, cluster = self.tile
         shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
         shape |= {"stages": self.tile.stages, "cluster": cluster}
-        return support.spec_of("matmul/matmul", support.pairs(**_printed(descriptor), **shape), target)
+        return support.spec_of("matmul/matmul", support.pairs(**matmul_source.printed(descriptor), **shape), target)
 
 
 @cache
@@ -111,10 +75,10 @@ def _kernel(tile: Tile) -> tuple[CudaKernel, Any]:
         descriptor=MatmulDescriptor,
         template="matmul/matmul",
         impl="wgmma_tile",
-        constants=_facts,
-        dtypes=_dtypes,
+        constants=matmul_source.facts,
+        dtypes=matmul_source.dtypes,
         guarantee=_guarantee,
-        scalars=lambda problem: (*source.numbers(problem), problem.sm_limit or 0),
+        scalars=matmul_source.scalars,
         is_empty=writes_nothing,
         tile=tile,
     )
@@ -124,13 +88,27 @@ def _kernel(tile: Tile) -> tuple[CudaKernel, Any]:
 def _of(problem: Any, target: Target) -> tuple[CudaKernel, Any]:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least)
+    size = ITEMSIZE[problem.dtype]
+    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     return _kernel(tile_of(sizes, sms))
 
 
 def _lacks(problem: Any, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, ("f16", "bf16"))
+    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*_HALVES, *_FP8))
+    if problem.dtype in _FP8:
+        yield from _lacks_of_bytes(problem)
+
+
+def _lacks_of_bytes(problem: Any) -> Iterator[Reason]:
+    """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
+    for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
+        yield from support.choice_reason("OPF-S003", field, getattr(problem, field), (only,))
+    scaling = problem.scaling
+    if scaling is not None:
+        yield from support.choice_reason("OPF-S003", "scaling.kind", scaling.kind, ("tensor", "token", "block"))
+        inside = scaling.block_offset[1] % matmul_source.STEP
+        yield from support.choice_reason("OPF-S003", f"scaling.block_offset[1] % {matmul_source.STEP}", inside, (0,))
 
 
 @cached_by_specialization

@@ -6,6 +6,8 @@ KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 K = "kernels/matmul"
 BOUND = f"{KERNEL} -k keeps_its_bound"
 CLUSTER = f"{KERNEL} -k of_a_cluster"
+FP8 = "tests/families/matmul/test_fp8_kernel.py"
+PARTS = f"{FP8} -k keeps_its_bound"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
 
 
@@ -13,17 +15,22 @@ def fault(name, file, old, new, tests=BOUND):
     return cpu(f"products: {name}", f"{K}/{file}", old, new, tests)
 
 
+def fp8(name, file, old, new, tests=PARTS):
+    return cpu(f"products of fp8: {name}", f"{K}/{file}", old, new, tests)
+
+
 FAULTS = (
-    fault("a step of k is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel - 1)", "steps = max(1, p.k"),
-    fault("a panel has the k of the first", "load.cuh", "(step * C::kPanels + panel) * kPanel;", "step * C::kPanels * kPanel;"),
-    fault("sums of a tile begin with those of the last", "tile.cuh", "multiply(sums, step > 0);", "multiply(sums, true);"),
-    fault("a stage is not waited for", "tile.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);", ""),
+    fault("a step of k is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel<C> - 1)", "steps = max(1, p.k"),
+    fault("a panel has the k of the first", "load.cuh", "(step * C::kPanels + panel) * kPanel<C>;",
+          "step * C::kPanels * kPanel<C>;"),
+    fault("sums of a tile begin with those of the last", "chain.cuh", "multiply(sums, step > 0);", "multiply(sums, true);"),
+    fault("a stage is not waited for", "chain.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);", ""),
     fault("a stage is filled before it is free", "load.cuh",
           "mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);\n      mbarrier_arrive_expect", "mbarrier_arrive_expect"),
-    fault("the phase of a stage is stale", "tile.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);",
+    fault("the phase of a stage is stale", "chain.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);",
           "mbarrier_wait(smem.full(ring.stage), 0);"),
-    fault("a stage is released while its products run", "tile.cuh", "        wgmma_wait<1>();\n", ""),
-    fault("sums are stored while products run", "tile.cuh", "    wgmma_wait<0>();\n", ""),
+    fault("a stage is released while its products run", "chain.cuh", "        wgmma_wait<1>();\n", ""),
+    fault("sums are stored while products run", "chain.cuh", "    wgmma_wait<0>();\n", ""),
     fault("the second warpgroup has the rows of the first", "finish.cuh", "row = tile.row + group * 64 +", "row = tile.row +",
           f"{KERNEL} --heavy -k no_tile"),
     fault("rows that are not valid are written", "tiles.cuh", "rows = max(0, min(rows, *p.num_valid));", ""),
@@ -37,7 +44,7 @@ FAULTS = (
           f"{KERNEL} -k change_no_bit"),
     fault("a tensor that is off a pair is read as pairs", "finish.cuh", "if (aligned && left > 1) {\n      const",
           "if (left > 0) {\n      const"),
-    fault("elements past k are copied", "load.cuh", "length - chunk * 8 : 0;", "8 : 0;"),
+    fault("elements past k are copied", "load.cuh", "length - chunk * kEach : 0;", "kEach : 0;"),
     fault("copied chunks are moved", "load.cuh", ": panel_address(line, chunk % 8)", ": panel_address(line, (chunk + 1) % 8)"),
     fault("a tile lies in another band", "tiles.cuh", "rest - first * across", "rest", f"{KERNEL} -k many_bands"),
     fault("a stage of a cluster is free when one CTA is done", "tile.cuh", "(p.mapped != 0 ? C::kCluster : 1)", "1", CLUSTER),
@@ -45,6 +52,22 @@ FAULTS = (
     fault("tiles of a cluster are the same", "tiles.cuh", " + rank() * C::kRows", "", CLUSTER),
     fault("a batch has the first operands", "load.cuh", "full, 0, k, tile.row, tile.batch);", "full, 0, k, tile.row, 0);"),
     fault("panels repeat the first", "load.cuh", "BoxAt{{row + first, k, batch", "BoxAt{{row, k, batch", LAYOUTS),
-    fault("the next steps of a transposed operand are its rows", "tile.cuh", "kAcross), 2048)", "kAcross), 1024)", LAYOUTS),
-    fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel * kRows * 128 + ", "", LAYOUTS),
+    fault("the next steps of a transposed operand are its rows", "stage_reader.cuh", "kAcross), 2048)", "kAcross), 1024)",
+          LAYOUTS),
+    fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel<C> * kRows * 128 + ", "", LAYOUTS),
+    fp8("a step is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel<C> - 1)", "steps = max(1, p.k",
+          f"{FP8} -k planted"),
+    fp8("parts have the scale of the first", "scales.cuh", "batch, row + 8 * half, part)", "batch, row + 8 * half, 0)"),
+    fp8("the last part has the scale of the one before", "parts.cuh", "now = later;", "now = step > 0 ? now : later;"),
+    fp8("blocks of columns have the scale of the first", "scales.cuh", "(first + p.offset_columns) / 128", "0"),
+    fp8("a block that begins inside a tile is not seen", "parts.cuh", ">= second ? own[1]", ">= second ? own[0]"),
+    fp8("the next block begins with the tile", "scales.cuh", "128 - p.offset_columns; }", "128; }"),
+    fp8("steps of the next block are added to this one", "parts.cuh", "(i >= S::kCut) == next)", "(i >= 4) == next)"),
+    fp8("rows share a scale", "parts.cuh", "scales.row[half] * scales", "scales.row[0] * scales"),
+    fp8("a part begins with the last one", "parts.cuh", "this->weight_steps(panel), false);",
+        "this->weight_steps(panel), true);"),
+    fp8("a part is added before it is there", "parts.cuh",
+          "wgmma_wait<0>();\n          pin(part);", "pin(part);"),
+    fp8("a range of columns begins one later", "scales.cuh", "column >= p.starts[i]", "column > p.starts[i]"),
+    fp8("columns of a pair share a scale", "../../csrc/matmul/_program.cu.jinja", "\"column + i\" if", "\"column\" if"),
 )  # fmt: skip

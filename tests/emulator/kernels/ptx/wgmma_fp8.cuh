@@ -1,72 +1,9 @@
-// Shadows kernels/ptx/wgmma_fp8.cuh: each addend of a step, the accumulator among them, is cut to 13 bits below the exponent of
-// the largest, and so is their sum.
+// Shadows kernels/ptx/wgmma_fp8.cuh.
 #pragma once
-#include "kernels/ptx/fp8.cuh"
+#include "kernels/ptx/wgmma_bytes.cuh"
 #include "kernels/ptx/wgmma_registers.cuh"
 
 namespace opfacade {
-
-struct ValuesOfE4m3 {
-  float of[256];
-  ValuesOfE4m3() {
-    for (int i = 0; i < 256; ++i) of[i] = f32_of_f16(f16_of_e4m3(static_cast<uint8_t>(i)));
-  }
-};
-inline float of_e4m3(uint8_t x) {
-  static const ValuesOfE4m3 values;
-  return values.of[x];
-}
-
-// x to a whole number of units of 2^-13 of the power of two below `largest`.
-inline float cut(float x, float largest) {
-  const float unit = simt::from_bits<float>(simt::bits(largest) & 0x7f800000u) * 0x1p-13f;
-  return unit == 0.f || !(largest < INFINITY) ? x : std::trunc(x / unit) * unit;
-}
-
-struct Fp8Step {
-  static void add(float& d, const float (&a)[32], const float (&b)[32]) {
-    float products[32], largest = std::fabs(d), sum = 0.f;
-    for (int k = 0; k < 32; ++k) {
-      products[k] = a[k] * b[k];
-      if (!(std::fabs(products[k]) <= largest)) largest = std::fabs(products[k]);
-    }
-    for (float product : products) sum += cut(product, largest);
-    sum += cut(d, largest);
-    d = cut(sum, std::fabs(sum));
-  }
-  // d += a * b^T: `b` names a row of 32 bytes for each column.
-  template <int kColumns>
-  static void add_all(float (&d)[kColumns / 2], const float (&a)[2][32], uint64_t b) {
-    for (int column = 0; column < kColumns / 4; ++column) {
-      const int n = column / 2 * 8 + simt::lane() % 4 * 2 + column % 2;
-      float row[32];
-      load(row, b, n);
-      for (int half = 0; half < 2; ++half) add(d[column / 2 * 4 + half * 2 + column % 2], a[half], row);
-    }
-  }
-  static void load(float (&row)[32], uint64_t operand, int n) {
-    const uint32_t start = field(operand, 0) + n / 8 * field(operand, 32) + n % 8 * 128;
-    for (int k = 0; k < 32; ++k) row[k] = of_e4m3(*simt::at(swizzled_128(start + k)));
-  }
-};
-
-template <int kColumns>
-struct Wgmma<E4M3, kColumns> {
-  static void ss(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
-    simt::ask_product([&d, a, b, accumulate] { make(d, a, b, accumulate); });
-  }
-
- private:
-  static void make(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
-    const int first = simt::current->thread % 128 / 32 * 16 + simt::lane() / 4;
-    for (float& x : d) x = accumulate ? x : 0.f;
-    for (int step = 0; step < kWgmmaSteps; ++step) {
-      float rows[2][32];
-      for (int half = 0; half < 2; ++half) Fp8Step::load(rows[half], a.at[step], first + half * 8);
-      Fp8Step::add_all<kColumns>(d, rows, b.at[step]);
-    }
-  }
-};
 
 template <int kColumns>
 struct WgmmaRegisters<E4M3, kColumns> {
@@ -83,9 +20,9 @@ struct WgmmaRegisters<E4M3, kColumns> {
       for (int half = 0; half < 2; ++half)
         for (int k = 0; k < 32; ++k) {
           const uint32_t word = all[simt::lane() / 4 * 4 + k % 16 / 4][k / 16 * 2 + half];
-          rows[half][k] = of_e4m3(static_cast<uint8_t>(word >> k % 4 * 8));
+          rows[half][k] = of_fp8<E4M3>(static_cast<uint8_t>(word >> k % 4 * 8));
         }
-      Fp8Step::add_all<kColumns>(d, rows, b.at[step]);
+      Fp8Step<E4M3>::add_all<kColumns>(d, rows, b.at[step]);
     }
   }
 };

@@ -1,0 +1,65 @@
+// A product with few columns for few rows: the CTAs of a cluster share a tile, and each sums a segment of k. Its partial sums go to
+// its own shared memory, where the stages were; then each of four CTAs adds those of all segments, in their order, for the rows of one
+// warp, and finishes them. The order is that of SegmentConsumer.
+#pragma once
+#include "kernels/matmul/finish.cuh"
+#include "kernels/matmul/load.cuh"
+
+namespace opfacade {
+
+// Four sums of a thread behind those of the thread before.
+__device__ __forceinline__ uint32_t place_of(uint32_t base, int four) {
+  return base + (four * kWarpgroup + threadIdx.x % kWarpgroup) * 16;
+}
+
+template <int kCount>
+__device__ __forceinline__ void put_sums(uint32_t base, const float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const uint4 bits = make_uint4(__float_as_uint(sums[i]), __float_as_uint(sums[i + 1]), __float_as_uint(sums[i + 2]),
+                                  __float_as_uint(sums[i + 3]));
+    store_shared_16(place_of(base, i / 4), bits);
+  }
+}
+
+template <int kSplit, int kCount>
+__device__ __forceinline__ void add_segments(uint32_t base, float (&sums)[kCount]) {
+#pragma unroll 4
+  for (int segment = 0; segment < kSplit; ++segment)
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 more = cluster_load_4(cluster_address(place_of(base, i / 4), segment));
+      sums[i] = segment == 0 ? more.x : sums[i] + more.x, sums[i + 1] = segment == 0 ? more.y : sums[i + 1] + more.y;
+      sums[i + 2] = segment == 0 ? more.z : sums[i + 2] + more.z, sums[i + 3] = segment == 0 ? more.w : sums[i + 3] + more.w;
+    }
+}
+
+// The one tile of this cluster. group: of the computing warpgroup; below 0 that of the producer.
+template <class C>
+__device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles, int group) {
+  static_assert(C::kRows == 64 && C::kCluster == 1, "one computing warpgroup");
+  const int index = tiles.first(), warp = threadIdx.x % kWarpgroup / 32;
+  const bool computes = group == 0 && index < tiles.count(p);
+  float sums[C::kColumns / 2];
+  if (computes) {
+    typename C::template Consumer<C> consumer{{smem, group, false, {}}};
+    consumer.sum(sums, p, tiles, index);
+    put_sums(smem.base, sums);
+  } else if (group < 0) {
+    if (p.mapped == 0) load_copied<C>(p, smem, tiles);
+    else if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
+  }
+  __syncwarp();
+  cluster_sync();
+  if (computes && warp % (C::kSplit < 4 ? C::kSplit : 4) == tiles.segment()) {
+    const Tile tile = tiles.at(index);
+    if (tile.row + warp * 16 < tiles.rows) {
+      add_segments<C::kSplit>(smem.base, sums);
+      finish_tile<C>(p, tile, tiles.rows, group, sums);
+    }
+  }
+  __syncwarp();
+  cluster_sync();  // others may still read partial sums of this CTA
+}
+
+}  // namespace opfacade

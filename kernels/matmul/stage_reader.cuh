@@ -1,0 +1,34 @@
+// Stages as computing warpgroups use them: operands of products, and the release to the producer.
+#pragma once
+#include "kernels/matmul/tiles.cuh"
+
+namespace opfacade {
+
+template <bool kRowsAcross>
+__device__ __forceinline__ Descriptors steps_of(uint32_t panels) {
+  return kRowsAcross ? Descriptors(panel_descriptor(panels, 1024, kAcross), 2048) : Descriptors(panel_descriptor(panels, 1024, 0), 32);
+}
+
+template <class C>
+struct StageReader {
+  const MatmulShared<C>& smem;
+  int group;
+  bool shares;  // CTAs of the cluster write to each other's stages
+  Ring<C::kStages> ring;
+
+  // The k-steps of one panel of the present stage.
+  __device__ __forceinline__ Descriptors x_steps(int panel) const {
+    return steps_of<C::kXAcross>(smem.x(ring.stage) + (panel * C::kRows + group * 64) * 128);
+  }
+  __device__ __forceinline__ Descriptors weight_steps(int panel) const {
+    return steps_of<C::kWeightAcross>(smem.weight(ring.stage) + panel * C::kColumns * 128);
+  }
+  // Lane r of a warp tells CTA r of the cluster.
+  __device__ __forceinline__ void release(int stage) const {
+    const int lane = threadIdx.x % 32;
+    if (C::kCluster == 1 || !shares) return mbarrier_arrive_if(lane == 0, smem.empty(stage));
+    mbarrier_arrive_remote_if(lane < C::kCluster, cluster_address(smem.empty(stage), lane % C::kCluster));
+  }
+};
+
+}  // namespace opfacade

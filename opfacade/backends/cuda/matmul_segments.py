@@ -1,0 +1,34 @@
+"""Segments of k that are summed apart, by n and k alone: products with few columns have too few tiles for all SMs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+_SMS = 132  # of an H100 and an H200; another number would change bits
+_COLUMNS = 32  # of the smallest tile
+_LEAST_SPLIT, _MOST_SPLIT = 4, 8  # CTAs of a cluster; two are not worth their sum
+_UNIT = 128  # elements: a segment is whole stages of every tile
+_LEAST = 512  # elements of a segment
+
+
+class Segments(NamedTuple):
+    """count: of segments; length: elements of k of each but the last."""
+
+    count: int
+    length: int
+
+
+def segments_of(problem: Any) -> Segments | None:
+    """None: k is one chain."""
+    if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
+        return None
+    across = -(-problem.n * problem.columns // _COLUMNS)
+    most = min(_MOST_SPLIT, problem.k // _LEAST, _SMS // max(1, across))
+    return _cut(problem.k, most) if most >= _LEAST_SPLIT else None
+
+
+def _cut(k: int, most: int) -> Segments:
+    """A power of two of them, fewer where units do not divide."""
+    units, wanted = -(-k // _UNIT), 8 if most >= 8 else 4
+    each = -(-units // wanted)
+    return Segments(-(-units // each), each * _UNIT)

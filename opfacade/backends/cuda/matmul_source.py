@@ -1,0 +1,105 @@
+"""The values that the template of a product is printed with, and those that the SKU tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda.declared import Fact
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.plans._scaling import Scaling
+from opfacade.programs.expression import ordered
+from opfacade.programs.guarantees import Math
+
+_FEW = 4  # instructions of a program whose code is short
+_STEPS = 4  # of wgmma in a part of 128 elements of 8 bits
+STEP = 32  # elements of 8 bits
+_X_AXES = {"tensor": "kOne", "token": "kRows"}
+_PART_AXES = {"row": "kRowsParts", "column": "kPartsRows", "column_padded4": "kPartsRows"}
+_WEIGHT_AXES = {"tensor": "kRanges", "token": "kRows", "block": "kRowsParts"}
+
+
+def math_of(problem: Any) -> Math:
+    return source.math_of([(problem.result, problem.program()["out"])])
+
+
+def facts(problem: Any) -> Mapping[str, Fact]:
+    """Fields that decide which code a product has, besides its dtypes."""
+    flags = ("accumulate", "add", "bias", "gated", "num_valid")
+    found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name)}
+    found |= {"activation": problem.activation} if problem.activation != "none" else {}
+    layouts = (("weight_layout", "nk"), ("x_layout", "mk"))
+    found |= {name: getattr(problem, name) for name, plain in layouts if getattr(problem, name) != plain}
+    return found | (_facts_of_scales(problem.scaling) if problem.scaling is not None else {})
+
+
+def _facts_of_scales(scaling: Scaling) -> dict[str, Fact]:
+    found: dict[str, Fact] = {"scale": scaling.kind}
+    found |= {"weight_scale": scaling.of_weight} if scaling.of_weight != scaling.kind else {}
+    found |= {"ranges": 1 + len(scaling.weight_starts)} if scaling.weight_starts else {}
+    found |= {"x_scale_layout": "column"} if scaling.x_scale_layout != "row" else {}
+    found |= {"cut": _cut(scaling)} if _cut(scaling) < _STEPS else {}
+    return found | ({"offset_columns": True} if scaling.block_offset[0] else {})
+
+
+def _cut(scaling: Scaling) -> int:
+    """The k-steps of a part of x that lie in the first of the two blocks of the weight that it meets."""
+    return (scaling.part - scaling.block_offset[1]) // STEP if scaling.in_k else _STEPS
+
+
+def dtypes(problem: Any) -> tuple[tuple[str, str], ...]:
+    found = {"out": problem.result, "x": problem.dtype}
+    if problem.bias:
+        found["bias"] = problem.bias_dtype or problem.result
+    if problem.scaling is not None:
+        found |= {"x_scale": problem.scaling.x_scale_dtype, "weight_scale": problem.scaling.weight_scale_dtype}
+    return tuple(sorted(found.items()))
+
+
+def scalars(problem: Any) -> tuple[Fact | float, ...]:
+    """Arguments behind the operands: the numbers of the program, the limit of SMs, and where scales of the weight change."""
+    scaling = problem.scaling
+    of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
+    return (*source.numbers(problem), problem.sm_limit or 0, *of_scales)
+
+
+def printed(problem: Any) -> dict[str, Any]:
+    """The program, and the types of its tensors."""
+    value = problem.program()["out"]
+    names = tuple(dict.fromkeys(str(node.data) for node in ordered([value]) if node.kind == "input"))
+    numbers = [number.name for number in problem.scalars]
+    math = math_of(problem)
+    return {
+        "inputs": names,
+        "nodes": source.statements([value], names, numbers, math),
+        "dtype": problem.dtype,
+        "size": ITEMSIZE[problem.dtype],
+        "out_dtype": problem.result,
+        "out_size": ITEMSIZE[problem.result],
+        "bias_dtype": problem.bias_dtype or problem.result,
+        "numbers": len(numbers),
+        "blocks": 8 if source.weight([value], math) <= _FEW else 4,
+        "gated": problem.gated,
+        "x_layout": problem.x_layout,
+        "weight_layout": problem.weight_layout,
+        **_printed_scales(problem.scaling),
+    } | ({"num_valid": True} if problem.num_valid else {})
+
+
+def _printed_scales(scaling: Scaling | None) -> dict[str, Any]:
+    """Kinds, types and axes of scales."""
+    if scaling is None:
+        return {"scaling": "none", "ranges": 1}
+    axes = _PART_AXES[scaling.x_scale_layout] if scaling.in_k else _X_AXES[scaling.kind]
+    return {
+        "scaling": scaling.kind,
+        "weight_scale": scaling.of_weight,
+        "ranges": 1 + len(scaling.weight_starts),
+        "x_scale_dtype": scaling.x_scale_dtype,
+        "weight_scale_dtype": scaling.weight_scale_dtype,
+        "x_scale_axes": axes,
+        "weight_scale_axes": _WEIGHT_AXES[scaling.of_weight],
+        "cut": _cut(scaling),
+        "offset_columns": bool(scaling.block_offset[0]),
+    }
