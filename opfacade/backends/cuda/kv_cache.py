@@ -29,7 +29,7 @@ def _facts(descriptor: PagedKvAppendDescriptor) -> dict[str, bool | int | str]:
         facts |= {"rope": descriptor.rope, "rotated": descriptor.rotated}
     if descriptor.rope_dtype != "f32":
         facts["rope_dtype"] = descriptor.rope_dtype
-    return facts | support.page_facts(cache.page_size, descriptor.page_table)
+    return facts | support.page_facts(cache, descriptor.page_table)
 
 
 def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:

@@ -96,7 +96,7 @@ def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:
         said["sinks"] = True
     if descriptor.q_len > 1:
         said |= {"q_len": descriptor.q_len, "causal": descriptor.causal}
-    return support.pairs(**said, **support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table))
+    return support.pairs(**said, **support.page_facts(descriptor.paged_kv, descriptor.page_table))
 
 
 # Facts that a SKU states only where they differ.

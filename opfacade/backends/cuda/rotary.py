@@ -117,7 +117,7 @@ def _prepare_facts(descriptor: QkvPrepareDescriptor) -> dict[str, bool | int | s
     facts |= {"rotary_offset": descriptor.rotary_offset} if descriptor.rotary_offset else {}
     facts |= {"kv_scale": descriptor.kv_scale} if descriptor.kv_scale != "none" else {}
     facts |= {name: True for name in ("in_place", "num_valid") if getattr(descriptor, name)}
-    return facts | _section_fact(descriptor) | support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
+    return facts | _section_fact(descriptor) | support.page_facts(descriptor.paged_kv, descriptor.page_table)
 
 
 def _prepare_constants(descriptor: QkvPrepareDescriptor) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _prepare_constants(descriptor: QkvPrepareDescriptor) -> dict[str, Any]:
         "head_dim": cache.head_dim,
         "weight_dtype": descriptor.weight_dtype or descriptor.dtype,
     }
-    return found | support.page_facts(cache.page_size, descriptor.page_table)
+    return found | support.page_facts(cache, descriptor.page_table)
 
 
 def _prepare_dtypes(descriptor: QkvPrepareDescriptor) -> tuple[tuple[str, str], ...]:

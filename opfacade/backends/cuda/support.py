@@ -16,6 +16,7 @@ from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
+    from opfacade.plans._attention.paging import PagePool
 
 MIN_SM = 80
 _FP8_SM = 89  # the first with fp8 conversions
@@ -37,10 +38,10 @@ def pairs(**facts: bool | int | str) -> SpecPairs:
     return tuple(sorted(facts.items()))
 
 
-def page_facts(page_size: int, page_table: str) -> dict[str, bool | int | str]:
+def page_facts(pool: PagePool, page_table: str) -> dict[str, bool | int | str]:
     """Compile-time facts of pages; `safe_pages` is absent if off."""
     safe = {"safe_pages": True} if SAFE_PAGES else {}
-    return {"page_table": page_table, "pow2_pages": page_size & (page_size - 1) == 0, **safe}
+    return {"page_table": page_table, "pow2_pages": pool.power_of_two, **safe}
 
 
 def arch_reasons(target: Target) -> Iterator[Reason]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from opfacade.integrations import growth
 from opfacade.integrations.tensors import EvenBatch, dtype_of, even_batch, rows_of
 from opfacade.integrations.transformers.problem import Scores, check_batch, packed_mask, scores
 from opfacade.integrations.transformers.releases import WAY
@@ -62,6 +63,15 @@ class _Call:
         return self.query.shape[2] == 1
 
     @property
+    def grows(self) -> bool:
+        """Whether the next call has more keys and as many rows. A prompt has as many keys as rows, which choose its kernel."""
+        return self.decodes or self.query.shape[2] < self.kv_len
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        return growth.bounds(self.query.shape[0], self.key.shape[2], self.key.shape[2]) if self.grows else {}
+
+    @property
     def index(self) -> EvenBatch:
         return even_batch(self.query, self.query.shape[0], self.query.shape[2], self.kv_len)
 
@@ -75,8 +85,9 @@ class _Call:
         pages, heads, length, dim = self.key.shape
         dtype = dtype_of(WAY, "key", self.key)
         return PagedKvCacheDescriptor(
-            num_total_pages=pages, page_size=length, num_kv_heads=heads, head_dim=dim, dtype=dtype, layout="HND"
-        )
+            num_total_pages=pages, page_size=length, num_kv_heads=heads, head_dim=dim, dtype=dtype, layout="HND",
+            any_page_size=True,
+        )  # fmt: skip
 
     def masked(self, module: Any, mask: Tensor) -> dict[str, Tensor]:
         batch, _, q_len, _ = self.query.shape
@@ -95,7 +106,7 @@ def _pages(call: _Call, found: Scores, o: Tensor) -> dict[str, Any]:
 
 
 def _decode(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
-    descriptor = BatchPagedDecodeDescriptor(paged_kv=call.pool, page_table="block", **_common(call, found))
+    descriptor = BatchPagedDecodeDescriptor(paged_kv=call.pool, page_table="block", **call.bounds, **_common(call, found))
     o = call.out
     BatchPagedDecodePlan.select(descriptor).run(BatchPagedDecodeArgs(**_pages(call, found, o)))
     return o
@@ -105,7 +116,7 @@ def _prefill(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
     o = call.out
     descriptor = BatchPagedPrefillDescriptor(
         paged_kv=call.pool, page_table="block", total_num_rows=o.shape[0], causal=call.causal, custom_mask=bool(mask),
-        **_common(call, found),
+        **call.bounds, **_common(call, found),
     )  # fmt: skip
     operands = _pages(call, found, o) | mask
     BatchPagedPrefillPlan.select(descriptor).run(BatchPagedPrefillArgs(q_indptr=call.index.q_indptr, **operands))
@@ -115,10 +126,12 @@ def _prefill(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
 def _ragged(call: _Call, found: Scores, mask: dict[str, Tensor]) -> Tensor:
     o, index = call.out, call.index
     k, v = (rows_of(x[:, :, : call.kv_len]) for x in (call.key, call.value))
+    units = call.query.shape[0] * k.shape[1]
+    split = growth.ragged_split(units, o.shape[0], call.kv_len) if call.grows else "auto"
     descriptor = BatchRaggedPrefillDescriptor(
         total_num_rows=o.shape[0], total_kv_rows=k.shape[0], num_kv_heads=k.shape[1], head_dim=k.shape[2],
         head_dim_vo=v.shape[2], causal=call.causal and not call.decodes, dtype=dtype_of(WAY, "key", k), custom_mask=bool(mask),
-        **_common(call, found),
+        kv_split=split, **_common(call, found),
     )  # fmt: skip
     rows = {"q": rows_of(call.query), "q_indptr": index.q_indptr, "kv_indptr": index.kv_indptr}
     BatchRaggedPrefillPlan.select(descriptor).run(BatchRaggedPrefillArgs(k=k, v=v, sinks=found.sinks, o=o, **rows, **mask))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from opfacade.integrations import growth
 from opfacade.integrations.tensors import dtype_of
 from opfacade.integrations.transformers.problem import Scores
 from opfacade.integrations.transformers.releases import WAY
@@ -23,11 +24,14 @@ class Rows(NamedTuple):
 def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longest: tuple[int, int]) -> Tensor:
     """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q and of k and v; longest: most rows of one request in each."""
     q, k, v = rows
+    batch = indptr[0].shape[0] - 1
+    split = growth.ragged_split(batch * k.shape[1], q.shape[0], longest[1]) if longest[0] < max(longest[1], 2) else "auto"
     o = new_output(q, v.shape[2], longest[0])
     descriptor = BatchRaggedPrefillDescriptor(
-        batch_size=indptr[0].shape[0] - 1, total_num_rows=q.shape[0], total_kv_rows=k.shape[0], num_qo_heads=q.shape[1],
+        batch_size=batch, total_num_rows=q.shape[0], total_kv_rows=k.shape[0], num_qo_heads=q.shape[1],
         num_kv_heads=k.shape[1], head_dim=k.shape[2], head_dim_vo=None if v.shape[2] == k.shape[2] else v.shape[2],
-        causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left, **found.fields,
+        causal=True, dtype=dtype_of(WAY, "key", k), window_left=found.window_left, kv_split=split,
+        **found.fields,
     )  # fmt: skip
     args = BatchRaggedPrefillArgs(q=q, q_indptr=indptr[0], k=k, v=v, kv_indptr=indptr[1], sinks=found.sinks, o=o)
     BatchRaggedPrefillPlan.select(descriptor).run(args)

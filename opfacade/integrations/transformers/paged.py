@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opfacade.integrations import growth
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.tensors import dtype_of
@@ -126,8 +127,8 @@ class _Paged:
             num_total_pages=self.pages.k.shape[0], page_size=size, num_kv_heads=heads, head_dim=dim,
             dtype=dtype_of(WAY, "cache", self.pages.k), layout="NHD",
         )  # fmt: skip
-        # Requests share pages of a prefix: their tables may have more entries than the pool. A power of two serves many steps.
-        most = batch * (1 << (width - 1).bit_length())
+        # Requests share pages of a prefix: their tables may have more entries than the pool.
+        most = growth.bounds(batch, width * size, size)["max_kv_indices"]
         return {"batch_size": batch, "paged_kv": pool, "page_table": "block", "max_kv_indices": most}
 
     @property
@@ -144,7 +145,10 @@ class _Paged:
         o = new_output(q, q.shape[2], self.step.max_q)
         common = self._common | found.fields | {"num_qo_heads": q.shape[1]}
         operands = {"q": q, "sinks": found.sinks, "o": o} | self._operands
-        common["window_left"] = found.window_left
+        common |= {
+            "window_left": found.window_left,
+            "max_kv_len": growth.longest(self.table[0].shape[1] * self.pages.page_size),
+        }
         if self.step.max_q == 1 and q.shape[0] == batch:
             BatchPagedDecodePlan.select(BatchPagedDecodeDescriptor(**common)).run(BatchPagedDecodeArgs(**operands))
         else:

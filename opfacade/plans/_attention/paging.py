@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, Written, contradiction
@@ -37,6 +37,11 @@ class PagePool(Written):
     page_size: Size = Field(description="Tokens of one page, 1 or more.")
     dtype: FloatDType = Field(description="Element type of the pool.")
 
+    @property
+    def power_of_two(self) -> bool:
+        """Whether a kernel may rely on a page_size that is a power of two: a fact that is compiled."""
+        return self.page_size & (self.page_size - 1) == 0
+
 
 class PagedKvCacheDescriptor(PagePool):
     """A pool of pages, K and V apart.
@@ -51,6 +56,26 @@ class PagedKvCacheDescriptor(PagePool):
     layout: Layout = Field(  # without a default: with as many tokens in a page as heads, a wrong guess passes every check
         description='Order of a pool: "HND" is pages, heads, tokens, elements; "NHD" is pages, tokens, heads, elements.',
     )
+    any_page_size: bool = Field(
+        default=False,
+        description="Take a kernel of any page_size, because the pages of later calls have others: a dense cache that grows.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A field that came later is absent at its default, so that older texts and digests hold."""
+        return {name: value for name, value in fields(self).items() if value or name != "any_page_size"}
+
+    @property
+    def power_of_two(self) -> bool:
+        return super().power_of_two and not self.any_page_size
+
+    def without_sizes(self) -> tuple[object, ...]:
+        """A page_size that varies is a size too, but for its remainder by 8: an fp8 product takes pages of whole groups."""
+        if not self.any_page_size:
+            return super().without_sizes()
+        kept = [getattr(self, name) for name in type(self).model_fields if name not in self.sizes | {"page_size"}]
+        return (*kept, self.page_size % 8 == 0)
 
     @model_validator(mode="after")
     def _addressable(self) -> PagedKvCacheDescriptor:

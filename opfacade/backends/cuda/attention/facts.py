@@ -70,7 +70,7 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
         facts["sinks"] = True
     facts |= varied_facts(descriptor)
     if hasattr(descriptor, "paged_kv"):
-        facts |= support.page_facts(descriptor.paged_kv.page_size, descriptor.page_table)
+        facts |= support.page_facts(descriptor.paged_kv, descriptor.page_table)
     return facts
 
 
