@@ -149,7 +149,7 @@ class Plan(Generic[ArgsT]):
         operands = option.candidate.operands(descriptor)
         facts = {
             "descriptor": descriptor,
-            "handle": plan_handles.give(plan),
+            "handle": plan_handles.give(plan, descriptor, preference, target, option.sku.id),
             "preference": preference,
             "target": target,
             "sku": option.sku,

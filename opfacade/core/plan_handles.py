@@ -1,35 +1,71 @@
 """Numbers for plans, where only a number can be passed: an argument of torch.ops, a field of another language.
 
-A number belongs to one plan for the life of the process. It does not keep the plan alive, and no other plan gets it later.
+A number is a digest of what the plan is: descriptor, preference, target and SKU. So it is the same in every process, and a
+graph that was exported with it never runs another plan. It does not keep the plan alive.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import weakref
+from functools import lru_cache
 from typing import Any
 
 from opfacade.core import opaque
+from opfacade.core.preference import Preference
+from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
 
-_numbers = itertools.count(2)  # torch.compile makes a graph of its own for a 0 and for a 1
-_plans: dict[int, weakref.ref[Any]] = {}
+_LEAST = 2  # torch.compile makes a graph of its own for a 0 and for a 1
+_MOST = 2**62  # SymInts of torch are i64
+_SHOWN = 5
+_plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have one number
 
 
-def give(plan: Any) -> int:
-    """The number of a new plan."""
+def give(plan: Any, descriptor: Any, preference: Preference, target: Target, sku_id: str) -> int:
+    """The number of a new plan of these facts."""
     opaque.apply()
-    handle = next(_numbers)
-    _plans[handle] = weakref.ref(plan, lambda _: _plans.pop(handle, None))
+    facts = f"{descriptor.canonical_json()}\n{_request(preference, target)}\n{sku_id}"
+    handle = int.from_bytes(hashlib.sha256(facts.encode()).digest()[:8]) % (_MOST - _LEAST) + _LEAST
+    add(handle, plan)
     return handle
 
 
+def add(handle: int, plan: Any) -> None:
+    """Let a number that another process gave name this plan too."""
+
+    def forget(dead: weakref.ref[Any]) -> None:
+        left = tuple(ref for ref in _plans.get(handle, ()) if ref is not dead)
+        if left:
+            _plans[handle] = left
+        else:
+            _plans.pop(handle, None)
+
+    _plans[handle] = (*_plans.get(handle, ()), weakref.ref(plan, forget))
+
+
+@lru_cache(maxsize=64)
+def _request(preference: Preference, target: Target) -> str:
+    return f"{preference.canonical_json()}\n{target}"
+
+
 def plan_of(handle: int) -> Any:
-    """The plan of a number. Raises PlanStateError where the plan is gone or the number was never given."""
-    known = _plans.get(handle)
-    plan = None if known is None else known()
-    if plan is None:
-        hint = "A handle does not keep its plan: hold the plan as long as the handle is used."
-        message = f"plan_of: handle expected that of a plan that is alive, got {int(handle)}. {hint} [OPF-R020]"
-        raise PlanStateError(message, code="OPF-R020", stage="run", hint=hint)
-    return plan
+    """The plan of a number. Raises PlanStateError where it is gone or was never selected here, with the names of those that
+    are here."""
+    for ref in _plans.get(handle, ()):
+        plan = ref()
+        if plan is not None:
+            return plan
+    hint = "A handle does not keep its plan: hold the plan as long as the handle is used. " + (
+        "A program that another process exported needs its plans here: opfacade.torch_ops.exported.load selects them."
+    )
+    message = f"plan_of: handle expected that of a plan that is alive, {_named()}, got {int(handle)}. {hint} [OPF-R020]"
+    raise PlanStateError(message, code="OPF-R020", stage="run", hint=hint)
+
+
+def _named() -> str:
+    """The handles of the newest plans that are alive, with their SKUs."""
+    alive = [(handle, plan) for handle, refs in [*_plans.items()] for ref in refs if (plan := ref()) is not None]
+    shown = ", ".join(f"{handle} ({plan.sku.id})" for handle, plan in alive[-_SHOWN:])
+    more = f", and {len(alive) - _SHOWN} more" if len(alive) > _SHOWN else ""
+    return f"as {shown}{more}" if alive else "of which there is none"

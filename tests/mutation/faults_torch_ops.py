@@ -3,6 +3,7 @@
 from tests.mutation.mutant import R, cpu
 
 HANDLES = "tests/core/test_plan_handles.py"
+EXPORTED = "tests/torch_ops/test_exported.py"
 OPAQUE = "tests/core/test_opaque.py"
 SERVING = "tests/serving"
 OPS = "tests/torch_ops/test_ops.py"
@@ -14,18 +15,39 @@ PAGING = "opfacade/plans/_attention/page_tables.py"
 
 TORCH_OP_FAULTS = (
     cpu(
-        "handles: the number of a plan that is gone is given again",
+        "handles: the number of a plan does not depend on its descriptor",
         "opfacade/core/plan_handles.py",
-        "    handle = next(_numbers)\n",
-        "    handle = next(n for n in range(2, 2**31) if n not in _plans)\n",
+        'f"{descriptor.canonical_json()}\\n{_request(',
+        'f"{descriptor.op}\\n{_request(',
         HANDLES,
     ),
     cpu(
-        "handles: the first plan is 0, of which torch.compile makes a graph of its own",
+        "handles: a plan that is gone takes the number of an equal one with it",
         "opfacade/core/plan_handles.py",
-        "itertools.count(2)",
-        "itertools.count(0)",
+        "if ref is not dead)",
+        "if ref is dead)",
         HANDLES,
+    ),
+    cpu(
+        "exported: a loaded program does not hold its plans",
+        "opfacade/torch_ops/exported.py",
+        "    _loaded[handle] = plan\n",
+        "",
+        f"{EXPORTED} -k holds_its_plans",
+    ),
+    cpu(
+        "exported: the number of the file is not that of the plan that was selected for it",
+        "opfacade/torch_ops/exported.py",
+        "        plan_handles.add(handle, plan)\n",
+        "        pass\n",
+        f"{EXPORTED} -k holds_its_plans",
+    ),
+    cpu(
+        "exported: a plan is chosen anew where the program is loaded",
+        "opfacade/torch_ops/exported.py",
+        'row["preference"] | {"pin": sku}',
+        'row["preference"]',
+        f"{EXPORTED} -k not_here",
     ),
     cpu(
         "opaque: Dynamo traces into a run",
