@@ -76,7 +76,7 @@ def _select(row: dict[str, Any]) -> Plan[Any]:
     handle, sku = int(row["handle"]), row["sku"]
     descriptor = load_descriptor(json.dumps(row["descriptor"]))
     preference = Preference.model_validate_json(json.dumps(row["preference"] | {"pin": sku}))
-    plan = Plan.select(descriptor, preference, Target.cpu() if row["arch"] == "cpu" else Target.current())
+    plan: Plan[Any] = Plan.select(descriptor, preference, Target.cpu() if row["arch"] == "cpu" else Target.current())
     if plan.handle != handle:
         plan_handles.add(handle, plan)
     _loaded[handle] = plan
