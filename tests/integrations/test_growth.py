@@ -15,7 +15,7 @@ from opfacade.integrations.transformers.problem import scores
 from opfacade.integrations.transformers.standard import attention
 from opfacade.plan import Plan
 from tests.integrations.test_sglang import fakes as fakes_of_sglang
-from tests.integrations.test_vllm import fakes as fakes_of_vllm
+from tests.integrations.vllm_step import fakes as fakes_of_vllm
 
 LONGEST = 4100
 HOPPER = Target.parse("sm_90a")
