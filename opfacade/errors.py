@@ -29,6 +29,7 @@
     │     ├─ CacheSecurityError (PermissionError)
     │     └─ CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
+    ├─ GroupError (RuntimeError)              a call over several ranks: .ranks, those that are missing or differ
     ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
     └─ InternalError (AssertionError)         an invariant of ours is broken: please report
 
@@ -245,6 +246,12 @@ class DeviceError(OpfacadeError, RuntimeError):
     context_dead: bool = False
 
 
+class GroupError(OpfacadeError, RuntimeError):
+    """A call over several ranks cannot end, or must not begin. ranks: those that did not arrive or that differ."""
+
+    ranks: tuple[int, ...] = ()
+
+
 class GuaranteeViolation(OpfacadeError, ArithmeticError):
     """An output is further from the oracle than its SKU promises: `worst` times the bound, at the worst. `dump` replays it."""
 
@@ -272,6 +279,10 @@ class SettingWarning(OpfacadeWarning):
 
 class ReleaseWarning(OpfacadeWarning):
     """An adapter serves another release of its framework than the one that it was tested with."""
+
+
+class LagWarning(OpfacadeWarning):
+    """A rank of a group is late; the call still waits for it."""
 
 
 class DroppedWarning(OpfacadeWarning):

@@ -11,6 +11,7 @@ from opfacade.core.dtypes import DType
 from opfacade.core.model import Model, Real
 
 EXACT = "exact"  # the error model of a copy: no bound is tighter
+RankInvariant = Literal["none", "ranks", "world"]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
 
 
@@ -48,6 +49,7 @@ class PrecisionGuarantee(Model):
     deterministic: the same inputs give the same bits, run to run, in one process.
     bit_stable_on_same_hardware: also across processes, streams, allocations and workspace contents.
     batch_invariant: "composition" means that a request's bits do not depend on the rest of the batch.
+    rank_invariant: "ranks": all ranks of a group get the same bits; "world": nor do these depend on the number of ranks.
     Without evidence no flag may be set.
     """
 
@@ -56,6 +58,7 @@ class PrecisionGuarantee(Model):
     deterministic: bool = False
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
+    rank_invariant: RankInvariant = "none"
     error_model: ErrorModel
     conditions: tuple[Condition, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -72,7 +75,8 @@ class PrecisionGuarantee(Model):
 
     @model_validator(mode="after")
     def _honest(self) -> PrecisionGuarantee:
-        claims = self.deterministic or self.bit_stable_on_same_hardware or self.batch_invariant != "none"
+        invariant = {self.batch_invariant, self.rank_invariant} != {"none"}
+        claims = self.deterministic or self.bit_stable_on_same_hardware or invariant
         if claims and not self.evidence:
             raise ValueError("a guarantee without evidence must not set a flag")
         if self.bit_stable_on_same_hardware and not self.deterministic:

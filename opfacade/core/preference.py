@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticKnownError
 
-from opfacade.core.guarantee import Word
+from opfacade.core.guarantee import RankInvariant, Word
 from opfacade.core.model import Bytes, Model
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is taken too
@@ -28,6 +28,10 @@ class Require(Model):
     )
     batch_invariant: Literal["none", "composition"] = Field(
         default="none", description='"composition": the bits of a request do not depend on the rest of its batch.'
+    )
+    rank_invariant: RankInvariant = Field(
+        default="none",
+        description='"ranks": all ranks of a group get the same bits; "world": nor do they depend on the number of ranks.',
     )
     max_error_model: Word | None = Field(
         default=None, description="No looser error bound than this one, in the order of ERROR_MODELS; None is any."

@@ -9,6 +9,7 @@ from functools import lru_cache
 from opfacade.base import notices
 from opfacade.base.shown import shown
 from opfacade.core.construction import Spelled
+from opfacade.core.links import NO_LINKS, Links
 from opfacade.errors import Issue, OpfacadeError, TargetWarning, from_issues
 
 # SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture. Shared memory is from
@@ -42,11 +43,13 @@ class _Targets(Spelled):
 
 @dataclass(frozen=True)
 class Target(metaclass=_Targets):
-    """arch ("cpu", "sm_80", "sm_90a", ...), SM count, and shared memory per block in bytes (opt-in maximum)."""
+    """arch ("cpu", "sm_80", "sm_90a", ...), SM count, shared memory per block in bytes (opt-in maximum), and the links to the
+    other GPUs of its group, none by default."""
 
     arch: str
     sm_count: int = 0
     max_shared_memory: int = 0
+    links: Links = NO_LINKS
 
     def __post_init__(self) -> None:
         if not isinstance(self.arch, str) or not _ARCH.fullmatch(self.arch):
@@ -55,6 +58,8 @@ class Target(metaclass=_Targets):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value < 2**31:
                 raise _bad(name, "an int in [0, 2^31)", value)
+        if not isinstance(self.links, Links):
+            raise _bad("links", "a Links", self.links)
         if not self.is_cpu and self.sm_count < 1:
             raise _bad("sm_count", "at least 1 for a GPU", self.sm_count)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from opfacade import telemetry
 from opfacade.base.shown import shown
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.guarantee import EXACT
+from opfacade.core.guarantee import EXACT, RankInvariant
 from opfacade.core.preference import DEFAULT, Preference, Require
 from opfacade.core.sku import OLDER_FORM, KernelSku, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
@@ -26,6 +26,8 @@ from opfacade.errors import (
 )
 from opfacade.select.pins import NO_PINS, Pins
 from opfacade.select.registry import candidates_for, configs_for, names_to_forbid
+
+_RANKS = get_args(RankInvariant)  # weakest first
 
 
 class Option(NamedTuple):
@@ -196,6 +198,8 @@ def _unmet(sku: KernelSku, require: Require, kind: type[Descriptor[Any]]) -> Ite
     if require.batch_invariant != "none" and promise.batch_invariant != require.batch_invariant:
         hint = kind.invariance_hint
         yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
+    if _RANKS.index(promise.rank_invariant) < _RANKS.index(require.rank_invariant):
+        yield Reason("OPF-S020", "prefer.require.rank_invariant", promise.rank_invariant, require.rank_invariant)
     wanted, stated = require.max_error_model, promise.error_model.id
     if wanted is None or stated == EXACT:
         return

@@ -1,0 +1,87 @@
+"""What a call over several ranks needs of its group: a protocol, the args that carry one, and the names of groups.
+
+`opfacade.distributed.Group` is one; descriptors and backends know only this.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opfacade.core.descriptor import Args
+from opfacade.errors import GroupError, Issue, from_issues
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Joined(Protocol):
+    """A group of ranks. fill_id: what an output of integers holds after a call that failed."""
+
+    name: str
+    world: int
+    rank: int
+    fill_id: int
+
+    def issues(self, descriptor: Any) -> list[Issue]:
+        """Why a plan of this descriptor may not run now; host memory alone is read."""
+        ...
+
+    def exchange(self, descriptor: Any, outgoing: Sequence[Tensor], facts: bytes) -> list[Tensor]:
+        """One round: outgoing[r], bytes on the CPU, goes to rank r; what rank r sent comes back as entry r.
+
+        facts: what must be equal on all ranks beside the descriptor. GroupError where a rank is missing or differs.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedArgs(Args):
+    """Base of the args of ops over several ranks. group: an `opfacade.distributed.Group`; None with world=1."""
+
+    group: Joined | None = None
+
+
+def group_issues(descriptor: Any, args: JoinedArgs) -> list[Issue]:
+    """Whether the group of a call is one that its plan may run in."""
+    group = args.group
+    if group is None:
+        return [] if descriptor.world == 1 else [_wrong(f"a Group of {descriptor.world} ranks", "None")]
+    if not callable(getattr(group, "exchange", None)):
+        return [_wrong("an opfacade.distributed.Group", type(group).__name__)]
+    if group.world != descriptor.world:
+        return [_wrong(f"a Group of {descriptor.world} ranks, as the descriptor says", f"one of {group.world}")]
+    return group.issues(descriptor)
+
+
+def require_group(descriptor: Any, args: JoinedArgs) -> None:
+    """Raise GroupError for a group that the plan may not run in, also where calls are not checked."""
+    issues = group_issues(descriptor, args)
+    if issues:
+        raise from_issues(descriptor.op, "run", issues)
+
+
+def _wrong(expected: str, got: str) -> Issue:
+    return Issue("OPF-N007", "group", expected, got, kind="GroupError")
+
+
+_named: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def name_group(group: Joined) -> None:
+    """Let `group_of` find a group as long as it lives. A later group of the same name takes its place."""
+    _named[group.name] = group
+
+
+def group_of(name: str) -> Any:
+    """The group of a name, for callers that pass no objects, such as ops of torch."""
+    found = _named.get(name)
+    if found is None:
+        known = ", ".join(sorted(_named)) or "none"
+        raise from_issues("group", "", [_wrong(f"the name of a Group of this process (there are: {known})", repr(name))])
+    return found
+
+
+__all__ = ["GroupError", "Joined", "JoinedArgs", "group_issues", "group_of", "name_group", "require_group"]

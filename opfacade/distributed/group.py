@@ -1,0 +1,246 @@
+"""Group: the ranks that run calls together, made eagerly by all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.joined import name_group
+from opfacade.distributed import rounds, setup
+from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
+from opfacade.distributed.judgement import named, odd_ones, told
+from opfacade.distributed.mailbox import Mailbox
+from opfacade.distributed.statistics import Statistics
+from opfacade.errors import GroupError, Issue
+from opfacade.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CLOSED = "closed"
+
+
+class Group:
+    """Ranks of a process group of torch.distributed that run plans together. Each call names its group in its args.
+
+    Made once, outside of any graph capture, by all ranks: they compare versions and sizes, send a pattern through every pair
+    and vote, so that it is made on all or refused on all (OPF-N005). `reserve` takes the plans. A call that fails on one rank
+    ends on all within `timeout_s`, with the ranks that are missing or differ; the group is poisoned then, and another one over
+    a new process group may be made in the same processes.
+
+    process_group: one with a backend for CPU tensors (gloo); data of other devices passes through host memory. max_bytes: the
+    most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
+    warn_s: seconds after which a rank that has not arrived is an error, or is told of. fill_id: what outputs of integers hold
+    after a failure. name: for ops of torch, which pass no objects.
+    """
+
+    def __init__(
+        self,
+        process_group: Any,
+        max_bytes: int = 1 << 26,
+        *,
+        channel: int = 0,
+        timeout_s: float = 30.0,
+        warn_s: float | None = None,
+        fill_id: int = -1,
+        name: str = "",
+    ) -> None:
+        options = setup.Options(max_bytes, channel, timeout_s, timeout_s / 3 if warn_s is None else warn_s)
+        self.process_group = setup.usable(process_group, options)
+        self.rank, self.world, self.fill_id = process_group.rank(), process_group.size(), fill_id
+        self.name = name or f"{setup.name_of(process_group)}:{channel}"
+        self.max_bytes, self.timeout_s, self.warn_s = max_bytes, timeout_s, options.warn_s
+        self.statistics = Statistics()
+        self._pid, self._busy, self._call = os.getpid(), threading.Lock(), 0
+        self._digests: dict[Any, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        self._frozen, self.ended, self._failure = False, False, ""
+        self._cause: GroupError | None = None
+        self._mail = _taken(process_group, channel, self)
+        try:
+            self.members = setup.agreed(self._mail, options, self._round)
+        except GroupError:
+            self.close()
+            raise
+        name_group(self)
+
+    def reserve(self, plans: Sequence[Plan[Any]]) -> None:
+        """Compare these plans over all ranks, compile them, and take no others from then on. Collective and eager.
+
+        OPF-N002 where ranks have other plans, OPF-N005 where one cannot compile, OPF-N008 for a plan of more than `max_bytes`.
+        """
+        self._require_open()
+        texts = self._texts(plans)
+        answers = {r: json.loads(a) for r, a in self._asked(RESERVE, {"plans": texts, "refusal": self._refusal(plans)})}
+        self._compare({r: tuple(answer["plans"]) for r, answer in answers.items()})
+        self._vote({r: answer["refusal"] for r, answer in answers.items()}, "OPF-N008")
+        compiled = {r: json.loads(a) for r, a in self._asked(RESERVE, setup.compiled(plans))}
+        self._vote(compiled, "OPF-N005")
+        for plan, text in zip(plans, texts, strict=True):
+            digest = hashlib.sha256(text.encode()).digest()[:8]
+            self._digests[plan.descriptor], self._names[digest] = digest, plan.descriptor.op
+        self._frozen = True
+
+    def check(self) -> None:
+        """Raise the failure of this group if there is one, also one that a peer told of; reads host memory only."""
+        if self._cause is None and self._failure != _CLOSED:
+            error = rounds.bad_news(self._mail)
+            if error is not None:
+                self._poison(error)
+        if self._cause is not None:
+            raise self._poisoned()
+
+    def issues(self, descriptor: Any) -> list[Issue]:
+        """Why a plan of this descriptor may not run now."""
+        if os.getpid() != self._pid:
+            got = f"one that process {self._pid} made"
+            return [Issue("OPF-N007", "group", "a Group of this process", got, "Fork before groups.", kind="GroupError")]
+        if self._failure:
+            return [Issue("OPF-N004", "group", "a group without a failure", self._failure, _AGAIN, kind="GroupError")]
+        if descriptor not in self._digests:
+            hint = "Pass all plans to group.reserve, once, on every rank."
+            return [Issue("OPF-N006", "group", "a plan that was reserved", descriptor.op, hint, kind="GroupError")]
+        return []
+
+    def exchange(self, descriptor: Any, outgoing: Sequence[Tensor], facts: bytes = b"") -> list[Tensor]:
+        """One round of a call; see `core.joined.Joined`."""
+        with self._one_call(descriptor.op):
+            digest = self._digests[descriptor]
+            frame = Frame(CALL, self._call, digest, hashlib.sha256(facts).digest()[:8])
+            return self._round(frame, outgoing)
+
+    def close(self) -> None:
+        """End this group on this rank. A peer that still waits for it is told so; a graph that has calls of it is of no use."""
+        if not self.ended and os.getpid() == self._pid:
+            self.ended, self._failure = True, self._failure or _CLOSED
+            self._mail.close(Frame(BYE, self._call))
+
+    def abort(self) -> None:
+        """Close the connections of the process group, after a failure: peers that wait in it are told that this rank left.
+
+        Make the next group of a new process group, with a fresh store that lies on no dead rank.
+        """
+        self.ended, self._failure = True, self._failure or _CLOSED
+        self._mail.abort()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f", {self._failure}" if self._failure else ""
+        return f"Group({self.name!r}, rank {self.rank} of {self.world}{state})"
+
+    # -- inside ---------------------------------------------------------------------------------------------------------
+
+    def _texts(self, plans: Sequence[Plan[Any]]) -> list[str]:
+        return [f"{plan.descriptor.model_dump_json()} {plan.sku.id}" for plan in plans]
+
+    def _refusal(self, plans: Sequence[Plan[Any]]) -> str:
+        """What is wrong with plans on this rank."""
+        for plan in plans:
+            size, world = getattr(plan.descriptor, "symmetric_size", 0), getattr(plan.descriptor, "world", None)
+            if world != self.world:
+                return f"{plan.descriptor.op} is for {world or 1} ranks, this group has {self.world}"
+            if size > self.max_bytes:
+                return f"{plan.descriptor.op} exchanges {size} bytes, max_bytes is {self.max_bytes}"
+        return "" if len({p.descriptor for p in plans}) == len(plans) else "a descriptor occurs twice"
+
+    def _asked(self, kind: int, value: object) -> Iterator[tuple[int, str]]:
+        """What all ranks say, by rank, as JSON."""
+        text = setup.bytes_of(json.dumps(value))
+        with self._one_call("reserve"):
+            found = self._round(Frame(kind, self._call), [text] * self.world)
+        return ((r, setup.text_of(answer)) for r, answer in enumerate(found))
+
+    def _compare(self, plans: dict[int, tuple[str, ...]]) -> None:
+        if len(set(plans.values())) > 1:
+            odd = odd_ones(plans)
+            mine, theirs = plans[self.rank], plans[next((r for r in odd if r != self.rank), (self.rank + 1) % self.world)]
+            at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+            got = f"other plans on {named(odd)}: number {at} of {len(theirs)} is {theirs[at] if at < len(theirs) else 'none'}"
+            raise told("group.reserve", "OPF-N002", "the same plans on all ranks", got, odd)
+
+    def _vote(self, refusals: dict[int, str], code: str) -> None:
+        """Raise on all ranks what one of them refuses."""
+        refused = {r: why for r, why in refusals.items() if why}
+        if refused:
+            first = min(refused)
+            raise told(
+                "group.reserve", code, "plans that every rank takes", f"from rank {first}: {refused[first]}", tuple(refused)
+            )
+
+    def _require_open(self) -> None:
+        self.check()
+        if self._failure or self._frozen:
+            got = self._failure or "one that has reserved already"
+            raise told(
+                "group.reserve", "OPF-N004" if self._failure else "OPF-N008", "a group that has reserved nothing", got, ()
+            )
+
+    @contextmanager
+    def _one_call(self, op: str) -> Iterator[None]:
+        if self._failure:
+            raise self._poisoned()
+        if not self._busy.acquire(blocking=False):
+            hint = "Calls of one channel are one line; give each thread or stream a Group with a channel of its own."
+            raise told(f"{op}.run", "OPF-N003", "one call at a time", "another thread's call in progress", (), hint)
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _round(self, frame: Frame, outgoing: Sequence[Tensor]) -> list[Tensor]:
+        """Send to all, receive from all; what fails poisons the group and is told to all."""
+        start = time.monotonic()
+        try:
+            found = rounds.exchange(self._mail, frame, outgoing, rounds.Patience(self.timeout_s, self.warn_s), self)
+        except GroupError as error:
+            self._poison(error)
+            raise
+        self._call += 1
+        sent = sum(t.numel() for r, t in enumerate(outgoing) if r != self.rank)
+        self.statistics.ended(sent, time.monotonic() - start, found.last)
+        return found.payloads
+
+    def _poison(self, error: GroupError) -> None:
+        """Remember a failure and tell the others, who may wait for this rank."""
+        self._cause, self._failure = error, str(error)
+        text = setup.bytes_of(json.dumps({"code": error.code, "ranks": error.ranks, "text": str(error)}))
+        for peer in self._mail.peers:
+            self._mail.send(peer, Frame(ALARM, self._call, size=text.numel()), text)
+
+    def _poisoned(self) -> GroupError:
+        cause = self._cause
+        if cause is not None and cause.code != "OPF-N004":
+            error = told("group.run", "OPF-N004", "a group without a failure", self._failure, cause.ranks, _AGAIN)
+            error.__cause__ = cause
+            return error
+        return told("group.run", "OPF-N004", "a group without a failure", self._failure, (), _AGAIN)
+
+    def name_of(self, frame: Frame) -> str:
+        """What a frame belongs to, in words."""
+        return EAGER.get(frame.kind) or self._names.get(frame.digest, "another plan")
+
+
+_AGAIN = "Make a new Group over a new process group."
+_open: list[tuple[Any, int, weakref.ref[Group]]] = []
+
+
+def _taken(process_group: Any, channel: int, group: Group) -> Mailbox:
+    """A mailbox on a channel that no other open group has."""
+    _open[:] = [entry for entry in _open if (other := entry[2]()) is not None and not other.ended]
+    if any(pg is process_group and number == channel for pg, number, _ in _open):
+        hint = "Close the other Group, or pass another channel on all ranks."
+        raise told("Group", "OPF-N005", "a channel that no open Group of the process group has", str(channel), (), hint)
+    _open.append((process_group, channel, weakref.ref(group)))
+    return Mailbox(process_group, channel)

@@ -1,0 +1,136 @@
+"""Mailbox: frames to and from every other rank of a process group, with waits that end.
+
+A wait of gloo that times out closes every connection of its process, so a rank that is late could never be forgiven. Here a
+thread for each peer receives without a deadline, and the caller waits for what has arrived, for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from opfacade.distributed.frames import ALARM, BYE, HEADER, Frame, frame_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FOREVER = timedelta(days=3650)
+_TAGS = 2  # of a channel: headers and payloads
+_NEVER_SENT = 2**30  # a tag
+_ENDS = 1.0  # s that the last frame to a peer may take
+
+
+class Gone(Exception):
+    """A peer whose connection ended, or that sent what is no frame."""
+
+
+class Mailbox:
+    """One channel of a process group. Everything that arrived from a peer stays in its order until it is taken."""
+
+    def __init__(self, process_group: Any, channel: int) -> None:
+        self._pg, self._tag = process_group, _TAGS * channel
+        self.rank, self.world = process_group.rank(), process_group.size()
+        self.peers = tuple(r for r in range(self.world) if r != self.rank)
+        self._news = threading.Condition()
+        self._boxes: dict[int, deque[tuple[Frame, Tensor]]] = {peer: deque() for peer in self.peers}
+        self._gone: dict[int, str] = {}
+        self._sent: dict[int, deque[Any]] = {peer: deque(maxlen=16) for peer in self.peers}
+        for peer in self.peers:
+            threading.Thread(target=self._receive, args=(peer,), name=f"opfacade-from-{peer}", daemon=True).start()
+
+    def send(self, peer: int, frame: Frame, payload: Tensor | None = None) -> None:
+        """Hand a frame to the transport; what it reads is kept until the peer has answered several later ones."""
+        header = frame.packed()
+        work = [header, payload]
+        try:
+            work.append(self._pg.send([header], peer, self._tag))
+            if payload is not None and frame.size:
+                work.append(self._pg.send([payload], peer, self._tag + 1))
+        except RuntimeError as error:
+            self._end(peer, error)
+        self._sent[peer].append(work)
+
+    def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
+        """Whether `enough` became true in time. It is asked at each arrival, under the lock of the boxes."""
+        deadline = time.monotonic() + seconds
+        with self._news:
+            return self._news.wait_for(enough, max(0.0, deadline - time.monotonic()))
+
+    def first(self, peer: int) -> tuple[Frame, Tensor] | None:
+        """What arrived first and was not taken."""
+        box = self._boxes[peer]
+        return box[0] if box else None
+
+    def alarm(self) -> tuple[int, Tensor] | None:
+        """A failure that a peer told of, wherever it stands among its frames: (peer, text)."""
+        found = ((peer, text) for peer, box in self._boxes.items() for frame, text in tuple(box) if frame.kind == ALARM)
+        return next(found, None)
+
+    def take(self, peer: int) -> tuple[Frame, Tensor]:
+        with self._news:
+            return self._boxes[peer].popleft()
+
+    def gone(self) -> dict[int, str]:
+        """Peers that no frame can come from any more, with the reason, once their frames are used up."""
+        return {peer: why for peer, why in self._gone.items() if not self._boxes[peer]}
+
+    def close(self, last: Frame) -> None:
+        """Send a last frame, and wait a moment for it to leave."""
+        for peer in self.peers:
+            if peer not in self._gone:
+                self.send(peer, last)
+        for sent in self._sent.values():
+            _await(sent[-1][2:] if sent else [])
+
+    def abort(self) -> None:
+        """Close all connections: receivers end, here and at peers. A wait of gloo that times out does just that."""
+        import torch
+
+        for peer in self.peers:
+            if peer not in self._gone:
+                with suppress(RuntimeError):
+                    work = self._pg.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER_SENT)
+                    work.wait(timedelta(milliseconds=1))
+                return
+
+    def _receive(self, peer: int) -> None:
+        try:
+            while self._receive_one(peer):
+                pass
+        except (RuntimeError, Gone) as error:
+            self._end(peer, error)
+
+    def _receive_one(self, peer: int) -> bool:
+        frame = frame_of(self._bytes(peer, HEADER, self._tag))
+        if frame is None:
+            raise Gone("it sent bytes of another version of opfacade")
+        payload = self._bytes(peer, frame.size, self._tag + 1)
+        with self._news:
+            self._boxes[peer].append((frame, payload))
+            self._news.notify_all()
+        return frame.kind != BYE
+
+    def _bytes(self, peer: int, size: int, tag: int) -> Tensor:
+        import torch
+
+        found = torch.empty(size, dtype=torch.uint8)
+        if size:
+            self._pg.recv([found], peer, tag).wait(_FOREVER)
+        return found
+
+    def _end(self, peer: int, error: Exception) -> None:
+        with self._news:
+            self._gone.setdefault(peer, "its connection ended" if isinstance(error, RuntimeError) else str(error))
+            self._news.notify_all()
+
+
+def _await(works: list[Any]) -> None:
+    """Wait for sends that may never end."""
+    with suppress(RuntimeError):
+        for work in works:
+            work.wait(timedelta(seconds=_ENDS))

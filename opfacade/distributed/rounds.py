@@ -1,0 +1,131 @@
+"""One round of frames: every rank sends to every other one, and waits for all, for so long and no longer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from opfacade.base import notices
+from opfacade.distributed.frames import BYE, Frame
+from opfacade.distributed.judgement import desync, named, told
+from opfacade.distributed.mailbox import Mailbox
+from opfacade.distributed.setup import text_of
+from opfacade.distributed.statistics import Statistics
+from opfacade.errors import GroupError, LagWarning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SETTLE = 0.05  # s in which others that left at the same moment are named too
+
+
+class Patience(NamedTuple):
+    """Seconds until a missing rank is an error, and until it is told of."""
+
+    timeout: float
+    warn: float
+
+
+class Round(NamedTuple):
+    payloads: list[Tensor]
+    last: int | None
+
+
+class Waiting(Protocol):
+    """What a round needs of its group."""
+
+    rank: int
+    statistics: Statistics
+
+    def name_of(self, frame: Frame) -> str: ...
+
+
+def exchange(mail: Mailbox, frame: Frame, outgoing: Sequence[Tensor], patience: Patience, group: Waiting) -> Round:
+    """GroupError where a rank does not arrive, has left, told of a failure, or is at another call."""
+    for peer in mail.peers:
+        mail.send(peer, replace(frame, size=outgoing[peer].numel()), outgoing[peer])
+    last = _arrived(mail, frame, patience, group)
+    frames = {peer: mail.first(peer) for peer in mail.peers}
+    known = {peer: found[0] for peer, found in frames.items() if found is not None}
+    error = desync(known | {mail.rank: frame}, mail.rank, group.name_of)
+    if error is not None:
+        raise error
+    payloads = [outgoing[mail.rank] if r == mail.rank else mail.take(r)[1] for r in range(mail.world)]
+    return Round(payloads, last)
+
+
+def _arrived(mail: Mailbox, frame: Frame, patience: Patience, group: Waiting) -> int | None:
+    """Wait until every peer has sent; the peer that came last, where somebody was waited for."""
+    start, op, last, told_of = time.monotonic(), group.name_of(frame), None, False
+    while True:
+        _raise_bad_news(mail)
+        missing, waited = _missing(mail), time.monotonic() - start
+        if not missing:
+            return last
+        last = missing[-1]
+        if waited >= patience.timeout:
+            raise _absent(op, frame, tuple(missing), f"{patience.timeout:g} s")
+        if not told_of and waited >= patience.warn:
+            told_of = True
+            group.statistics.lags += 1
+            _tell_lag(op, frame, tuple(missing), patience.warn)
+        until = patience.timeout if told_of else min(patience.timeout, patience.warn)
+        mail.wait(partial(_changed, mail, len(missing)), until - waited)
+
+
+def _changed(mail: Mailbox, missing: int) -> bool:
+    return mail.alarm() is not None or bool(_left(mail)) or len(_missing(mail)) < missing
+
+
+def _raise_bad_news(mail: Mailbox) -> None:
+    error = bad_news(mail)
+    if error is not None:
+        raise error
+
+
+def _tell_lag(op: str, frame: Frame, ranks: tuple[int, ...], after: float) -> None:
+    text = f"{op}: {named(ranks)} did not arrive at call {frame.call} within {after:g} s; waiting."
+    notices.tell(text, LagWarning)
+
+
+def _missing(mail: Mailbox) -> list[int]:
+    return [peer for peer in mail.peers if mail.first(peer) is None]
+
+
+def _left(mail: Mailbox) -> list[int]:
+    """Peers of which no call can come any more."""
+    first, gone = {peer: mail.first(peer) for peer in mail.peers}, mail.gone()
+    return [peer for peer, found in first.items() if (found and found[0].kind == BYE) or peer in gone]
+
+
+def bad_news(mail: Mailbox) -> GroupError | None:
+    """The failure that peers told of or are; None where there is none. An alarm goes first: it names who is at fault."""
+    alarm = mail.alarm()
+    if alarm is None and _left(mail):
+        mail.wait(lambda: mail.alarm() is not None, _SETTLE)
+        alarm = mail.alarm()
+    if alarm is not None:
+        return _alarm(alarm[0], json.loads(text_of(alarm[1])))
+    bad = _left(mail)
+    if not bad:
+        return None
+    why = "; ".join(f"rank {peer}: {mail.gone().get(peer, 'it closed its group')}" for peer in bad)
+    return told("group.run", "OPF-N001", "all ranks to arrive", f"no more of {named(tuple(bad))} ({why})", tuple(bad))
+
+
+def _alarm(peer: int, said: dict[str, object]) -> GroupError:
+    ranks = said["ranks"]
+    text = f"{said['text']} (told by rank {peer})"
+    error = GroupError(text, code=str(said["code"]), op="group", stage="run")
+    error.ranks = tuple(int(r) for r in ranks) if isinstance(ranks, list) else ()
+    return error
+
+
+def _absent(op: str, frame: Frame, ranks: tuple[int, ...], after: str) -> GroupError:
+    hint = "It died, stopped, or made fewer calls than this rank."
+    got = f"nothing from {named(ranks)} for call {frame.call} within {after}"
+    return told(f"{op}.run", "OPF-N001", "all ranks to arrive", got, ranks, hint)

@@ -1,0 +1,22 @@
+"""Counters of a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Statistics:
+    """calls; bytes sent; seconds waited; how often each rank arrived last; lags that were told of."""
+
+    calls: int = 0
+    bytes: int = 0
+    waited: float = 0.0
+    lags: int = 0
+    last: dict[int, int] = field(default_factory=dict)
+
+    def ended(self, sent: int, seconds: float, last: int | None) -> None:
+        """Count one exchange. last: the peer that was waited for at the end; None where nobody was."""
+        self.calls, self.bytes, self.waited = self.calls + 1, self.bytes + sent, self.waited + seconds
+        if last is not None:
+            self.last[last] = self.last.get(last, 0) + 1

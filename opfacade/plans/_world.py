@@ -1,0 +1,21 @@
+"""The number of ranks of an op over several, and the bytes that its exchange needs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from opfacade.core.model import Size
+
+World = Annotated[Size, Field(le=72)]
+WORLD: Any = Field(description="Ranks of the group, 1 to 72; the rank itself is no part of a descriptor, so all have the same.")
+_LINE = 128
+
+
+def arena(world: int, payload: int) -> int:
+    """Bytes of a group's memory for one exchange in which every rank sends `payload` bytes to each.
+
+    Two halves, for a rank may be a call ahead, with a header for each rank.
+    """
+    return 2 * world * (-(-payload // _LINE) * _LINE + _LINE)

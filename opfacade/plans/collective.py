@@ -1,0 +1,228 @@
+"""Ops over several ranks: plain collectives, the merge of attention over a sharded cache, and log-probabilities of a sharded
+vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.joined import JoinedArgs
+from opfacade.core.model import Count, Integer, Size, contradiction
+from opfacade.core.operands import Dim, TensorSpec, dims_of, index_spec
+from opfacade.core.tensor_lists import operand
+from opfacade.plan import Plan
+from opfacade.plans._world import WORLD, World, arena
+
+__all__ = [
+    "CollectiveArgs", "CollectiveDescriptor", "CollectivePlan",
+    "LogprobAcrossArgs", "LogprobAcrossDescriptor", "LogprobAcrossPlan",
+    "MergeAcrossArgs", "MergeAcrossDescriptor", "MergeAcrossPlan",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DType = Literal["f32", "bf16", "f16"]
+Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=72, strict=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveArgs(JoinedArgs):
+    """The tensors of one plain collective, and the group."""
+
+    x: Tensor = operand("[rows of x, width] in dtype; all_gather: the first counts[rank] rows are sent")
+    out: Tensor = operand("written: [rows of out, width] in dtype; reduce_scatter: the first counts[rank] rows")
+
+
+class CollectiveDescriptor(Descriptor[CollectiveArgs]):
+    """A plain collective of rows, with a number of rows for each rank.
+
+    all_gather: out has the rows of rank 0, of rank 1 and so on. all_reduce: out is the sum of x over all ranks.
+    reduce_scatter: x has the rows for rank 0, for rank 1 and so on, and out the sum of this rank's. all_to_all: x is cut
+    likewise, and out has counts[rank] rows from each rank, in places of the largest count.
+    Sums are added in the order of ranks, in f32, and rounded once, so they are the same on all ranks and in every run. Shapes
+    are the same on all ranks: where a rank has fewer rows than another, the rest of a place is neither read nor written.
+    """
+
+    op: Literal["collective"] = Field(default="collective", description="The operator.")
+    category: ClassVar[str] = "collective"
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "rank-sum-f32")
+    sizes: ClassVar[frozenset[str]] = frozenset({"width"})
+    world: World = WORLD
+    kind: Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"] = Field(description="Which collective.")
+    counts: Counts = Field(description="Rows of each rank; all_reduce has their sum on every one.")
+    width: Size = Field(description="Elements of a row.")
+    dtype: DType = Field(description="Element type of x and out.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> CollectiveDescriptor:
+        if len(self.counts) != self.world:
+            raise contradiction("counts", f"a number for each of {self.world} ranks", self.counts)
+        return self
+
+    @property
+    def adds(self) -> bool:
+        return self.kind in ("all_reduce", "reduce_scatter")
+
+    @property
+    def symmetric_size(self) -> int:
+        return arena(self.world, max(self.counts) * self.width * ITEMSIZE[self.dtype])
+
+    def operands(self) -> dict[str, TensorSpec]:
+        total, most = Dim("sum(counts)", sum(self.counts)), Dim("max(counts)", max(self.counts))
+        places = Dim("world*max(counts)", self.world * max(self.counts))
+        rows = {
+            "all_gather": (most, total),
+            "all_reduce": (total, total),
+            "reduce_scatter": (total, most),
+            "all_to_all": (total, places),
+        }[self.kind]
+        width = Dim("width", self.width)
+        return {"x": TensorSpec((rows[0], width), self.dtype), "out": TensorSpec((rows[1], width), self.dtype, "out")}
+
+
+class CollectivePlan(Plan[CollectiveArgs]):
+    """A plain collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeAcrossArgs(JoinedArgs):
+    """The tensors of one merge over ranks, and the group."""
+
+    o_part: Tensor = operand("[states, total_num_rows, num_heads, head_dim] in dtype: this rank's partial results")
+    lse_part: Tensor = operand("f32 [states, total_num_rows, num_heads]: their log-sum-exps; -inf is an empty state")
+    sinks: Tensor | None = operand("f32 [num_heads], with `sinks`: a logit of each head without a value, counted once")
+    o: Tensor = operand("written: [total_num_rows, heads that this rank keeps, head_dim] in out_dtype")
+    lse: Tensor = operand("written: f32 [total_num_rows, heads that this rank keeps]")
+
+
+class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
+    """o = sum exp(lse_s - lse) o_s over the states of all ranks: attention over a cache whose keys are sharded.
+
+    Each rank passes the results of attention over its own keys for all heads. A state with lse = -inf is empty, and its o is
+    not looked at; where all are empty o is 0 and lse -inf, or the sink. States are merged in one order: state 0 of rank 0, of
+    rank 1 and so on, then state 1 of rank 0. So with fixed chunks of keys that ranks hold in turn (`KvShard` with the chunk as
+    interleave), each a state, the bits do not depend on the number of ranks; states that a rank has fewer are empty.
+    """
+
+    op: Literal["merge_across"] = Field(default="merge_across", description="The operator.")
+    category: ClassVar[str] = "collective"
+    error_models: ClassVar[tuple[str, ...]] = ("merge-across-f64",)
+    sizes: ClassVar[frozenset[str]] = frozenset({"states", "total_num_rows"})
+    world: World = WORLD
+    states: Size = Field(default=1, description="Partial results of each rank.")
+    total_num_rows: Count = Field(description="Query rows, the same on all ranks.")
+    num_heads: Size = Field(description="Query heads of all ranks.")
+    head_dim: Size = Field(description="Elements of a head.")
+    dtype: DType = Field(description="Element type of o_part.")
+    out_dtype: DType | None = Field(default=None, description="Element type of o; null: dtype.")
+    exchange_dtype: DType | None = Field(default=None, description="What o_part is rounded to on its way; null: dtype.")
+    scatter: Literal["none", "heads"] = Field(
+        default="none", description='"none": every rank gets all heads; "heads": rank r those from r * num_heads / world on.'
+    )
+    sinks: bool = Field(default=False, description="Whether heads have a sink; plans of shards then have none.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> MergeAcrossDescriptor:
+        if self.scatter == "heads" and self.num_heads % self.world:
+            raise contradiction("num_heads", f"a multiple of world={self.world} with scatter='heads'", self.num_heads)
+        return self
+
+    @property
+    def kept_heads(self) -> int:
+        """Heads of o on each rank."""
+        return self.num_heads // self.world if self.scatter == "heads" else self.num_heads
+
+    @property
+    def symmetric_size(self) -> int:
+        heads = self.states * self.total_num_rows * self.kept_heads
+        return arena(self.world, heads * (self.head_dim * ITEMSIZE[self.exchange_dtype or self.dtype] + 4))
+
+    def operands(self) -> dict[str, TensorSpec]:
+        states, rows, heads, dim = dims_of(self, "states", "total_num_rows", "num_heads", "head_dim")
+        kept = Dim("kept_heads", self.kept_heads)
+        found = {
+            "o_part": TensorSpec((states, rows, heads, dim), self.dtype, marked_by="lse_part"),
+            "lse_part": TensorSpec((states, rows, heads), "f32", alignment=4, finite=False),
+        }
+        if self.sinks:
+            found["sinks"] = TensorSpec((heads,), "f32", layout="contiguous", alignment=4)
+        found["o"] = TensorSpec((rows, kept, dim), self.out_dtype or self.dtype, "out")
+        found["lse"] = TensorSpec((rows, kept), "f32", "out", alignment=4)
+        return found
+
+
+class MergeAcrossPlan(Plan[MergeAcrossArgs]):
+    """Merging attention over the shards of a cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobAcrossArgs(JoinedArgs):
+    """The tensors of one call, and the group."""
+
+    logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
+    target: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
+    out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of target, or the loss")
+    lse: Tensor = operand("written: f32 [total_num_rows]: log of the sum of exp over the whole vocabulary")
+
+
+class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
+    """log softmax(logits)[target] of rows whose vocabulary is sharded; result "loss" is its negative, the cross entropy.
+
+    Rank r has the tokens from r * shard on; columns at and past vocab are padding and not read. Sums are f64, over tiles of
+    `tile` tokens, whose largest logits and sums alone are exchanged; then tiles are added in the order of tokens. So where tile
+    divides shard the bits do not depend on the number of ranks. A target outside of the vocabulary gives a result of 0: with
+    "loss" such rows, which trainers mark by -100, add nothing.
+    """
+
+    op: Literal["logprob_across"] = Field(default="logprob_across", description="The operator.")
+    category: ClassVar[str] = "collective"
+    error_models: ClassVar[tuple[str, ...]] = ("logprob-f64",)
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "shard"})
+    world: World = WORLD
+    total_num_rows: Count = Field(description="Rows.")
+    vocab: Size = Field(description="Tokens of the whole vocabulary.")
+    shard: Size = Field(description="Columns of each rank.")
+    dtype: DType = Field(description="Element type of the logits.")
+    result: Literal["logprob", "loss"] = Field(default="logprob", description="What out is.")
+    tile: Integer = Field(default=512, ge=1, description="Tokens that are added together first.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> LogprobAcrossDescriptor:
+        if not (self.world - 1) * self.shard < self.vocab <= self.world * self.shard:
+            allowed = f"columns such that each of {self.world} ranks has some of the {self.vocab} tokens, and all are had"
+            raise contradiction("shard", allowed, self.shard)
+        return self
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a rank."""
+        return -(-self.shard // self.tile)
+
+    @property
+    def symmetric_size(self) -> int:
+        return arena(self.world, self.total_num_rows * (self.tiles * 16 + 8))
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, shard = dims_of(self, "total_num_rows", "shard")
+        out = TensorSpec((rows,), "f32", "out", alignment=4)
+        logits = TensorSpec((rows, shard), self.dtype, finite=False)
+        return {"logits": logits, "target": index_spec(rows), "out": out, "lse": out}
+
+
+class LogprobAcrossPlan(Plan[LogprobAcrossArgs]):
+    """Log-probabilities over a sharded vocabulary."""
+
+
+EXAMPLES = (
+    CollectiveDescriptor(world=1, kind="all_gather", counts=(7,), width=100, dtype="bf16"),
+    CollectiveDescriptor(world=1, kind="all_reduce", counts=(5,), width=33, dtype="f16"),
+    MergeAcrossDescriptor(world=1, states=3, total_num_rows=7, num_heads=6, head_dim=64, dtype="f32", out_dtype="bf16"),
+    MergeAcrossDescriptor(world=1, total_num_rows=5, num_heads=3, head_dim=65, dtype="f16", sinks=True, scatter="heads"),
+    LogprobAcrossDescriptor(world=1, total_num_rows=7, vocab=1000, shard=1003, dtype="bf16"),
+    LogprobAcrossDescriptor(world=1, total_num_rows=3, vocab=65, shard=65, dtype="f32", result="loss", tile=16),
+)

@@ -1,0 +1,111 @@
+"""Harnesses of ops over several ranks, as the tools run them: one rank, without a group."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.dtypes import torch_dtype
+from opfacade.select.registry import examples
+from opfacade.testing.batches import changed
+from opfacade.testing.bounds import Bounded
+from opfacade.testing.harness import Harness
+from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_F32 = 2.0**-24
+_F64 = 2.0**-50  # of a term and what adds it
+
+
+class CollectiveHarness(Harness):
+    """One rank gets what it has."""
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        return changed(example, counts=(rng.randint(0, min(300, tokens)),), width=rng.randint(1, 300))
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        import torch
+
+        want = args.x.double()
+        return [Bounded("out", want, torch.zeros_like(want), torch.zeros_like(want))]
+
+
+class MergeAcrossHarness(Harness):
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), states=rng.randint(1, 5))
+
+    def inputs(self, draw: Draw) -> None:
+        """Log-sum-exps of ordinary size; some states are empty, their o NaN."""
+        values = draw.values
+        shape = tuple(values["lse_part"].shape)
+        empty = draw.uniform(shape) < 0.2
+        values["lse_part"] = (draw.normal(shape) * 3).masked_fill(empty, float("-inf"))
+        part = values["o_part"]
+        values["o_part"] = part.float().masked_fill(empty[..., None], float("nan")).to(part.dtype)
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        """The bound: a rounding of o_part on its way, sums of as many terms as states, and a rounding of the result."""
+        import torch
+
+        lse = args.lse_part.double()
+        if args.sinks is not None:
+            lse = torch.cat([lse, args.sinks.double().expand_as(lse[:1])])
+        total = lse.logsumexp(0)
+        weight = torch.where(lse == -torch.inf, 0.0, (lse - total).exp())[: len(args.o_part)]
+        seen = torch.where(weight[..., None] == 0, 0.0, args.o_part.double())
+        want, size = (weight[..., None] * seen).sum(0), (weight[..., None] * seen.abs()).sum(0)
+        way = _unit(descriptor.exchange_dtype or descriptor.dtype)
+        bound = size * ((way if descriptor.exchange_dtype else 0.0) + _F64 * (len(lse) + 4))
+        bound += (want.abs() + bound) * _unit(descriptor.out_dtype or descriptor.dtype) + 2.0**-133
+        lse_bound = torch.nan_to_num(total.abs(), posinf=0.0) * _F32 + _F64 * (len(lse) + 4)
+        return [Bounded("o", want, bound, bound), Bounded("lse", total, lse_bound, lse_bound)]
+
+
+class LogprobAcrossHarness(Harness):
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        vocab = rng.randint(1, 700)
+        return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), vocab=vocab, shard=vocab + rng.randint(0, 3))
+
+    def inputs(self, draw: Draw) -> None:
+        """Some targets lie outside."""
+        shape, vocab = tuple(draw.values["target"].shape), draw.descriptor.vocab
+        draw.values["target"] = (draw.uniform(shape) * (vocab + 2)).to(draw.values["target"].dtype) - 1
+
+    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+        import torch
+
+        logits = args.logits[:, : descriptor.vocab].double()
+        lse, target = logits.logsumexp(1), args.target.long()
+        known = (target >= 0) & (target < descriptor.vocab)
+        hit = logits.gather(1, target.clamp(0, descriptor.vocab - 1)[:, None])[:, 0]
+        want = torch.where(known, hit - lse, 0.0) * (-1.0 if descriptor.result == "loss" else 1.0)
+        return [_logged("out", want, lse, descriptor.vocab), _logged("lse", lse, lse, descriptor.vocab)]
+
+
+def _logged(name: str, want: Tensor, lse: Tensor, terms: int) -> Bounded:
+    """A sum of positive f64 terms, its logarithm, and one rounding to f32."""
+    bound = want.abs() * _F32 * 1.01 + (lse.abs() + terms) * _F64 + 2.0**-133
+    return Bounded(name, want, bound, bound)
+
+
+def _unit(dtype: str) -> float:
+    """Half of the distance of 1 to the next number."""
+    import torch
+
+    return float(torch.finfo(torch_dtype(dtype)).eps) / 2
+
+
+HARNESSES: dict[str, Harness] = {
+    "collective": CollectiveHarness(),
+    "merge_across": MergeAcrossHarness(),
+    "logprob_across": LogprobAcrossHarness(),
+}

@@ -1,0 +1,74 @@
+"""Groups of gloo processes: what they agree on, and what each kind of failure is told as, by every rank and in time."""
+
+import pytest
+
+from tests.distributed import scenarios, worlds
+
+
+def same_on_all(found):
+    first, *others = found.values()
+    assert all(other == first for other in others), found
+    return first
+
+
+def test_ranks_agree_and_what_they_refuse_is_refused_on_all(tmp_path):
+    found = worlds.run(tmp_path, 3, scenarios.together)
+    for rank, own in found.items():
+        assert [own["members"][rank], [r for r, _ in own["members"]]] == [[rank, True], [0, 1, 2]]
+        del own["members"]
+    assert same_on_all(found) == {
+        "before_reserve": ["OPF-N006", []],
+        "same_channel": ["OPF-N005", []],
+        "sum": [6.0] * 10,
+        "again": [6.0] * 10,
+        "not_reserved": ["OPF-N006", []],
+        "reserve_again": ["OPF-N008", []],
+        "counts": [True, True],
+        "two_threads": ["OPF-N003", []],
+        "closed": ["OPF-N004", []],
+        "too_large": ["OPF-N008", [0, 1, 2]],
+        "other_bytes": ["OPF-N005", [0, 1, 2]],
+        "other_world": ["OPF-N008", [0, 1, 2]],
+    }
+
+
+def after(code, ranks):
+    """A call that failed so, whose outputs are NaN, and whose group stays failed."""
+    return [[code, ranks], True, ["OPF-N004", ranks], ["OPF-N004", []]]
+
+
+def test_ranks_that_run_different_calls_are_told_as_that(tmp_path):
+    found = worlds.run(tmp_path, 3, scenarios.apart)
+    assert found[1].pop("fewer_calls") in (["OPF-N001", [1]], ["OPF-N004", [1]])
+    assert [found[r].pop("fewer_calls") for r in (0, 2)] == [after("OPF-N001", [1])] * 2
+    lags = [own.pop("late") for own in found.values()]
+    assert [out for out, *_ in lags] == [[6.0] * 10] * 3
+    assert lags[0][1:] == lags[2][1:] == [1, True]
+    assert same_on_all(found) == {
+        "other_plan": ["OPF-N002", [1]],
+        "other_call": after("OPF-N002", [2]),
+        "closed": after("OPF-N001", [0]),
+        "other_target": [["OPF-N002", [2]], True],
+    }
+
+
+def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path):
+    found = worlds.run(tmp_path, 4, scenarios.killed, dead=(0, 3))
+    assert same_on_all(found) == [
+        [after("OPF-N001", [0]), True],
+        [after("OPF-N001", [2]), True],
+        [[3.0] * 10] * 3,
+    ]
+
+
+def test_a_rank_that_is_stopped_for_a_moment_is_waited_for_and_later_named(tmp_path):
+    found = worlds.run(tmp_path, 3, scenarios.stopped)
+    assert [out for out, _ in found.values()] == [[6.0] * 10] * 3
+    assert [found[r][1] for r in (0, 1)] == [after("OPF-N001", [2])] * 2
+    assert found[2][1] == after("OPF-N001", [2])
+
+
+@pytest.mark.heavy
+def test_eight_ranks_agree_and_differ(tmp_path):
+    found = worlds.run(tmp_path, 8, scenarios.apart, seconds=240)
+    assert [found[r]["other_call"] for r in range(8)] == [after("OPF-N002", [2])] * 8

@@ -1,0 +1,88 @@
+"""Worlds of processes on gloo. Every wait ends: what is left at the deadline is killed, and told with what it was doing."""
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from datetime import timedelta
+
+_PRELOAD = ["torch", "torch.distributed", "tests.distributed.scenarios"]
+_context = None
+
+
+def _server():
+    """Processes are forked from a clean one that has imported everything: a start takes a tenth of a second."""
+    global _context
+    if _context is None:
+        _context = multiprocessing.get_context("forkserver")
+        _context.set_forkserver_preload(_PRELOAD)
+    return _context
+
+
+def new_process_group(folder, name, rank, world):
+    """A gloo process group over a fresh store in a file, which no rank's death takes away."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(f"{folder}/store-{name}", world),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
+    )
+    return dist.group.WORLD
+
+
+def _main(folder, rank, world, scenario, deadline, dead):
+    import torch
+
+    torch.set_num_threads(1)
+    with open(f"{folder}/{rank}.stack", "w") as stack:
+        faulthandler.dump_traceback_later(deadline, file=stack)
+        try:
+            found = scenario(rank, new_process_group(folder, "first", rank, world), folder)
+        except BaseException:
+            found = {"error": traceback.format_exc()}
+        with open(f"{folder}/{rank}.json", "w") as file:
+            json.dump(found, file)
+        _wait_for_others(folder, world, dead)
+        os._exit(0)  # threads that wait for ranks that are gone end with the process
+
+
+def _wait_for_others(folder, world, dead):
+    """A process that ends at once may take frames with it that others still wait for."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end and not all(os.path.exists(f"{folder}/{r}.json") for r in range(world) if r not in dead):
+        time.sleep(0.01)
+
+
+def run(folder, world, scenario, dead=(), seconds=60):
+    """What each rank of `scenario(rank, process_group, folder)` returned; of ranks in `dead` nothing is expected."""
+    processes = [
+        _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead), daemon=True)
+        for r in range(world)
+    ]
+    for process in processes:
+        process.start()
+    end = time.monotonic() + seconds
+    try:
+        for rank, process in enumerate(processes):
+            if rank not in dead:
+                process.join(max(0.0, end - time.monotonic()))
+        return {r: _result(folder, r) for r in range(world) if r not in dead}
+    finally:
+        for process in processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join(5)
+
+
+def _result(folder, rank):
+    path = folder / f"{rank}.json"
+    assert path.exists(), f"rank {rank} did not end: {(folder / f'{rank}.stack').read_text()[-3000:]}"
+    found = json.loads(path.read_text())
+    assert not isinstance(found, dict) or "error" not in found, f"rank {rank}: {found['error']}"
+    return found
