@@ -10,8 +10,7 @@
     │  └─ GradNotSupportedError               ... because a gradient was requested
     ├─ ArgumentError (ValueError)             the tensors of a call do not fit the descriptor
     │  ├─ ArgumentTypeError (TypeError)       not a tensor, not the right bundle
-    │  ├─ DTypeError (TypeError)
-    │  ├─ ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
+    │  ├─ DTypeError (TypeError) · ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
     │  ├─ WorkspaceError                      .needed .got, in bytes
     │  └─ IndexDataError (IndexError)         .argument .request .position .value .limit .asynchronous .call_id
     ├─ MissingNameError (AttributeError)      an adapter of another library has no such name
@@ -19,15 +18,11 @@
     ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
     │  └─ JitDisabledError                    a build is needed and not allowed
     ├─ CompileError (RuntimeError)            .argv .returncode .log_path .log_tail .key
-    │  ├─ ToolchainError                      compiler missing or too old
-    │  ├─ CompileTimeout (TimeoutError)
-    │  └─ TemplateError                       a template of ours does not render
+    │  └─ ToolchainError · CompileTimeout (TimeoutError) · TemplateError
     ├─ FileError (OSError)                    a file cannot be written; keeps errno and filename
     │  ├─ RecordingError                      .recording .kept
     │  └─ CacheError                          the kernel cache
-    │     ├─ CacheIntegrityError
-    │     ├─ CacheSecurityError (PermissionError)
-    │     └─ CacheLockTimeout (TimeoutError)
+    │     └─ CacheIntegrityError · CacheSecurityError (PermissionError) · CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
     ├─ GroupError (RuntimeError)              a call over several ranks: .ranks, those that are missing or differ
     ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
@@ -247,8 +242,6 @@ class DeviceError(OpfacadeError, RuntimeError):
 
 
 class GroupError(OpfacadeError, RuntimeError):
-    """A call over several ranks cannot end, or must not begin. ranks: those that did not arrive or that differ."""
-
     ranks: tuple[int, ...] = ()
 
 
@@ -266,23 +259,19 @@ class InternalError(OpfacadeError, AssertionError): ...
 class OpfacadeWarning(UserWarning): ...
 
 
-class FallbackWarning(OpfacadeWarning):
-    """The reference backend was chosen on a GPU because no kernel accepts the descriptor."""
+class FallbackWarning(OpfacadeWarning): ...  # on a GPU the reference was chosen, because no kernel accepts the descriptor
 
 
 class TargetWarning(OpfacadeWarning): ...  # the target's name or age, or the compiler here, costs speed
 
 
-class SettingWarning(OpfacadeWarning):
-    """An OPFACADE_* variable is set that nothing reads, or that has no effect here."""
+class SettingWarning(OpfacadeWarning): ...  # an OPFACADE_* variable is set that nothing reads, or without effect here
 
 
-class ReleaseWarning(OpfacadeWarning):
-    """An adapter serves another release of its framework than the one that it was tested with."""
+class ReleaseWarning(OpfacadeWarning): ...  # an adapter serves another release of its framework than it was tested with
 
 
-class LagWarning(OpfacadeWarning):
-    """A rank of a group is late; the call still waits for it."""
+class LagWarning(OpfacadeWarning): ...  # a rank of a group is late, and still waited for
 
 
 class DroppedWarning(OpfacadeWarning):

@@ -25,6 +25,7 @@ LAYERS = (
     "observe",
     "plan",
     "serving",
+    "distributed",
     "programs",
     "plans",
     "words",

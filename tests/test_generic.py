@@ -40,6 +40,8 @@ GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", 
 GENERAL |= {"add", "batch", "beta", "n"}
 # A field and an operand of grouped products: `gather` of elements by index, `counts` of events.
 GENERAL |= {"counts", "gather"}
+# Words of groups of ranks; a picture of points, and the label of a curve.
+GENERAL |= {"rank", "world", "scatter", "label"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 

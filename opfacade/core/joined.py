@@ -1,4 +1,4 @@
-"""What a call over several ranks needs of its group: a protocol, the args that carry one, and the names of groups.
+"""The group of a call over several ranks: a protocol, the args that carry one, and the names of groups.
 
 `opfacade.distributed.Group` is one; descriptors and backends know only this.
 """

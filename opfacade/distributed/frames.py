@@ -1,6 +1,6 @@
 """Frames: what one rank sends to another. A header of 64 bytes says what the bytes behind it belong to.
 
-A receiver compares the header before it uses a byte, so ranks that run different calls are told as that. The size of the
+A receiver compares the header before it uses a byte, so different calls are an error and no wrong result. The size of the
 payload is in the header, because gloo ends the process of a receiver whose buffer is too small.
 """
 
@@ -32,7 +32,7 @@ class Frame:
     facts: bytes = b"\0" * 8
     size: int = 0
 
-    def packed(self) -> Tensor:
+    def header(self) -> Tensor:
         import torch
 
         text = _FORM.pack(_MAGIC, _VERSION, self.kind, self.call, self.size, self.digest, self.facts)

@@ -37,8 +37,8 @@ class Group:
 
     process_group: one with a backend for CPU tensors (gloo); data of other devices passes through host memory. max_bytes: the
     most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
-    warn_s: seconds after which a rank that has not arrived is an error, or is told of. fill_id: what outputs of integers hold
-    after a failure. name: for ops of torch, which pass no objects.
+    warn_s: seconds after which a rank that has not arrived is an error, or causes a LagWarning. fill_id: the content of
+    outputs of integers after a failure. name: for ops of torch, which pass no objects.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class Group:
             return self._round(frame, outgoing)
 
     def close(self) -> None:
-        """End this group on this rank. A peer that still waits for it is told so; a graph that has calls of it is of no use."""
+        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs are of no use then."""
         if not self.ended and os.getpid() == self._pid:
             self.ended, self._failure = True, self._failure or _CLOSED
             self._mail.close(Frame(BYE, self._call))
 
     def abort(self) -> None:
-        """Close the connections of the process group, after a failure: peers that wait in it are told that this rank left.
+        """Close the connections of the process group, after a failure: peers that wait in it learn that this rank left.
 
         Make the next group of a new process group, with a fresh store that lies on no dead rank.
         """
@@ -146,7 +146,7 @@ class Group:
         return [f"{plan.descriptor.model_dump_json()} {plan.sku.id}" for plan in plans]
 
     def _refusal(self, plans: Sequence[Plan[Any]]) -> str:
-        """What is wrong with plans on this rank."""
+        """The first thing that is wrong with plans on this rank, or ""."""
         for plan in plans:
             size, world = getattr(plan.descriptor, "symmetric_size", 0), getattr(plan.descriptor, "world", None)
             if world != self.world:
@@ -156,7 +156,7 @@ class Group:
         return "" if len({p.descriptor for p in plans}) == len(plans) else "a descriptor occurs twice"
 
     def _asked(self, kind: int, value: object) -> Iterator[tuple[int, str]]:
-        """What all ranks say, by rank, as JSON."""
+        """The values of all ranks, by rank, as JSON."""
         text = setup.bytes_of(json.dumps(value))
         with self._one_call("reserve"):
             found = self._round(Frame(kind, self._call), [text] * self.world)
@@ -200,7 +200,7 @@ class Group:
             self._busy.release()
 
     def _round(self, frame: Frame, outgoing: Sequence[Tensor]) -> list[Tensor]:
-        """Send to all, receive from all; what fails poisons the group and is told to all."""
+        """Send to all, receive from all; a failure poisons the group, and an alarm goes to all."""
         start = time.monotonic()
         try:
             found = rounds.exchange(self._mail, frame, outgoing, rounds.Patience(self.timeout_s, self.warn_s), self)
@@ -228,7 +228,7 @@ class Group:
         return told("group.run", "OPF-N004", "a group without a failure", self._failure, (), _AGAIN)
 
     def name_of(self, frame: Frame) -> str:
-        """What a frame belongs to, in words."""
+        """The op or the stage that a frame belongs to."""
         return EAGER.get(frame.kind) or self._names.get(frame.digest, "another plan")
 
 

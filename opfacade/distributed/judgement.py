@@ -1,4 +1,4 @@
-"""Who is at fault, when what ranks sent for one call is not the same."""
+"""Ranks at fault, when frames of one call are not the same."""
 
 from __future__ import annotations
 

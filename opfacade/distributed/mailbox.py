@@ -45,7 +45,7 @@ class Mailbox:
 
     def send(self, peer: int, frame: Frame, payload: Tensor | None = None) -> None:
         """Hand a frame to the transport; what it reads is kept until the peer has answered several later ones."""
-        header = frame.packed()
+        header = frame.header()
         work = [header, payload]
         try:
             work.append(self._pg.send([header], peer, self._tag))
@@ -62,7 +62,7 @@ class Mailbox:
             return self._news.wait_for(enough, max(0.0, deadline - time.monotonic()))
 
     def first(self, peer: int) -> tuple[Frame, Tensor] | None:
-        """What arrived first and was not taken."""
+        """The first arrival that was not taken."""
         box = self._boxes[peer]
         return box[0] if box else None
 

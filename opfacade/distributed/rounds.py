@@ -24,7 +24,7 @@ _SETTLE = 0.05  # s in which others that left at the same moment are named too
 
 
 class Patience(NamedTuple):
-    """Seconds until a missing rank is an error, and until it is told of."""
+    """Seconds until a missing rank is an error, and until a LagWarning."""
 
     timeout: float
     warn: float
@@ -36,7 +36,7 @@ class Round(NamedTuple):
 
 
 class Waiting(Protocol):
-    """What a round needs of its group."""
+    """The part of a group that a round needs."""
 
     rank: int
     statistics: Statistics
@@ -59,7 +59,7 @@ def exchange(mail: Mailbox, frame: Frame, outgoing: Sequence[Tensor], patience: 
 
 
 def _arrived(mail: Mailbox, frame: Frame, patience: Patience, group: Waiting) -> int | None:
-    """Wait until every peer has sent; the peer that came last, where somebody was waited for."""
+    """Wait until every peer has sent; the peer that came last, where one was waited for."""
     start, op, last, told_of = time.monotonic(), group.name_of(frame), None, False
     while True:
         _raise_bad_news(mail)

@@ -165,18 +165,18 @@ class LogprobAcrossArgs(JoinedArgs):
     """The tensors of one call, and the group."""
 
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
-    target: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
-    out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of target, or the loss")
+    label: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
+    out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of label, or the loss")
     lse: Tensor = operand("written: f32 [total_num_rows]: log of the sum of exp over the whole vocabulary")
 
 
 class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
-    """log softmax(logits)[target] of rows whose vocabulary is sharded; result "loss" is its negative, the cross entropy.
+    """log softmax(logits)[label] of rows whose vocabulary is sharded; `loss` is its negative, the cross entropy.
 
     Rank r has the tokens from r * shard on; columns at and past vocab are padding and not read. Sums are f64, over tiles of
     `tile` tokens, whose largest logits and sums alone are exchanged; then tiles are added in the order of tokens. So where tile
-    divides shard the bits do not depend on the number of ranks. A target outside of the vocabulary gives a result of 0: with
-    "loss" such rows, which trainers mark by -100, add nothing.
+    divides shard the bits do not depend on the number of ranks. A label outside of the vocabulary gives 0: with `loss` such
+    rows, which trainers mark by -100, add nothing.
     """
 
     op: Literal["logprob_across"] = Field(default="logprob_across", description="The operator.")
@@ -188,7 +188,7 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
     vocab: Size = Field(description="Tokens of the whole vocabulary.")
     shard: Size = Field(description="Columns of each rank.")
     dtype: DType = Field(description="Element type of the logits.")
-    result: Literal["logprob", "loss"] = Field(default="logprob", description="What out is.")
+    loss: bool = Field(default=False, description="Whether out is the cross entropy, the negative log-probability.")
     tile: Integer = Field(default=512, ge=1, description="Tokens that are added together first.")
 
     @model_validator(mode="after")
@@ -211,7 +211,7 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
         rows, shard = dims_of(self, "total_num_rows", "shard")
         out = TensorSpec((rows,), "f32", "out", alignment=4)
         logits = TensorSpec((rows, shard), self.dtype, finite=False)
-        return {"logits": logits, "target": index_spec(rows), "out": out, "lse": out}
+        return {"logits": logits, "label": index_spec(rows), "out": out, "lse": out}
 
 
 class LogprobAcrossPlan(Plan[LogprobAcrossArgs]):
@@ -220,9 +220,9 @@ class LogprobAcrossPlan(Plan[LogprobAcrossArgs]):
 
 EXAMPLES = (
     CollectiveDescriptor(world=1, kind="all_gather", counts=(7,), width=100, dtype="bf16"),
-    CollectiveDescriptor(world=1, kind="all_reduce", counts=(5,), width=33, dtype="f16"),
+    CollectiveDescriptor(world=1, kind="all_reduce", counts=(5,), width=63, dtype="f16"),
     MergeAcrossDescriptor(world=1, states=3, total_num_rows=7, num_heads=6, head_dim=64, dtype="f32", out_dtype="bf16"),
     MergeAcrossDescriptor(world=1, total_num_rows=5, num_heads=3, head_dim=65, dtype="f16", sinks=True, scatter="heads"),
     LogprobAcrossDescriptor(world=1, total_num_rows=7, vocab=1000, shard=1003, dtype="bf16"),
-    LogprobAcrossDescriptor(world=1, total_num_rows=3, vocab=65, shard=65, dtype="f32", result="loss", tile=16),
+    LogprobAcrossDescriptor(world=1, total_num_rows=3, vocab=65, shard=65, dtype="f32", loss=True, tile=16),
 )

@@ -19,7 +19,6 @@ from opfacade.plans.collective import (
 )
 from tests.distributed.worlds import new_process_group
 
-
 HASTY = 4  # s: a loaded machine may keep a sound rank from running for one or two
 
 
@@ -143,7 +142,7 @@ def other_target(rank, pg):
     plan = logprobs(pg.size())
     group = reserved(pg, 5, plan)
     target = torch.tensor([1, 2 + (rank == 2)], dtype=torch.int32)
-    args = LogprobAcrossArgs(logits=torch.zeros(2, 4), target=target, out=torch.zeros(2), lse=torch.zeros(2), group=group)
+    args = LogprobAcrossArgs(logits=torch.zeros(2, 4), label=target, out=torch.zeros(2), lse=torch.zeros(2), group=group)
     return [failure(lambda: plan.run(args)), bool(args.out.isnan().all() and args.lse.isnan().all())]
 
 

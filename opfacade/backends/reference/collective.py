@@ -11,7 +11,7 @@ from opfacade.backends.reference.declared import reference
 from opfacade.backends.reference.joined import bytes_of, filled_on_failure, gathered, rank_of, sum_in_order, swapped
 from opfacade.core.candidate import Candidate
 from opfacade.core.dtypes import torch_dtype
-from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee, RankInvariant
 from opfacade.plans.collective import (
     CollectiveArgs,
     CollectiveDescriptor,
@@ -45,7 +45,7 @@ def _collective(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> None:
 
 
 def _exchanged(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> list[Tensor]:
-    """What each rank has for this one, in places of the largest count."""
+    """The rows that each rank has for this one, in places of the largest count."""
     x = args.x
     if descriptor.kind in ("all_gather", "all_reduce"):
         return gathered(descriptor, args, x)
@@ -82,11 +82,11 @@ def _cut(descriptor: MergeAcrossDescriptor, states: Tensor) -> list[Tensor]:
     """The heads that each rank keeps, of [states, rows, heads, ..]."""
     if descriptor.scatter == "none":
         return [states] * descriptor.world
-    return list(states.split(descriptor.kept_heads, 2))
+    return list(states.chunk(descriptor.world, 2))
 
 
 def _heads_of(descriptor: MergeAcrossDescriptor, sinks: Tensor, rank: int) -> Tensor:
-    return sinks if descriptor.scatter == "none" else sinks.split(descriptor.kept_heads)[rank]
+    return sinks if descriptor.scatter == "none" else sinks.chunk(descriptor.world)[rank]
 
 
 def _in_order(states_o: Tensor, states_lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -108,19 +108,19 @@ def _in_order(states_o: Tensor, states_lse: Tensor, sinks: Tensor | None) -> tup
 def _logprob(descriptor: LogprobAcrossDescriptor, args: LogprobAcrossArgs) -> None:
     import torch
 
-    first, target = rank_of(args) * descriptor.shard, args.target.long()
+    first, label = rank_of(args) * descriptor.shard, args.label.long()
     own = args.logits[:, : max(0, descriptor.vocab - first)].double()
-    local = target - first
+    local = label - first
     mine = (local >= 0) & (local < own.shape[1])
     hit = torch.where(mine, own.gather(1, local.clamp(0, own.shape[1] - 1)[:, None])[:, 0], 0.0)
     told = torch.cat([_tiles(descriptor, own).flatten(1), hit[:, None]], 1)
-    found = gathered(descriptor, args, told, bytes_of(args.target))
+    found = gathered(descriptor, args, told, bytes_of(args.label))
     tiles = torch.cat([part[:, :-1].view(-1, 2, descriptor.tiles) for part in found], 2)
     lse = _joined(tiles[:, 0], tiles[:, 1])
-    known = (target >= 0) & (target < descriptor.vocab)
-    owner = (target // descriptor.shard).clamp(0, descriptor.world - 1)
+    known = (label >= 0) & (label < descriptor.vocab)
+    owner = (label // descriptor.shard).clamp(0, descriptor.world - 1)
     logit = torch.stack([part[:, -1] for part in found]).gather(0, owner[None])[0]
-    sign = -1.0 if descriptor.result == "loss" else 1.0
+    sign = -1.0 if descriptor.loss else 1.0
     args.out.copy_(torch.where(known, sign * (logit - lse), 0.0))
     args.lse.copy_(lse)
 
@@ -151,12 +151,12 @@ def _joined(tops: Tensor, sums: Tensor) -> Tensor:
     return base + total.log()
 
 
-def _promise(model: str, ranks: str, accumulator: Any, test: str) -> PrecisionGuarantee:
+def _promise(model: str, ranks: RankInvariant, accumulator: Any, test: str) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32" if accumulator == "f32" else "f64",
         accumulator=accumulator,
         deterministic=True,
-        rank_invariant=ranks,  # type: ignore[arg-type]  # one of its words
+        rank_invariant=ranks,
         error_model=ErrorModel(id=model),
         evidence=(f"{_TESTS}::{test}",),
     )
@@ -168,7 +168,7 @@ def _of_collective(descriptor: CollectiveDescriptor) -> PrecisionGuarantee:
 
 
 def _of_logprob(descriptor: LogprobAcrossDescriptor) -> PrecisionGuarantee:
-    ranks = "world" if descriptor.shard % descriptor.tile == 0 else "ranks"
+    ranks: RankInvariant = "world" if descriptor.shard % descriptor.tile == 0 else "ranks"
     return _promise("logprob-f64", ranks, "f64", "test_logprobs_have_the_bits_of_one_rank")
 
 
@@ -185,5 +185,5 @@ CANDIDATES = (
         "o_part",
         lambda d: (("exchange", d.exchange_dtype or d.dtype), ("out", d.out_dtype or d.dtype), ("sinks", d.sinks)),
     ),
-    _candidate(LogprobAcrossDescriptor, _of_logprob, _logprob, "logits", lambda d: (("result", d.result),)),
+    _candidate(LogprobAcrossDescriptor, _of_logprob, _logprob, "logits", lambda d: (("loss", d.loss),)),
 )

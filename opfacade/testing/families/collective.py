@@ -50,7 +50,7 @@ class MergeAcrossHarness(Harness):
         values["o_part"] = part.float().masked_fill(empty[..., None], float("nan")).to(part.dtype)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """The bound: a rounding of o_part on its way, sums of as many terms as states, and a rounding of the result."""
+        """The bound: a rounding of o_part to exchange_dtype, sums of as many terms as states, and a rounding of the result."""
         import torch
 
         lse = args.lse_part.double()
@@ -76,18 +76,18 @@ class LogprobAcrossHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), vocab=vocab, shard=vocab + rng.randint(0, 3))
 
     def inputs(self, draw: Draw) -> None:
-        """Some targets lie outside."""
-        shape, vocab = tuple(draw.values["target"].shape), draw.descriptor.vocab
-        draw.values["target"] = (draw.uniform(shape) * (vocab + 2)).to(draw.values["target"].dtype) - 1
+        """Some labels lie outside."""
+        shape, vocab = tuple(draw.values["label"].shape), draw.descriptor.vocab
+        draw.values["label"] = (draw.uniform(shape) * (vocab + 2)).to(draw.values["label"].dtype) - 1
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         import torch
 
         logits = args.logits[:, : descriptor.vocab].double()
-        lse, target = logits.logsumexp(1), args.target.long()
-        known = (target >= 0) & (target < descriptor.vocab)
-        hit = logits.gather(1, target.clamp(0, descriptor.vocab - 1)[:, None])[:, 0]
-        want = torch.where(known, hit - lse, 0.0) * (-1.0 if descriptor.result == "loss" else 1.0)
+        lse, label = logits.logsumexp(1), args.label.long()
+        known = (label >= 0) & (label < descriptor.vocab)
+        hit = logits.gather(1, label.clamp(0, descriptor.vocab - 1)[:, None])[:, 0]
+        want = torch.where(known, hit - lse, 0.0) * (-1.0 if descriptor.loss else 1.0)
         return [_logged("out", want, lse, descriptor.vocab), _logged("lse", lse, lse, descriptor.vocab)]
 
 

@@ -170,11 +170,11 @@ def test_a_row_that_no_rank_has_keys_for_is_zero():
         assert (lse == -math.inf).all()
 
 
-def logprobs(world, logits, target, result, tile):
+def logprobs(world, logits, label, loss, tile):
     shard = -(-logits.shape[1] // world)
     shard = -(-shard // tile) * tile if (world - 1) * (-(-shard // tile) * tile) < logits.shape[1] else shard
     d = LogprobAcrossDescriptor(
-        world=world, total_num_rows=len(logits), vocab=logits.shape[1], shard=shard, dtype="f32", result=result, tile=tile
+        world=world, total_num_rows=len(logits), vocab=logits.shape[1], shard=shard, dtype="f32", loss=loss, tile=tile
     )
 
     def call(group):
@@ -182,7 +182,7 @@ def logprobs(world, logits, target, result, tile):
         part = logits[:, group.rank * shard : (group.rank + 1) * shard]
         own[:, : part.shape[1]] = part
         args = LogprobAcrossArgs(
-            logits=own, target=target, out=torch.empty(len(logits)), lse=torch.empty(len(logits)), group=group
+            logits=own, label=label, out=torch.empty(len(logits)), lse=torch.empty(len(logits)), group=group
         )
         Plan.select(d).run(args)
         return torch.stack([args.out, args.lse])
@@ -195,7 +195,7 @@ def test_logprobs_have_the_bits_of_one_rank():
     logits = torch.randn(6, 103, generator=torch.Generator().manual_seed(1)) * 5
     logits[0, :52] = -math.inf
     target = torch.tensor([60, 102, 51, 52, -100, 103], dtype=torch.int32)
-    found = [bits for world in (1, 2, 3, 7) for bits in logprobs(world, logits, target, "logprob", 4)]
+    found = [bits for world in (1, 2, 3, 7) for bits in logprobs(world, logits, target, False, 4)]
     assert same(found)
     want = logits.double().log_softmax(1).gather(1, target.long().clamp(0, 102)[:, None])[:, 0]
     want[4:] = 0
@@ -207,7 +207,7 @@ def test_cross_entropy_is_that_of_torch():
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(2))
     target = torch.tensor([3, 49, -100, 0, 25], dtype=torch.int32)
     want = torch.nn.functional.cross_entropy(logits.double(), target.long(), reduction="none")
-    for found in logprobs(3, logits, target, "loss", 512):
+    for found in logprobs(3, logits, target, True, 512):
         torch.testing.assert_close(found[0].double(), want, rtol=2**-23, atol=1e-12)
 
 
