@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.checks import check, check_beside
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.joined import JoinedArgs, group_issues
+from opfacade.core.joined import JoinedArgs, group_issues, tensors_of
 from opfacade.core.operands import TensorSpec
 from opfacade.core.setting_hints import hinted
 from opfacade.core.sku import KernelSku
@@ -31,7 +31,7 @@ def call_issues(plan: Checked, args: object, workspace: Tensor | None) -> list[I
     wanted = plan.descriptor.args_type
     if type(args) is not wanted:
         return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
-    given = {name: getattr(args, name) for name in wanted.__slots__}
+    given = {name: getattr(args, name) for name in tensors_of(wanted)}
     device_type = "cuda" if plan.sku.backend == "cuda" else None
     issues = hinted(plan.descriptor, check(plan._operands, given, device_type, wanted.lists))
     if workspace is not None:

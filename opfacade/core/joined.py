@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Args
@@ -15,6 +14,9 @@ from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+GROUP = "group"  # the field of args that is no tensor
 
 
 class Joined(Protocol):
@@ -37,11 +39,17 @@ class Joined(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedArgs(Args):
-    """Base of the args of ops over several ranks. group: an `opfacade.distributed.Group`; None with world=1."""
+    """Base of the args of ops over several ranks. Each has a field group, an `opfacade.distributed.Group`; None: world is 1."""
 
-    group: Joined | None = None
+    __slots__ = ()
+    group: Joined | None
+
+
+def tensors_of(kind: type[Args]) -> tuple[str, ...]:
+    """The fields of args that are tensors."""
+    names: tuple[str, ...] = tuple(kind.__slots__)
+    return tuple(name for name in names if name != GROUP) if issubclass(kind, JoinedArgs) else names
 
 
 def group_issues(descriptor: Any, args: JoinedArgs) -> list[Issue]:

@@ -9,6 +9,8 @@ op with `in_place` has a form `<op>_`. Operands are named as in the args: requir
 `workspace`, then the rest. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The functional
 form takes the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
 
+An op over several ranks takes `group=`, the name of a Group; its functional form serves one rank.
+
 The plan is a number, a SymInt: one compiled graph serves every plan of an op. Pass the plan or `plan.handle` to the compiled
 function as an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The
 number does not keep the plan alive; the number of a deleted plan raises PlanStateError. All other errors are those of

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.joined import GROUP, JoinedArgs
 from opfacade.core.model import Model
 from opfacade.core.operands import TensorSpec
 from opfacade.errors import DescriptorError
@@ -86,7 +87,13 @@ class Form:
 
     def schema(self) -> str:
         parts = [self.required_part(n) if n in self.required else f"{self._type(n)}? {n}=None" for n in self.order]
+        parts += [f"str? {name}=None" for name in self.handles]
         return f"{self.name}({', '.join(['SymInt plan', *parts])}) -> ()"
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """Arguments that are no tensors: the name of the group, of an op over several ranks."""
+        return (GROUP,) if issubclass(self.kind.args_type, JoinedArgs) else ()
 
     def required_part(self, name: str) -> str:
         """An operand that a caller always passes: its type and name in a schema."""

@@ -12,6 +12,7 @@ import torch
 from torch.library import Library
 
 from opfacade.core.descriptor import Args
+from opfacade.core.joined import group_of
 from opfacade.core.model import INT64_MAX
 from opfacade.core.operands import room
 from opfacade.core.overlap import extent
@@ -54,10 +55,13 @@ def _add(schema: str, run: Callable[..., Any], fake: Callable[..., Any], without
 
 def _runner(form: Form) -> Callable[..., None]:
     at = form.order.index("workspace")
-    make, kind = _bundles(form.kind.args_type, form.order[:at] + form.order[at + 1 :]), form.kind.args_type
+    names, kind = (*form.order[:at], *form.order[at + 1 :], *form.handles), form.kind.args_type
+    make = _bundles(kind, names)
 
     def run(plan: int, *given: Any) -> None:  # torch omits trailing arguments with default values
         args = make(*given[:at], *given[at + 1 :])
+        if form.handles and args.group is not None:
+            args.group = group_of(args.group)
         args.__class__ = kind
         plan_of(plan).run(args, given[at] if len(given) > at else None)
 

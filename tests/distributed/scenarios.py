@@ -1,4 +1,4 @@
-"""What a rank does in each test of failures; it returns what JSON can say."""
+"""The part of one rank in each test of failures; it returns what JSON can say."""
 
 import os
 import signal
@@ -78,6 +78,7 @@ def together(rank, pg, folder):
     found["same_channel"] = failure(lambda: Group(pg))
     group.reserve([a])
     found["sum"] = add(a, group).flatten().tolist()
+    found["by_name"] = by_name(a, rank)
     found["again"] = add(a, group).flatten().tolist()
     found["not_reserved"] = failure(lambda: add(sums(world, 3), group))
     found["reserve_again"] = failure(lambda: group.reserve([a]))
@@ -90,6 +91,15 @@ def together(rank, pg, folder):
     found["other_bytes"] = failure(lambda: Group(pg, max_bytes=1000 + (rank == 1), channel=2, timeout_s=30))
     found["other_world"] = failure(lambda: Group(pg, channel=3).reserve([sums(world + 1)]))
     return found
+
+
+def by_name(plan, rank):
+    """The same by an op of torch, which has the name of the group."""
+    import opfacade.torch_ops  # noqa: F401
+
+    x, out = torch.full((2, 5), rank + 1.0), torch.zeros(2, 5)
+    torch.ops.opfacade.collective(plan.handle, x, out, group="first")
+    return out.flatten().tolist()
 
 
 def two_threads(plan, group):
@@ -203,6 +213,8 @@ def stopped(rank, pg, folder):
         found.append(out.flatten().tolist() if number == 0 else out)
         if rank == 0:
             goes_on.join(60)
+    if rank == last:  # all data were there for its call, which may end well; then it learns of the failure
+        found[1] = told_later(hasty)
     return found
 
 

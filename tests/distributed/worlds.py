@@ -60,7 +60,7 @@ def _wait_for_others(folder, world, dead):
 
 
 def run(folder, world, scenario, dead=(), seconds=60):
-    """What each rank of `scenario(rank, process_group, folder)` returned; of ranks in `dead` nothing is expected."""
+    """The results of `scenario(rank, process_group, folder)` by rank; nothing is expected of ranks in `dead`."""
     processes = [
         _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead), daemon=True)
         for r in range(world)
