@@ -109,6 +109,28 @@ def host_lines(family: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).glob("*")))
 
 
+def any_parameters(path: Path) -> int:
+    """Parameters whose type is Any: a type checker says nothing of what they are used for."""
+    found = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            every = node.args
+            named = [*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg]
+            found += sum(
+                one is not None and one.annotation is not None and ast.unparse(one.annotation) == "Any" for one in named
+            )
+    return found
+
+
+def any_by_package() -> dict[str, int]:
+    """Parameters of type Any of each package and root module that has some, most first."""
+    found: dict[str, int] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        found[package] = found.get(package, 0) + any_parameters(path)
+    return dict(sorted(((name, count) for name, count in found.items() if count), key=lambda one: (-one[1], one[0])))
+
+
 def _text_of(node: ast.AST) -> str:
     """The module that a string names; of an f-string, the package that its constant beginning names."""
     if isinstance(node, ast.JoinedStr) and node.values:
@@ -186,6 +208,8 @@ def main() -> int:
     )
     calls = ", ".join(f"{count} in {name}" for name, count in dynamic.items())
     print(f"{sum(dynamic.values())} imports by name: {calls}")
+    counts = any_by_package()
+    print(f"{sum(counts.values())} parameters of type Any: " + ", ".join(f"{name} {n}" for name, n in counts.items()))
     families = sorted(path.stem for path in (PACKAGE / "plans").glob("[!_]*.py"))
     print("host lines: " + ", ".join(f"{family} {host_lines(family)}" for family in families))
     return 1 if found else 0

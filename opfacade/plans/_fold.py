@@ -19,11 +19,13 @@ from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
 from opfacade.programs.fault import Fault
-from opfacade.programs.fields import Axis, Input, Name, Number, Output, ProgramDescriptor, nodes_in, refused
+from opfacade.programs.fields import Axis, FoldOutput, Input, Name, Number, ProgramDescriptor, nodes_in, refused
 from opfacade.programs.stages import Stage, resolved
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+__all__ = ["FoldArgs", "FoldOutput", "FoldProgram"]
 
 MAX_STAGES = 8
 Extents = Annotated[tuple[Count, ...], FromList, Field(min_length=1, max_length=MAX_AXES)]
@@ -45,15 +47,6 @@ class FoldArgs(Args):
     outputs: Sequence[Tensor] | None = None
     num_valid: Tensor | None = None
     indptr: Tensor | None = None
-
-
-class FoldOutput(Output):
-    """A tensor that a fold writes. over: the axes that it has, in the order of its dimensions: all that are kept, and folded
-    ones up to some. None: all of shape."""
-
-    over: Annotated[tuple[Axis, ...], FromList] | None = Field(
-        default=None, description="Axes that it has, in their order; null: all of shape."
-    )
 
 
 class FoldProgram(ProgramDescriptor[FoldArgs]):
@@ -142,6 +135,10 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
 
     def axes_of(self, output: FoldOutput) -> tuple[int, ...]:
         return tuple(range(len(self.shape))) if output.over is None else output.over
+
+    @property
+    def tensors(self) -> tuple[Input | FoldOutput, ...]:
+        return (*self.inputs, *self.outputs)
 
     @property
     def overwritten(self) -> dict[str, str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from opfacade.plans._fold_ragged import check_ragged
 from opfacade.plans._map_checks import check as check_program
+from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
-from opfacade.programs.stages import REDUCERS, varies
+from opfacade.programs.fields import FoldOutput
+from opfacade.programs.program import Fold, Staged
+from opfacade.programs.stages import REDUCERS, Stage, varies
 
 
-def check(program: Any) -> None:
+def check(program: Fold) -> None:
     """Raises Fault for the first axis, stage, node or output that has no meaning."""
     fold, rank = program.fold, len(program.shape)
     if list(fold) != sorted(set(fold)) or any(axis >= rank for axis in fold):
@@ -25,14 +27,14 @@ def check(program: Any) -> None:
     check_program(program)
     for i, output in enumerate(program.outputs):
         _check_constant(program, f".outputs.{i}.value", output)
-    for i, (output, _) in enumerate(program.in_place):
-        if any(made.name == output and made.over is not None for made in program.outputs):
-            raise Fault(f".in_place.{i}", "an output over all axes in their order", output)
+    for i, (name, _) in enumerate(program.in_place):
+        if any(made.name == name and made.over is not None for made in program.outputs):
+            raise Fault(f".in_place.{i}", "an output over all axes in their order", name)
     if program.num_valid and 0 in fold:
         raise Fault(".num_valid", "an axis 0 that is kept", "one that is folded")
 
 
-def _check_stage(program: Any, path: str, stage: Any) -> None:
+def _check_stage(program: Fold, path: str, stage: Stage) -> None:
     fold, axes = program.fold, program.joined(stage)
     if list(axes) != sorted(set(axes)) or not set(axes) <= set(fold):
         raise Fault(f"{path}.axes", f"some of the folded axes {fold}, rising", str(axes))
@@ -43,7 +45,7 @@ def _check_stage(program: Any, path: str, stage: Any) -> None:
         raise Fault(f"{path}.axes", f"at least one element: {stage.reducer} of none has no value", "none")
 
 
-def _check_over(program: Any, path: str, output: Any) -> None:
+def _check_over(program: Fold, path: str, output: FoldOutput) -> None:
     """All kept axes, and folded ones up to some: in any order."""
     axes, rank = program.axes_of(output), len(program.shape)
     axes = (0, *axes) if program.ragged and 0 not in axes else axes  # an element of axis 1 is of one row
@@ -53,7 +55,7 @@ def _check_over(program: Any, path: str, output: Any) -> None:
         raise Fault(path, f"each axis of shape once, without all or the last ones of the folded axes {program.fold}", str(axes))
 
 
-def _check_constant(program: Any, path: str, output: Any) -> None:
+def _check_constant(program: Fold, path: str, output: FoldOutput) -> None:
     """The value of an output does not depend on axes that it lacks."""
     missing = frozenset(range(len(program.shape))) - frozenset(program.axes_of(output))
     missing -= {0} if program.ragged else set()
@@ -63,7 +65,7 @@ def _check_constant(program: Any, path: str, output: Any) -> None:
                     f"one that differs along {found}", "Fold it in a stage.")  # fmt: skip
 
 
-def varying(program: Any, value: Any) -> frozenset[int]:
+def varying(program: Staged, value: Node) -> frozenset[int]:
     """The axes along which a value of the program may differ."""
     every = range(len(program.shape))
     inputs = {one.name: () if one.shape is not None else every if one.over is None else one.over for one in program.inputs}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.programs.fault import Fault
 from opfacade.programs.fields import paths
+from opfacade.programs.program import Fold
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _TENSORS = "either axis 0, of a row, or axis 1, of its elements, or neither"
 
 
-def check_ragged(program: Any) -> None:
+def check_ragged(program: Fold) -> None:
     """Raises Fault for what rows of different lengths have not."""
     if program.fold[0] != 1:
         raise Fault(".fold", "axis 1, of which a row is a part, and not axis 0", str(program.fold))
@@ -43,7 +44,7 @@ def check_ragged(program: Any) -> None:
             raise Fault(f".{path}.axis", "another axis than that of ragged rows", "0")
 
 
-def rows_of(program: Any, args: Any, chosen: Sequence[int] | None = None) -> Iterator[tuple[Any, Any]]:
+def rows_of(program: Fold, args: Any, chosen: Sequence[int] | None = None) -> Iterator[tuple[Fold, Any]]:
     """Each row as a fold of its own, with its part of the tensors. A fold of rows of one length is itself, without the rows
     that are not valid where it folds them. chosen: the rows; None: all."""
     if args.num_valid is not None and 0 in program.fold:
@@ -67,7 +68,7 @@ def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
     return found
 
 
-def _valid_part(program: Any, args: Any) -> tuple[Any, Any]:
+def _valid_part(program: Fold, args: Any) -> tuple[Fold, Any]:
     """The same fold of the valid rows; of none where the count is wrong."""
     count = int(args.num_valid[0])
     rows = count if 0 <= count <= program.shape[0] else 0
@@ -85,22 +86,25 @@ def _valid_part(program: Any, args: Any) -> tuple[Any, Any]:
     return program.model_copy(update={"shape": (rows, *program.shape[1:])}), type(args)(**found)
 
 
-def _of_length(program: Any, length: int) -> Any:
+def _of_length(program: Fold, length: int) -> Fold:
     """The same fold of one row."""
-    outputs = tuple(
-        made.model_copy(update={"over": made.over if 0 in made.over else (0, *made.over)}) for made in program.outputs
-    )
+    outputs = tuple(made.model_copy(update={"over": _with_rows(program.axes_of(made))}) for made in program.outputs)
     return program.model_copy(update={"shape": (1, length, *program.shape[2:]), "outputs": outputs, "ragged": None})
 
 
-def _cut(program: Any, args: Any, row: int, range_: tuple[int, int]) -> Any:
+def _with_rows(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return axes if 0 in axes else (0, *axes)
+
+
+def _cut(program: Fold, args: Any, row: int, range_: tuple[int, int]) -> Any:
     found: dict[str, Any] = {}
     for i, given in enumerate(program.inputs):
         tensor = getattr(args, f"in_{i}")
-        found[f"in_{i}"] = tensor if given.shape is not None else _part(tensor, given.over, row, range_)
+        found[f"in_{i}"] = tensor if given.shape is not None else _part(tensor, given.over or (), row, range_)
     for i, made in enumerate(program.outputs):
-        part = _part(getattr(args, f"out_{i}"), made.over, row, range_)
-        found[f"out_{i}"] = part if 0 in made.over else part.unsqueeze(0)
+        axes = program.axes_of(made)
+        part = _part(getattr(args, f"out_{i}"), axes, row, range_)
+        found[f"out_{i}"] = part if 0 in axes else part.unsqueeze(0)
     return type(args)(**found)
 
 

@@ -6,20 +6,23 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Args
 from opfacade.plans._program_values import values_of
 from opfacade.programs.ball import Ball
 from opfacade.programs.bound import Bounds, Machine
 from opfacade.programs.evaluate import Evaluation, Values
+from opfacade.programs.fields import FoldOutput
+from opfacade.programs.program import Fold
 from opfacade.programs.reduce import reduced
 from opfacade.programs.reduce_bound import Joining, joined
-from opfacade.programs.stages import is_exact
+from opfacade.programs.stages import Stage, is_exact
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-def evaluation(program: Any, args: Any, real: torch.dtype | None) -> Evaluation:
+def evaluation(program: Fold, args: Args, real: torch.dtype | None) -> Evaluation:
     """An evaluation that knows the results of all stages. real: as in Evaluation."""
     leaves, device = _leaves(program, args)
     found = Evaluation(Values(leaves, device), real)
@@ -29,7 +32,7 @@ def evaluation(program: Any, args: Any, real: torch.dtype | None) -> Evaluation:
     return found
 
 
-def bounds(program: Any, args: Any, machine: Machine, steps: Callable[[int], float]) -> Bounds:
+def bounds(program: Fold, args: Args, machine: Machine, steps: Callable[[int], float]) -> Bounds:
     """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by how many are joined."""
     import torch
 
@@ -48,12 +51,12 @@ def bounds(program: Any, args: Any, machine: Machine, steps: Callable[[int], flo
     return found
 
 
-def _leaves(program: Any, args: Any) -> tuple[dict[Any, Tensor], Any]:
+def _leaves(program: Fold, args: Args) -> tuple[dict[Any, Tensor], Any]:
     values = values_of(program, args)
     return dict(values.leaves), values.device
 
 
-def _rows(program: Any, stage: Any, value: Tensor) -> Tensor:
+def _rows(program: Fold, stage: Stage, value: Tensor) -> Tensor:
     """A value with all axes, those that the stage joins flattened to the last. Others along which it does not differ have one
     entry."""
     axes, rank = program.joined(stage), len(program.shape)
@@ -65,13 +68,13 @@ def _rows(program: Any, stage: Any, value: Tensor) -> Tensor:
     )
 
 
-def _kept(program: Any, stage: Any, result: Tensor) -> Tensor:
+def _kept(program: Fold, stage: Stage, result: Tensor) -> Tensor:
     """A result of a stage with all axes: one entry along those that it has joined."""
     sizes = iter(result.shape)
     return result.reshape([1 if axis in program.joined(stage) else next(sizes) for axis in range(len(program.shape))])
 
 
-def over(program: Any, output: Any, value: Tensor) -> Tensor:
+def over(program: Fold, output: FoldOutput, value: Tensor) -> Tensor:
     """A value over the axes of an output, in their order."""
     axes = program.axes_of(output)
     missing = [axis for axis in range(len(program.shape)) if axis not in axes]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
 from opfacade.programs.fields import Input, paths, stores, used_names
+from opfacade.programs.program import Program
 from opfacade.programs.stages import REDUCERS
 
 
-def check(descriptor: Any) -> None:
+def check(descriptor: Program) -> None:
     """Raises Fault for the first name, node, store or pair in place that has no meaning."""
     _check_names(descriptor)
     for i, given in enumerate(descriptor.inputs):
@@ -22,7 +21,7 @@ def check(descriptor: Any) -> None:
     _check_in_place(descriptor)
 
 
-def _check_names(descriptor: Any) -> None:
+def _check_names(descriptor: Program) -> None:
     names = [
         (f".{kind}.{i}.name", one.name)
         for kind in ("inputs", "scalars", "outputs")
@@ -39,7 +38,7 @@ def _check_names(descriptor: Any) -> None:
             raise Fault(path, "a name that an output uses", name)
 
 
-def _check_input(descriptor: Any, path: str, given: Input) -> None:
+def _check_input(descriptor: Program, path: str, given: Input) -> None:
     if given.shape is not None:
         if given.over is not None:
             raise Fault(f"{path}.over", "nothing beside a shape of its own", str(given.over))
@@ -49,7 +48,7 @@ def _check_input(descriptor: Any, path: str, given: Input) -> None:
         raise Fault(f"{path}.over", f"axes of the {len(descriptor.shape)} of shape, rising", str(over))
 
 
-def _check_node(descriptor: Any, path: str, node: Node) -> None:
+def _check_node(descriptor: Program, path: str, node: Node) -> None:
     known = {given.name: given for given in descriptor.inputs}
     if node.kind in ("input", "read"):
         name = node.data[0] if node.kind == "read" else node.data
@@ -64,7 +63,7 @@ def _check_node(descriptor: Any, path: str, node: Node) -> None:
         _check_stage(descriptor, path, node)
 
 
-def _check_stage(descriptor: Any, path: str, node: Node) -> None:
+def _check_stage(descriptor: Program, path: str, node: Node) -> None:
     """A result of a stage before the one whose value this is."""
     stages = getattr(descriptor, "stages", ())
     if not stages:
@@ -96,7 +95,7 @@ def _check_use(path: str, node: Node, given: Input | None, name: str) -> None:
             raise Fault(f"{path}.at", f"{len(given.shape)} places, one for each axis of {name}", f"{places}")
 
 
-def _check_in_place(descriptor: Any) -> None:
+def _check_in_place(descriptor: Program) -> None:
     inputs, outputs = {one.name: one for one in descriptor.inputs}, {one.name: one for one in descriptor.outputs}
     if len(set(descriptor.overwritten.values())) < len(descriptor.in_place) or len(descriptor.overwritten) < len(
         descriptor.in_place

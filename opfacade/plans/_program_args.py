@@ -9,13 +9,14 @@ from typing import Any
 from opfacade.base.nearest import did_you_mean
 from opfacade.core.tensor_lists import elements
 from opfacade.errors import Issue, from_issues
+from opfacade.programs.program import Program
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
 IN, OUT = elements("in", MAX_INPUTS), elements("out", MAX_OUTPUTS)
 LISTS = MappingProxyType({"inputs": IN, "outputs": OUT})
 
 
-def by_operand(descriptor: Any, tensors: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+def by_operand(descriptor: Program, tensors: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
     """The tensors of a call by operand; None where one is missing. Raises ArgumentTypeError for a name that is none of theirs.
 
     others: names of operands besides the inputs and outputs, for the message.

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Args
+from opfacade.plans._program_args import IN, OUT
 from opfacade.programs.evaluate import Values, torch_type
 from opfacade.programs.fields import Number
+from opfacade.programs.program import Program
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
-def values_of(descriptor: Any, args: Any) -> Values:
+def values_of(descriptor: Program, args: Args) -> Values:
     """Tensors that broadcast to `descriptor.shape`; an input with a shape of its own is itself."""
     import torch
 
     rank = len(descriptor.shape)
     leaves: dict[tuple[str, Any], Tensor] = {}
-    tensors: list[Tensor] = [getattr(args, f"in_{i}") for i in range(len(descriptor.inputs))]
-    device = next((t.device for t in (*tensors, args.out_0) if t is not None), torch.device("cpu"))
+    tensors: list[Tensor] = [getattr(args, name) for name in IN[: len(descriptor.inputs)]]
+    device = next((t.device for t in (*tensors, getattr(args, OUT[0])) if t is not None), torch.device("cpu"))
     for given, tensor in zip(descriptor.inputs, tensors, strict=True):
         leaves["input", given.name] = tensor if given.shape is not None else over_axes(tensor, given.over, rank)
     leaves |= numbers_of(descriptor.scalars, device)
@@ -30,7 +34,7 @@ def values_of(descriptor: Any, args: Any) -> Values:
     return Values(leaves, device)
 
 
-def numbers_of(scalars: Sequence[Number], device: Any) -> dict[tuple[str, Any], Tensor]:
+def numbers_of(scalars: Sequence[Number], device: torch.device) -> dict[tuple[str, Any], Tensor]:
     """The numbers of a plan as leaves."""
     import torch
 

@@ -89,6 +89,15 @@ class Output(Written):
     value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
 
 
+class FoldOutput(Output):
+    """A tensor that a fold writes. over: the axes that it has, in the order of its dimensions: all that are kept, and folded
+    ones up to some. None: all of shape."""
+
+    over: Annotated[tuple[Axis, ...], FromList] | None = Field(
+        default=None, description="Axes that it has, in their order; null: all of shape."
+    )
+
+
 class Number(Written):
     """A scalar of the plan: no part of a kernel's identity. 0.0 and -0.0 are two numbers, and so two plans."""
 

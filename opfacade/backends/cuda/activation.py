@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
@@ -16,6 +16,9 @@ from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs.guarantees import error_model
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 _EVIDENCE = (
     "tests/families/activation/test_activation_kernel.py::test_it_keeps_its_bound_on_every_layout",
@@ -83,13 +86,13 @@ def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Re
         yield from support.fp8_reasons(target, f"a result of {descriptor.out_dtype}")
 
 
-class _Gated(CudaKernel):
+class _Gated(CudaKernel[GatedActivationDescriptor]):
     """The program is printed whole; the SKU names it by its digest."""
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: GatedActivationDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: GatedActivationDescriptor, target: Target) -> JitSpec:
         constants = _constants(descriptor) | {"dependent": target.sm_version >= 90}
         return support.spec_of("activation/gated_activation", support.pairs(**constants), target)
 

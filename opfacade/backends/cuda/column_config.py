@@ -14,7 +14,8 @@ from typing import Any
 from opfacade.backends.cuda import fold_config
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
-from opfacade.programs.stages import REDUCERS
+from opfacade.plans._fold import FoldProgram
+from opfacade.programs.stages import REDUCERS, Stage
 
 THREADS = 256  # kColumnThreads of kernels/reduction/join_columns.cuh
 MAX_GROUPS, _MAX_ROWS = 32, 8
@@ -47,18 +48,18 @@ class ColumnConfig:
         found |= {} if self.held else {"stream": True}
         return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
 
-    def constants(self, program: Any) -> dict[str, Any]:
+    def constants(self, program: FoldProgram) -> dict[str, Any]:
         """Constants of the templates in columns."""
         lanes = {name: getattr(self, name) for name in ("vector", "groups", "rows", "cluster", "held")}
         found = lanes | {"shared": self.shared_bytes(program), "columns": kept_last(program), "inner": len(program.fold)}
         found |= {"fused": not self.held and self.fuses(program), "near": _is_heavy(program)}
         return found | {"segmented": True}  # templates reach a folded element by the step from one to the next
 
-    def fuses(self, program: Any) -> bool:
+    def fuses(self, program: FoldProgram) -> bool:
         """Whether one pass over the elements joins all stages: none uses another, and their states lie in registers."""
         return fold_config.independent(program) and self.vector * state_words(program) <= fold_config.STATE_WORDS
 
-    def shared_bytes(self, program: Any) -> int:
+    def shared_bytes(self, program: FoldProgram) -> int:
         """Shared memory of a CTA whose threads have one column each; kRows of kernels/reduction/join_columns.cuh."""
         lanes = THREADS // self.groups
         slots = THREADS // 32 if lanes < 32 else self.groups
@@ -68,18 +69,18 @@ class ColumnConfig:
         return (slots + (self.cluster > 1)) * lanes * most
 
 
-def _is_heavy(program: Any) -> bool:
+def _is_heavy(program: FoldProgram) -> bool:
     """Whether one kernel takes vectors that are aligned and those that are not: with one stage, two kernels have more CTAs on
     an SM and compile in time."""
     return len(program.stages) > 1
 
 
-def kept_last(program: Any) -> int:
+def kept_last(program: FoldProgram) -> int:
     """How many axes behind the last folded one are kept."""
     return len(program.shape) - 1 - int(program.fold[-1])
 
 
-def state_bytes(stage: Any) -> int:
+def state_bytes(stage: Stage) -> int:
     """sizeof(State) of kernels/reduction/reducers.cuh."""
     size = ITEMSIZE[stage.value.type]
     if stage.reducer == "welford":
@@ -89,12 +90,12 @@ def state_bytes(stage: Any) -> int:
     return 2 * max(4, size) if "index" in REDUCERS[stage.reducer].parts else max(4, size)
 
 
-def state_words(program: Any) -> int:
+def state_words(program: FoldProgram) -> int:
     """Registers for the states of all stages."""
     return sum(state_bytes(stage) for stage in program.stages) // 4
 
 
-def config(program: Any, target: Target) -> ColumnConfig:
+def config(program: FoldProgram, target: Target) -> ColumnConfig:
     vector = fold_config.vector_of(program)
     folded = math.prod(program.shape[axis] for axis in program.fold)
     rows = _power_below(max(1, min(_MAX_ROWS, fold_config.elements_in_registers(program) // vector)))
@@ -110,7 +111,7 @@ def config(program: Any, target: Target) -> ColumnConfig:
     return ColumnConfig(vector, MAX_GROUPS, rows, cluster, False)
 
 
-def _reads_again(program: Any) -> bool:
+def _reads_again(program: FoldProgram) -> bool:
     """Whether elements are needed after a stage has joined them."""
     return len(program.stages) > 1 or any(set(program.fold) <= set(program.axes_of(made)) for made in program.outputs)
 

@@ -6,7 +6,7 @@ other strides give the same bits, slower.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import fold_engine as engine
@@ -15,6 +15,7 @@ from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
 
 _EVIDENCE = (
     "tests/families/reduction/test_columns.py::test_it_keeps_its_bound_on_every_layout",
@@ -22,7 +23,7 @@ _EVIDENCE = (
 )
 
 
-def whole_columns(program: Any) -> Iterator[Reason]:
+def whole_columns(program: FoldProgram) -> Iterator[Reason]:
     """Stages and outputs along a part of the folded axes."""
     kept = set(program.kept)
     if any(program.joined(stage) != program.fold for stage in program.stages):
@@ -36,24 +37,24 @@ class ColumnLayout(RowLayout):
 
     impl, template, evidence = "columns", "reduction/fold_columns", _EVIDENCE
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if not kept_last(program):
             yield Reason("OPF-S003", "fold", f"axis {program.fold[-1]}, the last one", "a last axis that is kept")
         yield from whole_columns(program)
 
-    def config(self, program: Any, target: Target) -> Any:
+    def config(self, program: FoldProgram, target: Target) -> Any:
         return config(program, target)
 
     def chains(self, shape: ColumnConfig, summed: bool) -> int:
         return shape.lanes
 
-    def held_elements(self, program: Any, target: Target) -> int:
+    def held_elements(self, program: FoldProgram, target: Target) -> int:
         return 0
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         return config(program, target).constants(program)
 
-    def level(self, program: Any, axes: Any) -> str:
+    def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
         """Where something that has some axes lies: at each element, each folded one, or each column."""
         if not set(axes) & set(program.fold):
             return "row"

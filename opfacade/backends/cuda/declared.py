@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
+
+from typing_extensions import TypeVar
 
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Operands, Reason
@@ -18,7 +20,11 @@ from opfacade.core.operands import numel
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
 T = TypeVar("T")
+D = TypeVar("D", default=Any)  # the type of the descriptor, as a kernel asks it
 Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
 Fact: TypeAlias = bool | int | str
 # Evidence for every op of the matrix of problems: each kernel there repeats its bits.
@@ -41,9 +47,14 @@ def repeatable(math: str, accumulator: Any, error_model: str, evidence: tuple[st
     )
 
 
-def _for(descriptor: Any, told: Told[T]) -> T:
+def _for(descriptor: object, told: Told[T]) -> T:
     found: T = told(descriptor) if callable(told) else told
     return found
+
+
+def plain(problem: object) -> Descriptor[Any]:
+    """A problem of a kernel, which asks only a part of the descriptor that it is."""
+    return cast("Descriptor[Any]", problem)
 
 
 def writes_nothing(descriptor: Descriptor[Any]) -> bool:
@@ -52,7 +63,7 @@ def writes_nothing(descriptor: Descriptor[Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CudaKernel:
+class CudaKernel(Generic[D]):
     """One implementation of one descriptor type.
 
     template: below csrc, without its ending. impl: its name in the SKU; `name`, where the SKU's depends on the descriptor, is
@@ -94,10 +105,10 @@ class CudaKernel:
             needs=self.needs,
         )
 
-    def declines(self, descriptor: Any, target: Target) -> list[Reason]:
+    def declines(self, descriptor: D, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *self._lacks(descriptor, target)]
 
-    def _lacks(self, descriptor: Any, target: Target) -> Iterator[Reason]:
+    def _lacks(self, descriptor: D, target: Target) -> Iterator[Reason]:
         if callable(self.accepts):
             yield from self.accepts(descriptor, target)
             return
@@ -105,27 +116,27 @@ class CudaKernel:
             code = "OPF-S002" if field.endswith("dtype") else "OPF-S003"
             yield from support.choice_reason(code, field, getattr(descriptor, field), allowed)
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: D) -> support.SpecPairs:
         """The compile-time constants."""
         if callable(self.constants):
             return support.pairs(**self.constants(descriptor))
-        kind = type(descriptor)
+        kind = self.descriptor
         named = {name: getattr(descriptor, name) for name in self.constants}
         at_default = {name for name in kind.later & named.keys() if named[name] == kind.model_fields[name].default}
         return support.pairs(**{name: value for name, value in named.items() if name not in at_default})
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: D, target: Target) -> JitSpec:
         return support.spec_of(_for(descriptor, self.template), self.facts(descriptor), target)
 
-    def sku(self, descriptor: Any, target: Target) -> KernelSku:
+    def sku(self, descriptor: D, target: Target) -> KernelSku:
         if callable(self.dtypes):
             dtypes, hidden = self.dtypes(descriptor), self.in_dtypes
         else:
             dtypes = tuple((operand, getattr(descriptor, field)) for operand, field in sorted(self.dtypes.items()))
             hidden = (*self.in_dtypes, *self.dtypes.values())
         return KernelSku(
-            category=descriptor.category,
-            op=descriptor.op,
+            category=self.descriptor.category,
+            op=self.descriptor.model_fields["op"].default,
             backend="cuda",
             arch=target.arch,
             impl=_for(descriptor, self.impl),
@@ -136,8 +147,8 @@ class CudaKernel:
             precision_guarantee=self.guarantee(descriptor, target) if callable(self.guarantee) else self.guarantee,
         )
 
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(self, descriptor: D, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         scalars = _for(descriptor, self.scalars)
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, False, scalars)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
@@ -14,6 +14,9 @@ from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.guarantees import error_model
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 _EVIDENCE = (
     "tests/families/elementwise/test_map_kernel.py::test_it_keeps_its_bound_on_every_layout",
@@ -72,13 +75,13 @@ def _guarantee(descriptor: MapDescriptor, target: Target) -> PrecisionGuarantee:
     )
 
 
-class _Map(CudaKernel):
+class _Map(CudaKernel[MapDescriptor]):
     """The program is printed whole; the SKU names it by its digest."""
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: MapDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: MapDescriptor, target: Target) -> JitSpec:
         constants = _constants(descriptor) | {"dependent": target.sm_version >= 90}
         return support.spec_of("elementwise/map", support.pairs(**constants), target)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypeVar
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
@@ -19,44 +21,50 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_op import FoldOp
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS
 from opfacade.programs.ulps import APPROXIMATE
 
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
+F = TypeVar("F", bound=FoldOp, default=FoldOp)
 MAX_ROW = 2**31 - 2**15  # kernels count past the end of a row by less than the elements of a CTA at once
 _HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
 
 
-def values_of(program: Any) -> tuple[Node, ...]:
+def values_of(program: FoldProgram) -> tuple[Node, ...]:
     """Every expression, those of stages first."""
     inner, outer = program.resolved
     return (*inner, *outer)
 
 
-def is_placed(program: Any) -> bool:
+def is_placed(program: FoldProgram) -> bool:
     """Whether an element knows where it is."""
     return any(node.kind in ("coord", "read") for node in ordered(values_of(program)))
 
 
-def constants(layout: RowLayout, program: Any, dims: Mapping[str, Any], target: Target) -> dict[str, Any]:
+def constants(layout: RowLayout, program: FoldProgram, dims: Mapping[str, Any], target: Target) -> dict[str, Any]:
     """Constants that the templates print; the SKU has the program by its digest instead."""
     found = _tensors(layout, program, dims) | _axes(program) | _printed(layout, program)
     found |= layout.constants(program, target) | {"late": _late(layout, program, target), "dependent": target.sm_version >= 90}
     return found | ({"num_valid": True} if program.num_valid else {})
 
 
-def _given(program: Any) -> list[Sequence[int]]:
+def _given(program: FoldProgram) -> list[Sequence[int]]:
     """The axes of each input."""
     return [range(len(program.shape)) if one.over is None else one.over for one in program.inputs]
 
 
-def _levels(layout: RowLayout, program: Any) -> tuple[str, ...]:
+def _levels(layout: RowLayout, program: FoldProgram) -> tuple[str, ...]:
     """Where each output lies."""
     return tuple(layout.level(program, program.axes_of(one)) for one in program.outputs)
 
 
-def _tensors(layout: RowLayout, program: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
+def _tensors(layout: RowLayout, program: FoldProgram, dims: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors in memory: dtypes, where each lies, and the axes of its dimensions."""
     names = [given.name for given in program.inputs]
     given = list(zip(program.inputs, _given(program), strict=True))
@@ -71,11 +79,11 @@ def _tensors(layout: RowLayout, program: Any, dims: Mapping[str, Any]) -> dict[s
         "dims": reads + writes,
         "own": tuple(one.shape is not None for one in program.inputs),
         "replaced": tuple(_index(names, program.overwritten.get(one.name)) for one in program.outputs),
-        "sizes": tuple(ITEMSIZE[one.dtype] for one in (*program.inputs, *program.outputs)),
+        "sizes": tuple(ITEMSIZE[one.dtype] for one in program.tensors),
     }
 
 
-def _late(layout: RowLayout, program: Any, target: Target) -> tuple[bool, ...]:
+def _late(layout: RowLayout, program: FoldProgram, target: Target) -> tuple[bool, ...]:
     """Inputs that are read for the outputs of each row and not held: where all would take too many registers, those that no
     stage and no group uses and that are the same in all rows."""
     given = list(zip(program.inputs, _given(program), strict=True))
@@ -87,13 +95,13 @@ def _late(layout: RowLayout, program: Any, target: Target) -> tuple[bool, ...]:
     return tuple(many and varies and alike for varies, alike in zip(varying, same, strict=True))
 
 
-def _used_early(layout: RowLayout, program: Any) -> set[Any]:
+def _used_early(layout: RowLayout, program: FoldProgram) -> set[Any]:
     """Names of the inputs that stages and outputs of groups use."""
     groups = [value for value, level in zip(program.resolved[1], _levels(layout, program), strict=True) if level == "group"]
     return {node.data for node in ordered((*program.resolved[0], *groups)) if node.kind == "input"}
 
 
-def _axes(program: Any) -> dict[str, Any]:
+def _axes(program: FoldProgram) -> dict[str, Any]:
     return {
         "order": (*program.kept, *program.fold),
         "rank": len(program.shape),
@@ -102,7 +110,7 @@ def _axes(program: Any) -> dict[str, Any]:
     }
 
 
-def _printed(layout: RowLayout, program: Any) -> dict[str, Any]:
+def _printed(layout: RowLayout, program: FoldProgram) -> dict[str, Any]:
     """Statements of the stages and of the outputs."""
     precision = layout.math(program)
     printer = Printer.of(program, precision)
@@ -130,8 +138,8 @@ def _index(names: list[str], name: str | None) -> int:
     return -1 if name is None else names.index(name)
 
 
-def refusals(layout: RowLayout, program: Any, target: Target) -> Iterator[Reason]:
-    dtypes = [one.dtype for one in (*program.inputs, *program.outputs)]
+def refusals(layout: RowLayout, program: FoldProgram, target: Target) -> Iterator[Reason]:
+    dtypes = [one.dtype for one in program.tensors]
     if any(dtype in ("f8_e4m3", "f8_e5m2") for dtype in dtypes):
         yield from support.fp8_reasons(target, "f8")
     row = 1
@@ -144,7 +152,7 @@ def refusals(layout: RowLayout, program: Any, target: Target) -> Iterator[Reason
     yield from layout.declines(program, target)
 
 
-def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuarantee:
+def guarantee(layout: RowLayout, program: FoldProgram, target: Target) -> PrecisionGuarantee:
     """The bits of a row depend on its elements alone, unless the program uses places."""
     values = values_of(program)
     placed = any(node.kind in ("coord", "read") for node in ordered(values))
@@ -159,7 +167,7 @@ def guarantee(layout: RowLayout, program: Any, target: Target) -> PrecisionGuara
     )
 
 
-def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
+def _error_model(layout: RowLayout, program: FoldProgram, target: Target) -> ErrorModel:
     """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
     precision = layout.math(program)
     model = error_model(values_of(program), precision, "fold", target.sm_version)
@@ -179,23 +187,23 @@ def _error_model(layout: RowLayout, program: Any, target: Target) -> ErrorModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldKernel(CudaKernel):
+class FoldKernel(CudaKernel[F]):
     """A kernel of one op that is a fold. The program is printed whole; the SKU names it by its digest."""
 
     layout: RowLayout
 
-    def launched(self, descriptor: Any) -> Any:
+    def launched(self, descriptor: F) -> FoldProgram:
         """The program that is printed."""
         return descriptor.folded()
 
-    def workspace(self, descriptor: Any, target: Target) -> int:
+    def workspace(self, descriptor: F, target: Target) -> int:
         """Bytes."""
         return 0
 
-    def declines(self, descriptor: Any, target: Target) -> list[Reason]:
+    def declines(self, descriptor: F, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
 
-    def row(self, descriptor: Any) -> tuple[int, ...]:
+    def row(self, descriptor: F) -> tuple[int, ...]:
         """The extents of a row: refusals and SKUs depend on no others."""
         program = self.launched(descriptor)
         return tuple(program.shape[axis] for axis in program.fold)
@@ -205,26 +213,26 @@ class FoldKernel(CudaKernel):
         """Refusals and SKUs are kept for all sizes that change neither, unless the number of rows decides too."""
         plain = super(FoldKernel, self).candidate  # a class with slots is made twice
 
-        def of_refusals(descriptor: Any, target: Target) -> Hashable:
+        def of_refusals(descriptor: F, target: Target) -> Hashable:
             """The form alone decides while a row is not too long."""
             row = self.row(descriptor)
             fits = math.prod([max(1, size) for size in row]) <= MAX_ROW
             return None if self.layout.cuts else (descriptor.form, () if fits else row, target)
 
-        def of_rows(descriptor: Any, target: Target) -> Hashable:
+        def of_rows(descriptor: F, target: Target) -> Hashable:
             return None if self.layout.cuts else (descriptor.form, self.row(descriptor), target)
 
-        def of_configs(descriptor: Any, target: Target) -> Hashable:
+        def of_configs(descriptor: F, target: Target) -> Hashable:
             return (descriptor.form, self.layout.config(self.launched(descriptor), target), target)
 
         sku = cached_by(of_rows, cached_by(of_configs, self.sku))
         return replace(plain, declines=cached_by(of_refusals, self.declines), sku=sku, workspace=self.workspace)
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
         found = constants(self.layout, self.launched(descriptor), descriptor.dims(), target)
         return support.spec_of(self.layout.template, support.pairs(**found), target)
 
-    def sku(self, descriptor: Any, target: Target) -> KernelSku:
+    def sku(self, descriptor: F, target: Target) -> KernelSku:
         program, launched = descriptor.folded(), self.launched(descriptor)
         told: dict[str, Any] = descriptor.facts() | {
             "expr": program.key,
@@ -251,7 +259,7 @@ class FoldKernel(CudaKernel):
 
 
 def fold_kernel(
-    descriptor: type[Descriptor[Any]], layout: RowLayout | None = None, kind: type[FoldKernel] = FoldKernel
+    descriptor: type[Descriptor[Any]], layout: RowLayout | None = None, kind: type[FoldKernel[Any]] = FoldKernel
 ) -> Candidate:
     """A kernel of an op that is a fold: its descriptor has `folded`, `dims` and `fold_args`."""
     layout = layout or RowLayout()

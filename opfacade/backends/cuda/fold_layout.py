@@ -9,7 +9,7 @@ from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold import FoldOutput, FoldProgram
 from opfacade.plans._fold_form import cached_by_form
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
@@ -33,7 +33,7 @@ class RowLayout:
     tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
     one_scale = False  # whether a result depends on all rows
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if inner_axes(program) is None:
             yield Reason("OPF-S003", "stages.axes", "several kinds of groups", "all folded axes, and one kind of group")
             return
@@ -46,14 +46,14 @@ class RowLayout:
         if whole != sorted(whole, reverse=True):
             yield Reason("OPF-S003", "stages", "a row after its groups", "stages along whole rows first")
 
-    def _is_row_of_groups(self, program: Any, made: Any, whole: Sequence[bool]) -> bool:
+    def _is_row_of_groups(self, program: FoldProgram, made: FoldOutput, whole: Sequence[bool]) -> bool:
         used = [node.data[0] for node in ordered([made.value]) if node.kind == "stage"]
         return self.level(program, program.axes_of(made)) == "row" and not all(whole[index] for index in used)
 
-    def config(self, program: Any, target: Target) -> Any:
+    def config(self, program: FoldProgram, target: Target) -> Any:
         return config(program, target)
 
-    def math(self, program: Any) -> Math:
+    def math(self, program: FoldProgram) -> Math:
         return math_of(program)
 
     def chains(self, shape: Any, summed: bool) -> int:
@@ -64,7 +64,7 @@ class RowLayout:
         """(chains of additions that share the terms of a row, roundings of joins)."""
         return self.chains(shape, summed), self.tree
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         shape, inner = self.config(program, target), inner_axes(program) or program.fold
         names = ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held", "fewer", "many_rows")
         lanes = {name: getattr(shape, name) for name in names}
@@ -75,12 +75,12 @@ class RowLayout:
         rows = sum(program.joined(stage) == program.fold for stage in program.stages)
         return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 
-    def held_elements(self, program: Any, target: Target) -> int:
+    def held_elements(self, program: FoldProgram, target: Target) -> int:
         """Elements of an input that a thread keeps from the stages to the outputs."""
         shape = self.config(program, target)
         return shape.vector * shape.pieces * shape.waves * shape.fewer if shape.held else 0
 
-    def level(self, program: Any, axes: Sequence[int]) -> str:
+    def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
         """Where something that has some axes lies: at each element, each group, or each row."""
         if set(axes) & set(inner_axes(program) or program.fold):
             return "element"

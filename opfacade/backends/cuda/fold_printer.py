@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
+from opfacade.plans._fold import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 
@@ -17,13 +18,13 @@ from opfacade.programs.guarantees import Math
 class Printer:
     """inputs, numbers: names in their order."""
 
-    program: Any
+    program: FoldProgram
     inputs: Sequence[str]
     numbers: Sequence[str]
     math: Math
 
     @classmethod
-    def of(cls, program: Any, math: Math) -> Printer:
+    def of(cls, program: FoldProgram, math: Math) -> Printer:
         inputs, numbers = ([one.name for one in named] for named in (program.inputs, program.scalars))
         return cls(program, inputs, numbers, math)
 
@@ -67,7 +68,7 @@ class Printer:
 
 
 @lru_cache(maxsize=1024)
-def stored_quotients(program: Any) -> frozenset[Node]:
+def stored_quotients(program: FoldProgram) -> frozenset[Node]:
     """Quotients that 8-bit outputs store, and nothing else uses: their last bits matter only where the store sees them."""
     values, outputs = program.resolved
     uses = Counter(arg for node in ordered((*values, *outputs)) for arg in node.args) + Counter(outputs)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.declared import writes_nothing
+from opfacade.backends.cuda.declared import plain, writes_nothing
 from opfacade.backends.cuda.fold_engine import fold_kernel
 from opfacade.backends.cuda.map_engine import paired
 from opfacade.backends.cuda.scaled_engine import ScaledKernel, ScaledRows, without_one_scale
@@ -16,38 +16,42 @@ from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold_op import GatedFold
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 _HALVES = {0: (0, "first"), 1: (0, "second"), 2: (1,)}
 
 
 def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     """descriptor: `makes_scales`, `parts`, `interleaved` and, as for `fold_kernel`, its program and its tensors."""
-    plain = without_one_scale(fold_kernel(descriptor))
+    rows = without_one_scale(fold_kernel(descriptor))
 
-    def declines(problem: Any, target: Target) -> Sequence[Reason]:
+    def declines(problem: GatedFold, target: Target) -> Sequence[Reason]:
         if not problem.makes_scales:
             found = "null" if problem.quant is None else problem.quant.scale
             return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", found, "token, group")]
-        return plain.declines(problem, target)
+        return rows.declines(problem, target)
 
-    def jit_spec(problem: Any, target: Target) -> Any:
-        found = _of_parts(problem, dict(plain.jit_spec(problem, target).params))  # type: ignore[misc]
+    def jit_spec(problem: GatedFold, target: Target) -> JitSpec:
+        found = _of_parts(problem, dict(rows.jit_spec(problem, target).params))  # type: ignore[misc]
         return support.spec_of("activation/gated_activation_computed", support.pairs(**found), target)
 
-    def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-        if writes_nothing(problem):
+    def launcher(problem: GatedFold, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if writes_nothing(plain(problem)):
             return support.nothing_to_do
         scalars = source.arguments(problem.folded())
-        return support.launcher(jit_spec(problem, target), problem, sku, allow_build, False, scalars)
+        return support.launcher(jit_spec(problem, target), plain(problem), sku, allow_build, False, scalars)
 
-    return replace(plain, declines=declines, jit_spec=jit_spec, launcher=launcher)
+    return replace(rows, declines=declines, jit_spec=jit_spec, launcher=launcher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedScaledKernel(ScaledKernel):
+class GatedScaledKernel(ScaledKernel[GatedFold]):
     """With one scale of all rows."""
 
-    def printed(self, descriptor: Any, target: Target) -> dict[str, Any]:
+    def printed(self, descriptor: GatedFold, target: Target) -> dict[str, Any]:
         return _of_parts(descriptor, super(GatedScaledKernel, self).printed(descriptor, target))
 
 
@@ -60,7 +64,7 @@ def gated_scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
     return fold_kernel(descriptor, GatedScaledRows(), GatedScaledKernel)
 
 
-def _of_parts(problem: Any, found: dict[str, Any]) -> dict[str, Any]:
+def _of_parts(problem: GatedFold, found: dict[str, Any]) -> dict[str, Any]:
     """A row of x has its inputs one behind the other, or in pairs that are one input."""
     found["row_parts"] = len(problem.parts)
     return found | (_of_pairs(problem.dtype, found) if problem.interleaved else {})

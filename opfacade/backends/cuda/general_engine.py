@@ -14,6 +14,7 @@ from typing import Any
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
@@ -23,9 +24,10 @@ from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram
 from opfacade.plans._fold_checks import varying
 from opfacade.plans._fold_form import cached_by_form
+from opfacade.plans._fold_op import FoldOp
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
-from opfacade.programs.stages import REDUCERS
+from opfacade.programs.stages import REDUCERS, Stage
 
 _EVIDENCE = (
     "tests/families/reduction/test_general.py::test_it_keeps_its_bound_on_every_layout",
@@ -50,31 +52,31 @@ class GeneralConfig:
 class GeneralLayout(RowLayout):
     impl, template, evidence, tree = "general", "reduction/fold_general", _EVIDENCE, _TREE
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         """An empty axis counts as one entry: a stage may have results without elements."""
         row = math.prod(max(1, program.shape[axis]) for axis in program.fold)
         yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, engine.MAX_ROW)
 
-    def config(self, program: Any, target: Target) -> GeneralConfig:
+    def config(self, program: FoldProgram, target: Target) -> GeneralConfig:
         return GeneralConfig()
 
-    def math(self, program: Any) -> Math:
+    def math(self, program: FoldProgram) -> Math:
         return "device"
 
     def chains(self, shape: GeneralConfig, summed: bool) -> int:
         return _WARP
 
-    def held_elements(self, program: Any, target: Target) -> int:
+    def held_elements(self, program: FoldProgram, target: Target) -> int:
         return 0
 
-    def level(self, program: Any, axes: Sequence[int]) -> str:
+    def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
         return "element"
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         return {"inner": len(program.fold)} | _parts(self, program)
 
 
-def _parts(layout: RowLayout, program: Any) -> dict[str, Any]:
+def _parts(layout: RowLayout, program: FoldProgram) -> dict[str, Any]:
     """Statements of the stages and of the outputs, with the places and the reads of each."""
     printer, (values, outputs) = Printer.of(program, layout.math(program)), program.resolved
     stages = list(zip(program.stages, values, strict=True))
@@ -94,7 +96,7 @@ def _parts(layout: RowLayout, program: Any) -> dict[str, Any]:
     }
 
 
-def _alike(program: Any) -> list[tuple[int, ...]]:
+def _alike(program: FoldProgram) -> list[tuple[int, ...]]:
     """Outputs by the axes that they have, in any order."""
     found: dict[frozenset[int], tuple[int, ...]] = {}
     for k, made in enumerate(program.outputs):
@@ -103,17 +105,17 @@ def _alike(program: Any) -> list[tuple[int, ...]]:
     return list(found.values())
 
 
-def _apart(program: Any, stage: Any) -> set[int]:
+def _apart(program: FoldProgram, stage: Stage) -> set[int]:
     """Axes along which results of a stage differ."""
     return set(varying(program, stage.value)) - set(program.joined(stage))
 
 
-def _places(program: Any, axes: set[int]) -> tuple[int, ...]:
+def _places(program: FoldProgram, axes: set[int]) -> tuple[int, ...]:
     """The folded ones of some axes, as their numbers in the kernel: it has the kept axes first."""
     return tuple(len(program.kept) + i for i, axis in enumerate(program.fold) if axis in axes)
 
 
-def _used(program: Any, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+def _used(program: FoldProgram, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     """Numbers of the inputs, and (stage, number of its part), that some values use."""
     names = [one.name for one in program.inputs]
     nodes = list(ordered(values))
@@ -137,7 +139,7 @@ def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
     )
 
 
-def _ctas(program: Any, target: Target) -> int:
+def _ctas(program: FoldProgram, target: Target) -> int:
     """CTAs that take the rows in turn: no bit depends on their number."""
     rows: int = math.prod(program.shape[axis] for axis in program.kept)
     fitting = _MOST_BYTES // max(1, _bytes_of_row(program))
@@ -145,21 +147,21 @@ def _ctas(program: Any, target: Target) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralKernel(engine.FoldKernel):
+class GeneralKernel(engine.FoldKernel[FoldOp]):
     """With a workspace for the results of stages."""
 
-    def workspace(self, descriptor: Any, target: Target) -> int:
+    def workspace(self, descriptor: FoldOp, target: Target) -> int:
         """Not empty, because the launch takes its address also where there are no stages."""
         program = self.launched(descriptor)
         needed = _ctas(program, target) * _bytes_of_row(program)
         return max(1, -(-needed // WORKSPACE_ALIGNMENT)) * WORKSPACE_ALIGNMENT
 
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(self, descriptor: FoldOp, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         program = self.launched(descriptor)
         scalars = (*source.arguments(program), _ctas(program, target))
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, True, scalars)
 
 
 def general_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:

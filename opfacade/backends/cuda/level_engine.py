@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.column_engine import ColumnLayout
+from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.fold_layout import RowLayout, math_of
 from opfacade.backends.cuda.level_program import Levels, levels_of
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
@@ -21,7 +22,12 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_op import FoldOp
 from opfacade.programs.guarantees import Math
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 _EVIDENCE = (
     "tests/families/reduction/test_levels.py::test_it_keeps_its_bound_on_every_layout",
@@ -49,7 +55,7 @@ class LevelConfig:
 class LevelLayout(RowLayout):
     impl, template, evidence = "levels", "reduction/fold_levels", _EVIDENCE
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         levels = levels_of(program)
         if levels is None:
             yield Reason("OPF-S003", "stages", "other ones", "stages of groups, then stages that join up to 4 results of them")
@@ -58,7 +64,7 @@ class LevelLayout(RowLayout):
             if not any(not list(engine.refusals(layout, part, target)) for layout in _LAYOUTS.values()):
                 yield from engine.refusals(_LAYOUTS["rows"], part, target)
 
-    def config(self, program: Any, target: Target) -> LevelConfig:
+    def config(self, program: FoldProgram, target: Target) -> LevelConfig:
         levels = _levels(program)
         names = [_name(part, target) for part in (levels.groups, levels.rows)]
         groups, rows = (
@@ -66,7 +72,7 @@ class LevelLayout(RowLayout):
         )
         return LevelConfig(groups, rows, (names[0] == "columns", names[1] == "columns"))
 
-    def math(self, program: Any) -> Math:
+    def math(self, program: FoldProgram) -> Math:
         """The roughest of the two."""
         levels = _levels(program)
         return "approx" if "approx" in (math_of(levels.groups), math_of(levels.rows)) else "device"
@@ -83,14 +89,14 @@ class LevelLayout(RowLayout):
         return many[0], self.tree + int(few[1])
 
 
-def _levels(program: Any) -> Levels:
+def _levels(program: FoldProgram) -> Levels:
     found = levels_of(program)
     if found is None:
         raise ValueError("a program without levels has been declined")
     return found
 
 
-def _name(part: Any, target: Target) -> str:
+def _name(part: FoldProgram, target: Target) -> str:
     return next(name for name, layout in _LAYOUTS.items() if not list(engine.refusals(layout, part, target)))
 
 
@@ -104,17 +110,17 @@ def _offsets(levels: Levels) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelKernel(engine.FoldKernel):
+class LevelKernel(engine.FoldKernel[FoldOp]):
     """With a workspace for the results of groups."""
 
-    def workspace(self, descriptor: Any, target: Target) -> int:
+    def workspace(self, descriptor: FoldOp, target: Target) -> int:
         """Not empty, because the launch takes its address also where there are no groups."""
         return max(WORKSPACE_ALIGNMENT, _offsets(_levels(descriptor.folded()))[-1])
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: FoldOp, target: Target) -> JitSpec:
         program = descriptor.folded()
         levels = _levels(program)
-        given = [one.name for one in (*program.inputs, *program.outputs)]
+        given = [one.name for one in program.tensors]
         parts = tuple(
             (_name(part, target), support.pairs(**_constants(levels, space, part, given, target)))
             for space, part in (("groups", levels.groups), ("rows", levels.rows))
@@ -123,18 +129,18 @@ class LevelKernel(engine.FoldKernel):
         told |= {"num_valid": True} if program.num_valid else {}
         return support.spec_of(self.layout.template, support.pairs(**told), target)
 
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(self, descriptor: FoldOp, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         levels = _levels(descriptor.folded())
         scalars = (*source.arguments(levels.groups.folded()), *source.arguments(levels.rows.folded()), *_offsets(levels)[:-1])
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, True, scalars)
 
 
-def _constants(levels: Levels, space: str, part: Any, given: list[str], target: Target) -> dict[str, Any]:
+def _constants(levels: Levels, space: str, part: FoldProgram, given: list[str], target: Target) -> dict[str, Any]:
     """The constants of a fold, its name, and where its tensors are: the number of an operand, or -1, -2 and so on for
     results of groups."""
-    own = [one.name for one in (*part.inputs, *part.outputs)]
+    own = [one.name for one in part.tensors]
     places = tuple(given.index(name) if name in given else -1 - levels.between.index(name) for name in own)
     found = engine.constants(_LAYOUTS[_name(part, target)], part.folded(), part.dims(), target)
     return found | {"space": space, "places": places}

@@ -6,6 +6,7 @@ axes are outputs of the first fold and inputs of the second; what does not need 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -32,7 +33,7 @@ class Levels:
 
 
 @lru_cache(maxsize=1024)
-def levels_of(program: Any) -> Levels | None:
+def levels_of(program: FoldProgram) -> Levels | None:
     """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have, or
     whose second fold would have no meaning: a result of groups counts as different along each axis that they lack."""
     if not program.stages or program.in_place or program.joined(program.stages[0]) == program.fold:
@@ -56,7 +57,7 @@ def levels_of(program: Any) -> Levels | None:
 class _Cut:
     """The stages of groups, and expressions of the others with results of groups as inputs."""
 
-    program: Any
+    program: FoldProgram
     found: dict[Node, Node] = field(default_factory=dict)  # an expression of groups -> the input that it becomes
     done: dict[Node, Node] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ class _Cut:
                 self.inner[i] = len(self.inner)
         others = [i for i in range(len(self.program.stages)) if i not in self.inner]
         self.outer = {i: place for place, i in enumerate(others)}
-        self.prefix = _unused(one.name for one in (*self.program.inputs, *self.program.scalars, *self.program.outputs))
+        self.prefix = _unused(one.name for one in (*self.program.tensors, *self.program.scalars))
 
     def cut_all(self) -> tuple[list[Node], list[Node]]:
         """The values of the other stages, and of outputs."""
@@ -191,7 +192,7 @@ def _stages_in(node: Node) -> set[int]:
     return {one.data[0] for one in ordered([node]) if one.kind == "stage"}
 
 
-def _unused(names: Any) -> str:
+def _unused(names: Iterable[str]) -> str:
     """A beginning that no name has."""
     known, prefix = list(names), "g"
     while any(name.startswith(prefix) for name in known):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.backends.cuda import matmul_source, ptxas, support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
@@ -18,6 +18,9 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.programs.guarantees import error_model
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 ARCH = "sm_90a"
 _HALVES, _FP8 = ("f16", "bf16"), ("f8_e4m3", "f8_e5m2")
@@ -34,7 +37,7 @@ _IN_ANY_BATCH = {
 _EVIDENCE = ("tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu", *REPEATS)
 
 
-def _guarantee(problem: Any, target: Target) -> PrecisionGuarantee:
+def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
     """Sums in the order of k, whatever the tile: the bits of a row depend on no other row."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = "matmul-mma16" if problem.dtype in _HALVES else "matmul-mma8"
@@ -51,17 +54,17 @@ def _guarantee(problem: Any, target: Target) -> PrecisionGuarantee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TileKernel(CudaKernel):
+class _TileKernel(CudaKernel[MatmulDescriptor]):
     """The kernel of one tile."""
 
     tile: Tile
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: MatmulDescriptor) -> support.SpecPairs:
         rows, columns, panels, cluster = self.tile
         shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
         return support.pairs(**matmul_source.facts(descriptor), **shape, **({"cluster": cluster} if cluster > 1 else {}))
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: MatmulDescriptor, target: Target) -> JitSpec:
         rows, columns, panels, cluster = self.tile
         shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
         shape |= {"stages": self.tile.stages, "cluster": cluster}
@@ -69,7 +72,7 @@ class _TileKernel(CudaKernel):
 
 
 @cache
-def _kernel(tile: Tile) -> tuple[CudaKernel, Any]:
+def _kernel(tile: Tile) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target], KernelSku]]:
     """A kernel, and its SKU by specialization."""
     made = _TileKernel(
         descriptor=MatmulDescriptor,
@@ -85,7 +88,7 @@ def _kernel(tile: Tile) -> tuple[CudaKernel, Any]:
     return made, cached_by_specialization(made.sku)
 
 
-def _of(problem: Any, target: Target) -> tuple[CudaKernel, Any]:
+def _of(problem: MatmulDescriptor, target: Target) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target], KernelSku]]:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     size = ITEMSIZE[problem.dtype]
@@ -93,14 +96,14 @@ def _of(problem: Any, target: Target) -> tuple[CudaKernel, Any]:
     return _kernel(tile_of(sizes, sms))
 
 
-def _lacks(problem: Any, target: Target) -> Iterator[Reason]:
+def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*_HALVES, *_FP8))
     if problem.dtype in _FP8:
         yield from _lacks_of_bytes(problem)
 
 
-def _lacks_of_bytes(problem: Any) -> Iterator[Reason]:
+def _lacks_of_bytes(problem: MatmulDescriptor) -> Iterator[Reason]:
     """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
     for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
         yield from support.choice_reason("OPF-S003", field, getattr(problem, field), (only,))
@@ -112,24 +115,24 @@ def _lacks_of_bytes(problem: Any) -> Iterator[Reason]:
 
 
 @cached_by_specialization
-def _unfit(problem: Any, target: Target) -> tuple[Reason, ...]:
+def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
-def _declines(problem: Any, target: Target) -> tuple[Reason, ...]:
+def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return _unfit(problem, target) or ptxas.reasons()
 
 
-def _sku(problem: Any, target: Target) -> KernelSku:
+def _sku(problem: MatmulDescriptor, target: Target) -> KernelSku:
     found: KernelSku = _of(problem, target)[1](problem, target)
     return found
 
 
-def _spec(problem: Any, target: Target) -> Any:
+def _spec(problem: MatmulDescriptor, target: Target) -> JitSpec:
     return _of(problem, target)[0].jit_spec(problem, target)
 
 
-def _launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+def _launcher(problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     return _of(problem, target)[0].launcher(problem, target, sku, allow_build)
 
 

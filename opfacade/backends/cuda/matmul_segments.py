@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from opfacade.plans.matmul import MatmulDescriptor
 
 _SMS = 132  # of an H100 and an H200; another number would change bits
 _COLUMNS = 32  # of the smallest tile
@@ -14,11 +16,11 @@ _LEAST = 512  # elements of a segment
 class Segments(NamedTuple):
     """count: of segments; length: elements of k of each but the last."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # it hides that of tuple
     length: int
 
 
-def segments_of(problem: Any) -> Segments | None:
+def segments_of(problem: MatmulDescriptor) -> Segments | None:
     """None: k is one chain."""
     if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
         return None

@@ -9,6 +9,7 @@ from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.declared import Fact
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
+from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
 
@@ -20,11 +21,11 @@ _PART_AXES = {"row": "kRowsParts", "column": "kPartsRows", "column_padded4": "kP
 _WEIGHT_AXES = {"tensor": "kRanges", "token": "kRows", "block": "kRowsParts"}
 
 
-def math_of(problem: Any) -> Math:
+def math_of(problem: MatmulDescriptor) -> Math:
     return source.math_of([(problem.result, problem.program()["out"])])
 
 
-def facts(problem: Any) -> Mapping[str, Fact]:
+def facts(problem: MatmulDescriptor) -> Mapping[str, Fact]:
     """Fields that decide which code a product has, besides its dtypes."""
     flags = ("accumulate", "add", "bias", "gated", "num_valid")
     found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name)}
@@ -48,7 +49,7 @@ def _cut(scaling: Scaling) -> int:
     return (scaling.part - scaling.block_offset[1]) // STEP if scaling.in_k else _STEPS
 
 
-def dtypes(problem: Any) -> tuple[tuple[str, str], ...]:
+def dtypes(problem: MatmulDescriptor) -> tuple[tuple[str, str], ...]:
     found = {"out": problem.result, "x": problem.dtype}
     if problem.bias:
         found["bias"] = problem.bias_dtype or problem.result
@@ -57,14 +58,14 @@ def dtypes(problem: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def scalars(problem: Any) -> tuple[Fact | float, ...]:
+def scalars(problem: MatmulDescriptor) -> tuple[Fact | float, ...]:
     """Arguments behind the operands: the numbers of the program, the limit of SMs, and where scales of the weight change."""
     scaling = problem.scaling
     of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
     return (*source.numbers(problem), problem.sm_limit or 0, *of_scales)
 
 
-def printed(problem: Any) -> dict[str, Any]:
+def printed(problem: MatmulDescriptor) -> dict[str, Any]:
     """The program, and the types of its tensors."""
     value = problem.program()["out"]
     names = tuple(dict.fromkeys(str(node.data) for node in ordered([value]) if node.kind == "input"))

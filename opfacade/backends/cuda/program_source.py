@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from opfacade.backends.cuda.ranges import is_plain_divisor
+from opfacade.plans._fold import FoldProgram
 from opfacade.programs.expression import Node, ordered
+from opfacade.programs.fields import Number
 from opfacade.programs.guarantees import Math
 from opfacade.programs.operations import FUNCTIONS
 from opfacade.programs.types import ROUNDED, TYPES
 from opfacade.programs.ulps import APPROXIMATE
 
 Statement = tuple[Any, ...]
+
+
+class HasScalars(Protocol):
+    """A program with numbers of the plan."""
+
+    @property
+    def scalars(self) -> tuple[Number, ...]: ...
+
+
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
 _HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
 _REDUCED = {"sin": 100, "cos": 100, "tan": 120}  # with the reduction of large angles, which takes registers
@@ -63,7 +74,7 @@ def _number(node: Node) -> Any:
     return node.data % 2**64 if node.type[0] in "iu" else node.data
 
 
-def numbers(program: Any) -> tuple[float, ...]:
+def numbers(program: HasScalars) -> tuple[float, ...]:
     """The scalars of a program as arguments of a call: integers as signed 64-bit numbers."""
     found = []
     for number in program.scalars:
@@ -73,7 +84,7 @@ def numbers(program: Any) -> tuple[float, ...]:
     return tuple(found)
 
 
-def arguments(fold: Any) -> tuple[float, ...]:
+def arguments(fold: FoldProgram) -> tuple[float, ...]:
     """The extents of all axes of a fold, then its scalars."""
     return (*fold.shape, *numbers(fold))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, Fact
@@ -17,6 +17,10 @@ from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.target import Target
 from opfacade.plans.quantize import DequantizeDescriptor, QuantizeDescriptor
 
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
+_Problem: TypeAlias = QuantizeDescriptor | DequantizeDescriptor
 _VECTOR, _THREADS, _MOST_PIECES = 8, 256, 16
 _EVIDENCE = (
     "tests/families/quantize/test_blocks.py::test_a_kernel_has_the_bits_of_the_reference_on_every_layout",
@@ -28,7 +32,7 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
     """The kernel of folds, which has no blocks; one scale of all rows is of all that there are."""
     plain = fold_kernel(kind)
 
-    def declines(descriptor: Any, target: Target) -> list[Reason]:
+    def declines(descriptor: _Problem, target: Target) -> list[Reason]:
         if descriptor.quant.scale == "block":
             allowed = "none, static, tensor, token, group"
             return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "block", allowed)]
@@ -40,29 +44,29 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
     return replace(plain, declines=declines)
 
 
-def _pieces(descriptor: Any) -> int:
+def _pieces(descriptor: _Problem) -> int:
     """Vectors that a thread holds of a block."""
     rows, columns = map(int, descriptor.quant.block)
     return -(-rows * -(-columns // _VECTOR) // _THREADS)
 
 
-def _lacks(descriptor: Any, target: Target) -> Iterator[Reason]:
+def _lacks(descriptor: _Problem, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S003", "quant.scale", descriptor.quant.scale, ("block",))
     yield from unknown_bytes(descriptor, target)
     most = _VECTOR * _THREADS * _MOST_PIECES
     yield from support.limit_reason("OPF-S004", "quant.block", _VECTOR * _THREADS * _pieces(descriptor), most)
 
 
-def _facts(descriptor: Any) -> Mapping[str, Fact]:
+def _facts(descriptor: _Problem) -> Mapping[str, Fact]:
     rows, columns = descriptor.quant.block
     return {"block_rows": rows, "block_columns": columns} | ({"num_valid": True} if descriptor.num_valid else {})
 
 
-def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
+def _dtypes(descriptor: _Problem) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, spec.dtype) for name, spec in operands_of(descriptor).items() if name != "num_valid"))
 
 
-def _guarantee(descriptor: Any, target: Target) -> PrecisionGuarantee:
+def _guarantee(descriptor: _Problem, target: Target) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32",
         accumulator="none",
@@ -74,10 +78,10 @@ def _guarantee(descriptor: Any, target: Target) -> PrecisionGuarantee:
     )
 
 
-class _Blocks(CudaKernel):
+class _Blocks(CudaKernel[_Problem]):
     """The constants of the template are those of the SKU, and what its dtypes mean."""
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: _Problem, target: Target) -> JitSpec:
         of = {name: spec.dtype for name, spec in operands_of(descriptor).items()}
         told: dict[str, Any] = {"from": of["x"], "to": of["out"], "scale": of["scale"], "dependent": target.sm_version >= 90}
         told["sizes"] = (ITEMSIZE[of["x"]], ITEMSIZE[of["out"]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,15 @@ from opfacade.backends.cuda import column_config, column_engine, fold_config, su
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_op import FoldOp
 
 _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_it_keeps_its_bound_on_every_layout",
@@ -42,21 +45,21 @@ class RaggedConfig:
 class RaggedRows(RowLayout):
     impl, template, evidence, ragged = "ragged", "reduction/fold_ragged", _EVIDENCE, True
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if kept_last(program):
             yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
 
-    def config(self, program: Any, target: Target) -> RaggedConfig:
+    def config(self, program: FoldProgram, target: Target) -> RaggedConfig:
         most = _LIGHT_BATCH if _is_light(program) else _MAX_BATCH
         return RaggedConfig(min(most, fold_config.elements_in_registers(program)))
 
     def chains(self, shape: Any, summed: bool) -> int:
         return _WARP
 
-    def held_elements(self, program: Any, target: Target) -> int:
+    def held_elements(self, program: FoldProgram, target: Target) -> int:
         return 0
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
         found |= {
@@ -64,11 +67,11 @@ class RaggedRows(RowLayout):
         }
         return found | {"near": True, "inner": len(program.fold), "segmented": False, "ragged": program.ragged}
 
-    def level(self, program: Any, axes: Any) -> str:
+    def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
         return "element" if set(axes) & set(program.fold) else "row"
 
 
-def _is_light(program: Any) -> bool:
+def _is_light(program: FoldProgram) -> bool:
     """Whether a pass over the elements is so short that more loads in flight cost neither CTAs of an SM nor time to compile."""
     return fold_config.read_once(program) and column_config.state_words(program) <= _LIGHT_STATES
 
@@ -76,30 +79,30 @@ def _is_light(program: Any) -> bool:
 class RaggedColumns(column_engine.ColumnLayout):
     impl, template, evidence, ragged = "ragged_columns", "reduction/fold_ragged", _EVIDENCE, True
 
-    def config(self, program: Any, target: Target) -> ColumnConfig:
+    def config(self, program: FoldProgram, target: Target) -> ColumnConfig:
         vector = _vector(program)
         rows = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
         return ColumnConfig(vector, _GROUPS, 1 << (rows.bit_length() - 1), 1, False)
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         found = self.config(program, target).constants(program)
         return found | {"ragged": program.ragged, "in_columns": True}
 
 
-def _vector(program: Any) -> int:
+def _vector(program: FoldProgram) -> int:
     """Columns of 16 bytes of the narrowest tensor that has them for each element, at most 8."""
-    overs = [(one.dtype, one.over) for one in (*program.inputs, *program.outputs) if one.over]
+    overs = [(one.dtype, one.over) for one in program.tensors if one.over]
     sizes = [ITEMSIZE[dtype] for dtype, over in overs if 1 in over and max(over) > program.fold[-1]]
     return max(min(8, 16 // min(sizes, default=4)), 4 // min(sizes, default=4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaggedKernel(engine.FoldKernel):
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+class RaggedKernel(engine.FoldKernel[FoldOp]):
+    def launcher(self, descriptor: FoldOp, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         scalars = (*source.arguments(descriptor.folded()), _CTAS * target.sm_count)
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, False, scalars)
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, False, scalars)
 
 
 def ragged_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
@@ -13,6 +13,9 @@ from opfacade.core.guarantee import EXACT, Condition, ErrorModel, PrecisionGuara
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans.rotary import QkvPrepareDescriptor, RotaryDescriptor
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 _PROMISE = PrecisionGuarantee(
     math_precision="f32_rounded_once",
@@ -51,13 +54,13 @@ def _facts(descriptor: RotaryDescriptor) -> dict[str, bool | int | str]:
     return facts | {name: True for name in ("inverse", "in_place", "num_valid") if getattr(descriptor, name)}
 
 
-def _section_fact(descriptor: Any) -> dict[str, bool | int | str]:
+def _section_fact(descriptor: RotaryDescriptor | QkvPrepareDescriptor) -> dict[str, bool | int | str]:
     if descriptor.sections is None:
         return {}
     return {"sections": "_".join([descriptor.section_order, *map(str, descriptor.sections)])}
 
 
-def _section_constants(descriptor: Any) -> dict[str, Any]:
+def _section_constants(descriptor: RotaryDescriptor | QkvPrepareDescriptor) -> dict[str, Any]:
     """Constants of csrc/rotary/_sections.cu.jinja."""
     sections = descriptor.sections or ()
     stops = tuple(accumulate(sections))[:-1]
@@ -80,17 +83,17 @@ def _constants(descriptor: RotaryDescriptor) -> dict[str, Any]:
     return found | _section_constants(descriptor) | {"has_k": descriptor.num_kv_heads > 0}
 
 
-def _dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
+def _dtypes(descriptor: RotaryDescriptor | QkvPrepareDescriptor) -> tuple[tuple[str, str], ...]:
     return (("positions", descriptor.positions), ("table", descriptor.table_dtype), ("x", descriptor.dtype))
 
 
-class _Rotary(CudaKernel):
+class _Rotary(CudaKernel[RotaryDescriptor]):
     """The template has lists, which a SKU does not."""
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: RotaryDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: RotaryDescriptor, target: Target) -> JitSpec:
         return support.spec_of(
             "rotary/rotary", support.pairs(**_constants(descriptor) | {"dependent": target.sm_version >= 90}), target
         )
@@ -138,13 +141,13 @@ def _prepare_dtypes(descriptor: QkvPrepareDescriptor) -> tuple[tuple[str, str], 
     return tuple(sorted(pairs))
 
 
-class _QkvPrepare(CudaKernel):
+class _QkvPrepare(CudaKernel[QkvPrepareDescriptor]):
     """As _Rotary."""
 
-    def facts(self, descriptor: Any) -> support.SpecPairs:
+    def facts(self, descriptor: QkvPrepareDescriptor) -> support.SpecPairs:
         return support.pairs(**_prepare_facts(descriptor))
 
-    def jit_spec(self, descriptor: Any, target: Target) -> Any:
+    def jit_spec(self, descriptor: QkvPrepareDescriptor, target: Target) -> JitSpec:
         return support.spec_of("rotary/qkv_prepare", support.pairs(**_prepare_constants(descriptor)), target)
 
 

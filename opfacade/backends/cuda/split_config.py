@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from opfacade.backends.cuda import column_config, fold_config
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
 
 MAX_PARTS = 1024  # so that a warp joins them in 32 steps
 _PART_THREADS = 512  # kPartThreads of kernels/reduction/split.cuh
@@ -43,14 +43,14 @@ class SplitConfig:
         return found | ({"groups": self.groups, "rows": self.rows} if self.groups else {"span": _PART_THREADS})
 
 
-def in_rows(program: Any, target: Target) -> SplitConfig:
+def in_rows(program: FoldProgram, target: Target) -> SplitConfig:
     vector = fold_config.vector_of(program)
     batch = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
     chunk, parts = _cut(program, _CTAS_OF_ROWS * target.sm_count // max(1, _kept(program)), _LEAST_ROW)
     return SplitConfig(chunk, parts, vector, batch=batch)
 
 
-def in_columns(program: Any, target: Target) -> SplitConfig:
+def in_columns(program: FoldProgram, target: Target) -> SplitConfig:
     shape = column_config.config(program, target)
     groups = column_config.MAX_GROUPS
     columns = math.prod(program.shape[program.fold[-1] + 1 :])
@@ -59,23 +59,23 @@ def in_columns(program: Any, target: Target) -> SplitConfig:
     return SplitConfig(chunk, parts, shape.vector, groups=groups, rows=shape.rows)
 
 
-def workspace_bytes(program: Any, shape: SplitConfig) -> int:
+def workspace_bytes(program: FoldProgram, shape: SplitConfig) -> int:
     """A state of each stage for each part of each row."""
     needed = _kept(program) * shape.parts * 4 * column_config.state_words(program)
     return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
-def fuses(program: Any, vector: int) -> bool:
+def fuses(program: FoldProgram, vector: int) -> bool:
     """Whether one pass over the elements of a row joins all stages."""
     chains = max((1 if stage.reducer == "expsum" else 4 for stage in program.stages), default=1)
     return chains * column_config.state_words(program) <= fold_config.STATE_WORDS
 
 
-def _kept(program: Any) -> int:
+def _kept(program: FoldProgram) -> int:
     return math.prod(program.shape[axis] for axis in program.kept)
 
 
-def _cut(program: Any, wanted: int, least: int) -> tuple[int, int]:
+def _cut(program: FoldProgram, wanted: int, least: int) -> tuple[int, int]:
     """(chunk, parts) of a row that `wanted` CTAs fold. A chunk has three significant bits, so that few lengths share a SKU."""
     folded = math.prod(program.shape[axis] for axis in program.fold)
     chunk = max(least, -(-folded // max(1, min(wanted, MAX_PARTS))))

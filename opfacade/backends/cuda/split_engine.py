@@ -10,12 +10,15 @@ from opfacade.backends.cuda import column_engine, fold_config, split_config, sup
 from opfacade.backends.cuda import fold_engine as engine
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.split_config import SplitConfig
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_op import FoldOp
 
 _EVIDENCE = (
     "tests/families/reduction/test_split.py::test_it_keeps_its_bound_on_every_layout",
@@ -24,7 +27,7 @@ _EVIDENCE = (
 _TREE = 2 + 2 + 5 + 8 + 5 + split_config.MAX_PARTS // 32  # as a row's, then of lanes and of parts
 
 
-def refusals(program: Any) -> Iterator[Reason]:
+def refusals(program: FoldProgram) -> Iterator[Reason]:
     """Programs that cannot be split."""
     if program.split == "off":
         yield Reason("OPF-S003", "split", "off", "auto")
@@ -44,19 +47,19 @@ class SplitRows(RowLayout):
     impl, template, evidence = "split", "reduction/fold_split", _EVIDENCE
     tree, cuts = _TREE, True
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if kept_last(program):
             yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
         yield from refusals(program)
         yield from few_parts(self.config(program, target))
 
-    def config(self, program: Any, target: Target) -> SplitConfig:
+    def config(self, program: FoldProgram, target: Target) -> SplitConfig:
         return split_config.in_rows(program, target)
 
-    def held_elements(self, program: Any, target: Target) -> int:
+    def held_elements(self, program: FoldProgram, target: Target) -> int:
         return 0
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         shape = self.config(program, target)
         lanes = {"vector": shape.vector, "batch": shape.batch, "fused": split_config.fuses(program, shape.vector)}
         return lanes | {
@@ -73,33 +76,33 @@ class SplitColumns(column_engine.ColumnLayout):
     impl, template, evidence = "split_columns", "reduction/fold_split", _EVIDENCE
     tree, cuts = _TREE, True
 
-    def declines(self, program: Any, target: Target) -> Iterator[Reason]:
+    def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         yield from super().declines(program, target)
         yield from refusals(program)
         yield from few_parts(self.config(program, target))
 
-    def config(self, program: Any, target: Target) -> SplitConfig:
+    def config(self, program: FoldProgram, target: Target) -> SplitConfig:
         return split_config.in_columns(program, target)
 
-    def constants(self, program: Any, target: Target) -> dict[str, Any]:
+    def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         shape = self.config(program, target)
         columns = ColumnConfig(shape.vector, shape.groups, shape.rows, 1, False)
         return columns.constants(program) | {"split": True, "in_columns": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitKernel(engine.FoldKernel):
+class SplitKernel(engine.FoldKernel[FoldOp]):
     """With a workspace for the states of parts."""
 
-    def workspace(self, descriptor: Any, target: Target) -> int:
+    def workspace(self, descriptor: FoldOp, target: Target) -> int:
         program = descriptor.folded()
         return split_config.workspace_bytes(program, self.layout.config(program, target))
 
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(self, descriptor: FoldOp, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         scalars = (*source.arguments(descriptor.folded()), self.layout.config(descriptor.folded(), target).chunk)
-        return support.launcher(self.jit_spec(descriptor, target), descriptor, sku, allow_build, True, scalars)
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, True, scalars)
 
 
 def split_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:

@@ -10,21 +10,24 @@ import torch
 from opfacade.backends.reference.declared import reference
 from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import Candidate
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
+from opfacade.plans._fold import FoldArgs
+from opfacade.plans._fold_op import FoldOp
 from opfacade.plans._fold_ragged import rows_of
 from opfacade.plans._fold_values import evaluation, over
 from opfacade.programs.evaluate import stored
 from opfacade.programs.guarantees import in_f64
+from opfacade.programs.program import Fold
 
 
-def run(descriptor: Any, args: Any) -> None:
+def run(descriptor: FoldOp, args: Args) -> None:
     for program, call in rows_of(descriptor.folded(), descriptor.fold_args(args)):
         _run_rows(program, call)
 
 
-def _run_rows(program: Any, call: Any) -> None:
+def _run_rows(program: Fold, call: FoldArgs) -> None:
     found = evaluation(program, call, torch.float64)
     rows = None if call.num_valid is None else valid_count(call.num_valid, program.shape[0])
     made = [
@@ -38,7 +41,7 @@ def _run_rows(program: Any, call: Any) -> None:
         )
 
 
-def promise(descriptor: Any) -> PrecisionGuarantee:
+def promise(descriptor: FoldOp) -> PrecisionGuarantee:
     inner, outer = descriptor.folded().resolved
     model = in_f64((*inner, *outer), "fold")
     if model.id == EXACT:
@@ -48,7 +51,7 @@ def promise(descriptor: Any) -> PrecisionGuarantee:
     return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
 
 
-def sku_dtypes(descriptor: Any) -> tuple[tuple[str, str], ...]:
+def sku_dtypes(descriptor: FoldOp) -> tuple[tuple[str, str], ...]:
     """The tensors of the program by their names."""
     program = descriptor.folded()
     pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]

@@ -38,7 +38,7 @@ def _positions(descriptor: RotaryDescriptor, args: Any) -> tuple[Tensor, Tensor]
     return positions[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1), rows
 
 
-def _angles(descriptor: Any, table: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+def _angles(descriptor: RotaryDescriptor | QkvPrepareDescriptor, table: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines [n, 1, rotary_dim / 2], f32."""
     import torch
 
@@ -49,7 +49,7 @@ def _angles(descriptor: Any, table: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     return cos, -sin if getattr(descriptor, "inverse", False) else sin
 
 
-def _rotated(descriptor: Any, given: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(descriptor: RotaryDescriptor | QkvPrepareDescriptor, given: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """In the dtype of `given`, by arithmetic of that of the angles."""
     first, last = descriptor.rotary_offset, descriptor.rotary_offset + descriptor.rotary_dim
     out, half = given.clone(), descriptor.rotary_dim // 2

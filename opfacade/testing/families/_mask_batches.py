@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans.mask import PackMaskDescriptor
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Campaign, changed, log_uniform
 from opfacade.testing.inputs import make_args
 
@@ -63,7 +64,7 @@ class MaskBatches:
     def new_rows(self, order: Sequence[int]) -> list[int]:
         return list(range(len(self.rows(order))))
 
-    def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
+    def by_row(self, descriptor: PackMaskDescriptor, name: str, args: Any) -> Tensor:
         """For `packed_indptr`: how many bytes the request of each byte has."""
         if name == "packed":
             return args.packed  # type: ignore[no-any-return]

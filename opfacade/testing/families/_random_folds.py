@@ -127,12 +127,11 @@ class _Draw:
 class _Known:
     """As much of a program as `varying` reads."""
 
-    def __init__(self, shape: Sequence[int], fold: Any, inputs: Any, stages: Any) -> None:
+    def __init__(self, shape: Sequence[int], fold: tuple[int, ...], inputs: Sequence[Input], stages: Sequence[Stage]) -> None:
         self.shape, self.fold, self.inputs, self.stages = shape, fold, inputs, stages
 
-    def joined(self, one: Stage) -> tuple[int, ...]:
-        found: tuple[int, ...] = self.fold if one.axes is None else one.axes
-        return found
+    def joined(self, stage: Stage) -> tuple[int, ...]:
+        return self.fold if stage.axes is None else stage.axes
 
 
 def _names(given: dict[str, Any]) -> set[str]:

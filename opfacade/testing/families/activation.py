@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.plans._program_values import numbers_of
+from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs import bound
 from opfacade.programs.evaluate import Values
 from opfacade.programs.expression import Node
@@ -46,7 +47,7 @@ class GatedActivationHarness(Harness):
         if draw.descriptor.has_scale and draw.descriptor.quant.scale_dtype == "f32":
             positive(draw, ("scale",))
 
-    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+    def unowned(self, descriptor: GatedActivationDescriptor, args: Any, name: str) -> Tensor | None:
         makes = descriptor.makes_scales and name == "scale"
         return padding_of(args.scale, descriptor.quant, descriptor.total_num_rows) if makes else None
 
@@ -65,7 +66,7 @@ class GatedActivationHarness(Harness):
             return Report(math.inf, math.inf, "x past its first width elements was written", given.x.numel())
         return join(report, kept(ran))
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: GatedActivationDescriptor, lengths: HasLengths) -> str:
         kind = "expression" if descriptor.expression is not None else descriptor.activation
         return f"{descriptor.op} {kind} {descriptor.total_num_rows}x{descriptor.width} {descriptor.dtype}"
 

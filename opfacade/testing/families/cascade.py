@@ -69,7 +69,7 @@ class MergeHarness(Harness):
             indptr[-1] = draw.descriptor.num_states
             draw.values["states_indptr"] = indptr
 
-    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+    def expected(self, descriptor: MergeStatesDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
         """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
         merged = oracle.merge(descriptor, args)
         if not descriptor.in_place:
@@ -77,13 +77,13 @@ class MergeHarness(Harness):
         pairs = zip(merged, descriptor.state_names[0], descriptor.states_of(args), strict=True)
         return [_in_state_0(bounded, name, states if descriptor.states == "stacked" else ()) for bounded, name, states in pairs]
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: MergeStatesDescriptor, lengths: HasLengths) -> Amount:
         """In place the bytes are the same: of the states only the first is written."""
         moved = nbytes(list(operands_of(descriptor).values()))
         moved += moved // descriptor.num_states if descriptor.in_place else 0
         return Amount(float(moved), 3.0 * moved / 2)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: MergeStatesDescriptor, lengths: HasLengths) -> str:
         form = f" {descriptor.states}" * (descriptor.states != "stacked") + " in place" * descriptor.in_place
         return f"{descriptor.op} s{descriptor.num_states} r{descriptor.total_num_rows} {descriptor.dtype}{form}"
 

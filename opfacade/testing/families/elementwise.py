@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.plans._program_values import values_of
+from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import bound
 from opfacade.programs.evaluate import stored
 from opfacade.select.registry import examples
@@ -42,17 +43,17 @@ class MapHarness(Harness):
         return exhausted(make, heavy)
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
-        def of_rows(problem: Any, count: int) -> Any:
+        def of_rows(problem: MapDescriptor, count: int) -> Any:
             return resized(problem, (count, *problem.shape[1:]))
 
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng, of_rows)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        dtypes = [one.dtype for one in (*descriptor.inputs, *descriptor.outputs)]
+    def label(self, descriptor: MapDescriptor, lengths: HasLengths) -> str:
+        dtypes = [*(one.dtype for one in descriptor.inputs), *(one.dtype for one in descriptor.outputs)]
         return " ".join([descriptor.op, "x".join(map(str, descriptor.shape)), *dtypes])
 
 
-def resized(descriptor: Any, shape: Sequence[int]) -> Any:
+def resized(descriptor: MapDescriptor, shape: Sequence[int]) -> Any:
     """The same map of other extents; an input with a shape of its own keeps it."""
     return changed(descriptor, shape=tuple(shape))
 

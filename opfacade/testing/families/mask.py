@@ -33,7 +33,7 @@ class PackMaskHarness(Harness):
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         return MaskBatches.drawn(subject, campaign, rng)
 
-    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+    def expected(self, descriptor: PackMaskDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
         mask = args.mask.cpu().numpy() != 0
         each = descriptor.num_bits // max(1, descriptor.batch_size)
         indptr = np.arange(descriptor.batch_size + 1) * each if args.bits_indptr is None else args.bits_indptr.cpu().numpy()

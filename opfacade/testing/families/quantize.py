@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans.quantize import DequantizeDescriptor, QuantizeDescriptor
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bounds import Report
@@ -39,7 +40,7 @@ class QuantizeHarness(FoldHarness):
         problem, args = ran.descriptor.valid_part(ran.args)
         return super().judge(replace(ran, descriptor=problem, args=args), sample)
 
-    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+    def unowned(self, descriptor: QuantizeDescriptor | DequantizeDescriptor, args: Any, name: str) -> Tensor | None:
         """Also scales of blocks without a valid row."""
         import torch
 

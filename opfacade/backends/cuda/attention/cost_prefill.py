@@ -17,6 +17,9 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.core.waves import Predicted, drained
 from opfacade.plans._attention.work import first_hidden, requests_of
+from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
+
+Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def rates_of(sku: KernelSku) -> Rates:
     return replace(rates, block=rates.block * slower)
 
 
-def predicted(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Predicted:
+def predicted(descriptor: Prefill, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Predicted:
     """least_bytes: minimal bytes of the problem."""
     rates, sms = rates_of(sku), max(1, target.sm_count)
     time, tiles = _seconds(descriptor, sku, target, lengths)
@@ -73,7 +76,7 @@ def predicted(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, lea
     return Predicted(time, len(tiles.sizes), sms * rates.blocks, partial * tiles.parts)
 
 
-def _seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> tuple[float, PrefillLoad]:
+def _seconds(descriptor: Prefill, sku: KernelSku, target: Target, lengths: Any) -> tuple[float, PrefillLoad]:
     """The prediction without the bytes of the problem, and its partition."""
     rates, sms, width = rates_of(sku), max(1, target.sm_count), descriptor.dim + descriptor.dim_vo
     rows, _ = _tile(sku, descriptor)
@@ -88,7 +91,7 @@ def _seconds(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> t
     return rates.launch + time, found
 
 
-def _tile(sku: KernelSku, descriptor: Any) -> tuple[int, int]:
+def _tile(sku: KernelSku, descriptor: Prefill) -> tuple[int, int]:
     """Rows and keys of a tile."""
     dim = descriptor.dim
     if sku.impl in _WGMMA:
@@ -98,11 +101,11 @@ def _tile(sku: KernelSku, descriptor: Any) -> tuple[int, int]:
     return usual.rows, usual.keys
 
 
-def _row_bytes(descriptor: Any) -> float:
+def _row_bytes(descriptor: Prefill) -> float:
     return float(4 * (descriptor.dim_vo + 1))
 
 
-def cut(descriptor: Any, sku: KernelSku, target: Target, lengths: Any) -> PrefillLoad:
+def cut(descriptor: Prefill, sku: KernelSku, target: Target, lengths: Any) -> PrefillLoad:
     facts, (rows, step) = dict(sku.spec), _tile(sku, descriptor)
     mode = str(facts.get("split", "off"))
     splits, chunk = _splits(descriptor, target, mode, facts.get("chunk"))
@@ -126,7 +129,7 @@ def _shared(sizes: list[int], target: Target) -> list[int]:
     return [min(share, keys - begin) for keys in sizes for begin in range(0, keys, share)]
 
 
-def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int, int]:
+def _splits(descriptor: Prefill, target: Target, mode: str, said: Any) -> tuple[int, int]:
     """(number, tokens) of the splits; tokens 0: an even share of each tile's keys."""
     if mode == "auto":
         return max(1, prefill.splits_of(descriptor, target)[1]), 0
@@ -137,7 +140,7 @@ def _splits(descriptor: Any, target: Target, mode: str, said: Any) -> tuple[int,
     return max(1, -(-tokens // chunk)), chunk
 
 
-def _visible(descriptor: Any, row: int, last: int, q: int, kv: int) -> tuple[int, int]:
+def _visible(descriptor: Prefill, row: int, last: int, q: int, kv: int) -> tuple[int, int]:
     """Keys that rows from `row` up to `last` see."""
     end = min(kv, max(0, kv - q + last)) if descriptor.causal else kv
     return min(first_hidden(descriptor, row, q, kv), end), end

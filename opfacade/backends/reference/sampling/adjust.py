@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans.sampling import AdjustLogitsDescriptor, SampleDescriptor
+
+OfLogits = AdjustLogitsDescriptor | SampleDescriptor
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 2.0**127  # magnitude of an adjusted logit; its product with log2(e) is finite
 
 
-def adjusted(descriptor: Any, args: Any, logits: Tensor) -> Tensor:
+def adjusted(descriptor: OfLogits, args: Any, logits: Tensor) -> Tensor:
     """f32 [rows, vocab] before the temperature, -inf where a token is no candidate. args: tensors of these rows."""
     import torch
 

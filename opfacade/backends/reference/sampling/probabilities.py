@@ -7,14 +7,15 @@ from typing import Any
 from opfacade.backends.reference.sampling.adjust import LARGEST, adjusted, heated
 from opfacade.backends.reference.sampling.kept import Ordered, kept_counts
 from opfacade.backends.reference.sampling.sample import blocks, shares
+from opfacade.plans.sampling import AdjustLogitsDescriptor, ProbabilitiesDescriptor
 
 
-def probabilities(descriptor: Any, args: Any) -> None:
+def probabilities(descriptor: ProbabilitiesDescriptor, args: Any) -> None:
     for part in blocks(descriptor, args):
         _probabilities(descriptor, part)
 
 
-def _probabilities(descriptor: Any, args: Any) -> None:
+def _probabilities(descriptor: ProbabilitiesDescriptor, args: Any) -> None:
     import torch
 
     x = args.x.float()
@@ -31,6 +32,6 @@ def _probabilities(descriptor: Any, args: Any) -> None:
     args.out.copy_(shares(rows, inside))
 
 
-def adjust(descriptor: Any, args: Any) -> None:
+def adjust(descriptor: AdjustLogitsDescriptor, args: Any) -> None:
     for part in blocks(descriptor, args):
         part.logits.copy_(heated(adjusted(descriptor, part, part.logits), part.temperature))

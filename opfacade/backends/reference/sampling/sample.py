@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.reference.sampling.adjust import adjusted, heated
+from opfacade.backends.reference.sampling.adjust import OfLogits, adjusted, heated
 from opfacade.backends.reference.sampling.kept import LOG2_E, UNIT, Ordered, kept_counts
 from opfacade.backends.reference.sampling.philox import minus_log2_exponential, words
 from opfacade.core.descriptor import operands_of
+from opfacade.plans.sampling import ProbabilitiesDescriptor, SampleDescriptor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 _BLOCK = 2**23  # elements that are sorted at a time
 
 
-def sample(descriptor: Any, args: Any) -> None:
+def sample(descriptor: SampleDescriptor, args: Any) -> None:
     """The outputs of all valid rows, some rows at a time."""
     for part in blocks(descriptor, args):
         _sample(descriptor, part)
 
 
-def blocks(descriptor: Any, args: Any) -> Iterator[Any]:
+def blocks(descriptor: OfLogits | ProbabilitiesDescriptor, args: Any) -> Iterator[Any]:
     """The call cut into rows, those that are not valid left out."""
     rows = descriptor.total_num_rows
     counted = int(args.num_valid[0]) if descriptor.num_valid else rows
@@ -34,7 +35,7 @@ def blocks(descriptor: Any, args: Any) -> Iterator[Any]:
         yield replace(args, **{name: getattr(args, name)[first : min(rows, first + step)] for name in own})
 
 
-def _logits(descriptor: Any, args: Any) -> Tensor:
+def _logits(descriptor: SampleDescriptor, args: Any) -> Tensor:
     """Rows of logits; a wrong index reads row 0."""
     logits: Tensor = args.logits
     if not descriptor.indices:
@@ -43,7 +44,7 @@ def _logits(descriptor: Any, args: Any) -> Tensor:
     return logits[at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)]
 
 
-def _sample(descriptor: Any, args: Any) -> None:
+def _sample(descriptor: SampleDescriptor, args: Any) -> None:
     a = heated(adjusted(descriptor, args, _logits(descriptor, args)), args.temperature)
     rows = Ordered.of(a)
     kept, place = kept_counts(descriptor, args, rows), _race(descriptor, args, rows)
@@ -68,7 +69,7 @@ def shares(rows: Ordered, inside: Tensor) -> Tensor:
     return torch.zeros_like(mass).scatter_(1, rows.ids, mass / mass.sum(-1, keepdim=True).clamp(min=1))
 
 
-def _race(descriptor: Any, args: Any, rows: Ordered) -> Tensor:
+def _race(descriptor: SampleDescriptor, args: Any, rows: Ordered) -> Tensor:
     """Keys in the order of the rows; a row without temperature is its own order."""
     import torch
 
@@ -80,7 +81,7 @@ def _race(descriptor: Any, args: Any, rows: Ordered) -> Tensor:
     return torch.where((args.temperature > 0)[:, None], keys, falling)
 
 
-def _report(descriptor: Any, args: Any, rows: Ordered, first: Tensor, none: Tensor) -> None:
+def _report(descriptor: SampleDescriptor, args: Any, rows: Ordered, first: Tensor, none: Tensor) -> None:
     import torch
 
     total = (rows.masses.sum(-1, keepdim=True).double() / UNIT).log()

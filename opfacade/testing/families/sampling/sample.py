@@ -48,7 +48,7 @@ class SampleHarness(Harness):
                 report = join(report, Report(ratio, ratio, f"{name}[{at}] got {got[name]}", int(arrays[name][at].size)))
         return report
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: SampleDescriptor, lengths: HasLengths) -> Amount:
         """Every operand once; a Philox call for four tokens, of about 80 integer operations."""
         found = super().amount(descriptor, lengths)
         return Amount(found.bytes, 20.0 * descriptor.total_num_rows * descriptor.vocab)

@@ -31,7 +31,7 @@ class TopKHarness(Harness):
     def inputs(self, draw: Draw) -> None:
         draw.values["x"] = logits(draw, draw.values["x"]).to(draw.values["x"].dtype)
 
-    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+    def expected(self, descriptor: TopKDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
         """By numpy's stable sort."""
         import numpy as np
         import torch

@@ -94,7 +94,7 @@ class Verdict:
     weights: Any
 
 
-def _judged(descriptor: Any, row: dict[str, Any], promised: dict[str, float]) -> float:
+def _judged(descriptor: VerifyDraftsDescriptor, row: dict[str, Any], promised: dict[str, float]) -> float:
     verdict = {"chain": _chain, "tree": _tree}.get(descriptor.kind, _equal)(descriptor, row)
     count, got = len(verdict.tokens), row["tokens"].tolist()
     emitted = int(row["emitted"])
@@ -110,7 +110,7 @@ def _judged(descriptor: Any, row: dict[str, Any], promised: dict[str, float]) ->
     return _raced(descriptor, row, verdict, promised) if emitted == count + 1 else math.inf
 
 
-def _raced(descriptor: Any, row: dict[str, Any], verdict: Verdict, promised: dict[str, float]) -> float:
+def _raced(descriptor: VerifyDraftsDescriptor, row: dict[str, Any], verdict: Verdict, promised: dict[str, float]) -> float:
     token, weights = int(row["tokens"][len(verdict.tokens)]), verdict.weights.astype(np.float64)
     if not 0 <= token < weights.size or not weights[token] > 0:
         return math.inf
@@ -123,18 +123,18 @@ def _raced(descriptor: Any, row: dict[str, Any], verdict: Verdict, promised: dic
     return float((keys[best] - keys[own]) / bound)
 
 
-def _equal(descriptor: Any, row: dict[str, Any]) -> Verdict:
+def _equal(descriptor: VerifyDraftsDescriptor, row: dict[str, Any]) -> Verdict:
     same = (row["draft_tokens"] == row["target_tokens"][:-1]) & (row["draft_tokens"] >= 0)
     count = int(np.argmin(np.append(same, False)))
     return Verdict(row["draft_tokens"][:count].tolist(), [], None)
 
 
-def _coin(descriptor: Any, row: dict[str, Any], depth: int) -> Any:
+def _coin(descriptor: VerifyDraftsDescriptor, row: dict[str, Any], depth: int) -> Any:
     word = words(int(row["seed"]), int(row["offset"]) + depth, descriptor.stream + 2**31, 1)[0]
     return F32(int(word) >> 8) * F32(2.0**-24)
 
 
-def _chain(descriptor: Any, row: dict[str, Any]) -> Verdict:
+def _chain(descriptor: VerifyDraftsDescriptor, row: dict[str, Any]) -> Verdict:
     tokens = row["draft_tokens"].tolist()
     for i, token in enumerate(tokens):
         p, q = row["target_probs"][i], row["draft_probs"][i]
@@ -144,7 +144,7 @@ def _chain(descriptor: Any, row: dict[str, Any]) -> Verdict:
     return Verdict(tokens, [], row["target_probs"][-1])
 
 
-def _tree(descriptor: Any, row: dict[str, Any]) -> Verdict:
+def _tree(descriptor: VerifyDraftsDescriptor, row: dict[str, Any]) -> Verdict:
     verdict = Verdict([], [], row["target_probs"][0])
     node, steps = 0, descriptor.num_drafts
     while True:
@@ -169,5 +169,5 @@ def _tree(descriptor: Any, row: dict[str, Any]) -> Verdict:
         node = child
 
 
-def _link(node: Any, descriptor: Any) -> int:
+def _link(node: Any, descriptor: VerifyDraftsDescriptor) -> int:
     return int(node) if 1 <= node <= descriptor.num_drafts else 0
