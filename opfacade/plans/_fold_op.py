@@ -1,4 +1,4 @@
-"""FoldOp: the part of a descriptor that the engines of folds ask for.
+"""FoldOp: the part of a descriptor that the engines of folds read.
 
 `FoldProgram`, every `NamedFold` and gated activations with scales as results are such ops.
 """
