@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -203,7 +204,11 @@ def schema(op: str) -> None:
 
 
 @main.command()
-@click.option("--model", type=click.Choice(["tiny-llama"]), help="Generate with transformers on opfacade and on sdpa instead.")
+@click.option(
+    "--model",
+    type=click.Choice(["tiny-llama"]),
+    help="Instead: transformers generates on opfacade and on sdpa; tokens compared.",
+)
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -211,26 +216,54 @@ def schema(op: str) -> None:
 )
 @click.option("--requests", type=int, help="How many requests to serve. [default: 64]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
-@click.option("--heads", type=int, help="Query heads.")
-@click.option("--kv-heads", type=int, help="Key and value heads.")
-@click.option("--head-dim", type=int, help="Size of a head.")
-@click.option("--dtype", help="Element type: bf16, f16 or f32.")
-@click.option("--page-size", type=int, help="Tokens in a page.")
-@click.option("--pages", type=int, help="Pages in the pool.")
-@click.option("--chunk", type=int, help="Tokens that a step may process.")
-@click.option("--max-generated", type=int, help="Cap on the tokens of an answer.")
-@click.option("--max-steps", type=int, help="Stop after so many steps.")
-@click.option("--checked-rows", type=int, help="Query rows compared with the oracle in every call.")
-@click.option("--vocab", type=int, help="Logits of a row that a token is drawn from.")
-@click.option("--every", type=int, help="Steps in a block of the table.")
+@click.option("--heads", type=int, help="Query heads of the layer. [default: 4 on a CPU, 32 on a GPU]")
+@click.option("--kv-heads", type=int, help="Key and value heads. [default: 1, 8]")
+@click.option("--head-dim", type=int, help="Elements of a head. [default: 64, 128]")
+@click.option("--dtype", help="Element type of rows and cache: bf16, f16 or f32. [default: bf16]")
+@click.option("--page-size", type=int, help="Tokens in a page. [default: 16]")
+@click.option(
+    "--pages", type=int, help="Pages in the pool: fewer make requests wait. [default: half of what all need together]"
+)
+@click.option("--chunk", type=int, help="Tokens that a step may process: longer prompts are cut. [default: 512, 2048]")
+@click.option("--max-generated", type=int, help="Cap on the tokens of an answer. [default: 256 on a CPU, none on a GPU]")
+@click.option("--max-steps", type=int, help="Stop after so many steps. [default: until all requests are served]")
+@click.option(
+    "--checked-rows", type=int, help="Query rows that are compared with an fp64 oracle in every call. [default: 4, 16]"
+)
+@click.option("--vocab", type=int, help="Logits of a row that a token is drawn from. [default: 1003, 32003]")
+@click.option(
+    "--every", type=int, help="Every so many steps rows go through a whole layer, and --verbose prints a block. [default: 32]"
+)
 @click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything to this file.")
-@click.option("--record", "recording", type=click.Path(path_type=Path), help="Also write the problems solved to this file.")
+@click.option("--verbose", is_flag=True, help="Print a line for each kernel and block of steps, SKUs, counters and totals.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Also write settings, totals, SKUs and every call to this file.",
+)
+@click.option(
+    "--record",
+    "recording",
+    type=click.Path(path_type=Path),
+    help="Also write the problems that were solved to this file, for warmup, tune, bench and verify.",
+)
 @click.pass_context
 def demo(
-    ctx: click.Context, /, trace: Path | None, device: str | None, json_path: Path | None, recording: Path | None, **given: Any
+    ctx: click.Context,
+    /,
+    trace: Path | None,
+    device: str | None,
+    json_path: Path | None,
+    recording: Path | None,
+    verbose: bool,
+    **given: Any,
 ) -> None:
-    """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle."""
+    """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle.
+
+    Compiles every kernel first, on all cores; then serves, with a line of progress; then prints a table of the operators, the
+    tokens a second, and PASS or FAIL. Where two defaults are given, the second is that of a GPU.
+    """
     import torch
 
     if given.pop("model") is not None:
@@ -240,7 +273,8 @@ def demo(
 
     from opfacade import record
     from opfacade.demo.lengths import drawn, from_trace
-    from opfacade.demo.main import run
+    from opfacade.demo.main import Output, run
+    from opfacade.demo.progress import Progress
     from opfacade.demo.settings import settings
 
     chosen = settings(device, **given)
@@ -250,5 +284,6 @@ def demo(
     lengths = from_trace(trace, chosen.requests) if trace else drawn(chosen.requests, chosen.seed)
     click.echo(f"request lengths: {trace or 'drawn, in the shape of a conversation service'}")
     with record(recording, lengths=True) if recording else nullcontext():
-        sound = run(chosen, lengths, click.echo, json_path)
+        out = Output(click.echo, Progress(sys.stderr, sys.stderr.isatty()), verbose, json_path)
+        sound = run(chosen, lengths, out)
     ctx.exit(0 if sound else 1)

@@ -11,37 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
+from opfacade.demo.problems import WIDTH, Problems
 from opfacade.demo.settings import Settings
-from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor
-from opfacade.plans.attention import PagedKvCacheDescriptor
-from opfacade.plans.norm import NormArgs, Quant, huggingface
-from opfacade.plans.quantize import QuantizeArgs, QuantizeDescriptor
-from opfacade.plans.rotary import QkvPrepareArgs, QkvPrepareDescriptor, rotary_table
+from opfacade.plans.activation import GatedActivationArgs
+from opfacade.plans.norm import NormArgs
+from opfacade.plans.quantize import QuantizeArgs
+from opfacade.plans.rotary import QkvPrepareArgs, rotary_table
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Call = tuple[Descriptor[Any], Any]
-_WIDTH = 2  # gates and ups of a row, in rows of the model
 _TABLE_STEP = 4096  # positions by which the table of angles grows
 
 
 class Layer:
     """Random weights of a layer. before, behind: its calls, each a descriptor and its args."""
 
-    def __init__(self, settings: Settings, cache: PagedKvCacheDescriptor, random: Generator) -> None:
-        self._settings, self._cache, self._random = settings, cache, random
-        self.hidden = settings.heads * settings.head_dim
+    def __init__(self, settings: Settings, problems: Problems, random: Generator) -> None:
+        self._settings, self._problems, self._random = settings, problems, random
+        self.hidden = problems.hidden
         heads = settings.heads + 2 * settings.kv_heads
         self._qkv = self._weight(self.hidden, heads * settings.head_dim)
         self._o = self._weight(self.hidden, self.hidden)
-        self._up = self._weight(self.hidden, 2 * _WIDTH * self.hidden)
+        self._up = self._weight(self.hidden, 2 * WIDTH * self.hidden)
         self._scale = {size: self._weight(1, size)[0] + 1 for size in (self.hidden, settings.head_dim)}
-
-    @staticmethod
-    def fits(settings: Settings) -> bool:
-        """Whether heads can be rotated and rows have a dtype of norms."""
-        return settings.head_dim >= 2 and settings.dtype in ("f16", "bf16", "f32")
 
     def before(self, x: Tensor, positions: Tensor, tables: Mapping[str, Tensor]) -> Iterator[Call]:
         """Norm of x [rows, hidden]; norm and rotation of q and k, which go with v to their pages."""
@@ -50,12 +44,8 @@ class Layer:
         s = self._settings
         found = (normed[1].out @ self._qkv).unflatten(-1, (-1, s.head_dim))
         q, k, v = found.split([s.heads, s.kv_heads, s.kv_heads], 1)
-        rotary_dim = s.head_dim // 2 * 2
-        table = _table(rotary_dim, -(-(int(positions.max()) + 1) // _TABLE_STEP) * _TABLE_STEP, s.device)
-        descriptor = QkvPrepareDescriptor(
-            total_num_rows=x.shape[0], num_qo_heads=s.heads, rotary_dim=rotary_dim, dtype=self._dtype, paged_kv=self._cache,
-            page_table="csr", batch_size=tables["last_page_len"].shape[0],
-        )  # fmt: skip
+        descriptor = self._problems.prepare(x.shape[0], tables["last_page_len"].shape[0])
+        table = _table(s.head_dim // 2 * 2, -(-(int(positions.max()) + 1) // _TABLE_STEP) * _TABLE_STEP, s.device)
         weight = self._scale[s.head_dim]
         yield descriptor, QkvPrepareArgs(
             q=q, k=k, v=v, q_weight=weight, k_weight=weight, q_out=_nan_like(q), positions=positions, cos_sin_cache=table,
@@ -68,17 +58,16 @@ class Layer:
 
         normed = self._normed(o.flatten(1) @ self._o, residual)
         yield normed
-        rows, width = o.shape[0], _WIDTH * self.hidden
+        rows, width = o.shape[0], WIDTH * self.hidden
         gates = normed[1].out @ self._up
         gated = GatedActivationArgs(x=gates, out=_nan_like(gates[:, :width]))
-        yield GatedActivationDescriptor(total_num_rows=rows, width=width, dtype=self._dtype), gated
+        yield self._problems.gated(rows), gated
         out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=o.device)
         quantised = QuantizeArgs(x=gated.out, out=out, scale=torch.full((rows,), float("nan"), device=o.device))
-        yield QuantizeDescriptor(total_num_rows=rows, hidden=width, dtype=self._dtype, quant=Quant(scale="token")), quantised
+        yield self._problems.quantise(rows), quantised
 
     def _normed(self, x: Tensor, residual: Tensor | None) -> Call:
-        has = residual is not None
-        descriptor = huggingface(total_num_rows=x.shape[0], hidden=self.hidden, dtype=self._dtype, residual=has)
+        descriptor = self._problems.norm(x.shape[0], residual is not None)
         return descriptor, NormArgs(x=x, weight=self._scale[self.hidden], residual=residual, out=_nan_like(x))
 
     def _weight(self, rows: int, columns: int) -> Tensor:
@@ -87,10 +76,6 @@ class Layer:
         drawn = torch.randn(rows, columns, generator=self._random, device=self._settings.device)
         size: float = (rows if rows > 1 else 100) ** -0.5
         return (drawn * size).to(torch_dtype(self._settings.dtype))
-
-    @property
-    def _dtype(self) -> Any:
-        return self._settings.dtype
 
 
 def _nan_like(x: Tensor) -> Tensor:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opfacade.demo import report
+from opfacade.demo import ahead, report
 from opfacade.demo.lengths import Length, page_counts
 from opfacade.demo.pages import PageAllocator
+from opfacade.demo.progress import Progress
 from opfacade.demo.scheduler import Scheduler, ServingStep
-from opfacade.demo.server import Ran, Server
+from opfacade.demo.server import Ran, Server, target_of
 from opfacade.demo.settings import Settings
 from opfacade.errors import DescriptorError
 
@@ -68,32 +69,52 @@ class Demo:
         }
 
 
-def run(settings: Settings, lengths: Sequence[Length], say: Callable[[str], None], json_path: Path | None = None) -> bool:
-    """Serve the requests and report through `say`. True when every result was within its bound."""
+@dataclass
+class Output:
+    """Where a demo reports. say: a line. progress: where the one line of progress goes. verbose: every block and SKU too."""
+
+    say: Callable[[str], None]
+    progress: Progress
+    verbose: bool = False
+    json_path: Path | None = None
+
+
+def run(settings: Settings, lengths: Sequence[Length], out: Output) -> bool:
+    """Serve the requests and report. True when every result was within its bound."""
     demo, skus, started = Demo(settings, lengths), report.Skus(), time.monotonic()
-    for line in _opening(demo):
-        say(line)
-    say("\n" + report.HEADER)
-    pending = 0
-    for step in demo.steps():
-        if step.number % settings.every == 0:
-            _say_block(demo.runs[pending:], skus, say)
-            pending = len(demo.runs)
-    _say_block(demo.runs[pending:], skus, say)
-    for line in _closing(demo, skus):
-        say(line)
-    if json_path is not None:
-        json_path.write_text(json.dumps(report.as_dict(settings, demo.totals(), demo.runs), indent=1))
-    say("\n" + report.verdict(demo.totals(), time.monotonic() - started))
+    for line in _opening(demo, out.verbose):
+        out.say(line)
+    chosen, steps = ahead.plans(settings, demo.lengths, demo.pool.num_pages, target_of(settings))
+    compiled = ahead.compile_all(chosen, out.progress.show)
+    out.progress.clear()
+    for line in (compiled, "\n" + report.HEADER if out.verbose else ""):
+        if line:
+            out.say(line)
+    _serve(demo, steps, skus, out)
+    for line in _closing(demo, skus) if out.verbose else ("", *report.table(demo.runs)):
+        out.say(line)
+    for line in _wrong(demo):
+        out.say(line)
+    if out.json_path is not None:
+        out.json_path.write_text(json.dumps(report.as_dict(settings, demo.totals(), demo.runs), indent=1))
+    out.say("\n" + report.served(demo.totals()))
+    out.say(report.verdict(demo.totals(), time.monotonic() - started))
     return demo.sound
 
 
-def _say_block(runs: Sequence[Ran], skus: report.Skus, say: Callable[[str], None]) -> None:
-    for line in report.block(runs, skus) if runs else ():
-        say(line)
+def _serve(demo: Demo, steps: int, skus: report.Skus, out: Output) -> None:
+    """All steps, with the line of progress, and a block of lines every few steps if asked for."""
+    pending = 0
+    for step in demo.steps():
+        out.progress.show(f"step {step.number} of {steps}, {demo.scheduler.completed} of {len(demo.lengths)} requests served")
+        if step.number % demo.settings.every == 0 or step.number == steps:
+            out.progress.clear()
+            for line in report.block(demo.runs[pending:], skus) if out.verbose and demo.runs[pending:] else ():
+                out.say(line)
+            pending = len(demo.runs)
 
 
-def _opening(demo: Demo) -> Iterator[str]:
+def _opening(demo: Demo, verbose: bool) -> Iterator[str]:
     s = demo.settings
     shape = f"{s.heads} query heads, {s.kv_heads} kv heads, head_dim {s.head_dim}, {s.dtype}"
     yield f"{len(demo.lengths)} requests on {s.device}: {shape}"
@@ -101,9 +122,10 @@ def _opening(demo: Demo) -> Iterator[str]:
     if s.max_generated is not None:
         yield f"answers are capped at {s.max_generated} tokens (--max-generated)"
     yield f"checked: {s.checked_rows} query rows of every attention call against an fp64 oracle, every appended row bit by bit"
-    yield "the first step of a block draws tokens, once more with its requests in reverse order: they must be the same"
-    yield f"every {s.every} steps new rows go through a whole layer: norm, qkv_prepare, attention, norm, activation, quantise"
-    yield "error/bound: the worst error of a block over what its kernel promises, at most 1 is a pass; ms: median of a call"
+    if verbose:
+        yield "the first step of a block draws tokens, once more with its requests in reverse order: they must be the same"
+        yield f"every {s.every} steps rows go through a whole layer: norm, qkv_prepare, attention, norm, activation, quantise"
+        yield "error/bound: the worst error of a block over what its kernel promises, at most 1 is a pass; ms: median of a call"
 
 
 def _closing(demo: Demo, skus: report.Skus) -> Iterator[str]:
@@ -113,9 +135,12 @@ def _closing(demo: Demo, skus: report.Skus) -> Iterator[str]:
     yield from report.counters(skus)
     yield "\nTotals"
     yield from report.lines(demo.totals())
-    if not demo.sound:
-        bad = max(demo.runs, key=lambda ran: report.worst([ran]))
-        yield f"\nWRONG: step {bad.step} {bad.plan.sku.id}: {bad.report.where}"
     if demo.settings.device == "cpu":
         yield "\nOn an H200 (sm_90a), with the compiler that is here, the same descriptors run"
         yield from report.on_a_gpu(demo.runs)
+
+
+def _wrong(demo: Demo) -> Iterator[str]:
+    if not demo.sound:
+        bad = max(demo.runs, key=lambda ran: report.worst([ran]))
+        yield f"\nWRONG: step {bad.step} {bad.plan.sku.id}: {bad.report.where}"

@@ -71,6 +71,27 @@ def block(runs: Sequence[Ran], skus: Skus) -> Iterator[str]:
         steps = ""
 
 
+_ROW = "{:<10} {:>6} {:>9} {:<26} {:>12} {:>10}"
+
+
+def table(runs: Sequence[Ran]) -> Iterator[str]:
+    """A line for each operator and kernel: calls, rows, the worst error over its bound, and the median time of a call."""
+    yield _ROW.format("operator", "calls", "rows", "kernel", "error/bound", "ms a call")
+    for op, backend, impl in dict.fromkeys((ran.plan.sku.op, ran.plan.sku.backend, ran.plan.sku.impl) for ran in runs):
+        mine = [ran for ran in runs if (ran.plan.sku.op, ran.plan.sku.backend, ran.plan.sku.impl) == (op, backend, impl)]
+        ms, rows = 1e3 * median(ran.seconds for ran in mine), sum(ran.rows for ran in mine)
+        yield _ROW.format(_SHORT.get(op, op), len(mine), rows, f"{backend}/{impl}", f"{worst(mine):.3f}", f"{ms:.3f}")
+
+
+def served(totals: dict[str, Any]) -> str:
+    """How many tokens passed, and how many each second of the operators' time."""
+    tokens, seconds = totals["prompt_tokens"] + totals["decode_tokens"], totals["operator_seconds"]
+    parts = f"{totals['prompt_tokens']} of prompts and {totals['decode_tokens']} of answers"
+    rate = f"{tokens / seconds:.0f} tokens/s" if seconds else "no rate"
+    done = f"{totals['requests_completed']} of {totals['requests']} requests served"
+    return f"{done}, {tokens} tokens ({parts}): {rate} of one layer's operators, each call waited for, without the checks"
+
+
 def _work(runs: Sequence[Ran]) -> str:
     rows, most = sum(ran.rows for ran in runs), max(ran.requests for ran in runs)
     return f"{len(runs)} x, {rows} rows, <= {most} requests, kv <= {max(ran.longest for ran in runs)}"

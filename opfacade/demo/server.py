@@ -16,19 +16,14 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
 from opfacade.demo.layer import Layer
+from opfacade.demo.problems import Problems
 from opfacade.demo.scheduler import Part, ServingStep
 from opfacade.demo.settings import Settings
 from opfacade.errors import UnsupportedDeviceError
 from opfacade.plan import Plan
-from opfacade.plans._attention.paging import PagedKvCacheDescriptor
-from opfacade.plans.attention import (
-    BatchPagedDecodeArgs,
-    BatchPagedDecodeDescriptor,
-    BatchPagedPrefillArgs,
-    BatchPagedPrefillDescriptor,
-)
-from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
-from opfacade.plans.sampling import SampleArgs, SampleDescriptor
+from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedPrefillArgs
+from opfacade.plans.kv_cache import PagedKvAppendArgs
+from opfacade.plans.sampling import SampleArgs
 from opfacade.testing import numerics
 
 if TYPE_CHECKING:
@@ -48,7 +43,7 @@ class Ran:
     report: numerics.Report
 
 
-def _target(settings: Settings) -> Target:
+def target_of(settings: Settings) -> Target:
     if settings.device == "cpu":
         return Target.cpu()
     if Target.current().is_cpu:
@@ -64,36 +59,24 @@ class Server:
         import torch
 
         self._settings = settings
-        self._target = _target(settings)
-        # No page has two owners, so the batch never has more page indices than the pool has pages: the default of
-        # max_kv_indices, num_total_pages, is the right bound.
-        self._cache = PagedKvCacheDescriptor(
-            num_total_pages=num_pages,
-            page_size=settings.page_size,
-            num_kv_heads=settings.kv_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            layout="HND",
-        )
-        shape = [dim.size or 0 for dim in self._cache.pool_spec("inout").shape]
+        self._target = target_of(settings)
+        self._problems = Problems(settings, num_pages)
+        shape = [dim.size or 0 for dim in self._problems.cache.pool_spec("inout").shape]
         self._dtype = torch_dtype(settings.dtype)
         self._random = torch.Generator(device=settings.device).manual_seed(settings.seed)
         self.k_data, self.v_data = (torch.full(shape, float("nan"), device=settings.device).to(self._dtype) for _ in range(2))
-        self._layer = Layer(settings, self._cache, self._random) if Layer.fits(settings) else None
+        self._layer = Layer(settings, self._problems, self._random) if self._problems.has_layer else None
         self._compiled: set[str] = set()
 
     def run(self, step: ServingStep) -> Iterator[Ran]:
         """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
         yield self._append(step)
-        if self._layer is not None and self._begins_block(step):
+        if self._layer is not None and self._problems.begins_block(step):
             yield from self._whole_layer(step, self._layer)
         else:
             yield from self._attention(step, self._query(sum(part.rows for part in step.parts)))
-        if self._begins_block(step) and step.drawing:
+        if self._problems.begins_block(step) and step.drawing:
             yield self._draw(step)
-
-    def _begins_block(self, step: ServingStep) -> bool:
-        return (step.number - 1) % self._settings.every == 0
 
     def _attention(self, step: ServingStep, heads: dict[str, Tensor]) -> Iterator[Ran]:
         """Rows of prompts come first."""
@@ -118,37 +101,30 @@ class Server:
 
     def _append(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.parts), self._settings
-        descriptor = PagedKvAppendDescriptor(batch_size=len(step.parts), total_num_rows=rows, paged_kv=self._cache)
         args = PagedKvAppendArgs(
             k_new=self._randn(rows, s.kv_heads),
             v_new=self._randn(rows, s.kv_heads),
             append_indptr=self._indptr(part.rows for part in step.parts),
             **self._paged(step.parts),
         )
-        before = (self.k_data.clone(), self.v_data.clone()) if self._begins_block(step) else None
-        return self._measured(step, step.parts, descriptor, args, before)
+        before = (self.k_data.clone(), self.v_data.clone()) if self._problems.begins_block(step) else None
+        return self._measured(step, step.parts, self._problems.append(step.parts), args, before)
 
     def _prefill(self, step: ServingStep, heads: dict[str, Tensor]) -> Ran:
-        rows, s = sum(part.rows for part in step.prefill), self._settings
-        descriptor = BatchPagedPrefillDescriptor(
-            batch_size=len(step.prefill), total_num_rows=rows, num_qo_heads=s.heads, causal=True, paged_kv=self._cache
-        )
         q_indptr = self._indptr(part.rows for part in step.prefill)
         args = BatchPagedPrefillArgs(q_indptr=q_indptr, **heads, **self._paged(step.prefill))
-        return self._measured(step, step.prefill, descriptor, args)
+        return self._measured(step, step.prefill, self._problems.prefill(step.prefill), args)
 
     def _decode(self, step: ServingStep, heads: dict[str, Tensor]) -> Ran:
-        rows = len(step.decode)
-        descriptor = BatchPagedDecodeDescriptor(batch_size=rows, num_qo_heads=self._settings.heads, paged_kv=self._cache)
         args = BatchPagedDecodeArgs(**heads, **self._paged(step.decode))
-        return self._measured(step, step.decode, descriptor, args)
+        return self._measured(step, step.decode, self._problems.decode(step.decode), args)
 
     def _draw(self, step: ServingStep) -> Ran:
         """Tokens of random logits, with a seed for each request, drawn again with the requests in reverse order."""
         import torch
 
         s, parts = self._settings, step.drawing
-        descriptor = SampleDescriptor(total_num_rows=len(parts), vocab=s.vocab, dtype=s.dtype, top_k=True, top_p=True)
+        descriptor = self._problems.draw(parts)
         args = self._draw_args(parts)
         ran = self._measured(step, parts, descriptor, args)
         order = torch.arange(len(parts) - 1, -1, -1, device=s.device)
@@ -207,7 +183,7 @@ class Server:
     # -- operands ---------------------------------------------------------------------------------------------------
 
     def _paged(self, parts: Sequence[Part]) -> dict[str, Tensor]:
-        page_size = self._cache.page_size
+        page_size = self._settings.page_size
         return {
             "k_data": self.k_data,
             "v_data": self.v_data,

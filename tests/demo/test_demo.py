@@ -3,19 +3,24 @@
 import json
 import re
 from collections import Counter
+from io import StringIO
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from opfacade import Plan, Preference
 from opfacade.cli.main import main
 from opfacade.core.target import Target
+from opfacade.demo import ahead
 from opfacade.demo.lengths import Length, drawn, from_trace
 from opfacade.demo.main import Demo
 from opfacade.demo.pages import PageAllocator
+from opfacade.demo.progress import Progress
 from opfacade.demo.scheduler import Scheduler
 from opfacade.demo.settings import settings
-from opfacade.errors import DescriptorError, InternalError
+from opfacade.errors import CompileError, DescriptorError, InternalError
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,7 +129,7 @@ def last(result):
 
 
 def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
-    result = demo(trace, f"--json={tmp_path / 'out.json'}")
+    result = demo(trace, f"--json={tmp_path / 'out.json'}", "--verbose")
     assert result.exit_code == 0, result.output
     for word in (
         "append",
@@ -152,9 +157,62 @@ def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
 
 
 def test_max_steps_ends_early(trace):
-    result = demo(trace, "--max-steps=2")
+    result = demo(trace, "--max-steps=2", "--verbose")
     assert result.exit_code == 0
     assert "steps                    2" in result.output
+
+
+def test_the_short_report_has_a_table_tokens_a_second_and_the_verdict(trace):
+    result = demo(trace)
+    lines = result.output.splitlines()
+    head = next(at for at, line in enumerate(lines) if line.startswith("operator "))
+    rows = {line.split()[0]: line.split()[1:] for line in lines[head + 1 : lines.index("", head)]}
+    assert {"append", "prefill", "decode", "sample", "norm", "qkv", "gated", "quant"} == rows.keys()
+    assert rows["prefill"][1] == str(sum(length.context for length in LENGTHS))
+    assert all(row[2] == "reference/torch" and float(row[3]) <= 1 for row in rows.values())
+    tokens = sum(length.cached for length in LENGTHS)
+    assert re.search(rf"^5 of 5 requests served, {tokens} tokens \(77 of prompts and 30 of answers\): \d+ tokens/s", lines[-2])
+    assert last(result).startswith("PASS: ")
+    assert len(lines) < 25
+
+
+def test_everything_that_is_run_is_planned_before(monkeypatch):
+    served = Demo(small(), LENGTHS)
+    chosen, steps = ahead.plans(served.settings, served.lengths, served.pool.num_pages, Target.cpu())
+    assert steps == len(list(served.steps()))
+    assert {ran.plan.sku.id for ran in served.runs} == {plan.sku.id for plan in chosen}
+
+
+def test_kernels_are_compiled_at_once_with_a_line_for_each(monkeypatch):
+    cache = PagedKvCacheDescriptor(num_total_pages=8, page_size=16, num_kv_heads=1, head_dim=64, dtype="bf16", layout="HND")
+    decode = BatchPagedDecodeDescriptor(batch_size=2, num_qo_heads=4, paged_kv=cache)
+    plans = [Plan.select(decode, Preference(backend="cuda"), Target.parse("sm_90a"))]
+    monkeypatch.setattr("opfacade.jit.is_built_for_plan", lambda spec: False)
+    monkeypatch.setattr("opfacade.jit.build_for_plan", lambda spec, **how: None)
+    shown = []
+    assert re.fullmatch(r"1 of 1 kernels compiled on 1 cores in \d+ s, .*", ahead.compile_all(plans, shown.append))
+    assert shown == ["compiling on 1 cores: 1 of 1 kernels ready"]
+    assert ahead.compile_all([Plan.select(decode, target=Target.cpu())], shown.append) == ""
+    monkeypatch.setattr("opfacade.jit.build_for_plan", fails)
+    with pytest.raises(CompileError):
+        ahead.compile_all(plans, shown.append)
+
+
+def fails(spec, **how):
+    raise CompileError("no compiler")
+
+
+def test_progress_is_one_line_on_a_terminal_and_a_line_every_ten_seconds_elsewhere():
+    now, terminal, log = [0.0], StringIO(), StringIO()
+    lines = [Progress(stream, stream is terminal, lambda: now[0]) for stream in (terminal, log)]
+    for seconds, text in ((0, "step 1 of 3"), (4, "step 2"), (11, "step 3 of 3"), (12, "step 3 of 3")):
+        now[0] = seconds
+        for line in lines:
+            line.show(text)
+    for line in lines:
+        line.clear()
+    assert log.getvalue() == "step 3 of 3\n"
+    assert terminal.getvalue().endswith("\rstep 3 of 3\r           \r")
 
 
 LAYER = ("norm", "qkv_prepare", "paged_prefill", "norm", "gated_activation", "quantize")

@@ -1,0 +1,47 @@
+"""Everything that a demo will run, compiled before it begins: all cores at once, and no kernel while it serves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opfacade.core.target import Target
+from opfacade.demo.lengths import Length
+from opfacade.demo.problems import Problems, planned
+from opfacade.demo.settings import Settings
+from opfacade.plan import Plan
+from opfacade.tools.warmup import WarmupStep, warm
+
+
+def plans(settings: Settings, lengths: Sequence[Length], num_pages: int, target: Target) -> tuple[list[Plan[Any]], int]:
+    """A plan of each SKU that the demo runs, and the number of its steps."""
+    problems, found, steps = Problems(settings, num_pages), {}, 0
+    for step in planned(settings, lengths, num_pages):
+        steps = step.number
+        for descriptor in problems.of(step):
+            plan: Plan[Any] = Plan.select(descriptor, target=target)
+            found.setdefault(plan.sku.id, plan)
+    return list(found.values()), steps
+
+
+def compile_all(chosen: Sequence[Plan[Any]], show: Callable[[str], None]) -> str:
+    """Build what is missing, with a line of progress for each kernel; the sentence that tells of it, "" without kernels."""
+    kernels = {plan.jit_spec for plan in chosen if plan.jit_spec is not None}
+    if not kernels:
+        return ""
+    began, ended, cores = time.monotonic(), [0], min(os.cpu_count() or 1, len(kernels))
+
+    def report(step: WarmupStep) -> None:
+        if step.state != "build":
+            ended[0] += 1
+            show(f"compiling on {cores} cores: {ended[0]} of {len(kernels)} kernels ready")
+
+    steps = warm(chosen, report=report)
+    for step in steps:
+        if step.error is not None:
+            raise step.error
+    built = sum(step.state == "built" for step in steps)
+    seconds = time.monotonic() - began
+    return f"{built} of {len(kernels)} kernels compiled on {cores} cores in {seconds:.0f} s, the others were cached"

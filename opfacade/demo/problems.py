@@ -1,0 +1,115 @@
+"""The problems of a step, by the requests in it: what the server runs, and what is compiled before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.demo.lengths import Length
+from opfacade.demo.pages import PageAllocator
+from opfacade.demo.scheduler import Part, Scheduler, ServingStep
+from opfacade.demo.settings import Settings
+from opfacade.plans.activation import GatedActivationDescriptor
+from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.norm import NormDescriptor, Quant, huggingface
+from opfacade.plans.quantize import QuantizeDescriptor
+from opfacade.plans.rotary import QkvPrepareDescriptor
+from opfacade.plans.sampling import SampleDescriptor
+
+WIDTH = 2  # gates and ups of a row, in rows of the model
+
+
+class Problems:
+    """Descriptors over a pool of pages. hidden: elements of a row of the model."""
+
+    def __init__(self, settings: Settings, num_pages: int) -> None:
+        s = self._settings = settings
+        self.hidden = s.heads * s.head_dim
+        # No page has two owners, so the batch never has more page indices than the pool has pages: the default of
+        # max_kv_indices, num_total_pages, is the right bound.
+        self.cache = PagedKvCacheDescriptor(
+            num_total_pages=num_pages,
+            page_size=s.page_size,
+            num_kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            dtype=s.dtype,
+            layout="HND",
+        )
+
+    @property
+    def has_layer(self) -> bool:
+        """Whether heads can be rotated and rows have a dtype of norms."""
+        return self._settings.head_dim >= 2 and self._settings.dtype in ("f16", "bf16", "f32")
+
+    def begins_block(self, step: ServingStep) -> bool:
+        return (step.number - 1) % self._settings.every == 0
+
+    def append(self, parts: Sequence[Part]) -> PagedKvAppendDescriptor:
+        return PagedKvAppendDescriptor(batch_size=len(parts), total_num_rows=_rows(parts), paged_kv=self.cache)
+
+    def prefill(self, parts: Sequence[Part]) -> BatchPagedPrefillDescriptor:
+        heads, rows = self._settings.heads, _rows(parts)
+        return BatchPagedPrefillDescriptor(
+            batch_size=len(parts), total_num_rows=rows, num_qo_heads=heads, causal=True, paged_kv=self.cache
+        )
+
+    def decode(self, parts: Sequence[Part]) -> BatchPagedDecodeDescriptor:
+        return BatchPagedDecodeDescriptor(batch_size=len(parts), num_qo_heads=self._settings.heads, paged_kv=self.cache)
+
+    def draw(self, parts: Sequence[Part]) -> SampleDescriptor:
+        s = self._settings
+        return SampleDescriptor(total_num_rows=len(parts), vocab=s.vocab, dtype=s.dtype, top_k=True, top_p=True)
+
+    def norm(self, rows: int, residual: bool) -> NormDescriptor:
+        return huggingface(total_num_rows=rows, hidden=self.hidden, dtype=self._settings.dtype, residual=residual)
+
+    def prepare(self, rows: int, requests: int) -> QkvPrepareDescriptor:
+        s = self._settings
+        return QkvPrepareDescriptor(
+            total_num_rows=rows, num_qo_heads=s.heads, rotary_dim=s.head_dim // 2 * 2, dtype=self._dtype, paged_kv=self.cache,
+            page_table="csr", batch_size=requests,
+        )  # fmt: skip
+
+    def gated(self, rows: int) -> GatedActivationDescriptor:
+        return GatedActivationDescriptor(total_num_rows=rows, width=WIDTH * self.hidden, dtype=self._dtype)
+
+    def quantise(self, rows: int) -> QuantizeDescriptor:
+        width = WIDTH * self.hidden
+        return QuantizeDescriptor(total_num_rows=rows, hidden=width, dtype=self._dtype, quant=Quant(scale="token"))
+
+    def of(self, step: ServingStep) -> Iterator[Descriptor[Any]]:
+        """All of a step."""
+        yield self.append(step.parts)
+        if step.prefill:
+            yield self.prefill(step.prefill)
+        if step.decode:
+            yield self.decode(step.decode)
+        if self.begins_block(step):
+            if step.drawing:
+                yield self.draw(step.drawing)
+            if self.has_layer:
+                yield from self._layer(_rows(step.parts), len(step.parts))
+
+    def _layer(self, rows: int, requests: int) -> Iterator[Descriptor[Any]]:
+        yield from (self.norm(rows, False), self.prepare(rows, requests), self.norm(rows, True))
+        yield from (self.gated(rows), self.quantise(rows))
+
+    @property
+    def _dtype(self) -> Any:
+        return self._settings.dtype
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    return sum(part.rows for part in parts)
+
+
+def planned(settings: Settings, lengths: Sequence[Length], num_pages: int) -> Iterator[ServingStep]:
+    """The steps of a demo, from its lengths alone, for a schedule does not depend on results. Read each before the next."""
+    scheduler = Scheduler(lengths, PageAllocator(num_pages), settings.page_size, settings.chunk)
+    while (step := scheduler.next_step()) is not None:
+        yield step
+        scheduler.retire()
+        if step.number == settings.max_steps:
+            return
