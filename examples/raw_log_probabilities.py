@@ -1,0 +1,30 @@
+"""Log-probabilities as vLLM reports them by default: of the model's logits, before penalties and temperature."""
+
+import torch
+from common import DEVICE, f32, i32, near
+
+from opfacade.plans.sampling import SampleArgs, SampleDescriptor, SamplePlan
+
+ROWS, VOCAB = 3, 200
+logits = f32(ROWS, VOCAB)
+temperature = torch.tensor([0.0, 0.5, 1.0], device=DEVICE)
+more = {name: torch.zeros(ROWS, dtype=torch.int64, device=DEVICE) for name in ("seed", "offset")}
+
+
+def sampled(temperature):
+    desc = SampleDescriptor(total_num_rows=ROWS, vocab=VOCAB, dtype="f32", report="logprob")
+    out = {"token": i32([-2] * ROWS), "rank": i32([-2] * ROWS), "logprob": torch.empty(ROWS, device=DEVICE)}
+    valid = torch.zeros(ROWS, dtype=torch.uint8, device=DEVICE)
+    SamplePlan.select(desc).run(SampleArgs(logits=logits, temperature=temperature, valid=valid, **more, **out))
+    return out
+
+
+drawn = sampled(temperature)
+token = drawn["token"].long()[:, None]
+# The report is of the adjusted logits: divided by the temperature; a greedy row is not divided.
+scale = torch.where(temperature > 0, temperature, 1.0)[:, None]
+near(drawn["logprob"], (logits / scale).double().log_softmax(-1).gather(1, token)[:, 0], 1e-4)
+# Raw ones are those of the logits that came in. Rows that are greedy, or have a temperature of 1, and no penalty have them.
+raw = (logits.gather(1, token) - logits.logsumexp(-1, keepdim=True))[:, 0]
+near(drawn["logprob"][[0, 2]], raw[[0, 2]], 1e-4)
+assert (drawn["logprob"][1] - raw[1]).abs() > 1e-3

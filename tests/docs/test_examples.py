@@ -1,0 +1,62 @@
+"""Every file of examples/ runs, on a CPU and on a GPU, checks what it computed, and is on the page of examples."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "common.py")
+PAGE = ROOT / "docs/examples.md"
+
+
+def run(path, monkeypatch):
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.delitem(sys.modules, "common", raising=False)  # it finds the device
+    try:
+        return runpy.run_path(str(path))
+    finally:
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+        sys.modules.pop("common", None)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs_on_a_cpu(path, monkeypatch):
+    names = run(path, monkeypatch)
+    assert names.get("DEVICE", "cpu") == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs_on_a_gpu(path, monkeypatch):
+    names = run(path, monkeypatch)
+    assert names.get("DEVICE", "cuda") == "cuda"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_says_what_it_shows_and_checks_what_it_computed(path):
+    text = path.read_text()
+    assert text.startswith('"""')
+    assert re.search(r"^ *(near|assert|torch.testing.assert_close)\b", text, re.MULTILINE)
+    assert len(text.splitlines()) <= 60
+
+
+def test_the_page_has_every_example_once():
+    named = re.findall(r"\(\.\./examples/(\w+)\.py\)", PAGE.read_text())
+    assert sorted(named) == sorted(["common", *(path.stem for path in EXAMPLES)])
+    assert len(named) > 30
+
+
+def test_a_wrong_result_fails_an_example(monkeypatch):
+    from opfacade.plan import Plan
+
+    def wrong(plan, args, workspace=None):
+        args.out.zero_()
+
+    monkeypatch.setattr(Plan, "run", wrong)
+    with pytest.raises(AssertionError):
+        run(ROOT / "examples/softmax.py", monkeypatch)
