@@ -11,7 +11,7 @@ from bench.records import RESULTS
 
 Record = dict[str, Any]
 Pair = tuple[Record, list[Record]]
-HEAD = ["| operator | plan | CUDA kernels | measured | fastest peer's time over ours |", "|---|---|---|---|---|"]
+HEAD = ["| operator | plan | CUDA kernels | measured | speed-up over the fastest peer |", "|---|---|---|---|---|"]
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
 NONE = "none"
@@ -46,7 +46,7 @@ def median_of(row: Record) -> tuple[str, float] | None:
 
 
 def beside(pairs: Iterable[Pair]) -> str:
-    """Range of the fastest peer's time over ours, and the peers that were fastest in a row."""
+    """Range of the speed-up over the fastest peer, and the peers that were fastest in a row."""
     ratios, names = [], set()
     for ours, peers in pairs:
         key, us = median_of(ours) or ("", 0.0)

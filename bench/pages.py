@@ -18,7 +18,7 @@ from bench.records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, LAST = "<!-- written by python -m bench.pages -->", "<!-- end of what bench.pages writes -->"
-HEAD = ["| work | kernel | us | rate | of the ceiling | fastest peer, us | peer over ours |", "|---|---|---|---|---|---|---|"]
+HEAD = ["| work | kernel | us | rate | of the ceiling | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|---|"]
 WIDTH = 128
 
 
@@ -182,7 +182,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/elementwise.md": lambda page: programs(page, "maps", "map"),
     "docs/ops/activation.md": lambda page: programs(page, "maps", "silu", "swiglu"),
     "docs/ops/rotary.md": lambda page: programs(page, "maps", "rope"),
-    "docs/ops/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
+    "docs/notebook/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
     "docs/ops/softmax.md": lambda page: programs(page, "rows", "softmax"),
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
     "docs/ops/sampling.md": sampling,

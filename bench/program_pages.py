@@ -15,7 +15,7 @@ from bench import limits, operators
 from bench.operators import Record, median_of, problems
 
 HEAD = [
-    "| work | us | of copying | over the model | fastest peer, us | peer over ours | why |",
+    "| work | us | of copying | over the model | fastest peer, us | speed-up over it | why |",
     "|---|---|---|---|---|---|---|",
 ]
 NEAR = 0.98  # a peer's time over ours that needs no reason

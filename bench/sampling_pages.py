@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from bench import limits, operators
 from bench.operators import Record
 
-HEAD = ["| work | us | fastest peer, us | peer over ours | goal, us | why |", "|---|---|---|---|---|---|"]
+HEAD = ["| work | us | fastest peer, us | speed-up over it | goal, us | why |", "|---|---|---|---|---|---|"]
 COSTS = ["| adjustment | us | over none | why |", "|---|---|---|---|"]
 LEGEND = (
     "cycles in which an instruction issued, warps of those that fit, what memory moved of what it can, waves of CTAs, and what "

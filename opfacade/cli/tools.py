@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Versions, compilers, devices and cache of this machine; what does not fit together, and its cure."""
+    """Versions, compilers, devices and cache of this machine; what does not fit together, and the fix."""
     from opfacade.tools.doctor import diagnose
 
     found = diagnose()
@@ -42,7 +42,7 @@ def _diagnosis(found: Diagnosis) -> str:
         lines += [title, *(f"  {name}: {_plain(value)}" for name, value in facts.items())]
     lines += ["devices", *(f"  {d['name']}: {d['arch']}, {d['sm_count']} SMs" for d in found.devices or ())]
     lines += [] if found.devices else ["  none"]
-    lines += ["", *(f"{p.severity}: {p.what}\n  cure: {p.cure}" for p in found.problems)]
+    lines += ["", *(f"{p.severity}: {p.what}\n  fix: {p.cure}" for p in found.problems)]
     return "\n".join([*lines, *([] if found.problems else ["nothing wrong found"])])
 
 

@@ -17,7 +17,8 @@ from opfacade.tools.warmup import WarmupStep, warm
 
 def plans(settings: Settings, lengths: Sequence[Length], num_pages: int, target: Target) -> tuple[list[Plan[Any]], int]:
     """A plan of each SKU that the demo runs, and the number of its steps."""
-    problems, found, steps = Problems(settings, num_pages), {}, 0
+    problems, steps = Problems(settings, num_pages), 0
+    found: dict[str, Plan[Any]] = {}
     for step in planned(settings, lengths, num_pages):
         steps = step.number
         for descriptor in problems.of(step):

@@ -83,7 +83,7 @@ def test_the_command_prints_problems_with_cures(monkeypatch):
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "error: no compiler: " in result.output
-    assert f"\n  cure: {install_cuda()}" in result.output
+    assert f"\n  fix: {install_cuda()}" in result.output
 
 
 @pytest.mark.parametrize(
