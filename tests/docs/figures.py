@@ -122,7 +122,14 @@ def _peer_tests():
     return {"fail": 0} | _json("bench/results/flashinfer_tests.json")["all"]
 
 
+def _compile():
+    """Seconds of a build of one kernel."""
+    walls = [row["wall_s"] for row in _json("bench/results/compile.json")["opfacade"]["alone"]]
+    return {"least": min(walls), "most": max(walls)}
+
+
 SOURCES = {
+    "compile": _compile,
     "peer_tests": _peer_tests,
     "compat": _compat,
     "tokens": _tokens,
@@ -135,6 +142,7 @@ SOURCES = {
     "workspace": _workspace,
 }
 QUOTES = [
+    ("README.md", "compile", "The first call of a kernel compiles it, in {least:.1f} to {most:.1f} s of a core"),
     (
         "docs/design.md",
         "host_library",
