@@ -103,7 +103,7 @@ def run(settings: Settings, lengths: Sequence[Length], out: Output) -> bool:
 
 
 def _serve(demo: Demo, steps: int, skus: report.Skus, out: Output) -> None:
-    """All steps, with the line of progress, and a block of lines every few steps if asked for."""
+    """All steps, with the line of progress, and with `verbose` a block of lines every few steps."""
     pending = 0
     for step in demo.steps():
         out.progress.show(f"step {step.number} of {steps}, {demo.scheduler.completed} of {len(demo.lengths)} requests served")
