@@ -60,4 +60,12 @@ inline int32_t fits(int64_t size, const char* name) {
   return static_cast<int32_t>(size);
 }
 
+inline void set_sizes(MatmulParams& p, const TensorView& x, const TensorView& weight, bool x_across, bool weight_across) {
+  const int last = x.ndim() - 1;
+  p.rows = fits(x.size(x_across ? last : last - 1), "total_num_rows");
+  p.k = fits(x.size(x_across ? last - 1 : last), "k");
+  p.columns = fits(weight.size(weight_across ? last : last - 1), "n");
+  p.batch = fits(x.ndim() > 2 ? x.size(0) : 1, "batch");
+}
+
 }  // namespace opfacade

@@ -1,4 +1,4 @@
-// The sums of a tile as one chain of wgmma k-steps in the order of k.
+// The sums of a tile as one chain of wgmma k-steps in the order of k, or of segments of it that are added in f32.
 #pragma once
 #include "kernels/matmul/stage_reader.cuh"
 
@@ -38,6 +38,25 @@ struct ChainConsumer : StageReader<C> {
     wgmma_wait<0>();
     pin(sums);
     this->release(before);
+  }
+};
+
+// Adds the sums of segments in their order, as clusters do (split.cuh): for many rows, which need no more CTAs.
+template <class C>
+struct SegmentConsumer : ChainConsumer<C> {
+  using Sums = typename ChainConsumer<C>::Sums;
+
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const Tiles<C>& tiles, int) {
+    const int length = p.segment / (C::kPanels * kPanel<C>);
+    Tiles<C> part = tiles;
+#pragma unroll 1
+    for (int first = 0; first < tiles.steps; first += length) {
+      Sums found;
+      part.steps = min(length, tiles.steps - first);
+      ChainConsumer<C>::sum(found, p, part, 0);
+#pragma unroll
+      for (int i = 0; i < C::kColumns / 2; ++i) sums[i] = first == 0 ? found[i] : sums[i] + found[i];
+    }
   }
 };
 

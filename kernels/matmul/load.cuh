@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
       mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
-        const int k = (step * C::kPanels + panel) * kPanel<C>;
+        const int k = ((tiles.begin + step) * C::kPanels + panel) * kPanel<C>;
         load_part<C>(p, smem.x(ring.stage) + panel * C::kRows * 128, smem.weight(ring.stage) + panel * C::kColumns * 128, full, tile, k);
       }
     }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
-      const int k = step * C::kPanels * kPanel<C>;
+      const int k = (tiles.begin + step) * C::kPanels * kPanel<C>;
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
       copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tiles.rows, k, p.k);
       copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.batch, tile.column, p.columns, k, p.k);

@@ -35,6 +35,7 @@ struct MatmulParams {
   int32_t x_box;   // rows of x that one load has; those of a tile behind them are any numbers
   int32_t mapped;  // TMA loads both operands; otherwise threads copy elements
   MatmulScales x_scale, weight_scale;
+  int32_t segment;         // elements of k that are summed apart; a multiple of those of a stage
   int32_t offset_columns;        // of the first block of the weight that precede it
   int32_t starts[kMostStarts];  // columns at which another scale of the weight begins
 };

@@ -44,12 +44,12 @@ __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulSh
   if (computes) {
     typename C::template Consumer<C> consumer{{smem, group, false, {}}};
     consumer.sum(sums, p, tiles, index);
+    named_sync(1, kWarpgroup);  // products of the other warps still read the stages
     put_sums(smem.base, sums);
   } else if (group < 0) {
     if (p.mapped == 0) load_copied<C>(p, smem, tiles);
     else if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
   }
-  __syncwarp();
   cluster_sync();
   if (computes && warp % (C::kSplit < 4 ? C::kSplit : 4) == tiles.segment()) {
     const Tile tile = tiles.at(index);
@@ -58,7 +58,6 @@ __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulSh
       finish_tile<C>(p, tile, tiles.rows, group, sums);
     }
   }
-  __syncwarp();
   cluster_sync();  // others may still read partial sums of this CTA
 }
 

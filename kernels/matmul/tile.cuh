@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/matmul/finish.cuh"
 #include "kernels/matmul/load.cuh"
+#include "kernels/matmul/split.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 
 namespace opfacade {
@@ -29,7 +30,7 @@ __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const Matmu
 // All threads that share barriers.
 template <class C>
 __device__ __forceinline__ void gather() {
-  if constexpr (C::kCluster > 1) cluster_sync(); else __syncthreads();
+  if constexpr (C::kCluster * C::kSplit > 1) cluster_sync(); else __syncthreads();
 }
 
 template <class C>
@@ -47,6 +48,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   wait_for_previous();
   const Tiles<C> tiles(p);
   const int group = threadIdx.x / kWarpgroup - 1;
+  if constexpr (C::kSplit > 1) return split_tile<C>(p, smem, tiles, group);
   if (group < 0) {
     if constexpr (kGroups == 2) release_registers<56>();
     produce_tiles<C>(p, smem, tiles);

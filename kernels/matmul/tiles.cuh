@@ -16,7 +16,8 @@ constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 
 // A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
-// kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all.
+// kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all. Or the
+// kSplit CTAs of a cluster have one tile, and each a segment of k.
 template <class C>
 struct MatmulShared {
   static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kPanels * C::kColumns * 128;
@@ -39,17 +40,20 @@ template <class C>
 struct Tiles {
   static constexpr int kBand = 8;
   static constexpr int kHeight = C::kRows * C::kCluster;  // of the tiles of a cluster
-  int rows, down, across, steps;
+  int rows, down, across, steps, begin;  // of this CTA: how many steps of k, behind how many
 
   __device__ __forceinline__ explicit Tiles(const MatmulParams& p) {
     rows = p.rows;
     if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
     down = (rows + kHeight - 1) / kHeight, across = (p.columns + C::kColumns - 1) / C::kColumns;
     steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>));  // without k one step of zeros
+    begin = C::kSplit > 1 ? segment() * (p.segment / (C::kPanels * kPanel<C>)) : 0;
+    if (C::kSplit > 1) steps = min(p.segment / (C::kPanels * kPanel<C>), steps - begin);
   }
   static __device__ __forceinline__ int rank() { return C::kCluster > 1 ? blockIdx.x % C::kCluster : 0; }
+  static __device__ __forceinline__ int segment() { return C::kSplit > 1 ? blockIdx.x % C::kSplit : 0; }
   // This CTA takes first(), first() + stride() and so on.
-  static __device__ __forceinline__ int first() { return blockIdx.x / C::kCluster; }
+  static __device__ __forceinline__ int first() { return blockIdx.x / (C::kCluster * C::kSplit); }
   static __device__ __forceinline__ int stride() { return gridDim.x / C::kCluster; }
   __device__ __forceinline__ int count(const MatmulParams& p) const { return p.batch * down * across; }
   __device__ __forceinline__ Tile at(int index) const {

@@ -22,6 +22,8 @@ def emulated():
         "mla, several rows": latent(16, 16, 4, 900, q_len=5, kv_split=64, window_left=100),
         "fp8 products, ragged": test_emulated_fp8.ragged(),
         "fp8 products, full": test_emulated_fp8.KINDS["full-f16"],
+        "matrices in segments": MatmulDescriptor(total_num_rows=3, n=40, k=2100, dtype="bf16"),
+        "matrices in segments, many rows": MatmulDescriptor(total_num_rows=3, n=40, k=2100, dtype="bf16", sm_limit=4),
         "matrices of fp8, blocks": _of_fp8(kind="block", block_offset=(64, 64)),
         "matrices of fp8, tokens": _of_fp8(kind="token"),
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from opfacade.backends.cuda import matmul_source, ptxas, support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
+from opfacade.backends.cuda.matmul_segments import Segments, segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, tile_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import cached_by_specialization
@@ -37,11 +38,12 @@ _IN_ANY_BATCH = {
 _EVIDENCE = ("tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu", *REPEATS)
 
 
-def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
-    """Sums in the order of k, whatever the tile: the bits of a row depend on no other row."""
+def _guarantee(problem: MatmulDescriptor, target: Target, segments: Segments | None) -> PrecisionGuarantee:
+    """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = "matmul-mma16" if problem.dtype in _HALVES else "matmul-mma8"
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
+    constants |= {"segment": float(segments.length)} if segments is not None else {}
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="f32",
@@ -58,21 +60,18 @@ class _TileKernel(CudaKernel[MatmulDescriptor]):
     """The kernel of one tile."""
 
     tile: Tile
+    segments: Segments | None
 
     def facts(self, descriptor: MatmulDescriptor) -> support.SpecPairs:
-        rows, columns, panels, cluster = self.tile
-        shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
-        return support.pairs(**matmul_source.facts(descriptor), **shape, **({"cluster": cluster} if cluster > 1 else {}))
+        return support.pairs(**matmul_source.facts(descriptor), **matmul_source.shape_of(self.tile, self.segments))
 
     def jit_spec(self, descriptor: MatmulDescriptor, target: Target) -> JitSpec:
-        rows, columns, panels, cluster = self.tile
-        shape = {"tile_rows": rows, "tile_columns": columns, "tile_panels": panels}
-        shape |= {"stages": self.tile.stages, "cluster": cluster}
+        shape = matmul_source.printed_shape(self.tile, self.segments)
         return support.spec_of("matmul/matmul", support.pairs(**matmul_source.printed(descriptor), **shape), target)
 
 
-@cache
-def _kernel(tile: Tile) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target], KernelSku]]:
+@lru_cache(maxsize=1024)
+def _kernel(tile: Tile, segments: Segments | None) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target], KernelSku]]:
     """A kernel, and its SKU by specialization."""
     made = _TileKernel(
         descriptor=MatmulDescriptor,
@@ -80,10 +79,11 @@ def _kernel(tile: Tile) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target
         impl="wgmma_tile",
         constants=matmul_source.facts,
         dtypes=matmul_source.dtypes,
-        guarantee=_guarantee,
+        guarantee=partial(_guarantee, segments=segments),
         scalars=matmul_source.scalars,
         is_empty=writes_nothing,
         tile=tile,
+        segments=segments,
     )
     return made, cached_by_specialization(made.sku)
 
@@ -91,9 +91,10 @@ def _kernel(tile: Tile) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target
 def _of(problem: MatmulDescriptor, target: Target) -> tuple[_TileKernel, Callable[[MatmulDescriptor, Target], KernelSku]]:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
-    size = ITEMSIZE[problem.dtype]
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
-    return _kernel(tile_of(sizes, sms))
+    size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
+    count = 1 if segments is None else segments.many
+    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size, count)
+    return _kernel(tile_of(sizes, sms), segments)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -14,9 +14,9 @@ _LEAST = 512  # elements of a segment
 
 
 class Segments(NamedTuple):
-    """count: of segments; length: elements of k of each but the last."""
+    """many: how many there are; length: elements of k of each but the last."""
 
-    count: int  # type: ignore[assignment]  # it hides that of tuple
+    many: int
     length: int
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.declared import Fact
+from opfacade.backends.cuda.matmul_segments import Segments, segments_of
+from opfacade.backends.cuda.matmul_tiles import Tile
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
 from opfacade.plans.matmul import MatmulDescriptor
@@ -58,11 +60,28 @@ def dtypes(problem: MatmulDescriptor) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
+def shape_of(tile: Tile, segments: Segments | None) -> dict[str, Fact]:
+    """The facts of a tile in a SKU."""
+    found: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
+    found |= {"cluster": tile.cluster} if tile.cluster > 1 else {}
+    found |= {"segment": segments.length} if segments is not None else {}
+    return found | ({"split": tile.split} if tile.split > 1 else {})
+
+
+def printed_shape(tile: Tile, segments: Segments | None) -> dict[str, Fact]:
+    shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
+    shape |= {"stages": tile.stages, "cluster": tile.cluster, "split": tile.split}
+    return shape | {"segmented": segments is not None}
+
+
 def scalars(problem: MatmulDescriptor) -> tuple[Fact | float, ...]:
-    """Arguments behind the operands: the numbers of the program, the limit of SMs, and where scales of the weight change."""
+    """Arguments behind the operands: the numbers of the program, the limit of SMs, the length of segments, and where scales of
+    the weight change."""
     scaling = problem.scaling
+    segments = segments_of(problem)
+    length = () if segments is None else (segments.length,)
     of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
-    return (*source.numbers(problem), problem.sm_limit or 0, *of_scales)
+    return (*source.numbers(problem), problem.sm_limit or 0, *length, *of_scales)
 
 
 def printed(problem: MatmulDescriptor) -> dict[str, Any]:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 _SHARED = 200 * 1024  # bytes of all stages
 _PANEL = 128  # bytes of k
-# Fitted to times of every tile on an H100; those of an H200 rank tiles alike.
+# Fitted to times of 16-bit tiles on an H100; those of an H200 rank tiles alike. Not yet measured: 192 columns, 64 columns for
+# 128 rows, splits, and all of 8-bit types.
 _CYCLES = 1.5  # a nanosecond
 _CHAIN = 165  # cycles of the four steps of a panel at least: each waits for the one before
+_PART = 60  # cycles more of a chain that ends with each panel, before which the next does not begin
 _L2, _MEMORY, _ONE_SM = 7000.0, 2900.0, 57.0  # bytes a nanosecond: of all SMs, and of weights that one SM gets
 _TILE, _STORE = 1000.0, 0.06  # nanoseconds of a tile, and of an element of a tile
+_SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
 
 
 class Tile(NamedTuple):
     """rows: of x, 64 for each computing warpgroup; columns: of the product; panels: parts of 128 bytes of k in a stage;
-    cluster: CTAs with tiles one below the other, which share the weight."""
+    cluster: CTAs with tiles one below the other, which share the weight; split: CTAs of a cluster with one tile, each for a
+    segment of k."""
 
     rows: int
     columns: int
     panels: int
     cluster: int = 1
+    split: int = 1
 
     @property
     def stage(self) -> int:
@@ -34,9 +40,10 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 1, 2), Tile(128, 128, 1, 2), Tile(128, 256, 1), Tile(128, 128, 1),
+    Tile(128, 256, 1, 2), Tile(128, 192, 1, 2), Tile(128, 128, 1, 2), Tile(128, 64, 1, 2), Tile(128, 256, 1), Tile(128, 128, 1),
     Tile(64, 256, 1), Tile(64, 128, 2), Tile(64, 64, 2), Tile(64, 32, 2),
 )  # fmt: skip
+_SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
 
 
 class Sizes(NamedTuple):
@@ -46,34 +53,58 @@ class Sizes(NamedTuple):
     batch: int
     least: int = 32  # columns of a tile; a weight whose columns lie along panels has 64 in one
     size: int = 2  # bytes of an element
+    segments: int = 1  # of k that are summed apart
 
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
-    return min(
-        (tile for tile in TILES if _takes(tile, sizes, sms)),
-        key=lambda tile: _nanoseconds(tile, sizes, sms),
-    )
+    return min(_fitting(sizes, sms), key=lambda tile: nanoseconds(tile, sizes, sms))
 
 
-def _takes(tile: Tile, sizes: Sizes, sms: int) -> bool:
-    """Sums of 8-bit types need twice the registers."""
-    most = 128 if sizes.size == 1 else 256
-    return tile.cluster <= max(1, sms) and sizes.least <= tile.columns <= most
+def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
+    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of 8-bit types and of
+    segments need twice the registers."""
+    most = 128 if sizes.size == 1 or sizes.segments > 1 else 256
+    for tile in TILES:
+        whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
+        if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
+            yield tile
+    for tile in _SPLIT if sizes.segments > 1 else ():
+        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= sms:
+            yield tile._replace(split=sizes.segments)
 
 
-def _nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
+def _tiles(tile: Tile, sizes: Sizes) -> int:
+    """As many as clusters take."""
+    return -(-sizes.rows // (tile.rows * tile.cluster)) * -(-sizes.columns // tile.columns) * sizes.batch
+
+
+def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     """The longest of products, L2 and memory, and part of the others, because they do not overlap in full."""
-    across, down = -(-sizes.columns // tile.columns), -(-sizes.rows // (tile.rows * tile.cluster))
-    clusters = max(1, sms // tile.cluster)
-    tiles = down * across * sizes.batch
-    rounds = max(1, -(-tiles // clusters))
-    of_k = sizes.k * sizes.size  # bytes
-    panels = -(-of_k // (_PANEL * tile.panels)) * tile.panels
-    products = rounds * panels * max(tile.rows // 64 * 2 * tile.columns, _CHAIN) / _CYCLES
+    rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
+    times = (_products(tile, sizes, rounds), _level2(tile, sizes), _memory(tile, sizes, rounds))
+    summed = _SUM if tile.split > 1 else 0.0
+    return 0.9 * max(times) + 0.1 * sum(times) + rounds * (_TILE + _STORE * tile.rows * tile.columns) + summed
+
+
+def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
+    """Time of the last CTA. A second warpgroup multiplies while parts of the first are added."""
+    panels = -(-sizes.k * sizes.size // (_PANEL * tile.panels * tile.split)) * tile.panels
+    cycles = max(tile.rows // 64 * 2 * tile.columns, _CHAIN)
+    if sizes.size == 1 and tile.rows == 64:
+        cycles += tile.columns // 2 + _PART
+    return rounds * panels * cycles / _CYCLES
+
+
+def _level2(tile: Tile, sizes: Sizes) -> float:
     of_x = min(tile.rows * tile.cluster, sizes.rows)
-    level2 = tiles * (of_x + tile.columns) * of_k / _L2
-    weight = sizes.columns * of_k * sizes.batch
-    memory = max(weight / _MEMORY, rounds * tile.columns / tile.cluster * of_k / _ONE_SM if down == 1 else 0.0)
-    longest = max(products, level2, memory)
-    return 0.9 * longest + 0.1 * (products + level2 + memory) + rounds * (_TILE + _STORE * tile.rows * tile.columns)
+    return _tiles(tile, sizes) * (of_x + tile.columns) * sizes.k * sizes.size / _L2
+
+
+def _memory(tile: Tile, sizes: Sizes, rounds: int) -> float:
+    """The weight, from all memory; with one row of tiles also as fast as an SM gets its part."""
+    of_k = sizes.k * sizes.size
+    every = sizes.columns * of_k * sizes.batch / _MEMORY
+    if sizes.rows > tile.rows * tile.cluster:
+        return every
+    return max(every, rounds * tile.columns / (tile.cluster * tile.split) * of_k / _ONE_SM)

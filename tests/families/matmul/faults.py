@@ -6,6 +6,7 @@ KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 K = "kernels/matmul"
 BOUND = f"{KERNEL} -k keeps_its_bound"
 CLUSTER = f"{KERNEL} -k of_a_cluster"
+SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
@@ -15,14 +16,18 @@ def fault(name, file, old, new, tests=BOUND):
     return cpu(f"products: {name}", f"{K}/{file}", old, new, tests)
 
 
+def apart(name, file, old, new):
+    return cpu(f"products in segments: {name}", f"{K}/{file}", old, new, SEGMENTS)
+
+
 def fp8(name, file, old, new, tests=PARTS):
     return cpu(f"products of fp8: {name}", f"{K}/{file}", old, new, tests)
 
 
 FAULTS = (
     fault("a step of k is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel<C> - 1)", "steps = max(1, p.k"),
-    fault("a panel has the k of the first", "load.cuh", "(step * C::kPanels + panel) * kPanel<C>;",
-          "step * C::kPanels * kPanel<C>;"),
+    fault("a panel has the k of the first", "load.cuh", "((tiles.begin + step) * C::kPanels + panel) * kPanel<C>;",
+          "(tiles.begin + step) * C::kPanels * kPanel<C>;"),
     fault("sums of a tile begin with those of the last", "chain.cuh", "multiply(sums, step > 0);", "multiply(sums, true);"),
     fault("a stage is not waited for", "chain.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);", ""),
     fault("a stage is filled before it is free", "load.cuh",
@@ -55,6 +60,18 @@ FAULTS = (
     fault("the next steps of a transposed operand are its rows", "stage_reader.cuh", "kAcross), 2048)", "kAcross), 1024)",
           LAYOUTS),
     fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel<C> * kRows * 128 + ", "", LAYOUTS),
+    apart("a segment of a cluster is lost", "split.cuh", "segment < kSplit; ++segment", "segment < kSplit - 1; ++segment"),
+    apart("segments are added in another order", "split.cuh", "place_of(base, i / 4), segment)",
+          "place_of(base, i / 4), kSplit - 1 - segment)"),
+    apart("a CTA begins with the first segment", "load.cuh", "((tiles.begin + step)", "((step)"),
+    apart("a segment goes on to the end", "tiles.cuh", "steps = min(p.segment / (C::kPanels * kPanel<C>), steps - begin);",
+          ";"),
+    apart("partial sums are stored while products of other warps run", "split.cuh",
+          "    named_sync(1, kWarpgroup);  // products of the other warps still read the stages\n", ""),
+    apart("rows of the first warp are finished by nobody", "split.cuh", "== tiles.segment()) {", "== tiles.segment() + 1) {"),
+    apart("partial sums are read before all are there", "split.cuh", "  }\n  cluster_sync();\n", "  }\n"),
+    apart("a CTA ends while others read its sums", "split.cuh", "  cluster_sync();  // others", "  // others"),
+    apart("the last segment of one CTA begins anew", "chain.cuh", "first == 0 ? found[i]", "true ? found[i]"),
     fp8("a step is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel<C> - 1)", "steps = max(1, p.k",
           f"{FP8} -k planted"),
     fp8("parts have the scale of the first", "scales.cuh", "batch, row + 8 * half, part)", "batch, row + 8 * half, 0)"),

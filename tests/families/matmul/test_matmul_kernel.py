@@ -8,7 +8,8 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, tile_of
+from opfacade.backends.cuda.matmul_segments import segments_of
+from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, nanoseconds, tile_of
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
@@ -166,6 +167,73 @@ def test_layouts_are_loaded_as_they_lie(layouts, tile):
     assert torch.equal(found[0], found[2])
 
 
+SEGMENTED = made(rows=70, n=72, k=2104, out_dtype="f32", bias=True)
+
+
+def split(tile, count=4):
+    return tile._replace(split=count)
+
+
+@emulator.needed
+@pytest.mark.parametrize("rows", [1, 70])
+def test_segments_have_their_bits_in_a_cluster_and_in_one_cta(rows):
+    """Four segments of 640 elements, the last of which is shorter; in a tile of each, and in order within one CTA."""
+    problem = replace_sizes(SEGMENTED, total_num_rows=rows)
+    args, found = inputs.make_args(problem, 5), []
+    copied = replace(args, x=apart(args.x, 1))
+    small, wide = Tile(64, 32, 2), Tile(64, 64, 2)
+    for tile, given in ((split(small), args), (wide, args), (split(wide), args), (split(small), copied)):
+        with tiled(tile):
+            call = replace(given, out=torch.full_like(args.out, float("nan")))
+            checked(problem, call)
+            found.append(call.out)
+    forget_specializations()
+    assert all(torch.equal(found[0], one) for one in found)
+
+
+@emulator.needed
+def test_order_k_has_no_segments():
+    """Their sums differ from those of one chain."""
+    args, found = inputs.make_args(SEGMENTED, 5), []
+    for order in ("free", "k"):
+        call = replace(args, out=torch.full_like(args.out, float("nan")))
+        checked(SEGMENTED.model_copy(update={"order": order}).revalidated(), call)
+        found.append(call.out)
+    assert not torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "wanted"),
+    [
+        (96, 7168, (8, 896)),
+        (256, 7168, (8, 896)),
+        (1040, 4096, (4, 1024)),
+        (1057, 4096, None),
+        (2112, 7168, None),
+        (96, 2100, (4, 640)),
+        (96, 2047, None),
+        (72, 4224, (7, 640)),
+    ],
+)
+def test_segments_are_by_n_and_k_alone(n, k, wanted):
+    for rows in (0, 1, 64, 8192):
+        assert segments_of(made(rows, n, k)) == wanted
+        assert segments_of(made(rows, n, k, order="k")) is None
+    if wanted:
+        assert wanted[0] * wanted[1] >= k > (wanted[0] - 1) * wanted[1]
+
+
+@pytest.mark.parametrize("rows", [1, 64, 200, 4096])
+def test_clusters_of_segments_run_at_once(rows):
+    """A limit of SMs holds for them too."""
+    for sms in (8, 32, 132):
+        tile = tile_of(Sizes(rows, 96, 7168, 1, 32, 2, 8), sms)
+        assert tile.split in (1, 8)
+        assert tile.split == 1 or -(-rows // 64) * 3 * 8 <= sms
+        assert tile.columns <= 128
+    assert tile_of(Sizes(1, 96, 7168, 1, 32, 2, 8), 132).split == 8
+
+
 def test_a_weight_whose_columns_lie_along_panels_has_whole_panels():
     assert tile_of(Sizes(1, 4096, 4096, 1, 64), 132).columns == 64
 
@@ -202,6 +270,39 @@ def test_few_rows_have_tiles_of_few_rows_and_many_the_largest(rows, n, k):
         assert tile == Tile(128, 256, 1, 2)
     if (rows, n) == (1, 4096):
         assert tile.columns == 32  # as many CTAs as there are SMs
+
+
+def test_sums_of_segments_have_half_the_columns():
+    """The sum of a segment and those before it are both in registers."""
+    sizes = Sizes(8192, 1056, 4096, 1)
+    assert tile_of(sizes, 132).columns > 128
+    assert tile_of(sizes._replace(segments=4), 132).columns == 128
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "ctas"), [(256, 4096, 4096, 64), (256, 6144, 4096, 96), (256, 10240, 8192, 108), (256, 2112, 7168, 66)]
+)
+def test_256_rows_have_tiles_for_half_of_the_sms_and_more(rows, n, k, ctas):
+    """Tiles of 128 x 256 would be 32, 48, 80 and 18."""
+    tile = tile_of(Sizes(rows, n, k, 1), 132)
+    assert -(-rows // (tile.rows * tile.cluster)) * tile.cluster * -(-n // tile.columns) >= ctas
+
+
+def test_a_last_wave_that_is_nearly_empty_is_avoided():
+    """With 2112 columns tiles of 256 take three waves for the work of 2.2, and tiles of 192 the time of 2.25."""
+    sizes = Sizes(4096, 2112, 7168, 1)
+    tile = tile_of(sizes, 132)
+    assert tile == Tile(128, 192, 1, 2)
+    assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1, 2), sizes, 132)
+    assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1, 2)  # 5.8 waves of 6
+
+
+def test_a_part_of_a_weight_along_panels_is_whole_panels():
+    """Each CTA of a cluster loads its part of the columns."""
+    for rows in (64, 256, 1000, 4096):
+        for n in (192, 2112, 4096, 6144):
+            tile = tile_of(Sizes(rows, n, 7168, 1, 64), 132)
+            assert tile.columns // tile.cluster % 64 == 0
 
 
 def test_tiles_fit_shared_memory():

@@ -1,0 +1,98 @@
+"""Products of other libraries, on the tensors of ours: each returns its call, or raises where it does not take the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module, metadata
+
+import torch
+
+from bench.matmul_problems import Problem
+from opfacade.plans.matmul import MatmulArgs
+
+Call = Callable[[], torch.Tensor]
+REFUSALS = (ImportError, RuntimeError, TypeError, AttributeError, OSError, ValueError, AssertionError, NotImplementedError)
+
+
+@contextmanager
+def _library(name: str) -> Iterator[None]:
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library(name)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
+def _torch(problem: Problem, args: MatmulArgs, library: str) -> Call:
+    """The library is chosen for each call: contenders take turns."""
+    made = _torch_halves(args) if problem.descriptor.scaling is None else _torch_scaled(problem, args)
+
+    def call() -> torch.Tensor:
+        with _library(library):
+            return made()
+
+    return call
+
+
+def _torch_halves(args: MatmulArgs) -> Call:
+    x, weight, out = args.x, args.weight, args.out
+    assert x is not None
+    assert weight is not None
+    found, turned = torch.empty_like(out), weight.T
+    return lambda: torch.mm(x, turned, out=found)
+
+
+def _torch_scaled(problem: Problem, args: MatmulArgs) -> Call:
+    """Scales as torch wants them: one, a column and a row, or blocks of which those of x lie column by column."""
+    x, weight, x_scale, weight_scale = args.x, args.weight, args.x_scale, args.weight_scale
+    assert weight is not None
+    assert x_scale is not None
+    assert weight_scale is not None
+    if problem.kind == "token":
+        scales = (x_scale[:, None], weight_scale[None, :])
+    elif problem.kind == "block":
+        scales = (x_scale[:, : problem.descriptor.total_num_rows].T, weight_scale.T)
+    else:
+        scales = (x_scale, weight_scale)
+    return lambda: torch._scaled_mm(x, weight.T, scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
+
+
+def _deep_gemm(problem: Problem, args: MatmulArgs) -> Call:
+    module, found = import_module("deep_gemm"), torch.empty_like(args.out)
+    if problem.kind == "bf16":
+        return lambda: (module.bf16_gemm_nt(args.x, args.weight, found), found)[1]
+    if problem.kind != "block":
+        raise NotImplementedError(f"scales of kind {problem.kind}")
+    assert args.x_scale is not None
+    x_scale = args.x_scale.T[: problem.descriptor.total_num_rows]
+    return lambda: (module.fp8_gemm_nt((args.x, x_scale), (args.weight, args.weight_scale), found), found)[1]
+
+
+def _flashinfer(problem: Problem, args: MatmulArgs) -> Call:
+    module = import_module("flashinfer")
+    if problem.kind != "bf16":
+        raise NotImplementedError(f"scales of kind {problem.kind} on sm_90")
+    assert args.weight is not None
+    turned = args.weight.T
+    return lambda: module.mm_bf16(args.x, turned)
+
+
+PEERS: dict[str, Callable[[Problem, MatmulArgs], Call]] = {
+    "torch, cuBLASLt": lambda problem, args: _torch(problem, args, "cublaslt"),
+    "torch, cuBLAS": lambda problem, args: _torch(problem, args, "cublas"),
+    "DeepGEMM": _deep_gemm,
+    "FlashInfer": _flashinfer,
+}
+
+
+def versions() -> dict[str, str]:
+    """The releases of peers that are installed."""
+    found = {}
+    for package in ("deep_gemm", "flashinfer-python", "nvidia-cublas", "nvidia-cublas-cu12"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
