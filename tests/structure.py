@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -103,10 +104,34 @@ def own_code(path: Path) -> list[str]:
 
 
 def host_lines(family: str) -> int:
-    """Lines of a family on the host, by whole files: descriptors, backends and templates; no device code, harness or test."""
-    places = [PACKAGE / "plans", *(path for path in (PACKAGE / "backends").iterdir() if path.is_dir())]
-    own = [path for place in places for path in (place / f"{family}.py", *(place / family).glob("*.py")) if path.exists()]
+    """Lines of a family on the host, by whole files: descriptors, backends, helpers that it alone uses, and templates; no
+    device code, harness or test."""
+    own = [path for name, path in modules().items() if _belongs_to(name, family) or users().get(name) == {family}]
     return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).glob("*")))
+
+
+@cache
+def users() -> dict[str, set[str]]:
+    """The families that use each module of plans and backends, themselves or by others that they use."""
+    edges, found = graph(), dict[str, set[str]]()
+    for family in families():
+        reached = [name for name in edges if _belongs_to(name, family)]
+        for name in reached:
+            used = (one for one in sorted(edges[name]) if one.startswith(("opfacade.plans.", "opfacade.backends.")))
+            reached += [one for one in used if one not in reached]
+        for name in reached:
+            found.setdefault(name, set()).add(family)
+    return found
+
+
+def families() -> list[str]:
+    return sorted(path.stem for path in (PACKAGE / "plans").glob("[!_]*.py"))
+
+
+def _belongs_to(name: str, family: str) -> bool:
+    """Whether a module is the family's own in plans or in a backend."""
+    parts = name.split(".")
+    return parts[1:3] == ["plans", family] or (parts[1:2] == ["backends"] and parts[3:4] == [family])
 
 
 def any_parameters(path: Path) -> int:
@@ -138,6 +163,7 @@ def _text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """The import graph; the package itself, whose lazy names reach everything, is left out."""
     known = modules()
@@ -210,8 +236,7 @@ def main() -> int:
     print(f"{sum(dynamic.values())} imports by name: {calls}")
     counts = any_by_package()
     print(f"{sum(counts.values())} parameters of type Any: " + ", ".join(f"{name} {n}" for name, n in counts.items()))
-    families = sorted(path.stem for path in (PACKAGE / "plans").glob("[!_]*.py"))
-    print("host lines: " + ", ".join(f"{family} {host_lines(family)}" for family in families))
+    print("host lines: " + ", ".join(f"{family} {host_lines(family)}" for family in families()))
     return 1 if found else 0
 
 

@@ -11,7 +11,6 @@ import pytest
 import opfacade
 from opfacade import Target
 from opfacade.core.joined import JoinedArgs
-from opfacade.select import registry
 from opfacade.select.registry import examples, families
 from tests import structure
 
@@ -83,6 +82,8 @@ def test_host_lines_of_the_shortest_family_do_not_grow():
     """Softmax is a program on the engine of folds; merge_states has a kernel, lists, rows in place and ragged states."""
     assert structure.host_lines("softmax") <= 118
     assert structure.host_lines("cascade") <= 245
+    assert structure.host_lines("norm") <= 358  # with the program of norms, which no other family uses
+    assert "opfacade.plans._norm_program" in {name for name, who in structure.users().items() if who == {"norm"}}
 
 
 def test_parameters_of_type_any_only_become_fewer():
@@ -124,63 +125,6 @@ def test_jit_knows_no_operator():
         units = {structure.unit(name) for name in imported(path) if name != "opfacade"}
         assert units <= {"errors", "base", "env", "telemetry", "jit"}, path
         assert not re.search(r"paged_|prefill|merge_states", path.read_text()), path
-
-
-def cuda_candidates(family):
-    return importlib.import_module(f"opfacade.backends.cuda.{family}").CANDIDATES
-
-
-# Ops that are programs run by the kernel of another family.
-ENGINE = {"norm": "reduction", "softmax": "reduction", "quantize": "reduction"}
-
-
-@pytest.mark.parametrize("family", families())
-def test_a_family_is_a_complete_slice(family):
-    ops = {e.op for e in examples() if e.family() == family}
-    assert ops
-    wanted = [f"tests/families/{family}/test_reference.py"]
-    assert registry.harness_for(next(iter(ops))) is not None
-    built = {c.descriptor.model_fields["op"].default for c in cuda_candidates(family) if c.jit_spec is not None}
-    own = () if family in ENGINE else built
-    wanted += [f"csrc/{family}/{op}.{kind}.jinja" for op in own for kind in ("cu", "cc")]
-    assert [path for path in wanted if not (ROOT / path).exists()] == []
-    assert not own or list((ROOT / "kernels" / family).rglob("*.cuh"))
-    target = Target.parse("sm_90a")
-    specs = [
-        c.jit_spec(e, target)
-        for e in examples()
-        for c in cuda_candidates(family)
-        if c.descriptor is type(e) and c.jit_spec and not c.declines(e, target)
-    ]
-    assert {spec.template.partition("/")[0] for spec in specs} <= {family, ENGINE.get(family, family)}
-
-
-def test_every_template_belongs_to_an_op():
-    # Index tensors and bounded values are checked by one kernel each for all families: a service, not an operator with a plan.
-    # Probes test single wrappers. An op may have more implementations, named after it: paged_prefill_sm90. Templates of
-    # users' expressions are for all of attention. The host library makes the calls of all plans.
-    services = {("validation", "index_check"), ("validation", "value_check"), ("probes", "hopper"), ("host", "host")}
-    ops = {(e.family(), e.op) for e in examples()} | services
-    ops |= {
-        (family, f"{op}_{what}")
-        for family, op in ops
-        for what in (
-            "sm90",
-            "computed",
-            "varied",
-            "sm90_varied",
-            "sm90_fp8",
-            "columns",
-            "split",
-            "ragged",
-            "levels",
-            "general",
-            "scaled",
-        )
-    }
-    ops.add(("attention", "variant"))
-    found = {(p.parent.name, p.name.split(".")[0]) for p in (ROOT / "csrc").glob("*/*.jinja")}
-    assert {(family, name) for family, name in found if not name.startswith("_")} <= ops
 
 
 TEMPLATES = sorted(path for family in families() for path in (ROOT / "csrc" / family).glob("*.jinja"))
@@ -247,29 +191,6 @@ def test_other_modules_with_public_lists_keep_them_sorted():
                 assert list(names) == sorted(names), path
 
 
-# An include, or the header that a binding names for csrc/common/_binding.jinja to include.
-INCLUDE = re.compile(r'^\s*(?:#\s*include\s*|{% set params = )(["<])([^">{]+)', re.MULTILINE)
-
-
-# Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
-SHARED = ("ptx", "common", "paged")
-# Latent attention is a decode with other tiles: how work is split and merged is that of attention.
-# Named programs run on the engine of maps. A fold reads and writes elements as a map does.
-STANDS_ON = {"mla": ("attention",), "activation": ("elementwise",), "rotary": ("kv_cache",), "reduction": ("elementwise",)}
-STANDS_ON["quantize"] = ("elementwise", "reduction")
-
-
-@pytest.mark.parametrize("path", DEVICE, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_own_includes_start_at_the_root_and_point_down(path):
-    folder, family = path.relative_to(ROOT).parts[:2]
-    below = SHARED[: SHARED.index(family) + 1] if family in SHARED else (*SHARED, *STANDS_ON.get(family, ()), family)
-    allowed = [f"{place}/{one}/" for place in (("kernels", "csrc") if folder == "csrc" else ("kernels",)) for one in below]
-    for quote, name in INCLUDE.findall(path.read_text()):
-        own = (ROOT / name).exists() or quote == '"'
-        assert not own or (quote == '"' and (ROOT / name).is_file() and name.startswith(tuple(allowed))), name
-        assert folder == "csrc" or not re.search(r"torch|tvm|ATen|cutlass|cute", name), name
-
-
 def test_cluster_barriers_gather_their_warp():
     """The instruction has one wrapper, which only the file that gathers the warp includes."""
     text = {path.relative_to(ROOT).as_posix(): path.read_text() for path in DEVICE}
@@ -324,7 +245,7 @@ def test_nothing_catches_everything(path):
 
 
 def evidence():
-    from opfacade import Preference, Target
+    from opfacade import Preference
     from opfacade.select.selection import survey
 
     skus = (o.sku for e in examples() for t in ("cpu", "sm_90a") for o in survey(e, Preference(), Target.parse(t)) if o.sku)
