@@ -49,7 +49,7 @@ MESSAGE_FAULTS = (
         "expressions: a table says of every operation that NaN stays",
         "opfacade/tools/operation_table.py",
         'if found == {"NaN", "the other"}:',
-        'if False:',
+        "if False:",
         "tests/programs/test_words.py",
     ),
     cpu(
