@@ -43,6 +43,15 @@ def to_i32(a):
     return 0 if np.isnan(a) else int(np.trunc(np.clip(np.float64(a), -(2.0**31), 2.0**31 - 1)))
 
 
+def larger(a, b):
+    """NaN where either is, and +0 above -0."""
+    if a != a or b != b:
+        return a if a != a else b
+    if a == b and not isinstance(a, int):
+        return b if np.signbit(a) else a
+    return a if a > b else b
+
+
 OPERATIONS = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -52,6 +61,8 @@ OPERATIONS = {
     "mod": left_over,
     "min": lambda a, b: b if b < a else a,
     "max": lambda a, b: b if a < b else a,
+    "minimum": lambda a, b: -larger(-a, -b),
+    "maximum": larger,
     "neg": lambda a: -a,
     "abs": abs,
     "lt": lambda a, b: a < b,
