@@ -209,6 +209,7 @@ def schema(op: str) -> None:
     type=click.Choice(["tiny-llama"]),
     help="Instead: transformers generates on opfacade and on sdpa; tokens compared.",
 )
+@click.option("--ranks", type=click.IntRange(1, 8), help="Instead: so many processes decode over a sharded cache.")
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -266,6 +267,11 @@ def demo(
     """
     import torch
 
+    ranks = given.pop("ranks")
+    if ranks is not None:
+        from opfacade.demo.ranks import serve
+
+        ctx.exit(0 if serve(ranks) else 1)
     if given.pop("model") is not None:
         from opfacade.demo import model
 

@@ -14,6 +14,8 @@ from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.elsewhere import LATENT_ATTENTION
+from opfacade.plans._attention.kv_shard import KvShard as KvShard
+from opfacade.plans._attention.kv_shard import refuse_shard
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
 from opfacade.plans._attention.paging import page_table_operands, page_tables
@@ -23,6 +25,7 @@ __all__ = [
     "BatchMlaDecodeArgs",
     "BatchMlaDecodeDescriptor",
     "BatchMlaDecodePlan",
+    "KvShard",
     "PagedLatentCacheDescriptor",
 ]
 
@@ -62,12 +65,19 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
     elsewhere: ClassVar[Mapping[str, str]] = LATENT_ATTENTION
-    later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal"}
+    later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal", "shard"}
     paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
     q_len: Size = Field(default=1, description="Query rows of each request, its last tokens; kernels are compiled for it.")
     causal: bool = Field(
         default=True, description="Row i of q_len rows sees kv_len - (q_len - 1 - i) keys; False: each row sees all kv_len."
     )
+
+    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: it is not.")
+
+    @model_validator(mode="after")
+    def _sharded(self) -> BatchMlaDecodeDescriptor:
+        refuse_shard(self)
+        return self
 
     @model_validator(mode="after")
     def _known_scale(self) -> BatchMlaDecodeDescriptor:

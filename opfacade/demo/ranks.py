@@ -1,0 +1,223 @@
+"""The demo over several ranks: a toy model whose cache and vocabulary are sharded, and the same model on one rank.
+
+Every rank decodes a few tokens of a batch: attention over its shard of the cache, a merge, logits of its shard of the
+vocabulary, and a draw. Tokens must be those that one rank draws from the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opfacade.core.joined import Joined
+from opfacade.distributed import Group
+from opfacade.plan import Plan
+from opfacade.plans.attention import (
+    BatchPagedDecodeArgs,
+    BatchPagedDecodeDescriptor,
+    KvShard,
+    PagedKvCacheDescriptor,
+)
+from opfacade.plans.collective import CollectiveArgs, CollectiveDescriptor, MergeAcrossArgs, MergeAcrossDescriptor
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, even_indptr
+from opfacade.plans.sampling import SampleArgs, SampleDescriptor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BATCH, _HEADS, _KV_HEADS, _DIM, _PAGE, _VOCAB = 4, 4, 2, 64, 16, 300
+_PROMPT, _STEPS = 45, 8  # tokens of a request before the demo begins, and those that it draws
+_CHUNK = 16  # tokens on a rank in a row, which are a state of the merge
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The toy model, the same on all ranks: a vector a token, projections, and an output matrix."""
+
+    embedding: Tensor
+    qkv: Tensor
+    out: Tensor
+
+    @classmethod
+    def drawn(cls, seed: int) -> Weights:
+        import torch
+
+        random = torch.Generator().manual_seed(seed)
+        width = _HEADS * _DIM
+        shapes = ((_VOCAB, width), (width, (_HEADS + 2 * _KV_HEADS) * _DIM), (width, _VOCAB))
+        embedding, qkv, out = (torch.randn(*shape, generator=random) for shape in shapes)
+        return cls(embedding, qkv * width**-0.5, out * (3 * width**-0.5))
+
+
+class Ranks:
+    """The plans and the cache of one rank."""
+
+    def __init__(self, weights: Weights, world: int, rank: int) -> None:
+        import torch
+
+        self.weights, self.world, self.rank = weights, world, rank
+        self.shard = KvShard(world=world, interleave=_CHUNK)
+        self.pages = -(-(_PROMPT + _STEPS) // (_CHUNK * world))  # of a request on a rank
+        pool = PagedKvCacheDescriptor(
+            num_total_pages=_BATCH * self.pages,
+            page_size=_PAGE,
+            num_kv_heads=_KV_HEADS,
+            head_dim=_DIM,
+            dtype="f32",
+            layout="NHD",
+        )
+        empty = torch.zeros(_BATCH * self.pages, _PAGE, _KV_HEADS, _DIM)
+        self.k_data, self.v_data = empty, empty.clone()
+        self.table = torch.arange(_BATCH * self.pages, dtype=torch.int32).view(_BATCH, self.pages)
+        self.plans = _Plans(world, self.pages, pool, self.shard)
+
+    def step(self, tokens: Tensor, lens: Tensor, offset: int, group: Joined | None) -> Tensor:
+        """The next token of each request, whose last ones `tokens` [batch, n] are new at `lens` tokens in all."""
+        new = (self.weights.embedding[tokens.long()] @ self.weights.qkv).unflatten(-1, (-1, _DIM))
+        q, k, v = new.split([_HEADS, _KV_HEADS, _KV_HEADS], 2)
+        self._append(k.flatten(0, 1), v.flatten(0, 1), lens, tokens.shape[1])
+        o = self._attend(q[:, -1].contiguous(), lens, group)
+        return self._draw(self._logits(o.flatten(1), group), offset)
+
+    def _append(self, k: Tensor, v: Tensor, lens: Tensor, count: int) -> None:
+        plan = Plan.select(self.plans.append(count))
+        plan.run(
+            PagedKvAppendArgs(
+                k_new=k.contiguous(), v_new=v.contiguous(), append_indptr=even_indptr(_BATCH, count, device="cpu"),
+                k_data=self.k_data, v_data=self.v_data, kv_lens=lens,
+                block_table=self.shard.append_table(self.table, self.rank, _PAGE),
+            )
+        )  # fmt: skip
+
+    def _attend(self, q: Tensor, lens: Tensor, group: Joined | None) -> Tensor:
+        """Each chunk of this rank is a request of its own and a state: bits do not depend on the number of ranks."""
+        import torch
+
+        local = self.shard.local_lens(lens, self.rank)
+        starts = torch.arange(self.pages, dtype=torch.int32)[:, None] * _CHUNK
+        lengths = (local[None] - starts).clamp(0, _CHUNK).flatten()
+        o_part, lse_part = torch.zeros(self.pages * _BATCH, _HEADS, _DIM), torch.zeros(self.pages * _BATCH, _HEADS)
+        Plan.select(self.plans.decode).run(
+            BatchPagedDecodeArgs(
+                q=q.repeat(self.pages, 1, 1), k_data=self.k_data, v_data=self.v_data, kv_lens=lengths,
+                block_table=self.table.T.reshape(-1, 1).contiguous(), o=o_part, lse=lse_part,
+            )
+        )  # fmt: skip
+        parts = (self.pages, _BATCH, _HEADS)
+        args = MergeAcrossArgs(
+            o_part=o_part.view(*parts, _DIM), lse_part=lse_part.view(parts), group=group,
+            o=torch.zeros(_BATCH, _HEADS, _DIM), lse=torch.zeros(_BATCH, _HEADS),
+        )  # fmt: skip
+        Plan.select(self.plans.merge).run(args)
+        return args.o
+
+    def _logits(self, x: Tensor, group: Joined | None) -> Tensor:
+        """Logits of the whole vocabulary, from every rank's columns."""
+        import torch
+
+        own = self.weights.out.chunk(self.world, 1)[self.rank]
+        # One column at a time: the sums of a column must not depend on how many there are.
+        columns = torch.stack([(x * column).sum(1) for column in own.T], 1).T.contiguous()
+        counts = self.plans.gather.counts
+        padded = torch.zeros(max(counts), _BATCH)
+        padded[: len(columns)] = columns
+        out = torch.zeros(_VOCAB, _BATCH)
+        Plan.select(self.plans.gather).run(CollectiveArgs(x=padded, out=out, group=group))
+        return out.T.contiguous()
+
+    def _draw(self, logits: Tensor, offset: int) -> Tensor:
+        import torch
+
+        args = SampleArgs(
+            logits=logits, seed=torch.arange(_BATCH), offset=torch.full((_BATCH,), offset),
+            top_k=torch.full((_BATCH,), 40, dtype=torch.int32), top_p=torch.full((_BATCH,), 0.9),
+            token=torch.zeros(_BATCH, dtype=torch.int32), valid=torch.zeros(_BATCH, dtype=torch.uint8),
+        )  # fmt: skip
+        Plan.select(SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)).run(args)
+        return args.token
+
+
+class _Plans:
+    """Descriptors of a rank: those with a world go to `Group.reserve`."""
+
+    def __init__(self, world: int, pages: int, pool: PagedKvCacheDescriptor, shard: KvShard) -> None:
+        import torch
+
+        self._pool, self._world = pool, world
+        counts = tuple(len(part) for part in torch.arange(_VOCAB).chunk(world))
+        self.gather = CollectiveDescriptor(world=world, kind="all_gather", counts=counts, width=_BATCH, dtype="f32")
+        self.merge = MergeAcrossDescriptor(
+            world=world, states=pages, total_num_rows=_BATCH, num_heads=_HEADS, head_dim=_DIM, dtype="f32"
+        )
+        self.decode = BatchPagedDecodeDescriptor(
+            batch_size=_BATCH * pages, num_qo_heads=_HEADS, paged_kv=pool, page_table="block", shard=shard
+        )
+
+    def append(self, rows: int) -> PagedKvAppendDescriptor:
+        """rows: new ones of each request."""
+        bound = self._pool.num_total_pages * self._world
+        return PagedKvAppendDescriptor(
+            batch_size=_BATCH, total_num_rows=_BATCH * rows, paged_kv=self._pool, page_table="block", max_kv_indices=bound
+        )
+
+
+def generate(ranks: Ranks, group: Any) -> list[list[int]]:
+    """The tokens that each step draws for the batch."""
+    import torch
+
+    if group is not None:
+        group.reserve([Plan.select(d) for d in (ranks.plans.merge, ranks.plans.gather)])
+    tokens = (torch.arange(_BATCH * _PROMPT, dtype=torch.int32) * 37 % _VOCAB).view(_BATCH, _PROMPT)
+    drawn = []
+    for step in range(_STEPS):
+        lens = torch.full((_BATCH,), _PROMPT + step, dtype=torch.int32)
+        tokens = ranks.step(tokens, lens, step, group)[:, None]
+        drawn.append(tokens[:, 0].tolist())
+    return drawn
+
+
+def compare(group: Any, say: Callable[[str], None]) -> bool:
+    """Whether this rank draws, with the others, the tokens that it draws alone."""
+    weights = Weights.drawn(7)
+    alone = generate(Ranks(weights, 1, 0), None)
+    together = generate(Ranks(weights, group.world, group.rank), group)
+    _say(alone, together, group, say)
+    return alone == together
+
+
+def _say(alone: Sequence[Sequence[int]], together: Sequence[Sequence[int]], group: Any, say: Callable[[str], None]) -> None:
+    if group.rank == 0:
+        say(f"tokens of request 0: {[step[0] for step in together]}")
+        say(f"{len(together)} steps of {_BATCH} requests on {group.world} ranks: {_verdict(alone == together)}")
+        say(f"{group.statistics.calls} rounds, {group.statistics.bytes} bytes sent by rank 0")
+
+
+def _verdict(same: bool) -> str:
+    return "the tokens of one rank" if same else "OTHER TOKENS than one rank"
+
+
+def serve(world: int) -> bool:
+    """`compare` in so many processes of this machine, on gloo; whether all drew the tokens of one rank."""
+    import tempfile
+
+    from torch import multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.spawn(_process, (world, folder), world, join=False)
+        while not context.join():
+            pass
+        return len(list(Path(folder).glob("same-*"))) == world
+
+
+def _process(rank: int, world: int, folder: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world), rank=rank, world_size=world)
+    with Group(dist.group.WORLD) as group:
+        if compare(group, print):
+            Path(f"{folder}/same-{rank}").touch()
+    dist.destroy_process_group()
