@@ -6,10 +6,12 @@ vocabulary, and a draw. Tokens must be those that one rank draws from the whole.
 
 from __future__ import annotations
 
+import multiprocessing
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.core.joined import Joined
 from opfacade.distributed import Group
@@ -17,12 +19,20 @@ from opfacade.plan import Plan
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
+    BatchPagedDecodePlan,
     KvShard,
     PagedKvCacheDescriptor,
 )
-from opfacade.plans.collective import CollectiveArgs, CollectiveDescriptor, MergeAcrossArgs, MergeAcrossDescriptor
-from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, even_indptr
-from opfacade.plans.sampling import SampleArgs, SampleDescriptor
+from opfacade.plans.collective import (
+    CollectiveArgs,
+    CollectiveDescriptor,
+    CollectivePlan,
+    MergeAcrossArgs,
+    MergeAcrossDescriptor,
+    MergeAcrossPlan,
+)
+from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan, even_indptr
+from opfacade.plans.sampling import SampleArgs, SampleDescriptor, SamplePlan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,14 +85,14 @@ class Ranks:
 
     def step(self, tokens: Tensor, lens: Tensor, offset: int, group: Joined | None) -> Tensor:
         """The next token of each request, whose last ones `tokens` [batch, n] are new at `lens` tokens in all."""
-        new = (self.weights.embedding[tokens.long()] @ self.weights.qkv).unflatten(-1, (-1, _DIM))
+        new = (self.weights.embedding[tokens.long()] @ self.weights.qkv).view(_BATCH, tokens.shape[1], -1, _DIM)
         q, k, v = new.split([_HEADS, _KV_HEADS, _KV_HEADS], 2)
         self._append(k.flatten(0, 1), v.flatten(0, 1), lens, tokens.shape[1])
         o = self._attend(q[:, -1].contiguous(), lens, group)
         return self._draw(self._logits(o.flatten(1), group), offset)
 
     def _append(self, k: Tensor, v: Tensor, lens: Tensor, count: int) -> None:
-        plan = Plan.select(self.plans.append(count))
+        plan = PagedKvAppendPlan.select(self.plans.append(count))
         plan.run(
             PagedKvAppendArgs(
                 k_new=k.contiguous(), v_new=v.contiguous(), append_indptr=even_indptr(_BATCH, count, device="cpu"),
@@ -99,7 +109,7 @@ class Ranks:
         starts = torch.arange(self.pages, dtype=torch.int32)[:, None] * _CHUNK
         lengths = (local[None] - starts).clamp(0, _CHUNK).flatten()
         o_part, lse_part = torch.zeros(self.pages * _BATCH, _HEADS, _DIM), torch.zeros(self.pages * _BATCH, _HEADS)
-        Plan.select(self.plans.decode).run(
+        BatchPagedDecodePlan.select(self.plans.decode).run(
             BatchPagedDecodeArgs(
                 q=q.repeat(self.pages, 1, 1), k_data=self.k_data, v_data=self.v_data, kv_lens=lengths,
                 block_table=self.table.T.reshape(-1, 1).contiguous(), o=o_part, lse=lse_part,
@@ -110,7 +120,7 @@ class Ranks:
             o_part=o_part.view(*parts, _DIM), lse_part=lse_part.view(parts), group=group,
             o=torch.zeros(_BATCH, _HEADS, _DIM), lse=torch.zeros(_BATCH, _HEADS),
         )  # fmt: skip
-        Plan.select(self.plans.merge).run(args)
+        MergeAcrossPlan.select(self.plans.merge).run(args)
         return args.o
 
     def _logits(self, x: Tensor, group: Joined | None) -> Tensor:
@@ -124,7 +134,7 @@ class Ranks:
         padded = torch.zeros(max(counts), _BATCH)
         padded[: len(columns)] = columns
         out = torch.zeros(_VOCAB, _BATCH)
-        Plan.select(self.plans.gather).run(CollectiveArgs(x=padded, out=out, group=group))
+        CollectivePlan.select(self.plans.gather).run(CollectiveArgs(x=padded, out=out, group=group))
         return out.T.contiguous()
 
     def _draw(self, logits: Tensor, offset: int) -> Tensor:
@@ -135,7 +145,9 @@ class Ranks:
             top_k=torch.full((_BATCH,), 40, dtype=torch.int32), top_p=torch.full((_BATCH,), 0.9),
             token=torch.zeros(_BATCH, dtype=torch.int32), valid=torch.zeros(_BATCH, dtype=torch.uint8),
         )  # fmt: skip
-        Plan.select(SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)).run(args)
+        SamplePlan.select(SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)).run(
+            args
+        )
         return args.token
 
 
@@ -163,7 +175,7 @@ class _Plans:
         )
 
 
-def generate(ranks: Ranks, group: Any) -> list[list[int]]:
+def generate(ranks: Ranks, group: Group | None) -> list[list[int]]:
     """The tokens that each step draws for the batch."""
     import torch
 
@@ -178,7 +190,7 @@ def generate(ranks: Ranks, group: Any) -> list[list[int]]:
     return drawn
 
 
-def compare(group: Any, say: Callable[[str], None]) -> bool:
+def compare(group: Group, say: Callable[[str], None]) -> bool:
     """Whether this rank draws, with the others, the tokens that it draws alone."""
     weights = Weights.drawn(7)
     alone = generate(Ranks(weights, 1, 0), None)
@@ -187,7 +199,7 @@ def compare(group: Any, say: Callable[[str], None]) -> bool:
     return alone == together
 
 
-def _say(alone: Sequence[Sequence[int]], together: Sequence[Sequence[int]], group: Any, say: Callable[[str], None]) -> None:
+def _say(alone: Sequence[Sequence[int]], together: Sequence[Sequence[int]], group: Group, say: Callable[[str], None]) -> None:
     if group.rank == 0:
         say(f"tokens of request 0: {[step[0] for step in together]}")
         say(f"{len(together)} steps of {_BATCH} requests on {group.world} ranks: {_verdict(alone == together)}")
@@ -200,14 +212,13 @@ def _verdict(same: bool) -> str:
 
 def serve(world: int) -> bool:
     """`compare` in so many processes of this machine, on gloo; whether all drew the tokens of one rank."""
-    import tempfile
-
-    from torch import multiprocessing
-
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.spawn(_process, (world, folder), world, join=False)
-        while not context.join():
-            pass
+        spawn = multiprocessing.get_context("spawn")
+        processes = [spawn.Process(target=_process, args=(rank, world, folder)) for rank in range(world)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
         return len(list(Path(folder).glob("same-*"))) == world
 
 
@@ -216,7 +227,8 @@ def _process(rank: int, world: int, folder: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world), rank=rank, world_size=world)
+    store = dist.FileStore(f"{folder}/store", world)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     with Group(dist.group.WORLD) as group:
         if compare(group, print):
             Path(f"{folder}/same-{rank}").touch()

@@ -23,6 +23,7 @@ from opfacade.plan import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 _CLOSED = "closed"
 
@@ -43,7 +44,7 @@ class Group:
 
     def __init__(
         self,
-        process_group: Any,
+        process_group: ProcessGroup,
         max_bytes: int = 1 << 26,
         *,
         channel: int = 0,
@@ -236,7 +237,7 @@ _AGAIN = "Make a new Group over a new process group."
 _open: list[tuple[Any, int, weakref.ref[Group]]] = []
 
 
-def _taken(process_group: Any, channel: int, group: Group) -> Mailbox:
+def _taken(process_group: ProcessGroup, channel: int, group: Group) -> Mailbox:
     """A mailbox on a channel that no other open group has."""
     _open[:] = [entry for entry in _open if (other := entry[2]()) is not None and not other.ended]
     if any(pg is process_group and number == channel for pg, number, _ in _open):

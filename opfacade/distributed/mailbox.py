@@ -18,6 +18,7 @@ from opfacade.distributed.frames import ALARM, BYE, HEADER, Frame, frame_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 _FOREVER = timedelta(days=3650)
 _TAGS = 2  # of a channel: headers and payloads
@@ -32,7 +33,7 @@ class Gone(Exception):
 class Mailbox:
     """One channel of a process group. Everything that arrived from a peer stays in its order until it is taken."""
 
-    def __init__(self, process_group: Any, channel: int) -> None:
+    def __init__(self, process_group: ProcessGroup, channel: int) -> None:
         self._pg, self._tag = process_group, _TAGS * channel
         self.rank, self.world = process_group.rank(), process_group.size()
         self.peers = tuple(r for r in range(self.world) if r != self.rank)
@@ -46,7 +47,7 @@ class Mailbox:
     def send(self, peer: int, frame: Frame, payload: Tensor | None = None) -> None:
         """Hand a frame to the transport; what it reads is kept until the peer has answered several later ones."""
         header = frame.header()
-        work = [header, payload]
+        work: list[Any] = [header, payload]
         try:
             work.append(self._pg.send([header], peer, self._tag))
             if payload is not None and frame.size:

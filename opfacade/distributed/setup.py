@@ -18,6 +18,7 @@ from opfacade.plan import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 MAX_WORLD = 72
 _LEAST_TIMEOUT, _PATTERN = 1.0, 4096
@@ -41,7 +42,7 @@ class Member:
     pid: int
 
 
-def usable(process_group: Any, options: Options) -> Any:
+def usable(process_group: ProcessGroup, options: Options) -> Any:
     """The process group, if a Group can be made of it with these options; GroupError OPF-N005 says what is wrong."""
     import torch
 
@@ -77,7 +78,7 @@ def _issue(argument: str, expected: str, got: str, hint: str = "") -> Issue:
     return Issue("OPF-N005", argument, expected, got, hint, kind="GroupError")
 
 
-def name_of(process_group: Any) -> str:
+def name_of(process_group: ProcessGroup) -> str:
     """The name that torch gave it; a bare ProcessGroup may have none."""
     try:
         return str(process_group.group_name)

@@ -15,7 +15,7 @@ from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.kv_shard import KvShard as KvShard
-from opfacade.plans._attention.kv_shard import refuse_shard
+from opfacade.plans._attention.kv_shard import Sharded
 from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
@@ -130,17 +130,11 @@ class BatchPagedDecodeArgs(ScaledArgs):
     lse: Tensor | None = None
 
 
-class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs]):
+class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs], Sharded):
     """One query row a request, at the end of its context: softmax(scale * q k^T) v over its pages."""
 
     op: Literal["paged_decode"] = Field(default="paged_decode", description="The operator.")
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"shard"}
-    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: it is not.")
-
-    @model_validator(mode="after")
-    def _sharded(self) -> BatchPagedDecodeDescriptor:
-        refuse_shard(self)
-        return self
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Dim("batch_size", self.batch_size)

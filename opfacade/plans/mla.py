@@ -15,7 +15,7 @@ from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.elsewhere import LATENT_ATTENTION
 from opfacade.plans._attention.kv_shard import KvShard as KvShard
-from opfacade.plans._attention.kv_shard import refuse_shard
+from opfacade.plans._attention.kv_shard import Sharded
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import PagedLatentCacheDescriptor as PagedLatentCacheDescriptor
 from opfacade.plans._attention.paging import page_table_operands, page_tables
@@ -52,7 +52,7 @@ class BatchMlaDecodeArgs(AttentionArgs):
     lse: Tensor | None = None
 
 
-class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
+class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs], Sharded):
     """q_len query rows a request: softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over its pages.
 
     Row i of request b is row b * q_len + i of q_nope, q_pe, o and lse, and stands at position kv_len - q_len + i of the
@@ -71,13 +71,6 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs]):
     causal: bool = Field(
         default=True, description="Row i of q_len rows sees kv_len - (q_len - 1 - i) keys; False: each row sees all kv_len."
     )
-
-    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: it is not.")
-
-    @model_validator(mode="after")
-    def _sharded(self) -> BatchMlaDecodeDescriptor:
-        refuse_shard(self)
-        return self
 
     @model_validator(mode="after")
     def _known_scale(self) -> BatchMlaDecodeDescriptor:

@@ -92,7 +92,7 @@ def own_rows(shard, rank, rows):
 
 
 def merged(world, parts, group):
-    """Of lists of (o, lse), a state each."""
+    """The merge of lists of (o, lse), a state each."""
     o, lse = (torch.stack(found) for found in zip(*parts, strict=True))
     d = MergeAcrossDescriptor(
         world=world, states=len(parts), total_num_rows=1, num_heads=HEADS, head_dim=o.shape[-1], dtype="f32"

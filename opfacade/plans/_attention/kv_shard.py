@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from opfacade.core.model import Size, Written, contradiction
+from opfacade.core.model import Model, Size, Written, contradiction
 from opfacade.core.request_tables import NOWHERE
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._world import WORLD, World
@@ -80,11 +80,20 @@ class KvShard(Written):
         return torch.where(self.owner(first) == rank, own, NOWHERE)
 
 
-def refuse_shard(descriptor: Any) -> None:
+class Sharded(Model):
+    """The field of decodes whose cache may be sharded."""
+
+    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: it is not.")
+
+    @model_validator(mode="after")
+    def _sharded(self) -> Sharded:
+        if self.shard is not None and self.shard.cuts:
+            _refuse(self)
+        return self
+
+
+def _refuse(descriptor: Any) -> None:
     """Raise DescriptorError for what attention over a shard cannot give a merge, or would get wrong."""
-    shard = descriptor.shard
-    if shard is None or not shard.cuts:
-        return
     if descriptor.window_left >= 0:
         hint = 'Replicate the cache of layers with a window: KvShard(placement="replicated").'
         raise contradiction("window_left", "-1 in a cache that is cut", descriptor.window_left, hint)
