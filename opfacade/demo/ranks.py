@@ -86,7 +86,7 @@ class Ranks:
     def step(self, tokens: Tensor, lens: Tensor, offset: int, group: Joined | None) -> Tensor:
         """The next token of each request, whose last ones `tokens` [batch, n] are new at `lens` tokens in all."""
         new = (self.weights.embedding[tokens.long()] @ self.weights.qkv).view(_BATCH, tokens.shape[1], -1, _DIM)
-        q, k, v = new.split([_HEADS, _KV_HEADS, _KV_HEADS], 2)
+        q, k, v = new.tensor_split([_HEADS, _HEADS + _KV_HEADS], 2)
         self._append(k.flatten(0, 1), v.flatten(0, 1), lens, tokens.shape[1])
         o = self._attend(q[:, -1].contiguous(), lens, group)
         return self._draw(self._logits(o.flatten(1), group), offset)
@@ -145,9 +145,8 @@ class Ranks:
             top_k=torch.full((_BATCH,), 40, dtype=torch.int32), top_p=torch.full((_BATCH,), 0.9),
             token=torch.zeros(_BATCH, dtype=torch.int32), valid=torch.zeros(_BATCH, dtype=torch.uint8),
         )  # fmt: skip
-        SamplePlan.select(SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)).run(
-            args
-        )
+        drawn = SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)
+        SamplePlan.select(drawn).run(args)
         return args.token
 
 
@@ -229,6 +228,7 @@ def _process(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", world)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    assert dist.group.WORLD is not None
     with Group(dist.group.WORLD) as group:
         if compare(group, print):
             Path(f"{folder}/same-{rank}").touch()
