@@ -7,6 +7,7 @@ GPU, on a stream of its own, and waits for it: it is complete before another str
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_BYTES = 16 << 20  # of one cache, on all devices together
+_TREES = "torch._inductor.cudagraph_trees"
 
 
 @dataclass(slots=True)
@@ -31,18 +33,15 @@ class _Entry(Generic[T]):
     value: T
     streams: set[int] = field(default_factory=set)  # addresses of those whose work may read it
 
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.value if isinstance(self.value, tuple) else (self.value,)  # type: ignore[misc]
-
     def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors())
+        return sum(tensor.nbytes for tensor in _tensors_in(self.value))
 
     def release(self, device: torch.device) -> None:
         """Let torch use the memory again only after the streams that may read it."""
         import torch
 
         for stream in self.streams:
-            for tensor in self.tensors():
+            for tensor in _tensors_in(self.value):
                 tensor.record_stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
 
 
@@ -124,6 +123,38 @@ def _on_own_stream(make: Callable[..., T], device: torch.device, key: tuple[Hash
         value = make(device, *key)
         stream.synchronize()
         return value
+
+
+def beside(make: Callable[[], T], device: torch.device) -> T:
+    """make() of tensors that a few later calls share, in order with the current stream and outside of the pool of a graph tree.
+
+    What a capture makes belongs to its graph. Without graph trees in the process no pool is in the way.
+    """
+    import torch
+
+    if device.type != "cuda" or _TREES not in sys.modules or capturing(device):
+        return make()
+    current = torch.cuda.current_stream(device)
+
+    def work() -> T:
+        stream = _stream(device)
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device), torch.cuda.stream(stream):
+            stream.wait_stream(current)
+            value = make()
+            current.wait_stream(stream)
+            for tensor in _tensors_in(value):
+                tensor.record_stream(current)
+            return value
+
+    return _elsewhere(work)
+
+
+def _tensors_in(value: object) -> Iterator[Tensor]:
+    if isinstance(value, (dict, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(part)
+    else:
+        yield value  # type: ignore[misc]
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from opfacade.core.device_tensors import beside
 from opfacade.integrations.tensors import capturing
 
 T = TypeVar("T")
@@ -30,25 +31,51 @@ class _Entry(Generic[T]):
         return same and layer > self.maker and self.captured == capturing(sources[0]) and self.versions == _versions(sources)
 
 
+class _Passes(threading.local, Generic[T]):
+    """What one thread knows: its values, the layer that asked last, and the last layer of the pass before."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Hashable, _Entry[T]] = {}
+        self.layer, self.last = -1, -1
+
+    def note(self, layer: int) -> None:
+        if layer <= self.layer:  # another pass
+            self.last = self.layer
+        self.layer = layer
+
+    def drop_captured(self) -> None:
+        """After the last layer. What a capture made lies in the memory of its graph, and a graph tree refuses to record another
+        size while something that it does not know of holds a part of that."""
+        if self.layer == self.last:
+            for key in [key for key, entry in self.entries.items() if entry.captured]:
+                self.entries.pop(key, None)
+
+
 class PassMemo(Generic[T]):
     """Values computed from tensors that all layers of a pass receive. Each thread has its own."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self._local: _Passes[T] = _Passes()
 
     def get(self, module: Any, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
         """make(), or the value that an earlier layer of this pass made from the same tensors if modules have a layer_idx."""
         layer = getattr(module, "layer_idx", None)
         if layer is None:
             return make()
-        entries: dict[Hashable, _Entry[T]] = self._local.__dict__.setdefault("entries", {})
-        found = entries.get(key)
+        self._local.note(layer)
+        found = self._local.entries.get(key)
         if found is not None and found.holds(sources, layer):
-            return found.value
+            value = found.value
+        else:
+            value = self._add(layer, sources, key, beside(make, sources[0].device))
+        self._local.drop_captured()
+        return value
+
+    def _add(self, layer: int, sources: tuple[Tensor, ...], key: Hashable, value: T) -> T:
+        entries = self._local.entries
         entries.pop(key, None)
         while len(entries) >= MOST:
             entries.pop(next(iter(entries)))
-        value = make()
 
         def forget(dead: weakref.ref[Tensor]) -> None:
             """A value is dropped with its tensor: packed masks of a long sequence have hundreds of megabytes."""

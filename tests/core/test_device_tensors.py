@@ -1,5 +1,6 @@
 """Tensors that many calls share: complete for every stream, outside of graph pools, bounded by bytes."""
 
+import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -136,3 +137,40 @@ def test_threads_that_ask_at_once_get_one_tensor():
     for thread in threads:
         thread.join()
     assert len({id(one) for one in found}) == 1
+
+
+@pytest.fixture
+def ordered(gpu, monkeypatch):
+    """Streams that note who waits for whom."""
+    gpu.waits = []
+
+    class Stream:
+        def __init__(self, name):
+            self.name = name
+
+        def wait_stream(self, other):
+            gpu.waits.append((self.name, other.name))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("callers"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("own"))
+    return gpu
+
+
+@pytest.mark.parametrize("trees", [False, True])
+def test_what_a_pass_shares_is_made_outside_of_graph_pools_in_the_order_of_the_stream(ordered, monkeypatch, trees):
+    if trees:
+        monkeypatch.setitem(sys.modules, device_tensors._TREES, SimpleNamespace())
+    else:
+        monkeypatch.delitem(sys.modules, device_tensors._TREES, raising=False)
+    kept = device_tensors.beside(lambda: {"bits": Tensor(4, ordered), "more": (Tensor(2, ordered),)}, torch.device("cuda:1"))
+    tensors = (kept["bits"], *kept["more"])
+    assert [(t.thread != threading.get_ident(), len(t.read_by)) for t in tensors] == [(trees, int(trees))] * 2
+    assert ordered.waits == ([("own", "callers"), ("callers", "own")] if trees else [])
+
+
+def test_what_a_capture_makes_is_made_by_its_own_thread(ordered, monkeypatch):
+    monkeypatch.setitem(sys.modules, device_tensors._TREES, SimpleNamespace())
+    monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
+    made = device_tensors.beside(lambda: Tensor(4, ordered), torch.device("cuda:1"))
+    assert made.thread == threading.get_ident()
+    assert ordered.waits == []
