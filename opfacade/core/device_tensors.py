@@ -128,7 +128,7 @@ def _on_own_stream(make: Callable[..., T], device: torch.device, key: tuple[Hash
 def beside(make: Callable[[], T], device: torch.device) -> T:
     """make() of tensors that a few later calls share, in order with the current stream and outside of the pool of a graph tree.
 
-    What a capture makes belongs to its graph. Without graph trees in the process no pool is in the way.
+    The tensors that a capture makes belong to its graph. Without graph trees in the process no pool is in the way.
     """
     import torch
 

@@ -32,7 +32,7 @@ class _Entry(Generic[T]):
 
 
 class _Passes(threading.local, Generic[T]):
-    """What one thread knows: its values, the layer that asked last, and the last layer of the pass before."""
+    """State of one thread: its values, the layer that asked last, and the last layer of the pass before."""
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, _Entry[T]] = {}
@@ -44,8 +44,8 @@ class _Passes(threading.local, Generic[T]):
         self.layer = layer
 
     def drop_captured(self) -> None:
-        """After the last layer. What a capture made lies in the memory of its graph, and a graph tree refuses to record another
-        size while something that it does not know of holds a part of that."""
+        """After the last layer. Values that a capture made lie in the memory of its graph, and a graph tree refuses to record
+        another size while something that it does not know of holds a part of that."""
         if self.layer == self.last:
             for key in [key for key, entry in self.entries.items() if entry.captured]:
                 self.entries.pop(key, None)

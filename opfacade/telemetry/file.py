@@ -24,6 +24,7 @@ from opfacade.errors import DroppedWarning
 INTERVAL = 10.0
 _MOST_BYTES, _LONGEST_LINE = 1 << 40, 16 << 20
 _MOST_COUNTED = 2**63
+_HEAD = b'{"pid": '  # how each line begins, and no value in it
 _guard = ForkLock()
 _writer: Writer | None = None
 
@@ -137,11 +138,12 @@ def read(path: Path) -> tuple[dict[str, Any], int]:
     broken = 0
     with regular_files.open_regular(path, _MOST_BYTES) as file:
         for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
-            try:
-                found = strict_json.loads(line)
-                last[found["pid"], found["since"]] = _sound(found)
-            except (ValueError, KeyError, TypeError):
-                broken += bool(line.strip())
+            for part in _parts(line):
+                try:
+                    found = strict_json.loads(part)
+                    last[found["pid"], found["since"]] = _sound(found)
+                except (ValueError, KeyError, TypeError):
+                    broken += bool(part.strip())
     total: dict[str, Any] = {"skus": {}, "refusals": {}, "counts": {}}
     for counts in last.values():
         try:
@@ -149,6 +151,12 @@ def read(path: Path) -> tuple[dict[str, Any], int]:
         except ValueError:  # latencies of a version that had other buckets
             broken += 1
     return total, broken
+
+
+def _parts(line: bytes) -> tuple[bytes, ...]:
+    """A line, or two where a process that was killed within its write left no end of a line before that of another process."""
+    at = line.rfind(_HEAD)
+    return (line[:at], line[at:]) if at > 0 else (line,)
 
 
 def _sound(line: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import threading
 import time
 
@@ -278,8 +279,9 @@ def _write_until_killed(path, go):
 
 
 def test_a_writer_that_is_killed_costs_at_most_its_last_line(path):
-    """A kill may strike within the system call, between two pages of the file: then a part of a line is there."""
-    context = multiprocessing.get_context("fork")
+    """A kill may strike within the system call, between two pages of the file: then a part of a line is there, the last of its
+    process, and the first line of the next process stands behind it."""
+    context, pids = multiprocessing.get_context("fork"), []
     for _ in range(3):
         go = context.Event()
         process = context.Process(target=_write_until_killed, args=(str(path), go))
@@ -288,16 +290,36 @@ def test_a_writer_that_is_killed_costs_at_most_its_last_line(path):
         time.sleep(0.1)
         process.kill()
         process.join(120)
+        pids.append(process.pid)
     total, broken = read(path)
-    assert broken <= 3
-    lines = [json.loads(line) for line in path.read_text().splitlines() if _is_whole(line)]
-    last = {line["pid"]: line["skus"]["x"]["runs"] for line in lines}
-    assert (len(last), total["skus"]["x"]["runs"]) == (3, sum(last.values()))
+    written = {pid: [] for pid in pids}
+    for text in re.split(r"(?=\{\"pid\": )", path.read_text()):
+        for pid in re.findall(r"^\{\"pid\": (\d+)", text):
+            written[int(pid)].append(text)
+    torn = [pid for pid, texts in written.items() if not _is_whole(texts[-1])]
+    assert broken == len(torn)
+    whole = {pid: texts[: len(texts) - (pid in torn)] for pid, texts in written.items()}
+    counts = {pid: [json.loads(text)["skus"]["x"]["runs"] for text in texts] for pid, texts in whole.items()}
+    assert all(runs == [*range(runs[0], runs[0] + len(runs))] for runs in counts.values())
+    assert total["skus"]["x"]["runs"] == sum(runs[-1] for runs in counts.values())
 
 
-def _is_whole(line):
+@pytest.mark.parametrize(("kept", "counted"), [(1, (1, 1)), (8, (1, 1)), (30, (1, 1)), (-2, (1, 1)), (-1, (2, 0))])
+def test_a_torn_line_costs_no_line_of_the_process_that_writes_next(path, kept, counted):
+    """The last line of a process is all that it leaves: one that stands behind a torn one counts."""
+    writer = Writer(str(path), interval=3600)
+    telemetry.stats("x").runs.add()
+    writer.stop()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'{"pid": ', b'{"pid": 9')[:kept] + whole)
+    total, broken = read(path)
+    assert (total["skus"]["x"]["runs"], broken) == counted
+    assert path.read_bytes().count(b"\n") == 1
+
+
+def _is_whole(text):
     try:
-        return bool(json.loads(line))
+        return isinstance(json.loads(text), dict)
     except ValueError:
         return False
 

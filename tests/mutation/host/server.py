@@ -2,6 +2,8 @@
 
 from tests.mutation.mutant import host
 
+FILE, SHARED = "tests/telemetry/test_file.py", "tests/core/test_device_tensors.py"
+MEMO = "tests/integrations/test_pass_memo.py"
 GROWTH = "tests/integrations/test_growth.py"
 
 FAULTS = (
@@ -13,4 +15,16 @@ FAULTS = (
          "    if units >= _MANY or", "    if True or units >= _MANY or", f"{GROWTH} -k gathered"),
     host("adapters: a bound lies below the length", "integrations/growth.py", "bound < kv_len", "bound * 2 < kv_len",
          f"{GROWTH} -k never_lies"),
+    host("telemetry: a torn line takes the one behind it with it", "telemetry/file.py", "if at > 0 else (line,)",
+         "if at < 0 else (line,)", f"{FILE} -k torn_line"),
+    host("passes: what a capture made is held after its pass", "integrations/pass_memo.py",
+         "        self._local.drop_captured()\n", "", f"{MEMO} -k capture"),
+    host("passes: a value is made in the pool of a graph tree", "core/device_tensors.py", "_TREES not in sys.modules or",
+         "True or", f"{SHARED} -k pass_shares"),
+    host("passes: a value is read before it is complete", "core/device_tensors.py",
+         "            current.wait_stream(stream)\n", "", f"{SHARED} -k pass_shares"),
+    host("passes: a value is computed before its sources are complete", "core/device_tensors.py",
+         "            stream.wait_stream(current)\n", "", f"{SHARED} -k pass_shares"),
+    host("passes: memory of a value goes back while it is read", "core/device_tensors.py",
+         "                tensor.record_stream(current)\n", "                pass\n", f"{SHARED} -k pass_shares"),
 )  # fmt: skip

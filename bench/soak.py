@@ -1,0 +1,95 @@
+"""Processes, threads and minutes on the CPU reference: `python -m bench.soak [--processes 10] [--threads 8] [--minutes 30]`.
+
+Each process has threads that select plans of new sizes, run them and check every result, fork children that run too, publish
+entries of a cache that all share, sweep it and collect it. The first process forgets its counts again and again; the others
+must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs, or
+memory grows after the first half. Prints a line a process; it writes no record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from opfacade.telemetry import file as telemetry_file
+
+PATIENCE = 90.0  # seconds beyond the time that was asked for
+MOST_GROWTH = 24 << 20  # bytes of a process over the second half
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument(
+        "--plans", type=int, default=4096, help="plans that a process keeps: memory is flat once they are there"
+    )
+    asked = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="opfacade-soak-") as place:
+        faults = soak(Path(place), asked)
+    print(*(f"FAIL: {fault}" for fault in faults), f"{len(faults)} faults", sep="\n")
+    return bool(faults)
+
+
+def soak(place: Path, asked: argparse.Namespace) -> list[str]:
+    """What went wrong, a line each."""
+    end = time.monotonic() + 60 * asked.minutes + PATIENCE
+    workers = [_start(place, number, asked) for number in range(asked.processes)]
+    told, faults = [], []
+    for number, worker in enumerate(workers):
+        try:
+            out, err = worker.communicate(timeout=max(end - time.monotonic(), 1.0))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            faults.append(f"process {number} hangs: {worker.communicate()[1][-3000:]}")
+            continue
+        if worker.returncode:
+            faults.append(f"process {number} ended with {worker.returncode}: {err[-3000:]}")
+            continue
+        told.append(json.loads(out.splitlines()[-1]))
+        print(f"process {number}:", ", ".join(f"{name} {value}" for name, value in told[-1].items()), flush=True)
+        faults += [f"process {number}: {fault}" for fault in judged(told[-1])]
+    return faults or lost(place / "counts.jsonl", sum(one["runs"] for one in told[1:]))
+
+
+def judged(told: dict[str, Any]) -> list[str]:
+    """The faults of what one process tells of itself."""
+    found = [str(error) for error in told["errors"]]
+    if told["grown_bytes"] > MOST_GROWTH:
+        found.append(f"memory grew by {told['grown_bytes']} bytes over the second half")
+    if not told["runs"]:
+        found.append("nothing ran")
+    return found
+
+
+def lost(path: Path, runs: int) -> list[str]:
+    """Whether the file of counters has as many runs as were made by all but the first process, and no broken line."""
+    if not path.exists():
+        return [] if not runs else [f"{runs} runs, and no line of counters"]
+    total, broken = telemetry_file.read(path)
+    counted = sum(sku.get("runs", 0) for sku in total["skus"].values())
+    found = [f"{broken} broken lines of counters"] if broken else []
+    return found if counted == runs else [*found, f"{runs} runs were made, {counted} were counted"]
+
+
+def _start(place: Path, number: int, asked: argparse.Namespace) -> subprocess.Popen[str]:
+    counts = place / ("counts.jsonl" if number else "forgotten.jsonl")
+    environment = os.environ | {
+        "OPFACADE_TELEMETRY_FILE": str(counts), "OPFACADE_TELEMETRY_SAMPLE": "0.5", "OPFACADE_CACHE_DIR": str(place / "cache"),
+        "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    told = [number, asked.threads, 60 * asked.minutes, asked.plans]
+    command = [sys.executable, "-m", "bench.soaking", *map(str, told)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""One process of bench.soak: threads that run plans, and those that forget, fork, publish and sweep beside them."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from opfacade import Plan, Target, telemetry
+from opfacade import plan as plans
+from opfacade.jit import cache
+from opfacade.jit.cache import upkeep
+from opfacade.plans.norm import NormArgs, NormDescriptor
+from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.telemetry import file as telemetry_file
+
+CPU = Target.cpu()
+CHILD_SECONDS = 16.0
+_KEYS = 40  # entries of the cache that all processes publish again and again
+
+
+def drawn(random: Random, *shape: int) -> torch.Tensor:
+    """Of a generator of its own: a lock of torch's default one may be held when a child is forked, and nobody renews it."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(random.getrandbits(32)))
+
+
+def run_norm(random: Random) -> None:
+    rows, hidden = random.randint(1, 9), random.randint(1, 4000)
+    x, weight = drawn(random, rows, hidden), drawn(random, hidden)
+    out = torch.full_like(x, torch.nan)
+    plan = Plan.select(NormDescriptor(kind="rms", total_num_rows=rows, hidden=hidden, dtype="f32"), target=CPU)
+    plan.run(NormArgs(x=x, weight=weight, out=out))
+    eps = plan.descriptor.eps
+    torch.testing.assert_close(out, x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight, rtol=1e-4, atol=1e-5)
+
+
+def run_softmax(random: Random) -> None:
+    shape = (random.randint(1, 9), random.randint(1, 4000))
+    x = drawn(random, *shape)
+    descriptor = SoftmaxDescriptor(shape=shape, dtype="f32")
+    out = torch.full_like(x, torch.nan)
+    Plan.select(descriptor, target=CPU).run(descriptor.args_type(x=x, out=out))
+    torch.testing.assert_close(out, x.softmax(-1), rtol=1e-4, atol=1e-6)
+
+
+RUNS = (run_norm, run_softmax)
+
+
+class Soaking:
+    """The work of one process until a moment; what went wrong, and how often something ran."""
+
+    def __init__(self, number: int, seconds: float) -> None:
+        self.number, self.over = number, time.monotonic() + seconds
+        self.runs, self.forks, self.swept, self.errors = 0, 0, 0, list[str]()
+        self._lock = threading.Lock()
+
+    def loop(self, work: Callable[[Random], None], seed: int, pause: float) -> None:
+        random = Random(1000 * self.number + seed)
+        while time.monotonic() < self.over and not self.errors:
+            try:
+                work(random)
+            except BaseException as error:  # a thread has nobody to raise to
+                self.errors.append(f"{type(error).__name__}: {error}"[:2000])
+            time.sleep(pause * random.random())
+
+    def run(self, random: Random) -> None:
+        random.choice(RUNS)(random)
+        with self._lock:
+            self.runs += 1
+
+    def warm_up(self) -> None:
+        """The first selection of a family imports its backends, and a child that is forked meanwhile would wait for the import
+        for ever: Python renews no lock of a module."""
+        for run in RUNS:
+            run(Random(self.number))
+            self.runs += 1
+
+    def forget(self, random: Random) -> None:
+        telemetry.reset()
+        telemetry.snapshot()
+
+    def fork(self, random: Random) -> None:
+        """A child forgets what it has of its parent or counts on, runs a few plans, and ends as a process does."""
+        forgets, count = random.random() < 0.5, random.randint(1, 5)
+        child = os.fork()
+        if not child:
+            os._exit(_child(forgets, count, random))
+        status = _wait(child)
+        if status != 0:
+            raise RuntimeError(f"a child that {'forgets' if forgets else 'counts on'} ended with {status}")
+        with self._lock:
+            self.forks, self.runs = self.forks + 1, self.runs + count
+
+    def publish(self, random: Random) -> None:
+        """An entry that others publish, read, sweep and collect meanwhile."""
+        key = f"{random.randrange(_KEYS):064x}"
+        library = cache.obtain(key, "kernel.so", _make)
+        if library.exists() and library.read_bytes() != b"soak":
+            raise RuntimeError(f"{library} has other bytes than were published")
+
+    def sweep(self, random: Random) -> None:
+        store = cache.shared()
+        store.sweep()
+        upkeep.collect(store, max_bytes=random.choice((100, 10_000)))
+        self.swept += 1
+
+
+def _make(directory: Path) -> dict[str, Any]:
+    (directory / "kernel.so").write_bytes(b"soak")
+    return {}
+
+
+def _child(forgets: bool, count: int, random: Random) -> int:
+    """0, or what went wrong: a child must not run its parent's handlers of the end."""
+    try:
+        if forgets:
+            telemetry.reset()
+        for _ in range(count):
+            run_norm(random)
+        telemetry_file._stop()
+    except BaseException as error:
+        print(f"child: {error!r}", file=sys.stderr, flush=True)
+        return 3
+    return 0
+
+
+def _wait(child: int) -> int:
+    """Its exit code; -1 where it hangs."""
+    until = time.monotonic() + CHILD_SECONDS
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGUSR1)  # where it stands, on stderr
+    time.sleep(1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -1
+
+
+def resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def growth(over: float) -> tuple[int, int]:
+    """Bytes by which this process grew over the second half of its time, and those at the end."""
+    began = time.monotonic()
+    marks: list[tuple[float, int]] = []
+    while time.monotonic() < over - 0.2:
+        time.sleep(min(0.5, max(over - time.monotonic(), 0.0)))
+        marks.append((time.monotonic(), resident()))
+    half = [held for at, held in marks if at > (began + over) / 2] or [resident()]
+    third = max(len(half) // 3, 1)
+    return max(min(half[-third:]) - max(half[:third]), 0), half[-1]
+
+
+def main(number: int, threads: int, seconds: float, most_plans: int) -> None:
+    faulthandler.dump_traceback_later(seconds + 60, exit=True)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    torch.set_num_threads(1)
+    plans._MAX_CACHED = most_plans
+    telemetry_file.start()
+    soaking = Soaking(number, seconds)
+    soaking.warm_up()
+    work = [(soaking.run, 0.0)] * threads + [(soaking.fork, 0.5), (soaking.publish, 0.05), (soaking.sweep, 0.3)]
+    work += [(soaking.forget, 0.05)] if number == 0 else []
+    started = [threading.Thread(target=soaking.loop, args=(do, seed, pause)) for seed, (do, pause) in enumerate(work)]
+    for thread in started:
+        thread.start()
+    grown, held = growth(soaking.over)
+    for thread in started:
+        thread.join()
+    told = {"runs": soaking.runs, "forks": soaking.forks, "sweeps": soaking.swept, "errors": soaking.errors}
+    print(json.dumps(told | {"grown_bytes": grown, "resident_bytes": held}), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,67 @@
+"""The soak for some seconds: nothing wrong, lost, hung or grown; and it tells of each of them where they are."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from bench import soak, soaking
+
+
+def test_some_seconds_of_processes_threads_forks_resets_and_sweeps(capsys):
+    argv = ["--processes", "2", "--threads", "2", "--minutes", "0.07", "--plans", "100"]
+    assert soak.main(argv) == 0, capsys.readouterr().out
+    assert capsys.readouterr().out.count("runs ") == 2
+
+
+SOUND = {"runs": 5, "forks": 1, "sweeps": 1, "errors": [], "grown_bytes": 0, "resident_bytes": 1}
+WRONG = [({"runs": 0}, "nothing ran"), ({"grown_bytes": 2**30}, "memory grew"), ({"errors": ["bits differ"]}, "bits differ")]
+
+
+@pytest.mark.parametrize(("change", "told"), WRONG)
+def test_a_process_that_went_wrong_is_a_fault(change, told):
+    assert soak.judged(SOUND) == []
+    assert [told in fault for fault in soak.judged(SOUND | change)] == [True]
+
+
+def test_a_count_that_is_lost_is_a_fault(tmp_path):
+    path = tmp_path / "counts.jsonl"
+    assert soak.lost(path, 3) != []
+    line = {"pid": 1, "since": 1, "time": 1.0, "skus": {"a": {"runs": 2}}, "refusals": {}, "counts": {}}
+    path.write_text("".join(json.dumps(line | {"pid": pid}) + "\n" for pid in (1, 2)))
+    assert soak.lost(path, 4) == []
+    assert soak.lost(path, 5) == ["5 runs were made, 4 were counted"]
+    path.write_text(path.read_text() + "{torn\n")
+    assert soak.lost(path, 4) == ["1 broken lines of counters"]
+
+
+def test_a_wrong_result_ends_the_process_with_an_error(monkeypatch):
+    monkeypatch.setattr(soaking, "RUNS", (lambda random: 1 / 0,))
+    work = soaking.Soaking(0, 5.0)
+    work.loop(work.run, 0, 0.0)
+    assert work.errors == ["ZeroDivisionError: division by zero"]
+
+
+def test_a_child_that_hangs_is_ended_and_told(monkeypatch):
+    monkeypatch.setattr(soaking, "CHILD_SECONDS", 0.2)
+    monkeypatch.setattr(soaking, "_child", lambda *given: time.sleep(60))
+    monkeypatch.setattr(soaking.signal, "SIGUSR1", 0)
+    work = soaking.Soaking(0, 5.0)
+    work.loop(work.fork, 0, 0.0)
+    assert "ended with -1" in work.errors[0]
+
+
+def test_memory_that_grows_is_seen():
+    held, stop = [], threading.Event()
+
+    def grow():
+        while not stop.wait(0.05):
+            held.append(bytearray(b"x" * (4 << 20)))
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    grown, _ = soaking.growth(time.monotonic() + 4.0)
+    stop.set()
+    thread.join()
+    assert grown > 8 << 20

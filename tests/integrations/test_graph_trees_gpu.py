@@ -1,0 +1,71 @@
+"""torch.compile(mode="reduce-overhead") around tensors that the adapters share, two sizes each, and threads on two streams."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.integrations.test_transformers_gpu import on_gpu
+from tests.integrations.tiny_models import generate, padded, prompts
+
+pytestmark = [pytest.mark.gpu, pytest.mark.transformers, pytest.mark.usefixtures("registered")]
+
+
+def tensors(length):
+    q, k, v = (torch.randn(2, heads, length, 64, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2))
+    return q, k, v, torch.rand(2, 1, length, length, device="cuda") > 0.3
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_recorded_for_two_sizes(masked):
+    from opfacade.integrations.transformers.standard import attention
+
+    def layers(q, k, v, mask):
+        for layer in range(3):
+            module = SimpleNamespace(layer_idx=layer, is_causal=True)
+            q = attention(module, q, k, v, mask if masked else None)[0].transpose(1, 2) * 1
+        return q
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layers, mode="reduce-overhead", fullgraph=True, dynamic=False)
+    with torch.no_grad():
+        for length in (96, 64, 96):
+            for _ in range(4):
+                given = tensors(length)
+                assert torch.equal(compiled(*given).clone(), layers(*given))
+
+
+@pytest.mark.parametrize("ops", [False, True])
+def test_a_model_generates_with_a_static_cache_in_graph_trees(ops):
+    from opfacade.integrations.transformers import use_ops
+
+    inputs = {name: x.to("cuda") for name, x in padded(prompts(5, 23, 17)).items()}
+    model = on_gpu("llama", "opfacade")
+    if ops:
+        use_ops(model)
+    want = generate(model, inputs)
+    for _ in range(2):
+        assert generate(model, inputs, cache_implementation="static") == want
+
+
+def test_two_threads_on_two_streams_have_complete_tables():
+    from opfacade.integrations.transformers.standard import attention
+
+    given, module = tensors(75)[:3], SimpleNamespace(layer_idx=0, is_causal=True)
+    want, found = attention(module, *given, None)[0], {}
+    torch.cuda.synchronize()
+
+    def run(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(10**8 * (1 - number))
+            found[number] = attention(module, *(x[:, :, : 75 - number] for x in given), None)[0]
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(found[0], want)
+    assert found[1].isfinite().all()
