@@ -1,7 +1,7 @@
 """Processes, threads and minutes on the CPU reference: `python -m bench.soak [--processes 10] [--threads 8] [--minutes 30]`.
 
 Each process has threads that select plans of new sizes, run them and check every result, fork children that run too, publish
-entries of a cache that all share, sweep it and collect it. The first process forgets its counts again and again; the others
+entries of a cache that all share, clean it and collect it. The first process forgets its counts again and again; the others
 must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs, or
 memory grows after the first half. Prints a line a process; it writes no record.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from opfacade.telemetry import file as telemetry_file
 
-PATIENCE = 90.0  # seconds beyond the time that was asked for
+PATIENCE = 90.0  # seconds beyond the given time
 MOST_GROWTH = 24 << 20  # bytes of a process over the second half
 
 
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def soak(place: Path, asked: argparse.Namespace) -> list[str]:
-    """What went wrong, a line each."""
+    """The faults, a line each."""
     end = time.monotonic() + 60 * asked.minutes + PATIENCE
     workers = [_start(place, number, asked) for number in range(asked.processes)]
     told, faults = [], []

@@ -1,4 +1,4 @@
-"""One process of bench.soak: threads that run plans, and those that forget, fork, publish and sweep beside them."""
+"""One process of bench.soak: threads that run plans, and others that reset, fork, publish and clean beside them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEYS = 40  # entries of the cache that all processes publish again and again
 
 
 def drawn(random: Random, *shape: int) -> torch.Tensor:
-    """Of a generator of its own: a lock of torch's default one may be held when a child is forked, and nobody renews it."""
+    """Numbers of a generator of their own: the lock of the default one may be held when a child is forked, for ever."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(random.getrandbits(32)))
 
 
@@ -103,7 +103,7 @@ class Soaking:
             self.forks, self.runs = self.forks + 1, self.runs + count
 
     def publish(self, random: Random) -> None:
-        """An entry that others publish, read, sweep and collect meanwhile."""
+        """An entry that others publish, read and collect meanwhile."""
         key = f"{random.randrange(_KEYS):064x}"
         library = cache.obtain(key, "kernel.so", _make)
         if library.exists() and library.read_bytes() != b"soak":
