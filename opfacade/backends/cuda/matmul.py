@@ -24,16 +24,19 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 ARCH = "sm_90a"
-_HALVES, _FP8 = ("f16", "bf16"), ("f8_e4m3", "f8_e5m2")
+_HALVES, _FP8, _INTEGERS = ("f16", "bf16"), ("f8_e4m3", "f8_e5m2"), ("i8",)
 _SUMS = {
     # Tensor cores truncate once every 16 products.
     "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 16.0},
+    # Sums are exact, and become f32 once.
+    "matmul-s32": {"convert": 2.0**-24},
     # They cut 32 products and the sum before, each once, at 13 bits below the largest, and their sum again; f32 adds chains.
     "matmul-mma8": {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0},
 }
 _IN_ANY_BATCH = {
     "matmul-mma16": "tests/families/matmul/test_matmul_kernel.py::test_a_row_has_its_bits_in_any_batch",
     "matmul-mma8": "tests/families/matmul/test_fp8_kernel.py::test_a_row_has_its_bits_in_any_batch",
+    "matmul-s32": "tests/families/matmul/test_integer_kernel.py::test_sums_are_exact",
 }
 _EVIDENCE = ("tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu", *REPEATS)
 
@@ -41,12 +44,12 @@ _EVIDENCE = ("tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_
 def _guarantee(problem: MatmulDescriptor, target: Target, segments: Segments | None) -> PrecisionGuarantee:
     """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
-    model = "matmul-mma16" if problem.dtype in _HALVES else "matmul-mma8"
+    model = "matmul-mma16" if problem.dtype in _HALVES else "matmul-mma8" if problem.dtype in _FP8 else "matmul-s32"
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
     constants |= {"segment": float(segments.length)} if segments is not None else {}
     return PrecisionGuarantee(
         math_precision=problem.dtype,
-        accumulator="f32",
+        accumulator="i32" if problem.dtype in _INTEGERS else "f32",
         deterministic=True,
         bit_stable_on_same_hardware=True,
         batch_invariant="composition",
@@ -92,15 +95,15 @@ def _of(problem: MatmulDescriptor, target: Target) -> tuple[_TileKernel, Callabl
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
-    count = 1 if segments is None else segments.many
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size, count)
+    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
+    sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in _FP8)
     return _kernel(tile_of(sizes, sms), segments)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*_HALVES, *_FP8))
-    if problem.dtype in _FP8:
+    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*_HALVES, *_FP8, *_INTEGERS))
+    if problem.dtype not in _HALVES:
         yield from _lacks_of_bytes(problem)
 
 

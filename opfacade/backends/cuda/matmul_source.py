@@ -24,7 +24,7 @@ _WEIGHT_AXES = {"tensor": "kRanges", "token": "kRows", "block": "kRowsParts"}
 
 
 def math_of(problem: MatmulDescriptor) -> Math:
-    return source.math_of([(problem.result, problem.program()["out"])])
+    return source.math_of([(problem.result, value) for value in problem.program().values()])
 
 
 def facts(problem: MatmulDescriptor) -> Mapping[str, Fact]:
@@ -86,20 +86,20 @@ def scalars(problem: MatmulDescriptor) -> tuple[Fact | float, ...]:
 
 def printed(problem: MatmulDescriptor) -> dict[str, Any]:
     """The program, and the types of its tensors."""
-    value = problem.program()["out"]
-    names = tuple(dict.fromkeys(str(node.data) for node in ordered([value]) if node.kind == "input"))
+    values = list(problem.program().values())
+    names = tuple(dict.fromkeys(str(node.data) for node in ordered(values) if node.kind == "input"))
     numbers = [number.name for number in problem.scalars]
     math = math_of(problem)
     return {
         "inputs": names,
-        "nodes": source.statements([value], names, numbers, math),
+        "nodes": source.statements(values, names, numbers, math),
         "dtype": problem.dtype,
         "size": ITEMSIZE[problem.dtype],
         "out_dtype": problem.result,
         "out_size": ITEMSIZE[problem.result],
         "bias_dtype": problem.bias_dtype or problem.result,
         "numbers": len(numbers),
-        "blocks": 8 if source.weight([value], math) <= _FEW else 4,
+        "blocks": 8 if source.weight(values, math) <= _FEW else 4,
         "gated": problem.gated,
         "x_layout": problem.x_layout,
         "weight_layout": problem.weight_layout,

@@ -54,6 +54,7 @@ class Sizes(NamedTuple):
     least: int = 32  # columns of a tile; a weight whose columns lie along panels has 64 in one
     size: int = 2  # bytes of an element
     segments: int = 1  # of k that are summed apart
+    parts: bool = False  # a chain ends with each panel, as those of fp8 do
 
 
 @lru_cache(maxsize=4096)
@@ -62,9 +63,9 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
 
 
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
-    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of 8-bit types and of
-    segments need twice the registers."""
-    most = 128 if sizes.size == 1 or sizes.segments > 1 else 256
+    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of parts and of segments
+    need twice the registers."""
+    most = 128 if sizes.parts or sizes.segments > 1 else 256
     for tile in TILES:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
@@ -91,7 +92,7 @@ def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
     """Time of the last CTA. A second warpgroup multiplies while parts of the first are added."""
     panels = -(-sizes.k * sizes.size // (_PANEL * tile.panels * tile.split)) * tile.panels
     cycles = max(tile.rows // 64 * 2 * tile.columns, _CHAIN)
-    if sizes.size == 1 and tile.rows == 64:
+    if sizes.parts and tile.rows == 64:
         cycles += tile.columns // 2 + _PART
     return rounds * panels * cycles / _CYCLES
 

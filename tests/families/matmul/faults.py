@@ -6,6 +6,7 @@ KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 K = "kernels/matmul"
 BOUND = f"{KERNEL} -k keeps_its_bound"
 CLUSTER = f"{KERNEL} -k of_a_cluster"
+I8 = "tests/families/matmul/test_integer_kernel.py -k exact"
 SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
@@ -60,6 +61,10 @@ FAULTS = (
     fault("the next steps of a transposed operand are its rows", "stage_reader.cuh", "kAcross), 2048)", "kAcross), 1024)",
           LAYOUTS),
     fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel<C> * kRows * 128 + ", "", LAYOUTS),
+    cpu("products of i8: sums of a tile begin with those of the last", f"{K}/integers.cuh", "multiply(found, step > 0);",
+        "multiply(found, true);", I8),
+    cpu("products of i8: sums are read while products run", f"{K}/integers.cuh", "    wgmma_wait<0>();\n", "", I8),
+    cpu("products of i8: bits of sums are those of f32", f"{K}/integers.cuh", "C::kBits ? __uint", "false ? __uint", I8),
     apart("a segment of a cluster is lost", "split.cuh", "segment < kSplit; ++segment", "segment < kSplit - 1; ++segment"),
     apart("segments are added in another order", "split.cuh", "place_of(base, i / 4), segment)",
           "place_of(base, i / 4), kSplit - 1 - segment)"),

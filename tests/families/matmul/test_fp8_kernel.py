@@ -156,14 +156,14 @@ def test_what_tensor_cores_cannot_do_is_declined_by_name(field, fields):
 @pytest.mark.parametrize("rows", [1, 64, 4096])
 def test_sums_of_bytes_have_half_the_columns(rows):
     """The part that is summed and the sum before it are both in registers."""
-    assert tile_of(Sizes(rows, 7168, 2048, 1, 32, 1), 132).columns <= 128
+    assert tile_of(Sizes(rows, 7168, 2048, 1, 32, 1, parts=True), 132).columns <= 128
 
 
 def test_bytes_of_k_decide_the_tile_and_not_elements():
     for rows in (1, 64, 256, 4096):
         for n in (256, 2112, 7168):
             halves = {one for one in TILES if one.columns <= 128}
-            assert tile_of(Sizes(rows, n, 4096, 1, 32, 1), 132) in halves
+            assert tile_of(Sizes(rows, n, 4096, 1, 32, 1, parts=True), 132) in halves
 
 
 @pytest.mark.parametrize("tile", [PAIR, pytest.param(SMALL, marks=pytest.mark.heavy)], ids=str)

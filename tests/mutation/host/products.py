@@ -9,8 +9,8 @@ BY_N_AND_K = f"{KERNEL} -k by_n_and_k_alone"
 FAULTS = (
     host("tiles: clusters of segments are more than the SMs", TILES, "* sizes.segments <= sms:", "* sizes.segments <= 9 * sms:",
          f"{KERNEL} -k run_at_once"),
-    host("tiles: sums of segments have no registers", TILES, "sizes.size == 1 or sizes.segments > 1 else 256",
-         "sizes.size == 1 else 256", f"{KERNEL} -k half_the_columns"),
+    host("tiles: sums of segments have no registers", TILES, "sizes.parts or sizes.segments > 1 else 256",
+         "sizes.parts else 256", f"{KERNEL} -k half_the_columns"),
     host("tiles: a part of the weight is half a panel", TILES, "tile.columns // tile.cluster % sizes.least",
          "tile.columns % sizes.least", f"{KERNEL} -k is_whole_panels"),
     host("tiles: waves are not counted", TILES, "rounds = max(1, -(-_tiles(tile, sizes) //",
