@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Operands = Mapping[str, TensorSpec]
 COMPILER_TOO_OLD = "OPF-S018"  # the code of a reason that lies in this machine's compiler, not in descriptor or target
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
-# (descriptor, sku, target, lengths of requests, bytes of the problem) -> what `cost_blocks.Predicted` holds
+# (descriptor, sku, target, lengths of requests, bytes of the problem) -> `core.waves.Predicted`
 EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 
 WORKSPACE_ALIGNMENT = 256

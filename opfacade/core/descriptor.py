@@ -174,8 +174,8 @@ class Descriptor(Written, Generic[ArgsT]):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        default_constants = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
-        return {name: value for name, value in fields(self).items() if name not in default_constants}
+        at_default = {name for name in self.later if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in fields(self).items() if name not in at_default}
 
 
 _MAX_KINDS = 1024

@@ -1,7 +1,4 @@
-"""TensorSpec: what one operand of a call must look like; and the one checker that holds a call to it.
-
-The checker reads metadata only: no element, no synchronisation. It reports every issue it finds.
-"""
+"""TensorSpec: requirements on one operand of a call."""
 
 from __future__ import annotations
 

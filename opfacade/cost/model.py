@@ -1,7 +1,7 @@
 """Minimal cost of a problem, and predicted time of a SKU: pure functions, no device.
 
 A candidate with a model (`Candidate.estimate`) follows the partition of its kernel, CTA by CTA, over the device's capacity
-(`cost_blocks`), which accounts for the longest CTA, the last wave and unequal lengths without terms of their own.
+(`core.waves`), which accounts for the longest CTA, the last wave and unequal lengths without terms of their own.
 """
 
 from __future__ import annotations

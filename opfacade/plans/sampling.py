@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,9 +22,6 @@ from opfacade.plans._sampling.top_k import TopKArgs as TopKArgs
 from opfacade.plans._sampling.top_k import TopKDescriptor, TopKPlan
 from opfacade.plans._sampling.verify import VerifyDraftsArgs as VerifyDraftsArgs
 from opfacade.plans._sampling.verify import VerifyDraftsDescriptor, VerifyDraftsPlan
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "AdjustLogitsArgs", "AdjustLogitsDescriptor", "AdjustLogitsPlan",

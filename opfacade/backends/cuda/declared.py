@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D", default=Any)  # the type of the descriptor, as a kernel asks it
-Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
+Told: TypeAlias = T | Callable[[Any], T]  # a constant, or a function of the descriptor
 Fact: TypeAlias = bool | int | str
 # Evidence for every op of the matrix of problems: each kernel there repeats its bits.
 REPEATS = (

@@ -31,14 +31,14 @@ _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a lon
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    vector: int
+    vector: int  # elements of one load
     threads: int  # of a row, in a CTA
     rows: int  # of a CTA
-    lanes: int
-    pieces: int
-    waves: int
-    cluster: int = 1
-    held: bool = True
+    lanes: int  # of a group
+    pieces: int  # vectors of a lane in each group
+    waves: int  # groups that the same lanes take one after the other
+    cluster: int = 1  # CTAs of a row
+    held: bool = True  # whether a row lies in registers
     run: int = 0  # vectors of a thread in a part of a row that is read again; 0: such a row is not cut
     fewer: int = 1  # a row has as many times fewer lanes where there are many rows
 

@@ -73,7 +73,7 @@ class LevelLayout(RowLayout):
         return LevelConfig(groups, rows, (names[0] == "columns", names[1] == "columns"))
 
     def math(self, program: FoldProgram) -> Math:
-        """The roughest of the two."""
+        """Approximate if either pass is."""
         levels = _levels(program)
         return "approx" if "approx" in (math_of(levels.groups), math_of(levels.rows)) else "device"
 

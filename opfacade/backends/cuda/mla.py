@@ -132,9 +132,9 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
 
 
 def estimate(descriptor: BatchMlaDecodeDescriptor, identity: KernelSku, target: Target, lengths: Any, least: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_decode as attention_cost_decode
+    from opfacade.backends.cuda.attention import cost_decode
 
-    return attention_cost_decode.predicted(descriptor, identity, target, lengths, head_blocks(descriptor))
+    return cost_decode.predicted(descriptor, identity, target, lengths, head_blocks(descriptor))
 
 
 _DEFAULT = Candidate(

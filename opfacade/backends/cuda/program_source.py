@@ -1,4 +1,4 @@
-"""Programs as words and numbers that templates print as C++: one statement for each node of the graph."""
+"""Lowers a program to the tuples that templates print as C++: one statement for each node of the graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Between which numbers the values of a node lie if they are no NaN: coarse, and enough to drop steps of an instruction that
-only extreme operands need."""
+"""Interval of the values of a node that are not NaN; it selects cheaper instructions, such as a division without scaling."""
 
 from __future__ import annotations
 

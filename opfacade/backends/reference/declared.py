@@ -13,7 +13,7 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
 T = TypeVar("T")
-Told: TypeAlias = T | Callable[[Any], T]  # a value, or what gives it for a descriptor
+Told: TypeAlias = T | Callable[[Any], T]  # a constant, or a function of the descriptor
 Pairs: TypeAlias = tuple[tuple[str, Any], ...]
 READS_INDICES = Condition(id="host_reads_indices", text="index tensors are read on the host")
 

@@ -2,7 +2,7 @@
 
 A wgmma with A in registers (`HGMMA ... R24, R4, gdesc[..]`) reads R4..R7 until its group is waited for. Old assemblers
 reused such registers too early, which gives wrong numbers now and then and no error. The check follows the control flow,
-back edges of loops too, until nothing changes: a pure function of the text of nvdisasm, of cuobjdump or of sass_words.py.
+back edges of loops too, until nothing changes: a pure function of the text of nvdisasm, of cuobjdump or of words.py.
 """
 
 from __future__ import annotations

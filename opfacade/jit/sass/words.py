@@ -1,6 +1,6 @@
-"""Decodes the facts that sass.py needs directly from a cubin's instruction words; a disassembler takes 0.6 s to start.
+"""Decodes the facts that the lint of SASS needs directly from a cubin's instruction words; a disassembler takes 0.6 s to start.
 
-Only for sm_90, and only the opcodes in sass_opcodes.py; anything else goes to a disassembler. The listing has the form of its
+Only for sm_90, and only the opcodes in opcodes.py; anything else goes to a disassembler. The listing has the form of its
 text: branches, wgmma and waits as they are, and a placeholder `RESULT` for any other instruction that may write a register
 which some wgmma reads. So a kernel found sound is sound; one found broken needs a second opinion.
 """

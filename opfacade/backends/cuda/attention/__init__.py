@@ -23,15 +23,15 @@ from opfacade.plans.attention import (
 
 
 def _prefill(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_prefill as attention_cost_prefill
+    from opfacade.backends.cuda.attention import cost_prefill
 
-    return attention_cost_prefill.predicted(descriptor, sku, target, lengths, least_bytes)
+    return cost_prefill.predicted(descriptor, sku, target, lengths, least_bytes)
 
 
 def _decode(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_decode as attention_cost_decode
+    from opfacade.backends.cuda.attention import cost_decode
 
-    return attention_cost_decode.predicted(descriptor, sku, target, lengths, head_blocks(descriptor))
+    return cost_decode.predicted(descriptor, sku, target, lengths, head_blocks(descriptor))
 
 
 _DEFAULTS = (
