@@ -274,7 +274,13 @@ FAULTS = (
         IDS,
     ),
     host("guarantee: a claim needs no evidence", "core/guarantee.py", "if claims and not self.evidence:", "if False:", IDS),
-    host("guarantee: batch invariance needs no evidence", "core/guarantee.py", ' or self.batch_invariant != "none"', "", IDS),
+    host(
+        "guarantee: batch invariance needs no evidence",
+        "core/guarantee.py",
+        "{self.batch_invariant, self.rank_invariant} !=",
+        "{self.rank_invariant} !=",
+        IDS,
+    ),
     host(
         "guarantee: stable bits need no determinism",
         "core/guarantee.py",
