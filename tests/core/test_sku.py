@@ -307,6 +307,8 @@ def test_ids_do_not_depend_on_the_size_of_a_call():
         sizes = {"batch_size": example.batch_size + 1} if hasattr(example, "batch_size") else {"total_num_rows": 1}
         if "shape" in example.sizes:
             sizes = {"shape": tuple(size + 1 for size in example.shape)}
+        if not sizes.keys() & type(example).model_fields.keys():
+            sizes = {name: getattr(example, name) + 1 for name in example.sizes}
         bigger = type(example)(**(dict(example) | sizes))
         for candidate in candidates_for(type(example)):
             if not candidate.declines(example, Target.parse("sm_90a")):
