@@ -30,6 +30,8 @@ FAULTS = (
     fault("a panel has the k of the first", "load.cuh", "((tiles.begin + step) * C::kPanels + panel) * kPanel<C>;",
           "(tiles.begin + step) * C::kPanels * kPanel<C>;"),
     fault("sums of a tile begin with those of the last", "chain.cuh", "multiply(sums, step > 0);", "multiply(sums, true);"),
+    fault("operands are exchanged", "chain.cuh", "this->x_steps(panel), this->weight_steps(panel)",
+          "this->weight_steps(panel), this->x_steps(panel)"),
     fault("a stage is not waited for", "chain.cuh", "mbarrier_wait(smem.full(ring.stage), ring.parity);", ""),
     fault("a stage is filled before it is free", "load.cuh",
           "mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);\n      mbarrier_arrive_expect", "mbarrier_arrive_expect"),
