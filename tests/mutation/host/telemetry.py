@@ -191,7 +191,7 @@ FAULTS = (
         'last[found["pid"], 0]',
         f"{WRITTEN} tests/telemetry/test_sums.py",
     ),
-    host("file: a broken line is not counted", FILE, "broken += bool(line.strip())", "broken += 0", WRITTEN),
+    host("file: a broken line is not counted", FILE, "broken += bool(part.strip())", "broken += 0", WRITTEN),
     host(
         "file: a negative count is added",
         FILE,
