@@ -1,8 +1,8 @@
 """Figures in the text of pages: each is quoted from a record or is a fact of the code; every other figure is an error.
 
 QUOTES are sentences with places for values of a record, rounded as the format says. FACTS are sentences whose figure is a
-bound, a setting or a definition, not a measurement. Regions that `bench.pages` writes, generated pages and the notebook, which
-is a dated log, are not looked at.
+bound, a setting or a definition, not a measurement. Regions that `bench.pages` writes, and the notebook, which is a dated log,
+are not looked at.
 """
 
 import json
@@ -16,7 +16,6 @@ from opfacade.bench.table import fastest, problems
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = {"docs/reliability.md", "docs/mutation.md"}
 _UNIT = r"(?:[un]?s|ms|min|minutes?|(?:micro|milli)?seconds?|hours?|[KMGT]i?B|[TG]B/s|TFLOP/s|tokens/s|%|percent|times|-?fold)"
 FIGURE = re.compile(
     rf"(?<![\w.@^])\d[\d,]*(?:\.\d+)? ?{_UNIT}(?!\w)(?:/\w+)?|\bx\d+\.\d+"
@@ -34,7 +33,7 @@ def pages():
     found = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "bench/README.md", *(ROOT / "docs").glob("*.md")]
     found += (ROOT / "docs/ops").glob("*.md")
     names = {str(path.relative_to(ROOT)): path for path in found}
-    return {name: prose(path.read_text()) for name, path in sorted(names.items()) if name not in GENERATED}
+    return {name: prose(path.read_text()) for name, path in sorted(names.items())}
 
 
 def prose(text):

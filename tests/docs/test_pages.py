@@ -59,6 +59,7 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
 
 def test_links_of_the_site_stay_in_it(tmp_path):
     shutil.copytree(DOCS, tmp_path / "docs")
+    runpy.run_path(str(ROOT / "scripts/docs_pages"))["evidence"](tmp_path / "docs")
     runpy.run_path(str(ROOT / "scripts/docs_links"))["main"](tmp_path / "docs")
     pages = sorted((tmp_path / "docs").rglob("*.md"))
     links = [(page, link) for page in pages for link in outward(page.read_text())]
@@ -76,13 +77,12 @@ def outward(text):
 
 
 def test_paths_on_pages_exist():
-    """But those of the family that CONTRIBUTING invents, and those in pages made of records."""
+    """But those of the family that CONTRIBUTING invents."""
     pages = [ROOT / "README.md", ROOT / "bench/README.md", *DOCS.glob("*.md"), *DOCS.glob("ops/*.md")]
-    made = {"mutation.md", "reliability.md"}
     later = {"opfacade/tuned/"}  # of a release, not of the sources
     paths = re.compile(r"`((?:backends|bench|csrc|docs|kernels|opfacade|scripts|tests)/[\w/.*-]+)`")
     for page in pages:
-        for path in paths.findall(page.read_text()) if page.name not in made else ():
+        for path in paths.findall(page.read_text()):
             if "KIND" not in path and path not in later:
                 assert list(ROOT.glob(path)) or list((ROOT / "opfacade").glob(path)), f"{page.name}: {path}"
 

@@ -1,116 +1,13 @@
 """Faults in the kernels of decode, latent decode too."""
 
-from tests.mutation.mutant import DECODE, F32, K, gpu
+from tests.mutation.mutant import DECODE, K, gpu
 
 DECODE_FAULTS = (
-    gpu(
-        "decode: the last key of a split is dropped",
-        f"{K}/decode/state.cuh",
-        "key >= item.end) score",
-        "key >= item.end - 1) score",
-        DECODE,
-    ),
-    gpu("decode: the sum is not rescaled", f"{K}/decode/state.cuh", "    state.sum[which] *= rescale;\n", "", DECODE),
-    gpu(
-        "decode: o is not rescaled", f"{K}/decode/state.cuh", "      state.o[n][Layout::at(which, 0)] *= rescale;\n", "", DECODE
-    ),
-    gpu(
-        "decode: a stage is used before it has arrived",
-        f"{K}/decode/kernel.cuh",
-        "cp_async_wait<C::kStages - 2>();",
-        "cp_async_wait<C::kStages - 1>();",
-        DECODE,
-    ),
-    gpu(
-        "decode: warps are merged without a barrier",
-        f"{K}/decode/kernel.cuh",
-        "smem_address(shared), results);\n    __syncthreads();\n",
-        "smem_address(shared), results);\n",
-        DECODE,
-    ),
-    gpu(
-        "decode: query heads are mapped to the wrong kv head",
-        f"{K}/decode/output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
-        "kv_head<C>(item) + item.head % C::kHeadBlocks * C::kBlockHeads + row",
-        DECODE,
-    ),
     gpu(
         "decode: the soft cap is left out",
         f"{K}/decode/state.cuh",
         "score = tanhf(score * p.score.cap_in);",
         "score *= p.score.cap_in;",
-        DECODE,
-    ),
-    gpu(
-        "decode: the window is off by one",
-        f"{K}/decode/schedule/lengths.cuh",
-        "max(0, kv_len - 1 - p.window_left)",
-        "max(0, kv_len - p.window_left)",
-        DECODE,
-    ),
-    gpu(
-        "decode: a second block of heads reads the first's",
-        f"{K}/decode/output.cuh",
-        "kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row",
-        "kv_head<C>(item) * C::kGroup + row",
-        DECODE,
-    ),
-    gpu(
-        "decode: a part is counted before it is stored",
-        f"{K}/decode/kernel.cuh",
-        "  __syncthreads();  // the partial is stored; results may be overwritten\n",
-        "",
-        DECODE,
-        blind="stores end long before another block merges, and copies of the next item arrive long after results are read",
-    ),
-    gpu(
-        "decode: the last part but one merges",
-        f"{K}/decode/schedule/join.cuh",
-        "add_one(counter)) + 1 == partials.count",
-        "add_one(counter)) + 2 == partials.count",
-        DECODE,
-    ),
-    gpu(
-        "decode: the counter of parts is not set back",
-        f"{K}/decode/schedule/join.cuh",
-        "  if (last) reset_counter(p, counter);\n",
-        "",
-        DECODE,
-    ),
-    gpu(
-        "decode: who finds another number in a counter is not counted",
-        f"{K}/decode/schedule/count.cuh",
-        "p.stamp << kCountBits | 1",
-        "p.stamp << kCountBits",
-        DECODE,
-    ),
-    gpu(
-        "decode: an item has the queries of the one before",
-        f"{K}/decode/kernel.cuh",
-        "    if (kQueryAhead && pipeline.more) TileMath<C>::load_query(p, pipeline.following, state);\n",
-        "",
-        DECODE,
-    ),
-    gpu(
-        "decode: an item of 256 dimensions ends at another head",
-        f"{K}/decode/results.cuh",
-        "saved.head = item.head",
-        "saved.head = 0",
-        "decode-auto-wide-fp8-d256-cap",
-    ),
-    gpu(
-        "decode: a deferred part is forgotten",
-        f"{K}/decode/kernel.cuh",
-        "  if (!deferred.last) return;\n",
-        "  return;\n",
-        DECODE,
-    ),
-    gpu(
-        "decode: a team reads before all have written",
-        f"{K}/decode/schedule/cluster.cuh",
-        "  cluster_sync();\n  for (int i",
-        "  for (int i",
         DECODE,
     ),
     gpu(
@@ -126,20 +23,5 @@ DECODE_FAULTS = (
         "params.chunk = bounded(chunk);",
         "params.chunk = bounded(batch > 2 ? 2 * chunk : chunk);",
         DECODE,
-    ),
-    gpu(
-        "decode f32: the last key is dropped",
-        f"{K}/decode/f32.cuh",
-        "key < item.first_key || key >= item.end ?",
-        "key < item.first_key || key >= item.end - 1 ?",
-        F32,
-    ),
-    gpu("decode f32: o is not rescaled", f"{K}/decode/f32.cuh", "state.o[row][c] *= smem.weights[row][C::kTileKv];", ";", F32),
-    gpu(
-        "decode f32: weights are read without a barrier",
-        f"{K}/decode/f32.cuh",
-        "smem, stage, start, state);\n    __syncthreads();\n",
-        "smem, stage, start, state);\n",
-        F32,
     ),
 )

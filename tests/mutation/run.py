@@ -1,9 +1,9 @@
 """`scripts/mutate --host | --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test
 caught it.
 
-A fault is caught when a test fails or the tests do not end in time. Writes bench/results/mutation.json and docs/mutation.md.
---host: faults of Python that decides or judges (tests/mutation/host), each with the test files that must catch it; with
---quick a sample of 20 that moves on by one a day.
+These are the faults that no operator makes (tests/mutation/operators has the others). One is caught when a test fails or the
+tests do not end in time. Writes bench/results/mutation.json; `scripts/docs` makes a page of it. --host: faults of Python that
+decides or judges (tests/mutation/host), each with the test files that must catch it.
 """
 
 import argparse
@@ -29,12 +29,11 @@ from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
 ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
-RESULTS, PAGE = ROOT / "bench/results/mutation.json", ROOT / "docs/mutation.md"
+RESULTS = ROOT / "bench/results/mutation.json"
 ASIDE = ".mutation.*"  # a record while it is written; another thread copies the sources at that time
 COPIED = ("bench", "csrc", "docs", "kernels", "opfacade", "tests", "pyproject.toml")
 SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
-SAMPLE = 20  # faults of --quick
 LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}  # those of "gpu" also run "emulated"
 # An error by name, and what g++ and nvcc print.
 REFUSED_BY_A_COMPILER = re.compile(r"CompileError|\.(?:cuh?|h|cc)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal )?error:")
@@ -221,7 +220,7 @@ def page(results: dict[str, dict]) -> str:
     """The table of faults and who caught them."""
     from bench.reliability import untried
 
-    lines = ["# Mutation score", "", "Written by `scripts/mutate` from `bench/results/mutation.json`; do not edit.", ""]
+    lines = ["# Mutation score", "", "Written by `scripts/docs` from `bench/results/mutation.json`.", ""]
     lines += ["A planted fault, in a copy of the sources, and the first test that failed on it.", ""]
     lines += ["HOST: faults of Python that decides or judges, each with the test files that must catch it.", ""]
     for where, result in sorted(results.items()):
@@ -241,18 +240,10 @@ def page(results: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def sample(mutants: tuple[Mutant, ...], day: int) -> tuple[Mutant, ...]:
-    """SAMPLE of the faults that must be caught, evenly spread; the next day's are their successors."""
-    must = [m for m in mutants if not m.blind]
-    return tuple(must[(day + i * len(must) // SAMPLE) % len(must)] for i in range(min(SAMPLE, len(must))))
-
-
 def chosen(words: argparse.Namespace) -> list[Mutant]:
     device = "host" if words.host else "cpu" if words.cpu else "gpu"
     mutants = LISTS[device]
     mutants = tuple(m for m in mutants if words.only in m.name and (not words.emulated or m.tests == FOCUSED))
-    if words.quick:
-        mutants = sample(mutants, words.day)
     if words.again:
         seen = {row["fault"] for row in recorded(device, words.out) if row["caught_by"]}
         mutants = tuple(m for m in mutants if m.name not in seen)[: words.again]
@@ -273,13 +264,9 @@ def main() -> int:
     where.add_argument("--emulated", action="store_true", help="faults of kernels, without a GPU: slow, and blind to races")
     parser.add_argument("--jobs", type=int, default=0, help="mutants at a time; default 8 on a GPU, 2 on the CPU")
     parser.add_argument("--only", default="", help="faults whose name has this text; nothing is written")
-    parser.add_argument(
-        "--quick", action="store_true", help=f"{SAMPLE} of them, without a run of sound sources; nothing is written"
-    )
-    parser.add_argument("--day", type=int, default=int(time.time() // 86400), help="which sample; default today's, since 1970")
     parser.add_argument("--again", type=int, default=0, help="so many of those that the record lacks or has as missed")
     parser.add_argument("--commit", help="recorded in place of git's answer, where the sources are no checkout")
-    parser.add_argument("--out", type=Path, help="a folder for mutation.json and mutation.md in place of the repository's")
+    parser.add_argument("--out", type=Path, help="a folder for mutation.json in place of the repository's")
     words = parser.parse_args()
     device = next(name for name in TIMEOUT if getattr(words, name))
     started, before = time.monotonic(), loaded(words.out)
@@ -287,7 +274,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         place = Place(Path(folder), device)
         with ThreadPoolExecutor(words.jobs or (8 if words.gpu else 2)) as pool:
-            proofs = [] if words.quick else sound(chosen(words), device)
+            proofs = sound(chosen(words), device)
             sources = [] if words.again else begun(pool, proofs, place)
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
             sources = sources or begun(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
@@ -301,7 +288,7 @@ def main() -> int:
         print(f"nothing is recorded, because the sources as they are fail: {unsound}")
         return 2
     missed = [row["fault"] for row in rows if not row["caught_by"]]
-    if not words.only and not words.quick and not words.again:
+    if not words.only and not words.again:
         record(device, of | summary(rows, round(time.monotonic() - started)), words.out)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
     return 1 if any(not row["caught_by"] and not row["blind"] for row in rows) else 0
@@ -323,14 +310,14 @@ def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> No
     record(device, kept | summary(rows, round(sum(row["seconds"] for row in rows))), out)
 
 
-def places(out: Path | None) -> tuple[Path, Path]:
-    """The record and its page, in a folder or in the repository."""
-    return (out / "mutation.json", out / "mutation.md") if out else (RESULTS, PAGE)
+def place_of(out: Path | None) -> Path:
+    """The record, in a folder or in the repository."""
+    return out / "mutation.json" if out else RESULTS
 
 
 def loaded(out: Path | None = None) -> dict[str, dict]:
     """The record in a folder; the repository's, where the folder has none yet."""
-    place = next((path for path in (places(out)[0], RESULTS) if path.exists()), None)
+    place = next((path for path in (place_of(out), RESULTS) if path.exists()), None)
     return json.loads(place.read_text()) if place else {}
 
 
@@ -343,10 +330,10 @@ def record(device: str, result: dict, out: Path | None) -> None:
 
 
 def write(results: dict[str, dict], out: Path | None) -> None:
-    for path, text in zip(places(out), (json.dumps(results, indent=1) + "\n", page(results)), strict=True):
-        aside = path.with_name(f".{path.name}")
-        aside.write_text(text)
-        aside.replace(path)
+    path = place_of(out)
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(json.dumps(results, indent=1) + "\n")
+    aside.replace(path)
 
 
 if __name__ == "__main__":

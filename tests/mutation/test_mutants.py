@@ -1,4 +1,4 @@
-"""Every planted fault still applies to the sources as they are, and they are many enough."""
+"""Every planted fault still applies to the sources as they are, and is one that no operator makes."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ from bench import reliability
 from opfacade.tools import kernel_digests
 from tests.mutation import run
 from tests.mutation.mutants import CPU, GPU, HOST
-from tests.mutation.run import ROOT, SAMPLE, caught, caught_on_host, command, mutated, page, sample
+from tests.mutation.run import ROOT, caught, caught_on_host, command, mutated, page
 from tests.mutation.selected import Case, selects
 
 
@@ -26,12 +26,8 @@ def test_a_fault_applies(mutant, tmp_path):
         compile(path.read_text(), mutant.file, "exec")
 
 
-def test_there_are_enough_faults_each_with_its_tests():
-    kernels = [m for m in GPU if m.file.startswith(("kernels/", "csrc/"))]
-    python = [m for m in CPU if m.file.endswith(".py")]
-    assert len(kernels) >= 16
-    assert len(python) >= 10
-    assert len({m.name for m in (*GPU, *CPU, *HOST)}) == len(GPU) + len(CPU) + len(HOST) >= 30
+def test_every_fault_has_a_name_of_its_own_and_its_tests():
+    assert len({m.name for m in (*GPU, *CPU, *HOST)}) == len(GPU) + len(CPU) + len(HOST)
     for mutant in (*GPU, *CPU, *HOST):
         for word in mutant.tests.partition(" -k ")[0].split():
             assert word == "--heavy" or (ROOT / word).exists(), word
@@ -87,7 +83,6 @@ def test_a_missed_fault_is_shown_as_such():
 
 def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_changes_neither(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
-    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
     first, second = ({"fault": m.name, "file": m.file, "caught_by": "t.py::a", "blind": "", "seconds": 2.0} for m in CPU[:2])
     run.merge("cpu", second, run.origin("cpu", "0123abc"), None)
     run.merge("cpu", first, {"machine": {"commit": "fffffff"}, "kernels": {}}, None)
@@ -95,7 +90,7 @@ def test_a_record_names_its_commit_and_its_kernels_and_a_row_of_other_sources_ch
     assert found["machine"]["commit"] == "0123abc"
     assert kernel_digests.is_present(found["kernels"])
     assert (found["seconds"], [row["fault"] for row in found["mutants"]]) == (4, [CPU[0].name, CPU[1].name])
-    assert "commit 0123abc, 4 s" in (tmp_path / "mutation.md").read_text()
+    assert "commit 0123abc, 4 s" in page(run.loaded())
     assert reliability.outdated("mutation cpu", found) == ""
     assert "older" in reliability.outdated("mutation cpu", found | {"kernels": {"digest": "other"}})
 
@@ -119,7 +114,6 @@ def row_of(mutant, by="t.py::a"):
 
 def test_rows_add_up_in_a_folder_as_in_the_repository(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
-    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
     run.merge("cpu", row_of(CPU[0]), run.origin("cpu", "0123abc"), None)
     (tmp_path / "out").mkdir()
     for mutant in CPU[1:3]:
@@ -131,10 +125,9 @@ def test_rows_add_up_in_a_folder_as_in_the_repository(monkeypatch, tmp_path):
 def test_faults_that_were_not_tried_are_counted_on_both_pages(monkeypatch, tmp_path):
     """Against the list of today, whatever it was when the record was begun."""
     monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
-    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
     run.merge("cpu", row_of(CPU[0]), run.origin("cpu", "0123abc") | {"listed": 1}, None)
     told = f"isted and not tried: {len(CPU) - 1}"
-    assert f"L{told}." in (tmp_path / "mutation.md").read_text()
+    assert f"L{told}." in page(run.loaded())
     assert reliability.mutation(run.loaded()["cpu"])[0].startswith(f"1 of 1 planted faults caught; l{told}; ")
     assert "not tried" not in reliability.mutation({"mutants": [row_of(CPU[0])], "listed": 1})[0]
 
@@ -142,7 +135,6 @@ def test_faults_that_were_not_tried_are_counted_on_both_pages(monkeypatch, tmp_p
 @pytest.mark.parametrize("fails", [False, True])
 def test_rows_that_were_added_are_taken_back_where_sound_sources_fail(monkeypatch, tmp_path, fails):
     monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
-    monkeypatch.setattr(run, "PAGE", tmp_path / "mutation.md")
     monkeypatch.setattr(run, "tried", lambda mutant, *_: row_of(mutant, "t.py::a" if mutant.edits or fails else ""))
     monkeypatch.setattr(run, "origin", lambda *_: {"machine": {"device": "d", "torch": "t", "date": "2026-01-01"}})
     run.merge("cpu", row_of(CPU[0]), run.origin(), None)
@@ -170,29 +162,6 @@ def test_a_fault_that_no_compiler_takes_is_not_caught(printed):
     failed = "FAILED tests/a.py::b - assert 1 == 2"
     assert caught(CPU[0], 1, failed) == "tests/a.py::b"
     assert caught(CPU[0], 1, f"{printed}\n{failed}") == ""
-
-
-DECIDE_OR_JUDGE = (
-    "backends/reference", "core", "jit", "jit/cache", "observe", "select", "telemetry", "testing", "testing/families", "tools",
-    "tune", "validation",
-)  # fmt: skip
-
-
-def test_every_package_that_decides_or_judges_has_faults():
-    assert len(HOST) >= 150
-    assert sum(bool(m.blind) for m in HOST) <= 0.05 * len(HOST)
-    for package in DECIDE_OR_JUDGE:
-        assert any(m.file.startswith(f"opfacade/{package}/") for m in HOST), package
-    assert any(m.file == "opfacade/plan.py" for m in HOST)
-
-
-def test_samples_of_successive_days_cover_every_fault_that_must_be_caught():
-    must = [m for m in HOST if not m.blind]
-    days = -(-len(must) // SAMPLE)
-    samples = [sample(HOST, day) for day in range(20000, 20000 + days)]
-    assert {len({m.name for m in one}) for one in samples} == {SAMPLE}
-    assert {m.name for one in samples for m in one} == {m.name for m in must}
-    assert samples[0] == sample(HOST, 20000) != samples[1]
 
 
 def test_a_host_fault_is_caught_by_a_test_and_not_by_an_import():

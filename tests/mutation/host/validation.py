@@ -2,111 +2,25 @@
 
 from tests.mutation.mutant import host
 
-HOST, FULL, RULES, VALUES = "validation/host.py", "validation/full.py", "validation/rules.py", "validation/values.py"
-DEVICE, DEVICE_VALUES, LEVELS = "validation/device.py", "validation/device_values.py", "validation/__init__.py"
-MOMENT, OWNERSHIP = "validation/capture_and_fork.py", "validation/ownership.py"
+HOST, FULL, VALUES = "validation/host.py", "validation/full.py", "validation/values.py"
+DEVICE, LEVELS = "validation/device.py", "validation/__init__.py"
+OWNERSHIP = "validation/ownership.py"
 VALIDATION, BOUNDS, FINDINGS = (
     "tests/validation/test_validation.py",
     "tests/validation/test_values.py",
     "tests/validation/test_rules.py",
 )
-CHANNELS, UNOWNED = "tests/validation/test_device.py", "tests/validation/test_unowned.py"
+CHANNELS = "tests/validation/test_device.py"
 TOYS = "tests/families/test_toy_operands.py"
 EDGES = "tests/validation/test_edges.py"
 
 FAULTS = (
-    host(
-        "descriptors: a dtype of torch in a nested model is not named",
-        "core/model.py",
-        'if type(value) not in _ATOMS and str(name)[-5:] == "dtype"',
-        "if False",
-        "tests/core/test_as_others_write.py",
-    ),
-    host(
-        "descriptors: None is no value for what is off",
-        "core/model.py",
-        "if value is None and name in cls.off",
-        "if False",
-        "tests/core/test_as_others_write.py",
-    ),
-    host(
-        "tables of operands: what is overwritten is said to be read only",
-        "tools/operand_table.py",
-        '"inout": "in and out"',
-        '"inout": "in"',
-        "tests/docs/test_operand_tables.py",
-    ),
     host(
         "pools: a layout is guessed",
         "plans/_attention/paging.py",
         "    layout: Layout = Field(",
         '    layout: Layout = Field(default="HND",',
         "tests/core/test_messages.py -k layout_is_not_guessed",
-    ),
-    host("indices: an indptr may begin anywhere", HOST, "if request == 0 and low != 0:", "if False:", f"{EDGES} {FINDINGS}"),
-    host("indices: an indptr may fall", HOST, "    if high < low:\n", "    if False:\n", f"{EDGES} {FINDINGS}"),
-    host(
-        "indices: an entry may be one too large",
-        HOST,
-        "        if not 0 <= value <= limit:\n",
-        "        if not 0 <= value <= limit + 1:\n",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: an entry may be negative",
-        HOST,
-        "        if not 0 <= value <= limit:\n",
-        "        if not value <= limit:\n",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: the end of a request is not looked at",
-        HOST,
-        "((request, low), (request + 1, high))",
-        "((request, low),)",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a request may have more new rows than keys",
-        HOST,
-        "    if rows[request + 1] - rows[request] <= length:\n",
-        "    if True:\n",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: new rows are not looked at",
-        HOST,
-        "if wrong is None and rows is not None and tables.appends:",
-        "if False:",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a last page may be empty",
-        HOST,
-        "1 <= self.lens[request] <= size",
-        "0 <= self.lens[request] <= size",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a last page may have a slot too many",
-        HOST,
-        "1 <= self.lens[request] <= size",
-        "1 <= self.lens[request] <= size + 1",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a page may be one too large",
-        HOST,
-        "sound = (pages >= 0) & (pages < tables.num_pages)",
-        "sound = (pages >= 0) & (pages <= tables.num_pages)",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a page may be negative",
-        HOST,
-        "sound = (pages >= 0) & (pages < tables.num_pages)",
-        "sound = pages < tables.num_pages",
-        f"{EDGES} {FINDINGS}",
     ),
     host(
         "indices: the first page alone is looked at",
@@ -116,77 +30,11 @@ FAULTS = (
         f"{EDGES} {FINDINGS}",
     ),
     host(
-        "indices: a length may exceed its row",
-        HOST,
-        "if not 0 <= self.lens[request] <= self.longest:",
-        "if not 0 <= self.lens[request]:",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: a length may be negative",
-        HOST,
-        "if not 0 <= self.lens[request] <= self.longest:",
-        "if not self.lens[request] <= self.longest:",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "indices: pages of all requests have no bound",
-        HOST,
-        "if self.totals[request] > self.limit:",
-        "if False:",
-        f"{EDGES} {VALIDATION}",
-    ),
-    host(
-        "indices: a request has no bound on its tokens",
-        HOST,
-        "if wrong is None and self.length(request) > tables.max_len:",
-        "if False:",
-        f"{EDGES} {VALIDATION}",
-    ),
-    host(
         "indices: the first wrong request alone is reported",
         HOST,
         "            found.append(wrong)\n",
         "            found = found or [wrong]\n",
         f"{EDGES} {VALIDATION}",
-    ),
-    host(
-        "indices: a window hides no page", HOST, "length - row_count - tables.window if tables.window >= 0 else 0", "0", EDGES
-    ),
-    host(
-        "indices: a window hides one key too many",
-        HOST,
-        "length - row_count - tables.window if",
-        "length - row_count - tables.window + 1 if",
-        EDGES,
-    ),
-    host(
-        "indices: entries past the pages are used",
-        HOST,
-        "self.limit = min(self.limit, pages.numel())",
-        "pass",
-        f"{EDGES} {FINDINGS}",
-    ),
-    host(
-        "full: a page that two append to passes",
-        FULL,
-        "                _refuse_shared_pages(tables, args, ownership.judge_of_caller())\n",
-        "                pass\n",
-        VALIDATION,
-    ),
-    host(
-        "full: a page that another reads may be appended to",
-        OWNERSHIP,
-        "and (use.written or first.written):",
-        "and (use.written and first.written):",
-        VALIDATION,
-    ),
-    host(
-        "full: sharing what is only read is refused",
-        OWNERSHIP,
-        "!= use[:2] and (use.written or first.written):",
-        "!= use[:2]:",
-        VALIDATION,
     ),
     host(
         "full: one page may stand twice in a request",
@@ -196,50 +44,12 @@ FAULTS = (
         f"{EDGES} {VALIDATION}",
     ),
     host(
-        "full: pools are not looked at",
-        FULL,
-        "            self._finite_pools(tables, args)\n",
-        "            pass\n",
-        VALIDATION,
-    ),
-    host(
-        "full: free slots are looked at",
-        FULL,
-        "first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)",
-        "first, stop = 0, size",
-        VALIDATION,
-    ),
-    host(
         "full: the first page alone is looked at",
         FULL,
         "    for i, page in enumerate(pages.tolist()):\n        first, stop",
         "    for i, page in enumerate(pages.tolist()[:1]):\n        first, stop",
         VALIDATION,
     ),
-    host(
-        "full: values are not looked at",
-        FULL,
-        "        for name in operands_of(self._descriptor):\n            self._values(name, args)\n",
-        "",
-        VALIDATION,
-    ),
-    host(
-        "full: indices are not looked at",
-        FULL,
-        "            if found:\n                raise error_of(tables, found)\n",
-        "",
-        VALIDATION,
-    ),
-    host("full: it waits during capture", FULL, "            self._refuse_capture(args)\n", "", EDGES),
-    host(
-        "full: what a family refuses passes",
-        FULL,
-        "            self._descriptor.refuse_requests(args, host.request_sizes(tables, args))\n",
-        "",
-        EDGES,
-    ),
-    host("levels: full is metadata", LEVELS, 'if level == "full":', 'if level == "fuller":', VALIDATION),
-    host("levels: indices is metadata", LEVELS, 'if level != "indices":', "if True:", f"{VALIDATION} {BOUNDS}"),
     host(
         "levels: the last guard alone is asked",
         LEVELS,
@@ -254,18 +64,6 @@ FAULTS = (
         "        for one in self._guards[:1]:\n",
         f"{EDGES} {BOUNDS}",
     ),
-    host("values: the end is inside", VALUES, "(tensor >= one.end(args))", "(tensor > one.end(args))", f"{BOUNDS} {TOYS}"),
-    host("values: the first is outside", VALUES, "(tensor < one.first)", "(tensor <= one.first)", f"{BOUNDS} {TOYS}"),
-    host(
-        "values: rows that are not valid are looked at",
-        VALUES,
-        "wrong.narrow(one.axis, count, size - count).fill_(False)",
-        "pass",
-        f"{BOUNDS} {TOYS}",
-    ),
-    host(
-        "values: a large uint64 is small", VALUES, "return values.masked_fill(values < 0, INT64_MAX)", "return values", BOUNDS
-    ),
     host(
         "values: the first operand alone is looked at",
         VALUES,
@@ -274,110 +72,10 @@ FAULTS = (
         f"{BOUNDS} {TOYS} {EDGES}",
     ),
     host(
-        "values: nothing is raised",
-        VALUES,
-        "        if found:\n            raise error_of(self._op, found, args)",
-        "        if False:\n            raise error_of(self._op, found, args)",
-        f"{BOUNDS} {TOYS}",
-    ),
-    host(
-        "values: the position of an error is the last",
-        VALUES,
-        "int(wrong.flatten().nonzero()[0])",
-        "int(wrong.flatten().nonzero()[-1])",
-        f"{BOUNDS} {EDGES}",
-    ),
-    host(
-        "rules: a device's findings have the words of others",
-        RULES,
-        "ALLOWED[found.rule].format(limit=found.limit), tables.names[found.place]",
-        "ALLOWED[found.rule].format(limit=found.limit), tables.names[0]",
-        EDGES,
-    ),
-    host(
-        "rules: one finding alone is attached",
-        RULES,
-        "errors = [_one(tables, f) for f in findings[:MAX_ISSUES]]",
-        "errors = [_one(tables, f) for f in findings[:1]]",
-        VALIDATION,
-    ),
-    host(
-        "rules: a device's finding looks like the host's",
-        RULES,
-        "error.asynchronous, error.call_id = call >= 0, call",
-        "error.asynchronous, error.call_id = False, call",
-        f"{CHANNELS} {BOUNDS} {EDGES}",
-    ),
-    host(
         "device: findings come in any order",
         DEVICE,
         "sorted(found, key=lambda f: (f.call, f.request))",
         "found[::-1]",
         f"{CHANNELS} {EDGES}",
     ),
-    host(
-        "device: the first record alone is read",
-        DEVICE,
-        "        while self.pending():\n            r = ",
-        "        if self.pending():\n            r = ",
-        f"{CHANNELS} {EDGES}",
-    ),
-    host(
-        "device: a channel that a graph holds serves again",
-        DEVICE,
-        "(_kept if channel.captured else _spare.setdefault(device, []))",
-        "_spare.setdefault(device, [])",
-        CHANNELS,
-    ),
-    host("device: a channel serves again with its findings", DEVICE, "    channel.reset()\n", "", EDGES),
-    host(
-        "device: an operator gets the tables of the caller",
-        DEVICE,
-        "launch(replace(args, **{name: safe[i] for name, i in names}), workspace)",
-        "launch(args, workspace)",
-        f"{CHANNELS} {VALIDATION} {EDGES}",
-    ),
-    host(
-        "device: findings of earlier calls are not raised",
-        DEVICE,
-        "            self.check()\n            safe",
-        "            safe",
-        f"{CHANNELS} {VALIDATION} {EDGES}",
-    ),
-    host(
-        "device values: the sign of a value is lost",
-        DEVICE_VALUES,
-        "record.limit * _HIGH | record.value & _LOW",
-        "record.value & _LOW",
-        f"{BOUNDS} {EDGES}",
-    ),
-    host(
-        "device values: an operator gets what is wrong",
-        DEVICE_VALUES,
-        "            if safe is not None:\n                trusted[one.name] = safe\n",
-        "",
-        BOUNDS,
-    ),
-    host(
-        "device values: calls are launches",
-        DEVICE_VALUES,
-        "record.call // len(self._bounded)",
-        "record.call",
-        f"{BOUNDS} {EDGES}",
-    ),
-    host(
-        "capture: it is never seen",
-        "base/capture.py",
-        "return bool(torch.cuda.is_current_stream_capturing())",
-        "return False",
-        EDGES,
-    ),
-    host(
-        "capture: it is looked for on the current device alone",
-        "base/capture.py",
-        "with current(None if here else device):",
-        "with nullcontext():",
-        EDGES,
-    ),
-    host("fork: CUDA after a fork is not refused", MOMENT, "    if torch.cuda._is_in_bad_fork():\n", "    if False:\n", EDGES),
 )

@@ -1,0 +1,107 @@
+"""`python -m tests.mutation.operators --seed N --count K [--group G | --changed BASE | --known]`: faults that operators make.
+
+Each is planted in a copy of the sources, and the tests that judge its line run on it. --changed: on the lines that differ from
+a commit, in two minutes. --known: some of those that the record names as caught, by the test that caught them. The exit status
+is 1 where a fault survives that is not known to change nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench import records
+from tests.mutation import run
+from tests.mutation.operators import changed, equivalent, population, score
+from tests.mutation.operators.fault import Fault
+from tests.mutation.operators.judged import tests_of
+from tests.mutation.operators.trial import SURVIVED, Row, Trial, selected
+
+LIMIT = 100.0  # seconds for one fault
+OF_A_CHANGE = 120.0  # seconds for the lines of a change
+Judged = tuple[Fault, str]  # and the tests that judge it; "" where they are derived
+
+
+def main() -> int:
+    words, started = _words(), time.monotonic()
+    chosen = _chosen(words)
+    if words.list:
+        for fault, tests in chosen:
+            print(f"{fault.digest} {fault.name}: {tests or ' '.join(tests_of(fault.file, fault.line))}")
+        return 0
+    until = started + (OF_A_CHANGE if words.changed else float("inf"))
+    rows = _tried(chosen, words.jobs, until)
+    if words.record:
+        score.record(rows, words.seed, words.record, words.commit)
+    survivors = [row.fault for row in rows if row.outcome == SURVIVED]
+    for fault in survivors:
+        print(f"survived: {fault.digest} {fault.name}")
+    late = f"; {len(chosen) - len(rows)} not tried in the time" if len(rows) < len(chosen) else ""
+    print(f"seed {words.seed}: {score.words(rows)}{late}; {time.monotonic() - started:.0f} s")
+    return int(bool(survivors))
+
+
+def _words() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=20, help="faults, each of another line")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--group", default="", help="a package or a family of kernels: opfacade/jit, kernels/sampling")
+    which.add_argument("--changed", metavar="BASE", help="only lines that differ from this commit")
+    which.add_argument("--known", action="store_true", help="only faults that the record names as caught")
+    parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    parser.add_argument("--list", action="store_true", help="print the faults and the tests that judge them; nothing is run")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="put the sample of each group into bench/results/operators.json, or another file",
+    )
+    records.add_commit(parser)
+    return parser.parse_args()
+
+
+def _chosen(words: argparse.Namespace) -> list[Judged]:
+    if words.known:
+        return _known(words.seed, words.count)
+    lines = changed.lines(words.changed) if words.changed else None
+    files = population.files() if lines is None else sorted({file for file, _ in lines} & set(population.files()))
+    among = [file for file in files if words.group in ("", population.group_of(file))]
+    if not among and lines is None:
+        raise SystemExit(f"--group: expected one of {sorted(set(map(population.group_of, files)))}, got {words.group!r}")
+    found = population.drawn(words.seed, 4 * words.count, among, lines)
+    return [(fault, "") for fault in found if fault.digest not in equivalent.reasons()][: words.count]
+
+
+def _known(seed: int, count: int) -> list[Judged]:
+    """Recorded faults whose line is as it was. There must be enough of them: nothing is shown by none."""
+    rows = score.caught(seed)
+    found: list[Judged] = []
+    for row in rows:
+        own = population.faults_of(row["file"]) if (population.ROOT / row["file"]).exists() else []
+        found += [(fault, selected(row["caught_by"])) for fault in own if fault.digest == row["digest"]]
+        if len(found) == count:
+            return found
+    raise SystemExit(
+        f"--known: expected {count} recorded faults whose lines are as they were, got {len(found)}: record a new sample"
+    )
+
+
+def _tried(chosen: list[Judged], jobs: int, until: float) -> list[Row]:
+    """Rows of those that there was time for."""
+    with tempfile.TemporaryDirectory(prefix="operators-") as folder, ThreadPoolExecutor(jobs) as pool:
+        trial = Trial(run.Place(Path(folder), "host"), LIMIT)
+        return [row for row in pool.map(lambda one: _row(trial, *one, until), chosen) if row is not None]
+
+
+def _row(trial: Trial, fault: Fault, tests: str, until: float) -> Row | None:
+    left = until - time.monotonic()
+    return trial.row(fault, tests, left) if left > 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

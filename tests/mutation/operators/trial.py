@@ -1,0 +1,95 @@
+"""Runs what judges a fault on a copy of the sources with it, within bounds of time.
+
+A test counts where it passes on the sources as they are. A fault that no compiler takes, or with which the test files cannot be
+imported, shows nothing about the tests and is left out of the score.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+
+from tests.mutation import run, warm
+from tests.mutation.mutant import Mutant
+from tests.mutation.operators.fault import Fault
+from tests.mutation.operators.judged import tests_of
+from tests.mutation.operators.population import ROOT
+
+CAUGHT, SURVIVED, REFUSED, UNDECIDED = "caught", "survived", "refused", "undecided"
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
+NO_IMPORT = re.compile(r"^ERROR \S+(?: - .*)?$|^ImportError while loading conftest|INTERNALERROR", re.MULTILINE)
+
+
+OF_A_TEST = 40  # seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """The end of a fault. seconds: of its tests."""
+
+    fault: Fault
+    outcome: str
+    by: str
+    seconds: float
+
+    def told(self) -> dict[str, object]:
+        """As it is recorded; the words are for readers, the digest finds the fault again."""
+        own = {"digest": self.fault.digest, "file": self.fault.file, "fault": self.fault.name}
+        return own | {"outcome": self.outcome, "caught_by": self.by, "seconds": round(self.seconds, 1)}
+
+
+class Trial:
+    """limit: seconds for one fault. Copies of the sources lie in the place."""
+
+    def __init__(self, place: run.Place, limit: float):
+        self._place, self._limit, self._lock = place, limit, threading.Lock()
+        self._sound: dict[str, bool] = {}
+
+    def row(self, fault: Fault, tests: str, left: float) -> Row:
+        """tests: those that judge, where they are known; "": they are derived. left: seconds until the end of all."""
+        started = time.monotonic()
+        outcome, by = self._judged(fault, tests or " ".join(tests_of(fault.file, fault.line)), min(left, self._limit))
+        print(f"{outcome:9} {time.monotonic() - started:5.1f} s  {fault.name}{f': {by}' if by else ''}", flush=True)
+        return Row(fault, outcome, by, time.monotonic() - started)
+
+    def _judged(self, fault: Fault, tests: str, limit: float) -> tuple[str, str]:
+        text = (ROOT / fault.file).read_text()
+        subject = Mutant(fault.name, fault.file, ((text, fault.planted(text)),), "", tests)
+        status, output = self._ended(subject, limit)
+        if status is None and limit < self._limit:
+            return UNDECIDED, ""
+        if status is None:
+            return (CAUGHT, "no end within the time") if self._is_sound(tests) else (UNDECIDED, "")
+        if run.REFUSED_BY_A_COMPILER.search(output):
+            return REFUSED, ""
+        found = FAILED.search(output)
+        if found:
+            return (CAUGHT, found[1]) if self._is_sound(found[1]) else (UNDECIDED, found[1])
+        if status and status > 0:
+            return (REFUSED, "") if NO_IMPORT.search(output) else (UNDECIDED, f"exit {status}")
+        return (CAUGHT, f"exit {status}") if status else (SURVIVED, "")
+
+    def _ended(self, subject: Mutant, limit: float) -> tuple[int | None, str]:
+        with run.tree(subject, self._place, 0) as root:
+            words = [*run.command(subject, "host"), f"--timeout={OF_A_TEST}"]
+            env = run.environment(subject, root, self._place, 0)
+            return warm.ended(words, root, env, limit)
+
+    def _is_sound(self, tests: str) -> bool:
+        """Whether tests pass on the sources as they are; each is asked once."""
+        with self._lock:
+            known = self._sound.get(tests)
+        if known is None:
+            status, _ = self._ended(Mutant("the sources as they are", "", (), "", selected(tests)), self._limit)
+            known = status == 0
+            with self._lock:
+                self._sound[tests] = known
+        return known
+
+
+def selected(test: str) -> str:
+    """The words of pytest that select a test by its name, whatever its parameters; files stay what they are."""
+    file, _, name = test.partition("::")
+    return f"{file} -k {name.partition('[')[0].rpartition('::')[2]}" if name else file
