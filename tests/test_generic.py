@@ -16,7 +16,7 @@ from tests.structure import OLDER_PATHS, PACKAGE, imports
 from tests.structure import modules as package_modules
 
 # Folders that belong to families.
-FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "models/", "plans/", "recipes/", "testing/families/")
+FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
 # The core's own words, which a family may use too: fields of every operand and candidate, the module `in_place`, the lengths q
 # of requests.
 GENERAL = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLengths) for field in fields(kind)), "in_place"}

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# Names of other libraries for the rows of a call, of all its requests together.
-ROWS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("num_tokens", "total_tokens", "total_q", "nnz"), "total_num_rows"))
-
-
 class Setting(NamedTuple):
     """The field of a descriptor that decides whether an operand exists: its values with the operand, and those without."""
 
@@ -91,7 +87,6 @@ class Descriptor(Written, Generic[ArgsT]):
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
     op: str
-    elsewhere: ClassVar[Mapping[str, str]] = ROWS
     args_type: ClassVar[type[Args]]
     category: ClassVar[str]
     error_models: ClassVar[tuple[str, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from opfacade.core.descriptor import ROWS
+from opfacade.plans._elsewhere import ROWS
 
 FIELDS: Mapping[str, str] = MappingProxyType({
     **ROWS,
