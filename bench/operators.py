@@ -148,6 +148,7 @@ LINES = (
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
     Line("products of matrices", "MatmulPlan", HOPPER, unrecorded),
     Line("products of groups", "GroupedMatmulPlan", NONE, unrecorded),
+    Line("layers of experts", "FusedMoePlan", NONE, unrecorded),
     Line("collectives of several GPUs", "CollectivePlan", NONE, unrecorded),
     Line("merge over a sharded cache", "MergeAcrossPlan", NONE, unrecorded),
     Line("log-probabilities of a sharded vocabulary", "LogprobAcrossPlan", NONE, unrecorded),
@@ -156,6 +157,10 @@ LINES = (
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),
     Line("top-k", "TopKPlan", ANY, unrecorded, "tokens"),
     Line("verification of drafts", "VerifyDraftsPlan", ANY, unrecorded, "tokens"),
+    Line("routing to experts", "RoutePlan", ANY, unrecorded),
+    Line("sorting by experts", "MoeSortPlan", ANY, unrecorded),
+    Line("gathering for experts", "MoeGatherPlan", ANY, unrecorded),
+    Line("combining of experts", "MoeCombinePlan", ANY, unrecorded),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
 )
 

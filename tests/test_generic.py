@@ -38,6 +38,8 @@ GENERAL |= {"kind", "x", "out", "log", "least", "most", "group", "groups", "axis
 GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", "seed", "out", "stream", "token", "tokens", "x"}
 # Sizes and operands of products that are words of every program: `add` of a set, `n` of a loop, a batch, a kind of weight.
 GENERAL |= {"add", "batch", "beta", "n"}
+# Operands of mixtures of experts: ids of anything, `loads` of json.
+GENERAL |= {"ids", "loads"}
 # A field and an operand of grouped products: `gather` of elements by index, `counts` of events.
 GENERAL |= {"counts", "gather"}
 # Words of groups of ranks; a picture of points, and the label of a curve.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.base.capture import capturing
 from opfacade.base.fork_lock import ForkLock
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.errors import ArgumentTypeError, DeviceMismatchError, PlanStateError, WorkspaceError
 from opfacade.plan import Plan
 
@@ -52,8 +53,8 @@ class Workspace:
         return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
-        """The workspace argument of `plan.run`: uint8 [size], or None for a plan whose `workspace_size` is 0, as that of every
-        reference and of some kernels is; `run` takes both. Grows if needed."""
+        """The workspace argument of `plan.run`: uint8 [size], or None for a plan whose `workspace_size` is 0, as that of
+        most references and of some kernels is; `run` takes both. Grows if needed."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None
@@ -95,11 +96,20 @@ class Workspace:
             hint = "Reserve for all plans before the first capture."
             message = f"Workspace.reserve: it must grow to {needed} bytes and a CUDA graph is being captured. {hint} [OPF-R021]"
             raise PlanStateError(message, code="OPF-R021", stage="workspace", hint=hint)
-        old, new = self._tensor, torch.empty(needed, dtype=torch.uint8, device=self._device)
+        old, new = self._tensor, self._made(needed)
         ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # a fake tensor needs no driver
         if old is not None and old.is_cuda and ready:
             old.record_stream(torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
         self._tensor, self.size = new, needed
+
+    def _made(self, size: int) -> Tensor:
+        """Aligned on a CPU too, whose allocations begin anywhere."""
+        import torch
+
+        spare = WORKSPACE_ALIGNMENT if self._device.type == "cpu" else 0
+        room = torch.empty(size + spare, dtype=torch.uint8, device=self._device)
+        begin = -room.data_ptr() % WORKSPACE_ALIGNMENT if spare else 0
+        return room[begin : begin + size] if spare else room
 
     def _too_small(self, needed: int) -> WorkspaceError:
         hint = "Reserve for all plans before freeze()."

@@ -34,7 +34,9 @@ def fenced(like: Tensor, fill: int) -> Fenced:
     import torch
 
     size = like.numel() * like.element_size()
-    whole = torch.full((size + 2 * MARGIN,), _CANARY, dtype=torch.uint8, device=like.device)
+    room = torch.full((size + 2 * MARGIN + 256,), _CANARY, dtype=torch.uint8, device=like.device)
+    begin = -(room.data_ptr() + MARGIN) % 256  # a CPU's allocations begin anywhere
+    whole = room[begin : begin + size + 2 * MARGIN]
     whole[MARGIN : MARGIN + size] = fill
     return Fenced(whole, whole[MARGIN : MARGIN + size].view(like.dtype).view(like.shape))
 

@@ -74,7 +74,10 @@ class Subject:
         size = self.plan.workspace_size
         if not size:
             return None
-        return torch.full((size + 256 * offset,), fill, dtype=torch.uint8, device=self.device)[256 * offset :]
+        spare = 0 if "cuda" in str(self.device) else 256  # a CPU's allocations begin anywhere
+        room = torch.full((size + 256 * offset + spare,), fill, dtype=torch.uint8, device=self.device)
+        begin = 256 * offset + (-room.data_ptr() % 256 if spare else 0)
+        return room[begin : begin + size]
 
 
 def outputs(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
+from opfacade.select.selection import survey
 from opfacade.testing import determinism, matrix, prebuilt
 from opfacade.testing.determinism import QUICK, Campaign
 from opfacade.testing.families.attention.requests import changed, same_bits
@@ -100,6 +101,7 @@ PROGRAMS = {
     "norm": (*range(9), 10),
     "softmax": range(5), "sample": range(5), "probabilities": range(3), "adjust_logits": (1,),
     "verify_drafts": range(2), "qkv_prepare": range(4),
+    "route": (0, 3), "moe_gather": (1,), "moe_combine": range(3),
 }  # fmt: skip
 CAMPAIGNS = {
     "decode-fixed-wide-group-block": Campaign(),
@@ -145,7 +147,10 @@ CHUNKS = {
 def test_every_class_that_claims_invariance_is_tried():
     with any_assembler():
         # tests/families/matmul/test_matmul_gpu.py has rows of products; most of these have no kernel.
-        tried = {k: d for k, d in ALL.items() if d.category != "matmul"}
+        found = {
+            k: survey(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items() if d.category != "matmul"
+        }
+        tried = {k: ALL[k] for k, options in found.items() if any(not option.reasons for option in options)}
         plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in tried.items()}
     claims = {k: p.precision_guarantee for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"}
     # Bits of an exact result follow from its inputs alone: conformance holds them.

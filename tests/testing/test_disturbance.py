@@ -193,5 +193,6 @@ def test_a_workspace_is_as_large_as_promised_and_lies_where_it_is_said_to():
     for fill, offset in ((0, 0), (0x7F, 3)):
         found = subject.workspace(fill, offset)
         assert (found.numel(), found.unique().tolist()) == (100, [fill])
-        assert found.storage_offset() == 256 * offset
-        assert found.untyped_storage().nbytes() == 256 * offset + 100
+        assert found.data_ptr() % 256 == 0
+        assert found.storage_offset() // 256 == offset
+        assert found.untyped_storage().nbytes() == 256 * (offset + 1) + 100

@@ -75,12 +75,12 @@ def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Boun
     if problem.result == "i32":
         return Bounded("out", sums.value.to(torch.int32), sums.hard, sums.tight)
     leaves = leaves_of(problem, args)
-    hard, tight = (_behind(problem, leaves, (sums.value, radius), c) for radius in (sums.hard, sums.tight))
+    hard, tight = (behind(problem, leaves, (sums.value, radius), c) for radius in (sums.hard, sums.tight))
     want = torch.where(hard.r.isinf(), got.double(), hard.v)
     return Bounded("out", want, 1.02 * hard.r, 1.02 * tight.r)
 
 
-def _behind(problem: Any, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
+def behind(problem: Any, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
     """The results of the epilogue, of sums with a radius."""
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}

@@ -1,0 +1,30 @@
+// Parameters of a sort of choices by experts, shared by the kernel and its binding. Launch: one CTA of 32 * sort_warps
+// threads and sort_bytes of shared memory.
+#pragma once
+#include <stdint.h>
+
+namespace opfacade {
+
+constexpr int kSortCounters = 8192;  // of all warps in shared memory, 32 KB
+
+// As many warps as have a counter for each expert, at most 32.
+constexpr int sort_warps(int experts) {
+  int warps = 32;
+  while (warps > 1 && warps * experts > kSortCounters) warps /= 2;
+  return warps;
+}
+
+// Counters of warps, and a sum for each expert.
+constexpr int sort_bytes(int experts) { return 4 * (sort_warps(experts) + 1) * experts; }
+
+struct MoeSortParams {
+  const int32_t* ids;  // [rows, top_k]
+  int32_t* indptr;     // [experts + 1]
+  int32_t* order;      // [rows * top_k]
+  int32_t* x_rows;     // [rows * top_k]
+  int32_t* places;      // [rows, top_k]
+  int64_t choices;     // rows * top_k
+  int32_t top_k, first_expert;
+};
+
+}  // namespace opfacade

@@ -1,0 +1,179 @@
+"""composed: a candidate that is made of plans of one backend, which run one behind the other in one workspace.
+
+Each step is the first candidate of that backend that takes its problem. Tensors between steps lie in the workspace as
+`plans._steps.places` has it, and behind them the largest workspace of a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.descriptor import Args, Descriptor, operands_of
+from opfacade.core.dtypes import ITEMSIZE, torch_dtype
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._steps import Last, Place, Step, places
+from opfacade.select import registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pairs = tuple[tuple[str, Any], ...]
+_MODELS = (EXACT, "f64", "f32", "mma16")  # ends of the names of error models, strictest first
+
+
+class Stepwise(Descriptor[Any]):
+    """A descriptor that is made of others."""
+
+    def steps(self) -> tuple[Step, ...]:
+        raise NotImplementedError
+
+
+class Part(NamedTuple):
+    """A step and the candidate that runs it."""
+
+    step: Step
+    candidate: Candidate
+    sku: KernelSku
+
+
+class Room(NamedTuple):
+    """The workspace: tensors between steps, where the workspace of a step begins, and all bytes."""
+
+    places: Mapping[str, Place]
+    own: int
+    total: int
+
+
+def composed(
+    descriptor: type[Descriptor[Any]], backend: str, dtypes: Callable[[Any], Pairs], facts: Callable[[Any], Pairs]
+) -> Candidate:
+    """The candidate of a descriptor that has `steps()`. dtypes, facts: sorted pairs in the SKU besides its parts."""
+
+    def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
+        return [
+            _of_step(step, reason)
+            for step in problem.steps()
+            if _taker(step, backend, target) is None
+            for reason in _refusals(step, backend, target)
+        ]
+
+    def sku(problem: Stepwise, target: Target) -> KernelSku:
+        parts = parts_of(problem, backend, target)
+        spec = {**dict(facts(problem)), "parts": _digest([part.sku.id for part in parts])}
+        return KernelSku(
+            category=problem.category,
+            op=problem.op,
+            backend=backend,
+            arch=target.arch,
+            impl="plans",
+            revision=1,
+            dtypes=dtypes(problem),
+            layout="strided",
+            spec=tuple(sorted(spec.items())),
+            precision_guarantee=together(problem.category, parts),
+        )
+
+    def workspace(problem: Stepwise, target: Target) -> int:
+        return _room(problem, parts_of(problem, backend, target), target).total
+
+    def launcher(problem: Stepwise, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        parts = parts_of(problem, backend, target)
+        launches = [part.candidate.launcher(part.step.problem, target, part.sku, allow_build) for part in parts]
+        return _runner(problem, _room(problem, parts, target), [(p.step, run) for p, run in zip(parts, launches, strict=True)])
+
+    return Candidate(backend, "plans", descriptor, declines, sku, workspace, launcher)
+
+
+@lru_cache(maxsize=256)
+def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
+    """The steps of a problem that is not declined, each with its candidate."""
+    found = [(step, _taker(step, backend, target)) for step in problem.steps()]
+    return tuple(Part(step, one, one.sku(step.problem, target)) for step, one in found if one is not None)
+
+
+def _offered(step: Step, backend: str) -> list[Candidate]:
+    return [one for one in registry.candidates_for(type(step.problem)) if one.backend == backend]
+
+
+def _taker(step: Step, backend: str, target: Target) -> Candidate | None:
+    """The first candidate that takes a step."""
+    return next((one for one in _offered(step, backend) if not one.declines(step.problem, target)), None)
+
+
+def _refusals(step: Step, backend: str, target: Target) -> Sequence[Reason]:
+    """Why none does: the reasons of the last one."""
+    reasons = [one.declines(step.problem, target) for one in _offered(step, backend)]
+    return reasons[-1] if reasons else (Reason("OPF-S003", "op", step.problem.op, f"an op with a candidate of {backend}"),)
+
+
+def _of_step(step: Step, reason: Reason) -> Reason:
+    return Reason(reason.code, f"{step.name}.{reason.field}", reason.got, reason.allowed, reason.hint)
+
+
+def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
+    """The promise that all parts keep. Constants have the names of their steps before them."""
+    promises = [part.sku.precision_guarantee for part in parts]
+    rounded = [one for one in promises if one.error_model.id != EXACT]  # what is exact follows from the inputs alone
+    weakest = max(promises, key=lambda one: _rank(one.error_model.id))
+    constants = {
+        f"{part.step.name}.{name}": value
+        for part, promise in zip(parts, promises, strict=True)
+        for name, value in promise.error_model.constants
+    }
+    conditions = {one.id: one for promise in promises for one in promise.conditions}
+    return PrecisionGuarantee(
+        math_precision=weakest.math_precision,
+        accumulator=weakest.accumulator,
+        deterministic=all(one.deterministic for one in rounded),
+        bit_stable_on_same_hardware=all(one.bit_stable_on_same_hardware for one in rounded),
+        batch_invariant="composition" if all(one.batch_invariant == "composition" for one in rounded) else "none",
+        error_model=ErrorModel(
+            id=f"{family}-{_MODELS[_rank(weakest.error_model.id)]}", constants=tuple(sorted(constants.items()))
+        ),
+        conditions=tuple(conditions[name] for name in sorted(conditions)),
+        evidence=tuple(dict.fromkeys(test for one in promises for test in one.evidence)),
+    )
+
+
+def _rank(model: str) -> int:
+    return _MODELS.index(model.rpartition("-")[2])
+
+
+def _digest(ids: Sequence[str]) -> str:
+    return f"p{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:24]}"
+
+
+def _room(problem: Stepwise, parts: Sequence[Part], target: Target) -> Room:
+    found, between = places(operands_of(problem), [part.step for part in parts])
+    own = between + -between % WORKSPACE_ALIGNMENT
+    return Room(found, own, own + max(part.candidate.workspace(part.step.problem, target) for part in parts))
+
+
+def _runner(problem: Stepwise, room: Room, runs: Sequence[tuple[Step, Launcher]]) -> Launcher:
+    known = operands_of(problem)
+
+    def launch(args: Args, workspace: Tensor) -> None:
+        tensors = {name: getattr(args, name) for name in known}
+        tensors |= {name: _view(workspace, place) for name, place in room.places.items()}
+        for step, run in runs:
+            given = {operand: _taken(tensors, one) for operand, one in step.tensors.items()}
+            run(step.problem.args_type(**given), workspace[room.own :])
+
+    return launch
+
+
+def _taken(tensors: Mapping[str, Tensor], one: str | Last) -> Tensor:
+    return tensors[one.name][-1:] if isinstance(one, Last) else tensors[one]
+
+
+def _view(workspace: Tensor, place: Place) -> Tensor:
+    shape = [dim.size or 0 for dim in place.spec.shape]
+    stop = place.offset + math.prod(shape) * ITEMSIZE[place.spec.dtype]
+    return workspace[place.offset : stop].view(torch_dtype(place.spec.dtype)).view(shape)

@@ -1,0 +1,1 @@
+"""Routing, sorting, gathering and combining: the operators around the products of experts."""

@@ -1,0 +1,66 @@
+"""The whole layer: routing, the two products of each expert, and the sum of what they made, in one plan."""
+
+from __future__ import annotations
+
+from opfacade.core.operands import TensorSpec
+from opfacade.plan import Plan
+from opfacade.plans._moe import layer
+from opfacade.plans._moe.layer_fields import FusedMoeArgs, LayerFields
+from opfacade.plans._moe.router import Router
+from opfacade.plans._steps import Step
+
+
+class FusedMoeDescriptor(LayerFields):
+    """out[r] = sum over slots of weights[r, slot] * expert ids[r, slot] of x[r], in the order of slots, + shared expert + add.
+
+    An expert is down @ act(up @ x + up_bias) + down_bias; act is activation(gate) * (up + beta), of gates and ups that the rows
+    of `up` hold as `halves` says, or activation(gate) alone without gates. limit: the gate is at most `limit`, up lies in
+    [-limit, limit]; alpha: silu is gate * sigmoid(alpha * gate). weights_at "input": x is multiplied by the weight of a choice,
+    and rounded, before the expert, and the sum is that of the results. The shared expert has no biases.
+    router: chosen_ids and chosen_weights are results, of logits, as RouteDescriptor has them; null: ids and weights are given.
+    An id of no local expert is left out: its row of weights and x has no part in the sum. first_expert, num_local: as of
+    MoeSortDescriptor. Tensors between steps are stored in dtype: results of `up` (unless its product applies the activation),
+    of the activation, and of `down`. Sums are as the kernels of the steps have them; that of the slots is f32. The workspace
+    holds all of it.
+    Raises DescriptorError for fields that contradict each other.
+    """
+
+    def operands(self) -> dict[str, TensorSpec]:
+        return layer.operands(self)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The plans that it is made of, in their order."""
+        return layer.steps(self)
+
+
+class FusedMoePlan(Plan[FusedMoeArgs]):
+    """A layer of a mixture of experts."""
+
+
+EXAMPLES = (
+    FusedMoeDescriptor(
+        total_num_rows=16, experts=16, top_k=4, hidden=64, width=32, dtype="bf16",
+        router=Router(dtype="f32", renormalise=True),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=7, experts=6, top_k=2, hidden=33, width=21, dtype="bf16", halves="interleaved", limit=7.0, alpha=1.702,
+        beta=1.0, weight_layout="kn", bias=True, bias_dtype="f32",
+        router=Router(dtype="bf16", score="softmax_chosen", bias=True),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=9, experts=16, top_k=3, hidden=40, width=24, dtype="f16", shared_width=31, first_expert=2, num_local=9,
+        router=Router(
+            dtype="f32", score="sigmoid", correction=True, groups=4, top_groups=2, group_score="top2", renormalise=True,
+            scale=2.5,
+        ),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=11, experts=5, top_k=1, hidden=24, width=16, dtype="bf16", weights_at="input", shared_width=16,
+        halves="up_gate", add=True,
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=8, experts=4, top_k=2, hidden=17, width=20, dtype="f32", activation="relu2", gated=False, bias=True
+    ),
+    FusedMoeDescriptor(total_num_rows=5, experts=3, top_k=2, hidden=16, width=8, dtype="f16", halves="interleaved"),
+    FusedMoeDescriptor(total_num_rows=6, experts=3, top_k=2, hidden=16, width=9, dtype="f32", beta=0.5, limit=3.0, alpha=1.3),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Tensors and fields of a layer of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import INT32_MAX, Count, Single, Size, contradiction
+from opfacade.core.tensor_lists import operand
+from opfacade.plans._moe.family import Experts, MoeOp, TopK
+from opfacade.plans._moe.router import Router, refuse_choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedMoeArgs(Args):
+    """The tensors of one layer. Weights have their last two axes as weight_layout says; nk is [rows of the weight, k]."""
+
+    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows lie any distance apart")
+    logits: Tensor = operand("[total_num_rows, experts] in router.dtype, with `router`")
+    router_bias: Tensor = operand("f32 [experts], with router.bias: added to the logits")
+    correction: Tensor = operand("f32 [experts], with router.correction: added to scores for the choice alone")
+    ids: Tensor = operand("int32 [total_num_rows, top_k], without `router`: the experts of each row")
+    weights: Tensor = operand("f32 [total_num_rows, top_k], without `router`: the factor of each")
+    chosen_ids: Tensor = operand("written, with `router`: int32 [total_num_rows, top_k]")
+    chosen_weights: Tensor = operand("written, with `router`: f32 [total_num_rows, top_k]")
+    up: Tensor = operand("[local experts, 2 * width, hidden] in dtype; without gates [local experts, width, hidden]")
+    up_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, 2 * width], or width without gates")
+    down: Tensor = operand("[local experts, hidden, width] in dtype")
+    down_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, hidden]")
+    shared_up: Tensor = operand("[2 * shared_width, hidden], with shared_width: as `up` of an expert of every row")
+    shared_down: Tensor = operand("[hidden, shared_width], with shared_width: as `down` of that expert")
+    add: Tensor = operand("[total_num_rows, hidden] in dtype, with `add`: added to the sum")
+    out: Tensor = operand("written: [total_num_rows, hidden] in dtype")
+
+
+class LayerFields(MoeOp[FusedMoeArgs]):
+    """Fields of a layer; FusedMoeDescriptor says what they mean."""
+
+    op: Literal["fused_moe"] = Field(default="fused_moe", description="The operator.")
+    error_models: ClassVar[tuple[str, ...]] = ("moe-f64", "moe-f32", "moe-mma16")
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
+    tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
+    total_num_rows: Count = Field(description="Rows of x.")
+    experts: Experts = Field(description="Experts there are.")
+    top_k: TopK = Field(description="Experts of each row.")
+    hidden: Size = Field(description="Elements of a row.")
+    width: Size = Field(description="Elements between the two products of an expert.")
+    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x, the weights of experts, add and out.")
+    router: Router | None = Field(default=None, description="How ids and weights follow from logits; null: they are given.")
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "identity"] = Field(
+        default="silu", description="The function of the gate."
+    )
+    gated: bool = Field(default=True, description="Whether an expert has ups beside its gates.")
+    halves: Literal["gate_up", "up_gate", "interleaved"] = Field(
+        default="gate_up", description="How rows of `up` hold both: gates first, ups first, or a gate before each up."
+    )
+    limit: Annotated[Single, Field(gt=0)] | None = Field(default=None, description="Bound of gates and ups.")
+    alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(default=None, description="Slope of the sigmoid of silu.")
+    beta: Single = Field(default=0.0, description="Added to each up.")
+    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="The last two axes of weights.")
+    bias: bool = Field(default=False, description="Whether both products of an expert have biases.")
+    bias_dtype: Literal["f16", "bf16", "f32"] | None = Field(default=None, description="Element type of biases; null: dtype.")
+    weights_at: Literal["output", "input"] = Field(default="output", description="What the weight of a choice multiplies.")
+    shared_width: Count = Field(default=0, description="Width of the expert that every row has; 0: none.")
+    add: bool = Field(default=False, description="Whether the operand add is added to the sum.")
+    first_expert: Count = Field(default=0, description="The first expert whose weights are here.")
+    num_local: Size | None = Field(default=None, description="Experts whose weights are here; null: all from the first on.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> LayerFields:
+        if self.router is not None:
+            refuse_choice(self.router, self.experts, self.top_k, "router.")
+        if self.first_expert >= self.experts:
+            raise contradiction("first_expert", f"below {self.experts} experts", self.first_expert)
+        if self.num_local is not None and self.first_expert + self.num_local > self.experts:
+            raise contradiction("num_local", f"at most {self.experts - self.first_expert} from there on", self.num_local)
+        if self.total_num_rows * self.top_k > INT32_MAX:
+            raise contradiction("total_num_rows", "at most 2^31 - 1 choices", self.total_num_rows)
+        if self.alpha is not None and self.activation != "silu":
+            raise contradiction("alpha", f"null for {self.activation}, which has no sigmoid of a slope", self.alpha)
+        if not self.gated:
+            for field, default in (("halves", "gate_up"), ("beta", 0.0)):
+                if getattr(self, field) != default:
+                    raise contradiction(field, f"{default} without ups (gated=False)", getattr(self, field))
+        if self.bias_dtype is not None and not self.bias:
+            raise contradiction("bias_dtype", "null without bias", self.bias_dtype)
+        return self
+
+    @property
+    def local(self) -> int:
+        """Experts whose weights are here."""
+        return self.experts - self.first_expert if self.num_local is None else self.num_local
+
+    @property
+    def columns(self) -> int:
+        """Rows of `up` that make one element between the products."""
+        return 2 if self.gated else 1

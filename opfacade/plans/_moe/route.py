@@ -1,0 +1,113 @@
+"""Routing: from the logits of a router to the experts of each row and their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from opfacade.core.descriptor import Args
+from opfacade.core.model import Count, contradiction
+from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
+from opfacade.core.tensor_lists import operand
+from opfacade.plan import Plan
+from opfacade.plans._moe.family import Experts, MoeOp, TopK
+from opfacade.plans._moe.router import Routing, refuse_choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteArgs(Args):
+    """The tensors of one routing."""
+
+    logits: Tensor = operand("[total_num_rows, experts] in dtype; rows lie any distance apart")
+    bias: Tensor = operand("f32 [experts], with `bias`: added to the logits")
+    correction: Tensor = operand("f32 [experts], with `correction`: added to scores for the choice alone")
+    given_ids: Tensor = operand("int32 [total_num_rows, top_k], with ids_given: the experts of each row")
+    ids: Tensor = operand("written, without ids_given: int32 [total_num_rows, top_k]")
+    weights: Tensor = operand("written: f32 [total_num_rows, top_k]")
+    loads: Tensor = operand("written, with `loads`: int32 [experts], how many rows chose each")
+    replicas: Tensor = operand("int32 [experts, most_replicas]: physical ids of each expert; with most_replicas")
+    num_replicas: Tensor = operand("int32 [experts]: how many of them there are, at least 1; with most_replicas")
+    physical_ids: Tensor = operand("written, with most_replicas: int32 [total_num_rows, top_k]")
+    num_valid: Tensor = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
+
+
+class RouteDescriptor(MoeOp[RouteArgs], Routing):
+    """For each row the top_k experts of the greatest key, in that order, and their weights.
+
+    z = logits + bias in f32. score: "softmax" of z over all experts; "softmax_chosen" over those chosen; "sigmoid";
+    "sqrt_softplus". The key is the score, with `correction` the score + correction. Without correction keys are compared by z,
+    which has their order, unless sums of two decide about groups.
+    groups: experts lie in as many groups of one size, and only those of the top_groups best groups are chosen; a group counts
+    its greatest key or, with group_score "top2", the sum of its two greatest. Equal keys rank by the lower id, NaN behind all:
+    ids are distinct and in range whatever the logits are. weights = scores of the chosen, over their sum with `renormalise` (as
+    they are where that is 0), times `scale`. NaN reaches the weights of its row.
+    ids_given: given_ids are an input, and weights are what they would be had they been chosen; an id out of range has weight 0.
+    most_replicas: physical id of expert e in row r is replicas[e, r % num_replicas[e]].
+    Raises DescriptorError for fields that contradict each other.
+    """
+
+    op: Literal["route"] = Field(default="route", description="The operator.")
+    error_models: ClassVar[tuple[str, ...]] = ("route-f64", "route-f32")
+    sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
+    total_num_rows: Count = Field(description="Rows of logits.")
+    experts: Experts = Field(description="Experts that a row chooses among.")
+    top_k: TopK = Field(description="Experts of each row.")
+    ids_given: bool = Field(default=False, description="Whether ids are an input.")
+    loads: bool = Field(default=False, description="Whether rows of each expert are counted.")
+    most_replicas: Count = Field(default=0, description="Columns of the table of replicas; 0: no physical ids.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+
+    @model_validator(mode="after")
+    def _coherent(self) -> RouteDescriptor:
+        refuse_choice(self, self.experts, self.top_k)
+        if self.ids_given and (self.correction or self.groups > 1):
+            raise contradiction("ids_given", "False with a correction or groups, which only choose", True)
+        return self
+
+    @property
+    def by_logits(self) -> bool:
+        """Whether keys have the order of z."""
+        return not self.correction and (self.groups == 1 or self.group_score == "max")
+
+    def operands(self) -> dict[str, TensorSpec]:
+        rows, experts, k = Dim("total_num_rows", self.total_num_rows), Dim("experts", self.experts), Dim("top_k", self.top_k)
+        size = {"f32": 4, "bf16": 2, "f16": 2}[self.dtype]
+        found = {"logits": TensorSpec((rows, experts), self.dtype, "in", "rows", size)}
+        each = TensorSpec((experts,), "f32", "in", "contiguous", 4)
+        found |= {name: each for name in ("bias", "correction") if getattr(self, name)}
+        chosen = TensorSpec((rows, k), "i32", "out", "contiguous", 4)
+        given = index_spec(rows, k, values=(0, self.experts))
+        found |= {"given_ids": given} if self.ids_given else {"ids": chosen}
+        found["weights"] = chosen._replace(dtype="f32")
+        if self.loads:
+            found["loads"] = TensorSpec((experts,), "i32", "out", "contiguous", 4)
+        if self.most_replicas:
+            most = Dim("most_replicas", self.most_replicas)
+            found |= {"replicas": index_spec(experts, most), "physical_ids": chosen}
+            found["num_replicas"] = index_spec(experts, values=(1, self.most_replicas + 1))
+        if not self.num_valid:
+            return found
+        by_row = ("logits", "given_ids", "ids", "weights", "physical_ids")
+        found = {name: counted_by(spec, 0 if name in by_row else None, "num_valid") for name, spec in found.items()}
+        return found | {"num_valid": num_valid_spec(self.total_num_rows)}
+
+
+class RoutePlan(Plan[RouteArgs]):
+    """Experts of each row and their weights."""
+
+
+EXAMPLES = (
+    RouteDescriptor(total_num_rows=64, experts=128, top_k=8, dtype="bf16", renormalise=True),
+    RouteDescriptor(total_num_rows=63, experts=8, top_k=2, dtype="f32", score="softmax_chosen", bias=True, loads=True),
+    RouteDescriptor(
+        total_num_rows=33, experts=256, top_k=8, dtype="f32", score="sigmoid", correction=True, groups=8, top_groups=4,
+        group_score="top2", renormalise=True, scale=2.5, num_valid=True, loads=True,
+    ),
+    RouteDescriptor(total_num_rows=7, experts=12, top_k=3, dtype="f16", score="sqrt_softplus", ids_given=True),
+    RouteDescriptor(total_num_rows=9, experts=12, top_k=4, dtype="f32", groups=4, top_groups=2, most_replicas=3),
+)  # fmt: skip

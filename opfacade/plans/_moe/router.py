@@ -1,0 +1,47 @@
+"""Router: how rows choose experts, as fields that an op of its own and a layer have in common."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from opfacade.core.model import Single, Size, Written, contradiction
+
+
+class Routing(Written):
+    """Fields of a choice of experts; RouteDescriptor says what they mean."""
+
+    dtype: Literal["f32", "bf16", "f16"] = Field(description="Element type of logits.")
+    score: Literal["softmax", "softmax_chosen", "sigmoid", "sqrt_softplus"] = Field(
+        default="softmax", description="The function of z that weights are made of."
+    )
+    bias: bool = Field(default=False, description="Whether the operand bias is added to the logits.")
+    correction: bool = Field(default=False, description="Whether the operand correction is added for the choice.")
+    groups: Size = Field(default=1, description="Groups of experts, of one size.")
+    top_groups: Size = Field(default=1, description="Groups that experts are chosen from.")
+    group_score: Literal["max", "top2"] = Field(default="max", description="What a group counts.")
+    renormalise: bool = Field(default=False, description="Whether weights are divided by their sum.")
+    scale: Single = Field(default=1.0, description="Factor of the weights.")
+
+    @classmethod
+    def routing(cls) -> tuple[str, ...]:
+        """The names of these fields."""
+        return tuple(Routing.model_fields)
+
+
+class Router(Routing):
+    """The router of a layer: its fields are those of RouteDescriptor."""
+
+
+def refuse_choice(routing: Routing, experts: int, top_k: int, path: str = "") -> None:
+    """Raises for a choice of top_k of so many experts that there is not. path: of the router in the descriptor."""
+    if experts % routing.groups:
+        raise contradiction(f"{path}groups", f"a divisor of {experts} experts", routing.groups)
+    if routing.top_groups > routing.groups:
+        raise contradiction(f"{path}top_groups", f"at most {routing.groups} groups", routing.top_groups)
+    most = experts // routing.groups * routing.top_groups
+    if top_k > most:
+        raise contradiction("top_k", f"at most the {most} experts that are chosen from", top_k)
+    if routing.score == "softmax_chosen" and routing.correction:
+        raise contradiction(f"{path}correction", "False with softmax_chosen, whose choice is by logits", True)

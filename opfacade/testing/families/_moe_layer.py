@@ -1,0 +1,138 @@
+"""The results of a layer, step by step with a bound, of the experts that its rows have.
+
+Each step is a ball: the value of real arithmetic and how far a machine may be from it. A product of inexact rows is off by
+their radii times the sizes of the weight, and by what its own sums are off for the largest rows that may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opfacade.plans._matmul_values import leaves_of
+from opfacade.plans._program_values import numbers_of
+from opfacade.plans.activation import GatedActivationDescriptor
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
+from opfacade.programs import bound
+from opfacade.programs.ball import Ball
+from opfacade.programs.evaluate import Values
+from opfacade.programs.expression import Node, apply, stage
+from opfacade.testing.families._matmul_grouped import product_of
+from opfacade.testing.families._matmul_sums import sums_of
+from opfacade.testing.families.matmul import behind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def layer_of(d: FusedMoeDescriptor, args: FusedMoeArgs, constants: Mapping[str, float], rows: Sequence[int]) -> Ball:
+    """out of some rows, of the ids and weights that stand in args."""
+    import torch
+
+    steps = {step.name: step.problem for step in d.steps()}
+    given = d.router is None
+    ids = (args.ids if given else args.chosen_ids)[list(rows)].tolist()
+    of_rows = (args.weights if given else args.chosen_weights)[list(rows)].double()
+    zero = torch.zeros(len(rows), d.hidden, dtype=torch.float64, device=args.x.device)
+    total, sizes, radius = zero, zero.clone(), zero.clone()
+    for expert in range(d.local):
+        for slot in range(d.top_k):
+            at = [i for i in range(len(rows)) if ids[i][slot] == d.first_expert + expert]
+            if not at:
+                continue
+            factor = of_rows[at, slot, None]
+            made = _expert(d, steps, args, constants, (expert, [rows[i] for i in at], factor))
+            factor = factor if d.weights_at == "output" else torch.ones_like(factor)
+            total[at] += factor * made.v
+            sizes[at] += factor.abs() * (made.v.abs() + made.r)
+            radius[at] += factor.abs() * made.r
+    return _summed(d, steps, args, constants, (list(rows), total, sizes, radius))
+
+
+def _summed(
+    d: FusedMoeDescriptor,
+    steps: Mapping[str, Any],
+    args: FusedMoeArgs,
+    constants: Mapping[str, float],
+    of_slots: tuple[list[int], Tensor, Tensor, Tensor],
+) -> Ball:
+    """With what is added to the sum of slots, stored."""
+    rows, total, sizes, radius = of_slots
+    added = _added(d, steps, args, constants, rows)
+    if added is not None:
+        total, sizes, radius = total + added.v, sizes + added.v.abs() + added.r, radius + added.r
+    c = own(constants, "combine")
+    return bound.stored(Ball(total, radius + (d.top_k + 3) * (c["u_acc"] * sizes + c.get("least", 2.0**-1000))), d.dtype)
+
+
+def _added(
+    d: FusedMoeDescriptor, steps: Mapping[str, Any], args: FusedMoeArgs, c: Mapping[str, float], rows: list[int]
+) -> Ball | None:
+    """The shared expert and the operand add, as the combination takes them."""
+    if not d.shared_width:
+        return _exact(args.add[rows]) if d.add else None
+    h = _product(steps["shared_up"], _exact(args.x[rows]), {"weight": args.shared_up}, own(c, "shared_up"))
+    h = _activated(steps.get("shared_activation"), h, own(c, "shared_activation"))
+    given = {"weight": args.shared_down} | ({"add": args.add[rows]} if d.add else {})
+    return _product(steps["shared_down"], h, given, own(c, "shared_down"))
+
+
+def _expert(
+    d: FusedMoeDescriptor,
+    steps: Mapping[str, Any],
+    args: FusedMoeArgs,
+    c: Mapping[str, float],
+    choice: tuple[int, list[int], Tensor],
+) -> Ball:
+    """The results of one expert for its rows."""
+    expert, rows, factor = choice
+    x = _exact(args.x[rows])
+    if d.weights_at == "input":
+        v = x.v * factor
+        of = own(c, "gather")
+        x = bound.stored(Ball(v, 2 * of["u_acc"] * v.abs() + of.get("least", 2.0**-1000)), d.dtype)
+    up, down = {"weight": args.up[expert]}, {"weight": args.down[expert]}
+    if d.bias:
+        up, down = up | {"bias": args.up_bias[expert]}, down | {"bias": args.down_bias[expert]}
+    h = _product(product_of(steps["up"]), x, up, own(c, "up"))
+    h = _activated(steps.get("activation"), h, own(c, "activation"))
+    return _product(product_of(steps["down"]), h, down, own(c, "down"))
+
+
+def own(constants: Mapping[str, float], step: str) -> dict[str, float]:
+    """The constants of one step."""
+    found = (name.partition(".")[::2] for name in constants)
+    return {name: constants[f"{first}.{name}"] for first, name in found if first == step}
+
+
+def _exact(tensor: Tensor) -> Ball:
+    return Ball(tensor.double(), tensor.double() * 0)
+
+
+def _product(problem: MatmulDescriptor, x: Ball, given: Mapping[str, Tensor], c: dict[str, float]) -> Ball:
+    weight = given["weight"]
+    w = weight.double() if problem.weight_layout == "kn" else weight.double().mT
+    value = x.v @ w
+    most = MatmulArgs(x=x.v.abs() + x.r, weight=weight.abs())
+    radius = sums_of(problem, most, c).hard + x.r @ w.abs()
+    leaves = leaves_of(problem, MatmulArgs(**{name: one for name, one in given.items() if name != "weight"}, out=value))
+    return behind(problem, leaves, (value, radius), c)
+
+
+def _activated(problem: GatedActivationDescriptor | None, x: Ball, c: dict[str, float]) -> Ball:
+    """The activation of inexact gates and ups; nothing where the product applied it."""
+    if problem is None:
+        return x
+    values, radii = problem.views(x.v), problem.views(x.r)
+    balls: Any = {(at, "value"): Ball(values[name], radii[name]) for at, name in enumerate(problem.parts)}
+    leaves: Any = numbers_of(problem.scalars, x.v.device)
+    bounds = bound.Bounds(Values(leaves, x.v.device), bound.machine_of(c), balls)
+    return bound.stored(bounds(_inexact(problem.program()["out"], problem.parts)), problem.out_dtype)
+
+
+def _inexact(node: Node, parts: Sequence[str]) -> Node:
+    """The program with its inputs as results of something else, which have errors."""
+    if node.kind == "input":
+        return stage(parts.index(node.data), "f32")
+    return apply(node.op, *(_inexact(arg, parts) for arg in node.args)) if node.kind == "apply" else node
