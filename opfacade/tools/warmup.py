@@ -66,6 +66,8 @@ def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | N
             needed.setdefault(plan.jit_spec, plan)
     line = progress.begun(len(needed)) if report is None else None
     announce, expected = _one_at_a_time((lambda step: line(step.state, step.sku)) if line else report), _expectation(needed)
+    if needed:
+        jit.identity.abi()  # imports torch: threads that import it at once may each see a part of it
     with ThreadPoolExecutor(max(1, min(jobs or os.cpu_count() or 1, len(needed) or 1))) as pool:
         steps = tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
     if line:
