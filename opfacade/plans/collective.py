@@ -201,6 +201,10 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
             raise contradiction("shard", allowed, self.shard)
         return self
 
+    def without_sizes(self) -> tuple[object, ...]:
+        """Also whether tiles end where shards do: then the bits depend on no number of ranks, and the SKU says so."""
+        return (*super().without_sizes(), self.shard % self.tile == 0)
+
     @property
     def tiles(self) -> int:
         """Tiles of a rank."""

@@ -292,6 +292,9 @@ def _of_other_sizes(example, rng):
         fields["width"] *= quant.group
     if example.op == "grouped_matmul" and not example.gather:
         fields["num_x_rows"] = None
+    if "shard" in fields:  # ranks have all tokens among them; whether tiles end at its end is a fact of the kind
+        fields["shard"] = -(-fields["vocab"] // example.world)
+        fields["shard"] += (fields["shard"] % example.tile == 0) != (example.shard % example.tile == 0)
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
     return type(example).model_validate(example.model_dump() | fields)
