@@ -3,6 +3,7 @@
 // behind all: ids are distinct and in range whatever the logits are. Sums are f32 in a fixed order. Logits bound the time.
 #pragma once
 #include "kernels/common/operations.cuh"
+#include "kernels/common/softmax.cuh"
 #include "kernels/moe/route_params.h"
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/dtype.cuh"
@@ -55,7 +56,7 @@ struct RouterRow {
 
   __device__ __forceinline__ void load(const RouteParams& p, int64_t row) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) z[i] = expert(i) < C::kExperts ? logit_of<C>(p, row, expert(i)) : -INFINITY;
+    for (int i = 0; i < kOwn; ++i) z[i] = expert(i) < C::kExperts ? logit_of<C>(p, row, expert(i)) : minus_infinity();
     if constexpr (C::kScore == Score::kSoftmax) normalise();
   }
   __device__ __forceinline__ void normalise() {
@@ -155,7 +156,7 @@ template <class C>
 __device__ __forceinline__ float weight_of(const RouterRow<C>& row, const Choice& mine) {
   float weight = 0.f;
   if constexpr (C::kScore == Score::kSoftmaxChosen) {
-    const float most = most_of_warp(mine.known ? mine.z : -INFINITY);
+    const float most = most_of_warp(mine.known ? mine.z : minus_infinity());
     const float part = mine.known ? ops::exp_(sub_rounded(mine.z, most)) : 0.f;
     weight = div_rounded(part, sum_of_warp(part));
   } else {
