@@ -34,7 +34,7 @@ Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=72, strict=
 class CollectiveArgs(JoinedArgs):
     """The tensors of one plain collective, and the group."""
 
-    group: Joined | None = None
+    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
     x: Tensor = operand("[rows of x, width] in dtype; all_gather: the first counts[rank] rows are sent")
     out: Tensor = operand("written: [rows of out, width] in dtype; reduce_scatter: the first counts[rank] rows")
 
@@ -94,7 +94,7 @@ class CollectivePlan(Plan[CollectiveArgs]):
 class MergeAcrossArgs(JoinedArgs):
     """The tensors of one merge over ranks, and the group."""
 
-    group: Joined | None = None
+    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
     o_part: Tensor = operand("[states, total_num_rows, num_heads, head_dim] in dtype: this rank's partial results")
     lse_part: Tensor = operand("f32 [states, total_num_rows, num_heads]: their log-sum-exps; -inf is an empty state")
     sinks: Tensor | None = operand("f32 [num_heads], with `sinks`: a logit of each head without a value, counted once")
@@ -166,7 +166,7 @@ class MergeAcrossPlan(Plan[MergeAcrossArgs]):
 class LogprobAcrossArgs(JoinedArgs):
     """The tensors of one call, and the group."""
 
-    group: Joined | None = None
+    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
     label: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
     out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of label, or the loss")

@@ -6,11 +6,10 @@ All of it follows from the language: what NaN gives is evaluated, beside other a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from opfacade.plans._attention.expression import SIGNATURES
 from opfacade.programs.evaluate import Evaluation, Values
 from opfacade.programs.expression import apply, value
 from opfacade.programs.operations import OPERATIONS, Operation
@@ -30,19 +29,22 @@ _TOLD = {
 }
 
 
-def table() -> Iterator[str]:
+Variants = Mapping[str, Any]  # the signatures of operations in variants of attention
+
+
+def table(variants: Variants) -> Iterator[str]:
     """The lines of a table with a row for all operations that have the same facts."""
     yield HEAD
-    rows = [(facts(op), op) for op in OPERATIONS]
+    rows = [(facts(op, variants), op) for op in OPERATIONS]
     order = {facts: at for at, (facts, _) in reversed(list(enumerate(rows)))}
     for cells, found in groupby(sorted(rows, key=lambda row: order[row[0]]), key=lambda row: row[0]):
         yield f"| {', '.join(map(_shown, (op for _, op in found)))} | {' | '.join(cells)} |"
 
 
-def facts(op: str) -> tuple[str, ...]:
+def facts(op: str, variants: Variants) -> tuple[str, ...]:
     """The cells of an operation beside its word."""
     known = OPERATIONS[op]
-    return (*_types(op, known), _of_variants(op), "yes" if known.exact else "no", with_nan(op))
+    return (*_types(op, known), _of_variants(op, variants), "yes" if known.exact else "no", with_nan(op))
 
 
 def _shown(op: str) -> str:
@@ -67,8 +69,8 @@ def _rising(types: Any) -> list[str]:
     return sorted(types, key=lambda kind: TYPES.index(kind))
 
 
-def _of_variants(op: str) -> str:
-    here: Any = SIGNATURES.get(op, {})
+def _of_variants(op: str, variants: Variants) -> str:
+    here = variants.get(op, {})
     return "any type" if op == "select" else ", ".join(_rising({args[0] for args in here})) or "-"
 
 

@@ -70,7 +70,7 @@ def test_every_operation_has_a_word_and_every_word_is_here():
 
 
 def row(word):
-    (found,) = [line for line in operation_table.table() if re.match(rf"\| [^|]*`{word}`", line)]
+    (found,) = [line for line in operation_table.table(SIGNATURES) if re.match(rf"\| [^|]*`{word}`", line)]
     return [cell.strip() for cell in found.strip("|").split("|")][1:]
 
 
