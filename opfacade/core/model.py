@@ -129,7 +129,6 @@ class Model(_Base):
     sizes: ClassVar[frozenset[str]] = frozenset()
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its fields
     off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
-    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})  # first names of fields that have better ones, by those
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
 
     model_config = ConfigDict(
@@ -194,9 +193,8 @@ class Model(_Base):
         return type(self).model_validate(dict(self.__dict__))
 
     def canonical_json(self) -> str:
-        """The one JSON text of this value: sorted keys, no spaces. A renamed field has its first name, so digests stay."""
-        named = {self.renamed.get(name, name): value for name, value in self.model_dump(mode="json").items()}
-        return json.dumps(named, sort_keys=True, separators=(",", ":"))
+        """The one JSON text of this value: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex: the same in every process and on every machine."""
@@ -258,17 +256,9 @@ class Written(Model):
     @model_validator(mode="before")
     @classmethod
     def _as_others_write(cls, given: object) -> object:
-        """Torch's element types by their names here, None for the value that turns a field off, and a field's first name."""
+        """Torch's element types by their names here, and None for the value that turns a field off."""
         if type(given) is not dict:
             return given
-        if cls.renamed:
-            given = _renamed(cls, given)
         meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
         types = {name: named(value) for name, value in given.items() if type(value) not in _ATOMS and str(name)[-5:] == "dtype"}
         return given | meant | types if meant or types else given
-
-
-def _renamed(cls: type[Written], given: dict[str, Any]) -> dict[str, Any]:
-    """The fields by their names of today. One that is given under both names stays, and is refused as no field."""
-    firsts = {first: name for name, first in cls.renamed.items() if name not in given}
-    return {firsts.get(name, name): value for name, value in given.items()}

@@ -116,7 +116,7 @@ def _normed(norm: Any, layout: Layout, summed: tuple[Node, Node]) -> tuple[tuple
     squares = stage(len(stages), "f32")
     stages = (*stages, Stage(reducer="sum", value=x * x, axes=axes))
     found = x * apply("rsqrt", squares / elements + scalar("eps"))
-    return stages, _rounded(found, norm.dtype) if norm.before_weight == "rounded" else found
+    return stages, _rounded(found, norm.dtype) if norm.normed == "rounded" else found
 
 
 def _weighted(norm: Any, x: Node) -> Node:

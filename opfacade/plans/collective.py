@@ -113,7 +113,7 @@ class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
 
     op: Literal["merge_across"] = Field(default="merge_across", description="The operator.")
     category: ClassVar[str] = "collective"
-    error_models: ClassVar[tuple[str, ...]] = ("merge-across-f64",)
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-across-f64")
     sizes: ClassVar[frozenset[str]] = frozenset({"states", "total_num_rows"})
     world: World = WORLD
     states: Size = Field(default=1, description="Partial results of each rank.")
@@ -184,7 +184,7 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
 
     op: Literal["logprob_across"] = Field(default="logprob_across", description="The operator.")
     category: ClassVar[str] = "collective"
-    error_models: ClassVar[tuple[str, ...]] = ("logprob-f64",)
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "logprob-f64")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "shard"})
     world: World = WORLD
     total_num_rows: Count = Field(description="Rows.")

@@ -57,10 +57,10 @@ class NormDescriptor(NamedFold[NormArgs]):
 
     s is x, or x + residual, which then overwrites residual, rounded to dtype. kind "rms": mean is 0 and variance the mean of
     squares; "layer": the variance is that of deviations from the mean. All of it is f32 and rounded once, unless
-    residual_sum "rounded": s is the rounded sum for the norm too; before_weight "rounded": what is multiplied by the weight is
-    rounded to dtype before. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by silu or sigmoid of the
-    operand gate. quant: the result, in f32, is quantised; full_out also writes it in dtype. quant.scale "tensor" is the scale
-    of all valid rows, of which there may be none: then it is that of zeros.
+    residual_sum "rounded": s is the rounded sum for the norm too; normed "rounded": what is multiplied by the weight is rounded
+    to dtype before. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by silu or sigmoid of the operand
+    gate. quant: the result, in f32, is quantised; full_out also writes it in dtype. quant.scale "tensor" is the scale of all
+    valid rows, of which there may be none: then it is that of zeros.
     Kernels add squares in f32: their bound holds for elements of s up to 2^63 / sqrt(n) with n elements of a norm, of "layer"
     up to 2^62 / sqrt(n). Beyond it they may give 0 or NaN; the reference adds in f64.
     eps 0 and a row of zeros give NaN. Raises DescriptorError for a hidden that groups or quant.group do not divide, and for
@@ -71,7 +71,6 @@ class NormDescriptor(NamedFold[NormArgs]):
     category: ClassVar[str] = "norm"
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
-    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({"before_weight": "normed"})
     kind: Literal["rms", "layer"] = Field(description="RMS norm, or layer norm, which subtracts the mean.")
     total_num_rows: Count = Field(description="Rows.")
     hidden: Size = Field(description="Elements of a row.")
@@ -83,19 +82,12 @@ class NormDescriptor(NamedFold[NormArgs]):
     eps: Single = Field(default=1e-6, description="Added to the variance.")
     residual: bool = Field(default=False, description="Whether the operand residual is added before, and overwritten.")
     residual_sum: Literal["f32", "rounded"] = Field(default="f32", description="Which sum the norm is of.")
-    before_weight: Literal["f32", "rounded"] = Field(
-        default="f32", description='"rounded": normed elements are rounded to dtype before weight. `normed` is taken until 0.2.'
-    )
+    normed: Literal["f32", "rounded"] = Field(default="f32", description="Whether normed elements are rounded before weight.")
     gate: Literal["none", "silu", "sigmoid"] = Field(default="none", description="What the operand gate multiplies by.")
     quant: Quant | None = Field(default=None, description="How the result is quantised; null: it is not.")
     full_out: bool = Field(default=False, description="Whether the result is also written before it is quantised.")
     in_place: bool = Field(default=False, description="Write the result into x, which has no output of its own then.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
-
-    @property
-    def normed(self) -> Literal["f32", "rounded"]:
-        """The first name of before_weight, until 0.2."""
-        return self.before_weight
 
     def refuse(self) -> None:
         if self.hidden % self.groups:
@@ -146,27 +138,26 @@ class NormPlan(Plan[NormArgs]):
 
 def vllm(**fields: Any) -> NormDescriptor:
     """The roundings of vLLM's rms_norm and fused_add_rms_norm: the sum is rounded before the variance, normed before weight."""
-    return _preset(fields, residual_sum="rounded", before_weight="rounded")
+    return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
 def flashinfer(**fields: Any) -> NormDescriptor:
     """The roundings of FlashInfer's rmsnorm and fused_add_rmsnorm: all f32, rounded once."""
-    return _preset(fields, residual_sum="f32", before_weight="f32")
+    return _preset(fields, residual_sum="f32", normed="f32")
 
 
 def huggingface(**fields: Any) -> NormDescriptor:
     """The roundings of transformers' LlamaRMSNorm behind a residual sum in the model's dtype."""
-    return _preset(fields, residual_sum="rounded", before_weight="rounded")
+    return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
 def gemma(**fields: Any) -> NormDescriptor:
     """The roundings of transformers' GemmaRMSNorm: 1 + weight, normed in f32, behind a residual sum in the model's dtype."""
-    return _preset(fields, weight="one_plus", residual_sum="rounded", before_weight="f32")
+    return _preset(fields, weight="one_plus", residual_sum="rounded", normed="f32")
 
 
 def _preset(fields: Mapping[str, Any], **chosen: Any) -> NormDescriptor:
-    firsts = {name for name, first in NormDescriptor.renamed.items() if first in fields}
-    return NormDescriptor(**({"kind": "rms"} | {k: v for k, v in chosen.items() if k not in firsts} | dict(fields)))
+    return NormDescriptor(**({"kind": "rms"} | chosen | dict(fields)))
 
 
 EXAMPLES = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opfacade.core.links import Links
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
 from opfacade.errors import ArgumentError
@@ -15,13 +17,18 @@ from opfacade.select.registry import load_descriptor
 from opfacade.testing.bounds import Report
 
 
+def _target(arch: str, sm_count: int, max_shared_memory: int, *links: Sequence[Any]) -> Target:
+    """The target of a dump, whose links are a tuple of their fields; older dumps have none."""
+    return Target(arch, sm_count, max_shared_memory, *(Links(*fields) for fields in links))
+
+
 def replay(path: str | Path, device: str | None = None) -> Report:
     """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone.
 
     device: where its tensors go; default: where they were. ArgumentError where `path` is no such file."""
     try:
         content = dump_files.load(path, device)
-        descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], Target(*content["target"])
+        descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], _target(*content["target"])
         before = descriptor.args_type(**content["before"])
     except dump_files.UNREADABLE as error:
         message = f"crosscheck.replay: path expected a dump of a cross-check, got {type(error).__name__} of {path}. [OPF-E013]"

@@ -13,6 +13,7 @@ from tests.jit.fakes import join, start
 PACKAGE = Path(__file__).parents[2] / "opfacade"
 # Renewed by handlers of their own modules; the last ones live for one command that does not fork.
 OWN_HANDLERS = {"base/fork_lock.py", "programs/node.py", "jit/__init__.py", "jit/cache/process_cache.py", "tools/warmup.py"}
+OWN_HANDLERS |= {"distributed/group.py"}  # a group refuses calls in a forked child before it takes its lock
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The soak for some seconds: nothing wrong, lost, hung or grown; and it tells of each of them where they are."""
 
+import itertools
 import json
-import threading
 import time
 
 import pytest
@@ -52,16 +52,9 @@ def test_a_child_that_hangs_is_ended_and_told(monkeypatch):
     assert "ended with -1" in work.errors[0]
 
 
-def test_memory_that_grows_is_seen():
-    held, stop = [], threading.Event()
-
-    def grow():
-        while not stop.wait(0.05):
-            held.append(bytearray(b"x" * (4 << 20)))
-
-    thread = threading.Thread(target=grow)
-    thread.start()
+@pytest.mark.parametrize(("step", "seen"), [(1 << 24, True), (0, False), (-(1 << 24), False)])
+def test_memory_that_grows_is_seen(monkeypatch, step, seen):
+    held = itertools.count(1 << 40, step)
+    monkeypatch.setattr(soaking, "resident", lambda: next(held))
     grown, _ = soaking.growth(time.monotonic() + 4.0)
-    stop.set()
-    thread.join()
-    assert grown > 8 << 20
+    assert grown > 0 if seen else grown == 0

@@ -21,7 +21,9 @@ from opfacade.plans._attention.variant import (  # fmt: skip
     kv_len,
     kv_pos,
     log2,
+    max_,
     maximum,
+    min_,
     minimum,
     not_equal,
     per_head,
@@ -218,8 +220,10 @@ def test_the_rules_at_the_edges():
         0,
         1,
     ]
-    assert worth(minimum(one, nothing)) == worth(maximum(one, nothing)) == 1.0
-    assert math.isnan(worth(minimum(nothing, one)))
+    assert worth(min_(one, nothing)) == worth(max_(one, nothing)) == 1.0
+    assert math.isnan(worth(min_(nothing, one)))
+    of_nan = [of(*args) for of in (minimum, maximum) for args in ((one, nothing), (nothing, one))]
+    assert all(math.isnan(worth(e)) for e in of_nan)
     assert [worth(i32(e)) for e in (nothing, one * 1e30, one * -1e30, one * 2.9, one * -2.9)] == [0, 2**31 - 1, -(2**31), 2, -2]
     assert worth(f32(zero + 2**24 + 1)) == 2.0**24
     assert worth(floor(one * -0.5)) == -1.0

@@ -43,7 +43,7 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     """Fields of a layer; FusedMoeDescriptor says what they mean."""
 
     op: Literal["fused_moe"] = Field(default="fused_moe", description="The operator.")
-    error_models: ClassVar[tuple[str, ...]] = ("moe-f64", "moe-f32", "moe-mma16")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32", "moe-mma16")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
     total_num_rows: Count = Field(description="Rows of x.")

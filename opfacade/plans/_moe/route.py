@@ -52,7 +52,7 @@ class RouteDescriptor(MoeOp[RouteArgs], Routing):
     """
 
     op: Literal["route"] = Field(default="route", description="The operator.")
-    error_models: ClassVar[tuple[str, ...]] = ("route-f64", "route-f32")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "route-f64", "route-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     total_num_rows: Count = Field(description="Rows of logits.")
     experts: Experts = Field(description="Experts that a row chooses among.")

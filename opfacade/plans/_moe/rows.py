@@ -83,7 +83,7 @@ class MoeCombineDescriptor(MoeOp[MoeCombineArgs]):
     """
 
     op: Literal["moe_combine"] = Field(default="moe_combine", description="The operator.")
-    error_models: ClassVar[tuple[str, ...]] = ("moe-f64", "moe-f32")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
     total_num_rows: Count = Field(description="Rows of out.")

@@ -62,7 +62,10 @@ class MergeAcrossHarness(Harness):
         want, size = (weight[..., None] * seen).sum(0), (weight[..., None] * seen.abs()).sum(0)
         way = _unit(descriptor.exchange_dtype or descriptor.dtype)
         bound = size * ((way if descriptor.exchange_dtype else 0.0) + _F64 * (len(lse) + 4))
-        bound += (want.abs() + bound) * _unit(descriptor.out_dtype or descriptor.dtype) + 2.0**-133
+        if descriptor.exchange_dtype:
+            bound = bound + len(lse) * _least(descriptor.exchange_dtype)
+        stored = descriptor.out_dtype or descriptor.dtype
+        bound = bound + (want.abs() + bound) * _unit(stored) + _least(stored)
         lse_bound = torch.nan_to_num(total.abs(), posinf=0.0) * _F32 + _F64 * (len(lse) + 4)
         return [Bounded("o", want, bound, bound), Bounded("lse", total, lse_bound, lse_bound)]
 
@@ -95,6 +98,14 @@ def _logged(name: str, want: Tensor, lse: Tensor, terms: int) -> Bounded:
     """A sum of positive f64 terms, its logarithm, and one rounding to f32."""
     bound = want.abs() * _F32 * 1.01 + (lse.abs() + terms) * _F64 + 2.0**-133
     return Bounded(name, want, bound, bound)
+
+
+def _least(dtype: str) -> float:
+    """Half of the distance of subnormal numbers: the error of rounding a number below the normal ones."""
+    import torch
+
+    facts = torch.finfo(torch_dtype(dtype))
+    return float(facts.tiny * facts.eps) / 2
 
 
 def _unit(dtype: str) -> float:

@@ -191,6 +191,11 @@ class FusedHarness(Harness):
         of_row = d.top_k * d.width + d.shared_width
         return Amount(super().amount(d, lengths).bytes, 2.0 * d.total_num_rows * of_row * d.hidden * (d.columns + 1))
 
+    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+        sizes = f"{descriptor.total_num_rows} x {descriptor.hidden} x {descriptor.width} {descriptor.dtype}"
+        shared = f" shared {descriptor.shared_width}" if descriptor.shared_width else ""
+        return f"{descriptor.op} {sizes} top {descriptor.top_k} of {descriptor.experts}{shared}"
+
 
 def _routed(d: FusedMoeDescriptor, args: FusedMoeArgs, c: dict[str, float]) -> Report:
     """The choice and its weights."""

@@ -27,7 +27,7 @@ def normed(d, x, weight=None, bias=None, residual=None, gate=None):
     if d.kind == "layer":
         parts = parts - parts.mean(-1, keepdims=True)
     y = (parts / np.sqrt((parts**2).mean(-1, keepdims=True) + np.longdouble(np.float32(d.eps)))).reshape(total.shape)
-    y = rounded(y, d.dtype) if d.before_weight == "rounded" else y
+    y = rounded(y, d.dtype) if d.normed == "rounded" else y
     if weight is not None:
         y = y * (weight if d.weight == "scale" else 1 + weight)
     y = y if bias is None else y + bias

@@ -1,7 +1,5 @@
 """Norms against their formula, the roundings of other libraries, and refusals."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -27,7 +25,7 @@ FORMS = {
     "sigmoid": made(gate="sigmoid", groups=2),
     "one_plus_f32": made(weight="one_plus", weight_dtype="f32"),
     "token": made(quant=Quant(scale="token", dtype="f8_e5m2")),
-    "groups": made(hidden=256, quant=Quant(group=64), residual=True, residual_sum="rounded", before_weight="rounded"),
+    "groups": made(hidden=256, quant=Quant(group=64), residual=True, residual_sum="rounded", normed="rounded"),
     "column": made(hidden=256, quant=Quant(scale_layout="column")),
     "groups_of_groups": made(hidden=512, groups=2, quant=Quant(group=128)),
     "one_group": made(hidden=128, quant=Quant(group=128, scale_layout="column_padded4")),
@@ -81,7 +79,7 @@ def quantised(d, args, y, rows):
     elif quant.dynamic:
         scale, found = oracle.scales(d, y)
         got = args.scale if quant.scale_layout == "row" else args.scale.t()
-        near(got[:rows].reshape(found.shape), found, 4 * U[d.dtype] if d.before_weight == "rounded" else 1e-5)
+        near(got[:rows].reshape(found.shape), found, 4 * U[d.dtype] if d.normed == "rounded" else 1e-5)
         if quant.scale_layout == "column_padded4":
             assert args.scale.shape[1] % 4 == 0
             assert bool(args.scale[:, rows:].isnan().all())
@@ -156,20 +154,7 @@ def test_presets_differ_where_they_round():
     want = (s * torch.rsqrt(s.pow(2).mean(-1, keepdim=True) + 1e-6) * w.double()).bfloat16()
     assert (other != want).float().mean() < 0.001
     assert norm.vllm(**fields) == norm.huggingface(**fields)
-    assert norm.flashinfer(**fields | {"before_weight": "rounded"}).before_weight == "rounded"
-
-
-def test_the_first_name_of_a_field_is_taken_in_python_and_json_and_digests_stay():
-    fields = {"kind": "rms", "total_num_rows": 9, "hidden": 512, "dtype": "bf16"}
-    now = norm.NormDescriptor(**fields, before_weight="rounded")
-    old = json.dumps({"op": "norm", "schema_version": 1, **fields, "normed": "rounded"})
-    assert norm.NormDescriptor(**fields, normed="rounded") == norm.NormDescriptor.model_validate_json(old) == now
-    assert load_descriptor(old) == load_descriptor(now.model_dump_json()) == now
-    assert '"before_weight":"rounded"' in now.model_dump_json()
-    assert now.digest() == "5dce3e5e9ef706571dd6e4254002b087d37b72ea908dc70a4b8e91a96211a503"  # as it was under the first name
-    assert now.normed == norm.flashinfer(**fields | {"normed": "rounded"}).normed == "rounded"
-    with pytest.raises(DescriptorError, match="normed"):
-        norm.NormDescriptor(**fields, normed="rounded", before_weight="f32")
+    assert norm.flashinfer(**fields | {"normed": "rounded"}).normed == "rounded"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ F32 = {
 }
 SHORT = {
     "rms_bf16": norm("bf16", residual=True, full_out=True, num_valid=True),
-    "rms_rounded": norm("bf16", 1024, residual=True, residual_sum="rounded", before_weight="rounded", full_out=True),
+    "rms_rounded": norm("bf16", 1024, residual=True, residual_sum="rounded", normed="rounded", full_out=True),
     "layer_f16": norm("f16", 257, {"dtype": "i8"}, kind="layer", bias=True, gate="sigmoid", full_out=True),
     "heads_bf16": norm("bf16", 256, POWERS, groups=4, full_out=True, num_valid=True),
     "silu_bf16": gated("bf16", num_valid=True),
