@@ -6,6 +6,7 @@ check_same, check_full: can_implement of the reference for the very same bundle,
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two alternating ones, with a stub
 driver (csrc/host, csrc/common and all Python are real). run_new: with new tensors each time. fast, fast_check: the fast path
 without replay, and its check alone. Needs nvcc and g++, or is left out.
+kinds: run_same with one operand of each kind of tensor that models hold, under no_grad.
 record, sink, sample_*: additional time of a run while it is recorded, sent to a sink, or timed.
 """
 
@@ -106,7 +107,7 @@ def stub_plan(descriptor, pair):
     return driver, plan, direct
 
 
-def stub_runs(descriptor, pair) -> dict[str, float]:
+def stub_runs(descriptor, pair) -> dict[str, float | dict[str, float]]:
     """Runs on tensors of the host, by a driver that launches nothing."""
     try:
         driver, plan, direct = stub_plan(descriptor, pair)
@@ -127,6 +128,27 @@ def stub_runs(descriptor, pair) -> dict[str, float]:
         "fast_check": microseconds(lambda: plan.can_implement(next(like))),
     }
     assert driver.launches == before + 4 * 7 * 2000
+    return found | {"kinds": of_kinds(plan, direct, pair[0])}
+
+
+def of_kinds(plan, direct, args) -> dict[str, float]:
+    """Times a run with each kind of tensor, after the plan learned it."""
+    with torch.inference_mode():
+        inferred = args.q.clone()
+    kinds = {
+        "tensor": args.q.clone(),
+        "frozen_parameter": torch.nn.Parameter(args.q.clone(), requires_grad=False),
+        "trained_parameter": torch.nn.Parameter(args.q.clone()),
+        "buffer": torch.nn.Buffer(args.q.clone()),
+        "inference": inferred,
+    }
+    found = {}
+    with torch.no_grad():
+        for name, q in kinds.items():
+            same = replace(args, q=q)
+            direct.learn(same)
+            assert direct.paths.fast(same, None, True), name
+            found[name] = microseconds(lambda same=same: plan.run(same))
     return found
 
 
@@ -151,7 +173,7 @@ def _larger(example, field: str, rows: int):
     return (rows, *example.shape[1:]) if field == "shape" else rows
 
 
-def measure() -> dict[str, float | dict[str, list[float]]]:
+def measure() -> dict[str, float | dict[str, float] | dict[str, list[float]]]:
     target = Target.parse("sm_90a")
     sizes = itertools.count(1)
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.operands import Lists, TensorSpec, room
 
+_UNWRAPPED = {  # hints by wrapper class; other wrappers get a general one
+    "DTensor": "Use to_local(), or call it within the forward of the sharded module, where its parameters are whole.",
+    "AsyncCollectiveTensor": "Use wait().",
+    "AffineQuantizedTensor": "Use dequantize(), or the product of quantised operands.",
+}
+
 
 def check(
     operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None, lists: Lists = MappingProxyType({})
@@ -63,10 +69,10 @@ def _kind(name: str, value: Any) -> Issue | None:
     if not isinstance(value, torch.Tensor):
         got = "None" if value is None else type(value).__name__
         return Issue("OPF-A002", name, "a torch.Tensor", got, kind="ArgumentTypeError")
-    if not _plain_type(type(value)) or torch._C._functorch.is_functorch_wrapped_tensor(value):
-        return Issue(
-            "OPF-A003", name, "a plain torch.Tensor", type(value).__name__, "Unwrap it first.", kind="UnsupportedError"
-        )
+    if not is_plain(value):
+        kind = type(value).__name__
+        hint = _UNWRAPPED.get(kind, "Unwrap it first.")
+        return Issue("OPF-A003", name, "a plain torch.Tensor", kind, hint, kind="UnsupportedError")
     form = "nested" if value.is_nested else "quantized" if value.is_quantized else str(value.layout)
     if form != str(torch.strided):
         return Issue("OPF-A004", name, "a strided dense tensor", form, kind="LayoutError")
@@ -78,11 +84,13 @@ def _kind(name: str, value: Any) -> Issue | None:
     return None
 
 
-def _plain_type(kind: type) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no wrapper: a Tensor, a Parameter or a fake of one, and not inside a transform of functorch."""
     import torch
 
-    plain: tuple[Any, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
-    return kind in plain or is_traced(kind)
+    kind = type(tensor)
+    plain = kind is torch.Tensor or kind is torch.nn.Parameter or is_traced(kind)
+    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def is_traced(kind: type) -> bool:

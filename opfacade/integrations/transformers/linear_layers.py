@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from opfacade import Preference
-from opfacade.integrations.tensors import takes
+from opfacade.integrations.tensors import described, takes
 from opfacade.integrations.transformers import layer_ops
 from opfacade.integrations.transformers.known_layers import Method, Unknown, call, serves
 
@@ -27,7 +27,7 @@ def found_in(module: nn.Module, products: Preference | None) -> Method | Unknown
         return None
     prefer, weight = products or KERNELS, module.weight
     if not takes(weight):
-        return Unknown("linear", f"its weight is {weight.dtype} on {weight.device.type}")
+        return Unknown("linear", f"its weight is {described(weight)}")
     one = layer_ops.linear_descriptor(1, (weight.shape[0], weight.shape[1]), weight.dtype, module.bias is not None)
     if layer_ops.taken(one, prefer, weight.device.type):
         return Method("linear", "forward", _by(prefer))
