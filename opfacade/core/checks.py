@@ -85,12 +85,17 @@ def _kind(name: str, value: Any) -> Issue | None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is no wrapper: a Tensor, a Parameter or a fake of one, and not inside a transform of functorch."""
+    """Whether it is no wrapper, and not inside a transform of functorch."""
     import torch
 
-    kind = type(tensor)
-    plain = kind is torch.Tensor or kind is torch.nn.Parameter or is_traced(kind)
-    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return plain_type(type(tensor)) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def plain_type(kind: type) -> bool:
+    """A Tensor, a Parameter, or a fake of one. torch.compile traces this question."""
+    import torch
+
+    return kind is torch.Tensor or kind is torch.nn.Parameter or is_traced(kind)
 
 
 def is_traced(kind: type) -> bool:

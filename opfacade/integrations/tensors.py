@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from opfacade.base import capture
-from opfacade.core.checks import is_plain
+from opfacade.core.checks import plain_type
 from opfacade.core.device_tensors import DeviceTensors
 from opfacade.core.dtypes import FloatDType, torch_dtype
 from opfacade.integrations.refusal import refuse
@@ -33,12 +33,12 @@ def name_of(dtype: torch.dtype) -> FloatDType | None:
 
 def takes(tensor: Tensor) -> bool:
     """Whether norms, activations and rotations take a tensor: no wrapper, 16 or 32 bits, on the CPU or a CUDA device."""
-    return is_plain(tensor) and tensor.dtype in _FLOATS and tensor.device.type in ("cpu", "cuda")
+    return plain_type(type(tensor)) and tensor.dtype in _FLOATS and tensor.device.type in ("cpu", "cuda")
 
 
 def described(tensor: Tensor) -> str:
     """Type, dtype and device of a tensor that is not taken; the type where it is a wrapper."""
-    kind = "" if is_plain(tensor) else f"a {type(tensor).__name__} of "
+    kind = "" if plain_type(type(tensor)) else f"a {type(tensor).__name__} of "
     return f"{kind}{tensor.dtype} on {tensor.device.type}"
 
 
