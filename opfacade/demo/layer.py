@@ -1,4 +1,4 @@
-"""One layer of a model around the attention of a step: the calls before and behind it, with matrix products of torch between.
+"""One decoder layer of a model around the attention of a step, and the logits behind it: every operation is a plan's.
 
 A caller runs each call before it takes the next one, which reads the outputs.
 """
@@ -14,6 +14,7 @@ from opfacade.core.dtypes import torch_dtype
 from opfacade.demo.problems import WIDTH, Problems
 from opfacade.demo.settings import Settings
 from opfacade.plans.activation import GatedActivationArgs
+from opfacade.plans.matmul import MatmulArgs
 from opfacade.plans.norm import NormArgs
 from opfacade.plans.quantize import QuantizeArgs
 from opfacade.plans.rotary import QkvPrepareArgs, rotary_table
@@ -26,56 +27,87 @@ _TABLE_STEP = 4096  # positions by which the table of angles grows
 
 
 class Layer:
-    """Random weights of a layer. before, behind: its calls, each a descriptor and its args."""
+    """Random weights of a layer, each [outputs, inputs]. before, behind, logits: calls, each a descriptor and its args."""
 
     def __init__(self, settings: Settings, problems: Problems, random: Generator) -> None:
         self._settings, self._problems, self._random = settings, problems, random
         self.hidden = problems.hidden
-        heads = settings.heads + 2 * settings.kv_heads
-        self._qkv = self._weight(self.hidden, heads * settings.head_dim)
-        self._o = self._weight(self.hidden, self.hidden)
-        self._up = self._weight(self.hidden, 2 * WIDTH * self.hidden)
-        self._scale = {size: self._weight(1, size)[0] + 1 for size in (self.hidden, settings.head_dim)}
+        width = WIDTH * self.hidden
+        self.qkv = self._weight(problems.qkv_columns, self.hidden)
+        self.o = self._weight(self.hidden, self.hidden)
+        self.gate_up = self._weight(2 * width, self.hidden)
+        self.down = self._weight(self.hidden, width)
+        self.head = self._weight(settings.vocab, self.hidden) * 3
+        self.norm = self._weight(1, self.hidden)[0] + 1
+        self.head_norm = self._weight(1, settings.head_dim)[0] + 1
 
     def before(self, x: Tensor, positions: Tensor, tables: Mapping[str, Tensor]) -> Iterator[Call]:
-        """Norm of x [rows, hidden]; norm and rotation of q and k, which go with v to their pages."""
+        """Norm of x [rows, hidden], its q, k and v; norm and rotation of q and k, which go with v to their pages."""
+        s = self._settings
         normed = self._normed(x, None)
         yield normed
-        s = self._settings
-        found = (normed[1].out @ self._qkv).unflatten(-1, (-1, s.head_dim))
-        q, k, v = found.split([s.heads, s.kv_heads, s.kv_heads], 1)
+        product = self._product(normed[1].out, self.qkv)
+        yield product
+        q, k, v = product[1].out.unflatten(-1, (-1, s.head_dim)).split([s.heads, s.kv_heads, s.kv_heads], 1)
         descriptor = self._problems.prepare(x.shape[0], tables["last_page_len"].shape[0])
-        table = _table(s.head_dim // 2 * 2, -(-(int(positions.max()) + 1) // _TABLE_STEP) * _TABLE_STEP, s.device)
-        weight = self._scale[s.head_dim]
+        weight = self.head_norm
         yield descriptor, QkvPrepareArgs(
-            q=q, k=k, v=v, q_weight=weight, k_weight=weight, q_out=_nan_like(q), positions=positions, cos_sin_cache=table,
-            **tables,
+            q=q, k=k, v=v, q_weight=weight, k_weight=weight, q_out=_nan_like(q), positions=positions,
+            cos_sin_cache=self.table(positions), **tables,
         )  # fmt: skip
 
     def behind(self, o: Tensor, residual: Tensor) -> Iterator[Call]:
-        """Norm of the sum with the residual; gated activation; quantisation of its rows to e4m3."""
+        """Output product; norm of its sum with the residual; gated activation between two products, and its rows in e4m3.
+
+        residual is overwritten by the sum. The last call's out is the row that the next layer reads.
+        """
         import torch
 
-        normed = self._normed(o.flatten(1) @ self._o, residual)
+        product = self._product(o.flatten(1), self.o)
+        yield product
+        normed = self._normed(product[1].out, residual)
         yield normed
         rows, width = o.shape[0], WIDTH * self.hidden
-        gates = normed[1].out @ self._up
-        gated = GatedActivationArgs(x=gates, out=_nan_like(gates[:, :width]))
+        product = self._product(normed[1].out, self.gate_up)
+        yield product
+        active = _nan(rows, width, o)
+        gated = GatedActivationArgs(x=product[1].out, out=active)
         yield self._problems.gated(rows), gated
         out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=o.device)
-        quantised = QuantizeArgs(x=gated.out, out=out, scale=torch.full((rows,), float("nan"), device=o.device))
+        quantised = QuantizeArgs(x=active, out=out, scale=torch.full((rows,), float("nan"), device=o.device))
         yield self._problems.quantise(rows), quantised
+        yield self._product(active, self.down, residual)
+
+    def logits(self, x: Tensor) -> Iterator[Call]:
+        """Norm of the rows that draw a token, and their logits."""
+        normed = self._normed(x, None)
+        yield normed
+        yield self._product(normed[1].out, self.head)
+
+    def table(self, positions: Tensor) -> Tensor:
+        """Cosines and sines of every position so far."""
+        s = self._settings
+        return _table(s.head_dim // 2 * 2, -(-(int(positions.max()) + 1) // _TABLE_STEP) * _TABLE_STEP, s.device)
+
+    def _product(self, x: Tensor, weight: Tensor, add: Tensor | None = None) -> Call:
+        (rows, k), n = x.shape, weight.shape[0]
+        descriptor = self._problems.product(rows, n, k, add is not None)
+        return descriptor, MatmulArgs(x=x, weight=weight, add=add, out=_nan(rows, n, x))
 
     def _normed(self, x: Tensor, residual: Tensor | None) -> Call:
         descriptor = self._problems.norm(x.shape[0], residual is not None)
-        return descriptor, NormArgs(x=x, weight=self._scale[self.hidden], residual=residual, out=_nan_like(x))
+        return descriptor, NormArgs(x=x, weight=self.norm, residual=residual, out=_nan_like(x))
 
-    def _weight(self, rows: int, columns: int) -> Tensor:
+    def _weight(self, outputs: int, inputs: int) -> Tensor:
         import torch
 
-        drawn = torch.randn(rows, columns, generator=self._random, device=self._settings.device)
-        size: float = (rows if rows > 1 else 100) ** -0.5
+        drawn = torch.randn(outputs, inputs, generator=self._random, device=self._settings.device)
+        size: float = (inputs if outputs > 1 else 100) ** -0.5
         return (drawn * size).to(torch_dtype(self._settings.dtype))
+
+
+def _nan(rows: int, columns: int, like: Tensor) -> Tensor:
+    return like.new_full((rows, columns), float("nan"))
 
 
 def _nan_like(x: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def _opening(demo: Demo, verbose: bool) -> Iterator[str]:
     yield f"checked: {s.checked_rows} query rows of every attention call against an fp64 oracle, every appended row bit by bit"
     if verbose:
         yield "the first step of a block draws tokens, once more with its requests in reverse order: they must be the same"
-        yield f"every {s.every} steps rows go through a whole layer: norm, qkv_prepare, attention, norm, activation, quantise"
+        yield f"every {s.every} steps rows go through a whole decoder layer, whose logits are held to plain torch in f64"
         yield "error/bound: the worst error of a block over what its kernel promises, at most 1 is a pass; ms: median of a call"
 
 

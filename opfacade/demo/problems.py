@@ -13,6 +13,7 @@ from opfacade.demo.settings import Settings
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.plans.norm import NormDescriptor, Quant, huggingface
 from opfacade.plans.quantize import QuantizeDescriptor
 from opfacade.plans.rotary import QkvPrepareDescriptor
@@ -79,6 +80,18 @@ class Problems:
         width = WIDTH * self.hidden
         return QuantizeDescriptor(total_num_rows=rows, hidden=width, dtype=self._dtype, quant=Quant(scale="token"))
 
+    def product(self, rows: int, n: int, k: int, add: bool = False) -> MatmulDescriptor:
+        return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=self._dtype, add=add)
+
+    def logits(self, rows: int) -> MatmulDescriptor:
+        return self.product(rows, self._settings.vocab, self.hidden)
+
+    @property
+    def qkv_columns(self) -> int:
+        """Elements of q, k and v of a row."""
+        s = self._settings
+        return (s.heads + 2 * s.kv_heads) * s.head_dim
+
     def of(self, step: ServingStep) -> Iterator[Descriptor[Any]]:
         """All of a step."""
         yield self.append(step.parts)
@@ -91,10 +104,14 @@ class Problems:
                 yield self.draw(step.drawing)
             if self.has_layer:
                 yield from self._layer(_rows(step.parts), len(step.parts))
+                if step.drawing:
+                    yield from (self.norm(len(step.drawing), False), self.logits(len(step.drawing)))
 
     def _layer(self, rows: int, requests: int) -> Iterator[Descriptor[Any]]:
-        yield from (self.norm(rows, False), self.prepare(rows, requests), self.norm(rows, True))
-        yield from (self.gated(rows), self.quantise(rows))
+        h, width = self.hidden, WIDTH * self.hidden
+        yield from (self.norm(rows, False), self.product(rows, self.qkv_columns, h), self.prepare(rows, requests))
+        yield from (self.product(rows, h, h), self.norm(rows, True), self.product(rows, 2 * width, h))
+        yield from (self.gated(rows), self.quantise(rows), self.product(rows, h, width, add=True))
 
     @property
     def _dtype(self) -> Any:

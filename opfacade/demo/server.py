@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
-from opfacade.demo.layer import Layer
+from opfacade.demo import plain_layer
+from opfacade.demo.layer import Call, Layer
 from opfacade.demo.problems import Problems
 from opfacade.demo.scheduler import Part, ServingStep
 from opfacade.demo.settings import Settings
@@ -71,12 +72,13 @@ class Server:
     def run(self, step: ServingStep) -> Iterator[Ran]:
         """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
         yield self._append(step)
-        if self._layer is not None and self._problems.begins_block(step):
-            yield from self._whole_layer(step, self._layer)
+        logits, begins = None, self._problems.begins_block(step)
+        if self._layer is not None and begins:
+            logits = yield from self._whole_layer(step, self._layer)
         else:
             yield from self._attention(step, self._query(sum(part.rows for part in step.parts)))
-        if self._problems.begins_block(step) and step.drawing:
-            yield self._draw(step)
+        if begins and step.drawing:
+            yield self._draw(step, self._random_logits(len(step.drawing)) if logits is None else logits)
 
     def _attention(self, step: ServingStep, heads: dict[str, Tensor]) -> Iterator[Ran]:
         """Rows of prompts come first."""
@@ -86,18 +88,47 @@ class Server:
         if step.decode:
             yield self._decode(step, {name: x[first:] for name, x in heads.items()})
 
-    def _whole_layer(self, step: ServingStep, layer: Layer) -> Iterator[Ran]:
-        """The same new rows through a layer of a model, whose k and v replace those in the pages."""
+    def _whole_layer(self, step: ServingStep, layer: Layer) -> Generator[Ran, None, Tensor | None]:
+        """The same new rows through a layer of a model, whose k and v replace those in the pages; the logits of the step.
+
+        Logits and likeliest tokens are held to the layer in plain torch and f64, over the same keys and values.
+        """
+        import torch
+
         new = [range(part.request.cached - part.rows, part.request.cached) for part in step.parts]
         positions = self._int32([position for rows in new for position in rows]).long()
         tables = self._paged(step.parts) | {"append_indptr": self._indptr(part.rows for part in step.parts)}
         x = self._randn(len(positions), 1, layer.hidden)[:, 0]
-        for descriptor, args in layer.before(x, positions, tables):
-            yield self._measured(step, step.parts, descriptor, args, numerics.snapshot(descriptor, args))
+        given = x.clone()
+        _, args = yield from self._calls(step, step.parts, layer.before(x, positions, tables))
         heads = self._query(len(positions)) | {"q": args.q_out}
         yield from self._attention(step, heads)
-        for descriptor, args in layer.behind(heads["o"], x):
-            yield self._measured(step, step.parts, descriptor, args, numerics.snapshot(descriptor, args))
+        ran, args = yield from self._calls(step, step.parts, layer.behind(heads["o"], x))
+        if not step.drawing:
+            return None
+        last = torch.tensor([rows - 1 for rows in accumulate(part.rows for part in step.parts)], device=x.device)
+        last = last[[part.request.decodes for part in step.parts]]
+        _, tail = yield from self._calls(step, step.drawing, layer.logits(args.out[last]))
+        wanted = plain_layer.logits(layer, self._settings, given[last], positions[last], self._cached(step.drawing))
+        if (wrong := plain_layer.unequal(tail.out, wanted)) is not None:
+            yield _wrong(ran, f"the logits of request {step.drawing[wrong].request.number} are not those of plain torch in f64")
+        found: Tensor = tail.out
+        return found
+
+    def _calls(self, step: ServingStep, parts: Sequence[Part], calls: Iterable[Call]) -> Generator[Ran, None, tuple[Ran, Any]]:
+        """Run at least one call, in turn; the last one and its args."""
+        for descriptor, args in calls:
+            ran = self._measured(step, parts, descriptor, args, numerics.snapshot(descriptor, args))
+            yield ran
+        return ran, args
+
+    def _cached(self, parts: Sequence[Part]) -> list[tuple[Tensor, Tensor]]:
+        """K and V of each request, [tokens, kv_heads, head_dim]."""
+
+        def of(pool: Tensor, part: Part) -> Tensor:
+            return pool[part.request.pages].transpose(1, 2).flatten(0, 1)[: part.request.cached]
+
+        return [(of(self.k_data, part), of(self.v_data, part)) for part in parts]
 
     def _append(self, step: ServingStep) -> Ran:
         rows, s = sum(part.rows for part in step.parts), self._settings
@@ -119,26 +150,28 @@ class Server:
         args = BatchPagedDecodeArgs(**heads, **self._paged(step.decode))
         return self._measured(step, step.decode, self._problems.decode(step.decode), args)
 
-    def _draw(self, step: ServingStep) -> Ran:
-        """Tokens of random logits, with a seed for each request, drawn again with the requests in reverse order."""
+    def _draw(self, step: ServingStep, logits: Tensor) -> Ran:
+        """Tokens of logits [drawing, vocab], with a seed for each request, drawn again with the requests in reverse order."""
         import torch
 
         s, parts = self._settings, step.drawing
         descriptor = self._problems.draw(parts)
-        args = self._draw_args(parts)
+        args = self._draw_args(parts, logits)
         ran = self._measured(step, parts, descriptor, args)
         order = torch.arange(len(parts) - 1, -1, -1, device=s.device)
         inputs = {name: getattr(args, name)[order] for name in descriptor.operands()}
         ran.plan.run(again := SampleArgs(**inputs))
         if torch.equal(again.token[order], args.token):
             return ran
-        return replace(ran, report=replace(ran.report, worst=math.inf, where="tokens depend on the order of the requests"))
+        return _wrong(ran, "tokens depend on the order of the requests")
 
-    def _draw_args(self, parts: Sequence[Part]) -> SampleArgs:
+    def _random_logits(self, rows: int) -> Tensor:
+        return self._randn(rows, 1, self._settings.vocab)[:, 0].mul_(3)
+
+    def _draw_args(self, parts: Sequence[Part], logits: Tensor) -> SampleArgs:
         import torch
 
         s, count = self._settings, len(parts)
-        logits = torch.randn(count, s.vocab, generator=self._random, device=s.device).mul_(3).to(self._dtype)
         numbers = [(s.seed + part.request.number, part.request.cached - part.request.length.context) for part in parts]
         seed, offset = torch.tensor(numbers, dtype=torch.int64, device=s.device).t().contiguous()
         shares = torch.linspace(0.0, 1.0, count, device=s.device)  # of them the first request is greedy
@@ -212,3 +245,8 @@ class Server:
         import torch
 
         return torch.tensor(values, dtype=torch.int32, device=self._settings.device)
+
+
+def _wrong(ran: Ran, where: str) -> Ran:
+    """A run whose outputs passed alone and are wrong beside others."""
+    return replace(ran, report=replace(ran.report, worst=math.inf, where=where))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -12,7 +13,8 @@ from click.testing import CliRunner
 from opfacade import Plan, Preference
 from opfacade.cli.main import main
 from opfacade.core.target import Target
-from opfacade.demo import ahead
+from opfacade.demo import ahead, plain_layer
+from opfacade.demo.layer import Layer
 from opfacade.demo.lengths import Length, drawn, from_trace
 from opfacade.demo.main import Demo
 from opfacade.demo.pages import PageAllocator
@@ -134,6 +136,7 @@ def test_the_command_reports_and_ends_with_zero(trace, tmp_path):
     for word in (
         "append",
         "norm",
+        "matmul",
         "qkv",
         "prefill",
         "gated",
@@ -167,7 +170,7 @@ def test_the_short_report_has_a_table_tokens_a_second_and_the_verdict(trace):
     lines = result.output.splitlines()
     head = next(at for at, line in enumerate(lines) if line.startswith("operator "))
     rows = {line.split()[0]: line.split()[1:] for line in lines[head + 1 : lines.index("", head)]}
-    assert {"append", "prefill", "decode", "sample", "norm", "qkv", "gated", "quant"} == rows.keys()
+    assert {"append", "prefill", "decode", "sample", "norm", "matmul", "qkv", "gated", "quant"} == rows.keys()
     assert rows["prefill"][1] == str(sum(length.context for length in LENGTHS))
     assert all(row[2] == "reference/torch" and float(row[3]) <= 1 for row in rows.values())
     tokens = sum(length.cached for length in LENGTHS)
@@ -215,14 +218,18 @@ def test_progress_is_one_line_on_a_terminal_and_a_line_every_ten_seconds_elsewhe
     assert terminal.getvalue().endswith("\rstep 3 of 3\r           \r")
 
 
-LAYER = ("norm", "qkv_prepare", "paged_prefill", "norm", "gated_activation", "quantize")
+LAYER = (
+    "norm", "matmul", "qkv_prepare", "paged_prefill", "matmul", "norm", "matmul", "gated_activation", "quantize", "matmul",
+)  # fmt: skip
+LOGITS = ("norm", "matmul", "sample")
 
 
 def test_the_first_step_of_a_block_runs_a_whole_layer_and_checks_each_operator():
     served = Demo(small(), LENGTHS)
     steps = list(served.steps())
     ops = {step.number: [ran.plan.sku.op for ran in served.runs if ran.step == step.number] for step in steps}
-    assert [op for op in ops[1] if op != "sample"] == ["paged_kv_append", *LAYER]
+    assert ops[1] == ["paged_kv_append", *LAYER]
+    assert ops[5][-3:] == list(LOGITS)
     assert {step for step, ran in ops.items() if "quantize" in ran} == set(range(1, len(steps) + 1, SMALL["every"]))
     assert all(ran.report.elements for ran in served.runs)
     assert served.sound
@@ -310,3 +317,57 @@ def test_a_gpu_that_is_not_there_is_said_so(trace, monkeypatch):
     result = demo(trace, "--device=cuda")
     assert result.exit_code == 2
     assert "expected a CUDA device, got none" in result.output
+
+
+def swapped_halves(layer, descriptor, args):
+    """Ups where gates are."""
+    if descriptor.op == "gated_activation":
+        args = replace(args, x=args.x.roll(args.x.shape[1] // 2, 1))
+    return descriptor, args
+
+
+def another_head(layer, descriptor, args):
+    """Heads in another order at the output product."""
+    if descriptor.op == "matmul" and args.weight is layer.o:
+        args = replace(args, x=args.x.flip(1))
+    return descriptor, args
+
+
+def a_position_late(layer, descriptor, args):
+    if descriptor.op == "qkv_prepare":
+        args = replace(args, positions=args.positions + 1)
+    return descriptor, args
+
+
+@pytest.mark.parametrize("mistake", [swapped_halves, another_head, a_position_late])
+def test_a_layer_whose_calls_are_right_and_put_together_wrongly_is_noticed(monkeypatch, mistake):
+    """Each call passes its own check; the tokens do not."""
+    for name in ("before", "behind"):
+        calls = getattr(Layer, name)
+        monkeypatch.setattr(Layer, name, lambda self, *given, calls=calls: (mistake(self, *one) for one in calls(self, *given)))
+    served = Demo(small(), LENGTHS)
+    list(served.steps())
+    assert not served.sound
+    worst = max(served.runs, key=lambda ran: ran.report.worst)
+    assert "are not those of plain torch in f64" in worst.report.where
+
+
+def test_tokens_of_a_layer_are_held_to_plain_torch(monkeypatch):
+    rows = []
+    monkeypatch.setattr(plain_layer, "unequal", lambda found, wanted: rows.append(found.shape[0]))
+    served = Demo(small(), LENGTHS)
+    drawing = [len(step.drawing) for step in served.steps() if step.number % SMALL["every"] == 1 and step.drawing]
+    assert rows == drawing
+    assert rows
+
+
+def test_a_tie_is_no_error_and_another_token_or_a_nan_is_one():
+    wanted = torch.randn(1, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted[0, :2] = torch.tensor([3.0, 3.01])
+    rounded, swapped = wanted.bfloat16(), wanted.clone()
+    swapped[0, :2] = torch.tensor([3.02, 3.0])
+    assert plain_layer.unequal(rounded, wanted) is None
+    assert plain_layer.unequal(swapped.bfloat16(), wanted) is None
+    assert plain_layer.unequal(swapped.float(), wanted) == 0
+    assert plain_layer.unequal((wanted * 1.05).bfloat16(), wanted) == 0
+    assert plain_layer.unequal(rounded * float("nan"), wanted) == 0

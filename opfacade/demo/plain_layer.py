@@ -1,0 +1,69 @@
+"""The decoder layer of the demo in plain torch and f64, written from the model's formulas: no plan has a part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from opfacade.demo.layer import Layer
+from opfacade.demo.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_EPS = 1e-6  # of the norms
+_BASE = 10000.0  # of the angles
+# In steps of the dtype near 1, times the standard deviation of a row's logits: the root mean square of a row's errors, which
+# is 0.7 of a step for layers that were tried, and the distance of two logits that are a tie.
+_ERROR, _TIE = 2, 10
+
+
+def logits(layer: Layer, settings: Settings, x: Tensor, positions: Tensor, cached: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """[rows, vocab] for x [rows, hidden]. cached: K and V of each row's request, [tokens, kv_heads, head_dim], its own too."""
+    s, x = settings, x.double()
+    qkv = _rms(x, layer.norm) @ layer.qkv.double().T
+    q = qkv[:, : s.heads * s.head_dim].reshape(-1, s.heads, s.head_dim)
+    q = _rotated(_rms(q, layer.head_norm), positions)
+    o = x.new_empty(q.shape)
+    for row, (k, v) in enumerate(cached):
+        o[row] = _attended(q[row], k.double(), v.double())
+    x = x + o.flatten(1) @ layer.o.double().T
+    gate, up = (_rms(x, layer.norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
+    x = x + (gate * gate.sigmoid() * up) @ layer.down.double().T
+    return _rms(x, layer.norm) @ layer.head.double().T
+
+
+def unequal(found: Tensor, wanted: Tensor) -> int | None:
+    """The first row of logits that is not `wanted` [rows, vocab] within the error of a layer in the dtype of `found`, or whose
+    largest one is another token's, ties excepted."""
+    import torch
+
+    step = torch.finfo(found.dtype).eps * wanted.std(1)
+    error = (found.double() - wanted).square().mean(1).sqrt()
+    behind = wanted.amax(1) - wanted.gather(1, found.argmax(1, keepdim=True))[:, 0]
+    right = (error < _ERROR * step) & (behind < _TIE * step)  # not so of a NaN
+    return None if bool(right.all()) else int((~right).nonzero()[0])
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + _EPS).sqrt() * weight.double()
+
+
+def _rotated(q: Tensor, positions: Tensor) -> Tensor:
+    """q [rows, heads, dim]: element i turns with element i + half by position * base^(-i / half); an odd last one stays."""
+    import torch
+
+    half = q.shape[-1] // 2
+    angles = positions.double()[:, None] * _BASE ** (-torch.arange(half, device=q.device).double() / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    first, second, rest = q[..., :half], q[..., half : 2 * half], q[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """q [heads, dim] over k, v [tokens, kv_heads, dim], of which each serves a group of heads."""
+    import torch
+
+    grouped = q.reshape(k.shape[1], -1, q.shape[-1])
+    scores = torch.einsum("hgd,thd->hgt", grouped, k) * q.shape[-1] ** -0.5
+    return torch.einsum("hgt,thd->hgd", scores.softmax(-1), v).flatten(0, 1)
