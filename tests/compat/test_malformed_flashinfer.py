@@ -65,6 +65,7 @@ APPENDED = {"batch_indices": indices(0, 0, 1), "positions": indices(3, 4, 0)}
 KV_TABLE = {f"kv_{name}": value for name, value in TABLE.items()}
 V3, S3, X = rows(3, 4, DIM), rows(3, 4), rows(3, 32)
 BF16, F8, ONE = X.bfloat16(), rows(2, 3, 32).to(torch.float8_e4m3fn), torch.ones(1)
+OF_GROUPS = {"b": F8, "b_scale": rows(2, 1, 1)}
 PROBS = torch.softmax(rows(3, 9), -1)
 ROTATED = {"q": rows(5, 4, DIM), "k": rows(5, 2, DIM)}
 
@@ -138,6 +139,28 @@ CALLS: dict[str, tuple[object, Mapping[str, object]]] = {
         {"input": F8[0], "weight": F8[0], "input_scale": rows(3, 1), "weight_scale": rows(1, 1)},
     ),
     "tiny": (flashinfer.gemm.tinygemm_bf16, {"input": BF16, "weight": BF16, "out": torch.empty(3, 3).bfloat16()}),
+    "segments": (
+        flashinfer.SegmentGEMMWrapper(ONE).run,
+        {"x": BF16, "weights": BF16[None], "batch_size": 1, "weight_column_major": True, "seg_lens": indices(3)},
+    ),
+    "groups of rows": (
+        flashinfer.gemm.group_gemm_fp8_nt_groupwise,
+        OF_GROUPS | {"a": F8[0], "a_scale": rows(3, 1), "m_indptr": indices(0, 1, 3), "scale_major_mode": "K"},
+    ),
+    "rows of groups": (
+        flashinfer.gemm.group_deepgemm_fp8_nt_groupwise,
+        OF_GROUPS | {"a": F8[0], "a_scale": rows(3, 1), "m_indices": indices(0, 0, -1)},
+    ),
+    "masked groups": (
+        flashinfer.gemm.batch_deepgemm_fp8_nt_groupwise,
+        OF_GROUPS | {"a": F8, "a_scale": rows(2, 3, 1), "masked_m": indices(2, 3), "expected_m": 2},
+    ),
+    "experts": (
+        flashinfer.cutlass_fused_moe,
+        {"input": BF16, "token_selected_experts": indices(0, 0, 0)[:, None], "token_final_scales": rows(3, 1)}
+        | {"fc1_expert_weights": rows(1, 4, BF16.shape[1]).bfloat16(), "output_dtype": torch.bfloat16, "quant_scales": None}
+        | {"fc2_expert_weights": rows(1, BF16.shape[1], 2).bfloat16()},
+    ),
     "rope": (flashinfer.apply_rope, ROTATED | {"indptr": indices(0, 2, 5), "offsets": indices(3, 1)}),
     "rope of positions": (flashinfer.apply_rope_pos_ids, ROTATED | {"pos_ids": indices(0, 1, 2, 3, 4)}),
     "rope of a table": (

@@ -12,11 +12,15 @@ import opfacade.compat.flashinfer
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 MODULES = {"flash_attn": opfacade.compat.flash_attn, "flashinfer": opfacade.compat.flashinfer}
-DEEPER = tuple(getattr(opfacade.compat.flashinfer, name) for name in ("rope", "quantization", "gemm"))  # what they have besides
+DEEPER = tuple(
+    getattr(opfacade.compat.flashinfer, name) for name in ("rope", "quantization", "gemm", "fused_moe")
+)  # what they have besides
 TABLES = {
     name: json.loads((DATA / f"{name}.json").read_text())
     for name in ("flash_attn_2.8.4", "flashinfer_0.6.18", "flashinfer_0.7.2")
 }
+
+ENUMS = ("TopKTieBreak", "ActivationType")
 
 # Names that the adapters lack; docs/migrating.md lists them.
 ABSENT = {
@@ -38,7 +42,7 @@ def ours(table, call):
 
 
 def value_of(source):
-    return eval(source, {"torch": torch, "TopKTieBreak": opfacade.compat.flashinfer.TopKTieBreak})
+    return eval(source, {"torch": torch} | {name: getattr(opfacade.compat.flashinfer, name) for name in ENUMS})
 
 
 @pytest.mark.parametrize(("table", "call"), CALLS)

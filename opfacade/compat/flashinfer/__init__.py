@@ -12,6 +12,7 @@ from opfacade.compat.flashinfer import activation as activation
 from opfacade.compat.flashinfer import attention as attention
 from opfacade.compat.flashinfer import cascade as cascade
 from opfacade.compat.flashinfer import decode as decode
+from opfacade.compat.flashinfer import fused_moe as fused_moe
 from opfacade.compat.flashinfer import gemm as gemm
 from opfacade.compat.flashinfer import mla as mla
 from opfacade.compat.flashinfer import norm as norm
@@ -42,6 +43,9 @@ from opfacade.compat.flashinfer.decode import (
 )
 from opfacade.compat.flashinfer.decode import fast_decode_plan as fast_decode_plan
 from opfacade.compat.flashinfer.decode import single_decode_with_kv_cache as single_decode_with_kv_cache
+from opfacade.compat.flashinfer.fused_moe import ActivationType as ActivationType
+from opfacade.compat.flashinfer.fused_moe import cutlass_fused_moe as cutlass_fused_moe
+from opfacade.compat.flashinfer.gemm import SegmentGEMMWrapper as SegmentGEMMWrapper
 from opfacade.compat.flashinfer.gemm import bmm_bf16 as bmm_bf16
 from opfacade.compat.flashinfer.gemm import bmm_fp8 as bmm_fp8
 from opfacade.compat.flashinfer.gemm import mm_bf16 as mm_bf16
