@@ -11,12 +11,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opfacade.backends.cuda import ptxas
 from opfacade.errors import CompileError
 from opfacade.jit import cache, codegen, rendered, runner, sass, toolchain
 from opfacade.jit.build import CUBIN, plan_steps, refuse_old_ptxas, write_sources
 from opfacade.jit.findings import SassFinding
 from opfacade.jit.spec import JitSpec
 from opfacade.jit.toolchain import Toolchain
+from opfacade.plan import forget_selections
 
 _OLDEST, _FEATURES = 80, 90  # from sm_90 on a device has the letter
 _SECONDS = 300.0
@@ -41,9 +43,11 @@ class DeviceBuilds:
 
     @classmethod
     def by(cls, nvcc: str | None) -> DeviceBuilds:
-        """Builds by an nvcc, or by the one that opfacade takes."""
+        """Builds by an nvcc, or by the one that opfacade takes. What is selected from now on is what it can build."""
         if nvcc:
             os.environ["OPFACADE_NVCC"] = nvcc
+            ptxas.release.cache_clear()
+            forget_selections()
         return cls(toolchain.find(cache.toolchain_memo()))
 
     @property

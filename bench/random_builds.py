@@ -1,9 +1,9 @@
-"""Builds random problems: `python -m bench.random_builds --engine norm --count 2000 --seed 1 [--nvcc NVCC] [--out FILE]`.
+"""Builds random problems: `python -m bench.random_builds --engine norm --count 2000 --seed 1 [--nvcc A B] [--out FILE]`.
 
 Needs no GPU. Problems are those of strangers (bench/strangers.py). Each distinct device source is compiled once, on all cores,
 engines in turn, until the counts are reached or `--seconds` are over. None may fail: a failure is a bug of ours, and the status
 is 1. Slow code is counted and named: docs/using.md says what it is. `--arch all` takes every architecture that nvcc knows from
-sm_80 on, and `--examples` adds the EXAMPLES of all families.
+sm_80 on, and `--examples` adds the EXAMPLES of all families. `--nvcc` takes several compilers, which build one after another.
 """
 
 from __future__ import annotations
@@ -130,24 +130,26 @@ def table(found: Run) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
-    builds = DeviceBuilds.by(options.nvcc)
+def of_toolkit(options: argparse.Namespace, nvcc: str | None) -> dict[str, Any]:
+    """The record of the builds by one compiler; `nvcc` None: by the one that builds take."""
+    builds = DeviceBuilds.by(nvcc)
     archs = architectures(builds.tools) if options.arch == ["all"] else options.arch
     started = time.monotonic()
     found = run(options, builds, archs)
-    facts = {
-        "date": date.today().isoformat(),
-        "commit": records.commit(options.commit),
-        "seed": options.seed,
-        "cores": options.jobs,
-    }
-    facts |= {"compiler": builds.release, "seconds": round(time.monotonic() - started, 1), "count": options.count}
+    seconds = round(time.monotonic() - started, 1)
     tallies = {f"{engine} {arch}": tally.as_dict() for (engine, arch), tally in sorted(found.tallies.items())}
-    records.write(records.place(options.out, "random_builds", whole=False), {**facts, "engines": tallies})
-    print(f"nvcc {builds.release['nvcc']}, ptxas {builds.release['ptxas']}, {facts['seconds']} s on {options.jobs} cores")
-    print(table(found))
-    return 1 if any(tally.failures for tally in found.tallies.values()) else 0
+    print(f"nvcc {builds.release['nvcc']}, ptxas {builds.release['ptxas']}, {seconds} s on {options.jobs} cores")
+    print(table(found), flush=True)
+    return {"compiler": builds.release, "seconds": seconds, "engines": tallies}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    facts = {name: getattr(options, name) for name in ("seed", "count")} | {"cores": options.jobs}
+    facts |= {"date": date.today().isoformat(), "commit": records.commit(options.commit)}
+    toolkits = [of_toolkit(options, nvcc) for nvcc in options.nvcc or [None]]
+    records.write(records.place(options.out, "random_builds", whole=False), {**facts, "toolkits": toolkits})
+    return 1 if any(tally["failed"] for kit in toolkits for tally in kit["engines"].values()) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,10 +157,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", nargs="*", choices=tuple(strangers.ENGINES), default=list(strangers.ENGINES))
     parser.add_argument("--count", type=int, default=2000, help="problems of each engine")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=1e6, help="no build begins later")
+    parser.add_argument("--seconds", type=float, default=1e6, help="with each compiler no build begins later")
     parser.add_argument("--arch", nargs="*", default=["sm_90a"], help="architectures, or all")
     parser.add_argument("--examples", action="store_true", help="also the EXAMPLES of all families")
-    parser.add_argument("--nvcc", help="the compiler; by default the one that builds take")
+    parser.add_argument("--nvcc", nargs="*", help="the compilers; by default the one that builds take")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     records.add_out(parser, "random_builds")
     records.add_commit(parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 from opfacade import recipes
@@ -44,11 +45,21 @@ _FOLDS = (
 )
 
 
-def draw(rng: random.Random) -> Any:
-    """A descriptor, or one of the errors by which a recipe refuses a shape (DescriptorError)."""
+@dataclass(frozen=True)
+class Call:
+    """A recipe and its arguments, with shapes for tensors."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    descriptor: Any
+
+
+def draw(rng: random.Random) -> Call:
+    """A call, or one of the errors by which a recipe refuses a shape (DescriptorError)."""
     name = rng.choice((*_ONE, *_TWO, *_TWO, *_MOVES, *_FOLDS))
     x = Shaped(_shape(rng), rng.choice(_DTYPES))
-    return getattr(recipes, name)(*_arguments(name, x, rng))
+    arguments = _arguments(name, x, rng)
+    return Call(name, arguments, getattr(recipes, name)(*arguments))
 
 
 def _shape(rng: random.Random) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bench import stranger_programs, stranger_recipes
 from opfacade.core.model import Model
@@ -16,6 +16,7 @@ from opfacade.errors import DescriptorError
 from opfacade.select.registry import examples
 
 Descriptor = Any
+DrawnT = TypeVar("DrawnT")
 ENGINES: dict[str, tuple[str, ...]] = {
     "map": ("map",),
     "recipes": ("map", "fold"),
@@ -28,6 +29,8 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "attention": (
         "paged_prefill", "paged_decode", "ragged_prefill", "merge_states", "paged_kv_append", "mla_decode", "pack_mask",
     ),
+    "matmul": ("matmul", "grouped_matmul"),
+    "moe": ("route", "moe_sort", "moe_gather", "moe_combine", "fused_moe"),
 }  # fmt: skip
 _TRIES = 200  # a contradiction is drawn again
 _SIZES = (1, 2, 3, 5, 7, 8, 12, 16, 30, 32, 40, 47, 59, 60, 64, 80, 94, 96, 100, 112, 127, 128, 129, 160, 192, 256)
@@ -37,9 +40,9 @@ _REALS = (0.0, 1e-12, 1e-6, 1e-5, 0.1, 0.5, 0.7, 1.0, 1.3, 2.0, 30.0, 50.0)
 
 def draw(engine: str, seed: int) -> Descriptor:
     """A problem that its descriptor takes. The engine and the seed say it all."""
-    rng = random.Random(f"{engine} {seed}")
     if engine == "recipes":
-        return _until_taken(lambda: stranger_recipes.draw(rng))
+        return recipe(seed).descriptor
+    rng = random.Random(f"{engine} {seed}")
     op = rng.choice(ENGINES[engine])
     if op in ("map", "fold") and rng.random() < 0.75:
         return _until_taken(lambda: stranger_programs.draw(op, rng))
@@ -47,7 +50,13 @@ def draw(engine: str, seed: int) -> Descriptor:
     return _until_taken(lambda: changed(rng.choice(plain), rng))
 
 
-def _until_taken(make: Callable[[], Descriptor]) -> Descriptor:
+def recipe(seed: int) -> stranger_recipes.Call:
+    """The call behind `draw("recipes", seed)`."""
+    rng = random.Random(f"recipes {seed}")
+    return _until_taken(lambda: stranger_recipes.draw(rng))
+
+
+def _until_taken(make: Callable[[], DrawnT]) -> DrawnT:
     for _ in range(_TRIES):
         try:
             return make()

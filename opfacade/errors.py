@@ -166,7 +166,10 @@ class JitDisabledError(PlanStateError):
 
 
 class CompileError(OpfacadeError, RuntimeError):
-    """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` say which, how and where to read on."""
+    """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` say which, how and where to read on.
+
+    refused_code: it took fault with a line of the generated code, not with the machine.
+    """
 
     _stage = "compile"
     argv: Sequence[str] = ()
@@ -174,6 +177,7 @@ class CompileError(OpfacadeError, RuntimeError):
     log_path: str = ""
     log_tail: str = ""
     key: str = ""
+    refused_code: bool = False
 
 
 class ToolchainError(CompileError): ...

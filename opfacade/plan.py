@@ -10,6 +10,7 @@ from opfacade import env, telemetry, validation
 from opfacade.base import capture, notices
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core import opaque, plan_handles, written
+from opfacade.core.build_errors import of_problem
 from opfacade.core.call_issues import call_issues
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
@@ -23,7 +24,7 @@ from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.core.verdict import SOUND, Verdict
-from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues, of_op
+from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues
 from opfacade.observe import crosscheck, instruments
 from opfacade.select.explanation import answer
 from opfacade.select.selection import Option, choose, count_refusals, fallback
@@ -211,7 +212,7 @@ class Plan(Generic[ArgsT]):
         if spec is not None:
             from opfacade import jit
 
-            with of_op(self.descriptor.op):
+            with of_problem(self.descriptor):
                 jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
         if spec is None or Target.current().arch == self.target.arch:
             self._load()
@@ -230,7 +231,7 @@ class Plan(Generic[ArgsT]):
         return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
 
     def _load(self, device: torch.device | None = None) -> Launcher:
-        with telemetry.held_back(), self._lock, of_op(self.descriptor.op), capture.current(device):
+        with telemetry.held_back(), self._lock, of_problem(self.descriptor), capture.current(device):
             if self._launch is not None:
                 return self._launch
             if self.sku.backend == "cuda":

@@ -52,6 +52,11 @@ _REMOVAL_SECONDS = 0.3
 _ELF_SHARED = (b"\x7fELF", 3)
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
+# Faults that compilers find in what was generated. Of the machine (headers, memory, versions) they speak in other words.
+_REFUSED_CODE = re.compile(
+    r"^(?:(?:src/|\w+\.c[uc]\b)\S*(?:\(\d+\)|:\d+:\d+): error|ptxas (?:\S+, line \d+; )?(?:error|fatal +: (?:Unresolved|Ptx)))",
+    re.MULTILINE,
+)
 _NEEDS_PTXAS = re.compile(r"^// requires: ptxas >= (\d+)\.(\d+)$", re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
 _USED = re.compile(r"Used (\d+) registers")
@@ -189,6 +194,7 @@ def _compile_error(
     error.returncode = int(failed[1]) if failed and failed[1] else returncode
     error.log_path, error.key = str(staging / LOG), key
     error.log_tail = _tail(log)
+    error.refused_code = _REFUSED_CODE.search(output) is not None
     return error
 
 

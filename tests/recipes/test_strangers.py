@@ -1,32 +1,12 @@
-"""Random recipes over awkward shapes are right: their kernels in the emulator, inputs compact, with gaps and transposed.
-
-`python -m bench.random_builds --engine recipes` compiles any number for a GPU. `--heavy` runs more here.
-"""
-
-from dataclasses import replace
+"""Random recipes over awkward shapes are right: `--heavy` runs more, `python -m tests.recipes.campaign` any number."""
 
 import pytest
 
 from bench import strangers
-from opfacade.core.descriptor import operands_of
-from opfacade.testing import inputs, numerics
 from tests import emulator
-from tests.families.elementwise.forms import laid_out
+from tests.recipes.campaign import held
 
 QUICK, HEAVY = (7, 20, 31, 44), range(200, 300)
-LAYOUTS = ("compact", "transposed")
-
-
-def held(seed):
-    problem = strangers.draw("recipes", seed)
-    subject, args = emulator.subject(problem), inputs.make_args(problem, seed)
-    read = [name for name, spec in operands_of(problem).items() if spec.role == "in"]
-    for layout in LAYOUTS:
-        call = replace(args, **{name: laid_out(getattr(args, name), layout) for name in read})
-        before = numerics.snapshot(problem, call)
-        subject.run(call)
-        found = numerics.check(problem, call, subject.plan.sku, before=before)
-        assert found.worst <= 1, (layout, found, problem)
 
 
 @emulator.needed

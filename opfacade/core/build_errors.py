@@ -1,0 +1,44 @@
+"""A build that fails names the problem whose program it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opfacade.core.descriptor import Descriptor
+from opfacade.errors import CompileError, of_op
+
+_HINT = (
+    'This is a mistake of opfacade: please report the descriptor and the log. Until then Preference(backend="reference") '
+    "computes it."
+)
+
+
+@contextmanager
+def of_problem(descriptor: Descriptor[Any]) -> Iterator[None]:
+    """Adds the op to errors raised inside, and says which problem it was whose code a compiler refuses.
+
+    The words of the compiler point into files that no user has seen. They stay in the log and in `log_tail`.
+    """
+    with of_op(descriptor.op):
+        try:
+            yield
+        except CompileError as error:
+            if not error.refused_code:
+                raise
+            raise _named(descriptor, error) from None
+
+
+def _named(descriptor: Descriptor[Any], error: CompileError) -> CompileError:
+    """The same failure, told to somebody who wrote the problem and not its code."""
+    found = CompileError(
+        f"{descriptor.op}.compile: the program of {type(descriptor).__name__} {descriptor.digest()[:12]} expected a compiler "
+        f"that takes its device code, got status {error.returncode}. {_HINT}\n  descriptor: {descriptor.canonical_json()}\n"
+        f"  log: {error.log_path} [OPF-J035]",
+        code="OPF-J035",
+        hint=_HINT,
+    )
+    for name in ("argv", "returncode", "log_path", "log_tail", "key"):
+        setattr(found, name, getattr(error, name))
+    return found
