@@ -43,7 +43,7 @@ class DeviceBuilds:
 
     @classmethod
     def by(cls, nvcc: str | None) -> DeviceBuilds:
-        """Builds by an nvcc, or by the one that opfacade takes. What is selected from now on is what it can build."""
+        """Builds by an nvcc, or by the one that opfacade takes. Selections made before are forgotten."""
         if nvcc:
             os.environ["OPFACADE_NVCC"] = nvcc
             ptxas.release.cache_clear()

@@ -35,8 +35,7 @@ torch.OutOfMemoryError are never wrapped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opfacade.issue import Issue as Issue
@@ -292,13 +291,3 @@ def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
     kind: type[OpfacadeError] = globals()[first.kind]
     place = f"{op}.{stage}" if stage else op
     return kind(told(place, issues), code=first.code, op=op, stage=stage, issues=issues, hint=first.hint)
-
-
-@contextmanager
-def of_op(op: str) -> Iterator[None]:
-    """Adds `op` to errors raised inside by layers that know no op."""
-    try:
-        yield
-    except OpfacadeError as error:
-        error.op = error.op or op
-        raise

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get
 from opfacade import env, telemetry, validation
 from opfacade.base import capture, notices
 from opfacade.base.fork_lock import ForkLock
-from opfacade.core import opaque, plan_handles, written
-from opfacade.core.build_errors import of_problem
+from opfacade.core import build_errors, opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
 from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
@@ -212,7 +211,7 @@ class Plan(Generic[ArgsT]):
         if spec is not None:
             from opfacade import jit
 
-            with of_problem(self.descriptor):
+            with build_errors.of_problem(self.descriptor):
                 jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
         if spec is None or Target.current().arch == self.target.arch:
             self._load()
@@ -231,7 +230,7 @@ class Plan(Generic[ArgsT]):
         return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
 
     def _load(self, device: torch.device | None = None) -> Launcher:
-        with telemetry.held_back(), self._lock, of_problem(self.descriptor), capture.current(device):
+        with telemetry.held_back(), self._lock, build_errors.of_problem(self.descriptor), capture.current(device):
             if self._launch is not None:
                 return self._launch
             if self.sku.backend == "cuda":

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from opfacade.core.descriptor import Descriptor
-from opfacade.errors import CompileError, of_op
+from opfacade.errors import CompileError, OpfacadeError
 
 _HINT = (
     'This is a mistake of opfacade: please report the descriptor and the log. Until then Preference(backend="reference") '
@@ -17,26 +17,27 @@ _HINT = (
 
 @contextmanager
 def of_problem(descriptor: Descriptor[Any]) -> Iterator[None]:
-    """Adds the op to errors raised inside, and says which problem it was whose code a compiler refuses.
+    """Adds the op to errors of layers that know none, and names the problem whose code a compiler refuses.
 
     The words of the compiler point into files that no user has seen. They stay in the log and in `log_tail`.
     """
-    with of_op(descriptor.op):
-        try:
-            yield
-        except CompileError as error:
-            if not error.refused_code:
-                raise
+    try:
+        yield
+    except OpfacadeError as error:
+        if isinstance(error, CompileError) and error.refused_code:
             raise _named(descriptor, error) from None
+        error.op = error.op or descriptor.op
+        raise
 
 
 def _named(descriptor: Descriptor[Any], error: CompileError) -> CompileError:
-    """The same failure, told to somebody who wrote the problem and not its code."""
+    """The same failure in the words of the problem, not of its code."""
     found = CompileError(
         f"{descriptor.op}.compile: the program of {type(descriptor).__name__} {descriptor.digest()[:12]} expected a compiler "
         f"that takes its device code, got status {error.returncode}. {_HINT}\n  descriptor: {descriptor.canonical_json()}\n"
         f"  log: {error.log_path} [OPF-J035]",
         code="OPF-J035",
+        op=descriptor.op,
         hint=_HINT,
     )
     for name in ("argv", "returncode", "log_path", "log_tail", "key"):

@@ -52,7 +52,7 @@ _REMOVAL_SECONDS = 0.3
 _ELF_SHARED = (b"\x7fELF", 3)
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
-# Faults that compilers find in what was generated. Of the machine (headers, memory, versions) they speak in other words.
+# Faults that compilers find in generated code. Faults of the machine (headers, memory, versions) have other words.
 _REFUSED_CODE = re.compile(
     r"^(?:(?:src/|\w+\.c[uc]\b)\S*(?:\(\d+\)|:\d+:\d+): error|ptxas (?:\S+, line \d+; )?(?:error|fatal +: (?:Unresolved|Ptx)))",
     re.MULTILINE,

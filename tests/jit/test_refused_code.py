@@ -1,4 +1,4 @@
-"""A compiler that refuses generated code: the user is told which program it was, and none of the compiler's words."""
+"""A compiler that refuses generated code: the message has the program, and none of the words of the compiler."""
 
 import shutil
 import traceback

@@ -58,8 +58,20 @@ def as_torch(call, seed):
     operator = getattr(torch, call.name) if info is None else info.op
     first, *rest = [_drawn(argument, draw) for argument in call.arguments]
     sample = SampleInput(first, args=tuple(rest))
-    named = types.SimpleNamespace(name=call.name, op=operator)
+    named = types.SimpleNamespace(name=call.name, op=_with_numbers(operator))
     compare(recipe, named, sample, opinfo.Call.of(named, sample), call.descriptor, backend="cuda")
+
+
+def _with_numbers(operator):
+    """torch takes tensors alone in some places where recipes take numbers too."""
+
+    def called(first, *rest):
+        try:
+            return operator(first, *rest)
+        except TypeError:
+            return operator(first, *(torch.tensor(one, dtype=first.dtype) if type(one) is float else one for one in rest))
+
+    return called
 
 
 def _drawn(argument, draw):
