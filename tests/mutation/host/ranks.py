@@ -1,0 +1,19 @@
+"""Faults of calls over several ranks: a wrong order, a rank that is not named, or a map that loses tokens."""
+
+from tests.mutation.mutant import host
+
+OPS, TRIED = "backends/reference/collective.py", "tests/families/collective/test_reference.py"
+SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
+
+FAULTS = (
+    host(
+        "ranks: an empty state is looked at",
+        OPS,
+        "(state_lse == -math.inf)[..., None], 0.0,",
+        "state_lse.isnan()[..., None], 0.0,",
+        TRIED,
+    ),
+    host("ranks: the largest logit of tiles is forgotten", OPS, "tile_sum * (tile_top - base).exp()", "tile_sum", TRIED),
+    host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
+    host("shard: an append stores pages of other ranks", SHARD, "self.owner(first) == rank, own", "own >= 0, own", MAPPED),
+)
