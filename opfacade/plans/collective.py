@@ -1,5 +1,5 @@
-"""Ops over several ranks: plain collectives, the merge of attention over a sharded cache, and log-probabilities of a sharded
-vocabulary."""
+"""Ops over several ranks: plain collectives, sums with a norm behind them, the merge of attention over a sharded cache, and
+log-probabilities of a sharded vocabulary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from opfacade.core.model import Count, Integer, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, dims_of, index_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
+from opfacade.plans._collective import all_reduce_norm as _all_reduce_norm
+from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs as AllReduceNormArgs
+from opfacade.plans._collective.all_reduce_norm import AllReduceNormDescriptor, AllReduceNormPlan
 from opfacade.plans._world import WORLD, World, arena
 
 __all__ = [
+    "AllReduceNormArgs", "AllReduceNormDescriptor", "AllReduceNormPlan",
     "CollectiveArgs", "CollectiveDescriptor", "CollectivePlan",
     "LogprobAcrossArgs", "LogprobAcrossDescriptor", "LogprobAcrossPlan",
     "MergeAcrossArgs", "MergeAcrossDescriptor", "MergeAcrossPlan",
@@ -232,4 +236,5 @@ EXAMPLES = (
     MergeAcrossDescriptor(world=1, total_num_rows=5, num_heads=3, head_dim=65, dtype="f16", sinks=True, scatter="heads"),
     LogprobAcrossDescriptor(world=1, total_num_rows=7, vocab=1000, shard=1003, dtype="bf16"),
     LogprobAcrossDescriptor(world=1, total_num_rows=3, vocab=65, shard=65, dtype="f32", loss=True, tile=16),
+    *_all_reduce_norm.EXAMPLES,
 )

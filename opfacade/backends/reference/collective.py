@@ -7,12 +7,14 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference.declared import reference
-from opfacade.backends.reference.joined import bytes_of, filled_on_failure, gathered, rank_of, sum_in_order, swapped
+from opfacade.backends.reference.joined import as_bytes, bytes_of, filled_on_failure, gathered, rank_of, sum_in_order, swapped
 from opfacade.core.candidate import Candidate
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee, RankInvariant
 from opfacade.plans.collective import (
+    AllReduceNormDescriptor,
     CollectiveArgs,
     CollectiveDescriptor,
     LogprobAcrossArgs,
@@ -62,7 +64,7 @@ def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
     lses = _cut(descriptor, args.lse_part)
     parts = _cut(descriptor, args.o_part.to(torch_dtype(descriptor.exchange_dtype or descriptor.dtype)))
     # Log-sum-exps go first: what is behind them is aligned for any type.
-    packed = [torch.cat([_bytes(lse), _bytes(part)]) for part, lse in zip(parts, lses, strict=True)]
+    packed = [torch.cat([as_bytes(lse), as_bytes(part)]) for part, lse in zip(parts, lses, strict=True)]
     found, split = swapped(descriptor, args, packed, packed[0], bytes_of(args.sinks)), 4 * lses[0].numel()
     states_lse = torch.stack([p[:split].view(torch.float32).view(lses[0].shape) for p in found], 1).flatten(0, 1)
     states_o = torch.stack([p[split:].view(parts[0].dtype).view(parts[0].shape) for p in found], 1).flatten(0, 1)
@@ -70,12 +72,6 @@ def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
     merged, total = _in_order(states_o, states_lse.double(), sinks)
     args.o.copy_(merged)
     args.lse.copy_(total)
-
-
-def _bytes(part: Tensor) -> Tensor:
-    import torch
-
-    return part.contiguous().flatten().view(torch.uint8)
 
 
 def _cut(descriptor: MergeAcrossDescriptor, states: Tensor) -> list[Tensor]:
@@ -186,4 +182,7 @@ CANDIDATES = (
         lambda d: (("exchange", d.exchange_dtype or d.dtype), ("out", d.out_dtype or d.dtype), ("sinks", d.sinks)),
     ),
     _candidate(LogprobAcrossDescriptor, _of_logprob, _logprob, "logits", lambda d: (("loss", d.loss),)),
+    reference(
+        AllReduceNormDescriptor, _normed.promise, _normed.sku_dtypes, filled_on_failure(_normed.all_reduce_norm), _normed.facts
+    ),
 )

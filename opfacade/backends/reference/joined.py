@@ -45,11 +45,15 @@ def swapped(descriptor: Any, args: Any, parts: Sequence[Tensor], like: Tensor, f
     """parts[r] goes to rank r; what rank r sent to this one, of the shape, type and device of `like`, comes back as entry r."""
     if descriptor.world == 1:
         return list(parts)
-    import torch
-
-    sent = [part.contiguous().cpu().flatten().view(torch.uint8) for part in parts]
+    sent = [as_bytes(part).cpu() for part in parts]
     found = args.group.exchange(descriptor, sent, facts)
     return [_as(raw, like) for raw in found]
+
+
+def as_bytes(part: Tensor) -> Tensor:
+    import torch
+
+    return part.contiguous().flatten().view(torch.uint8)
 
 
 def _as(raw: Tensor, like: Tensor) -> Tensor:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
-from opfacade.testing.bounds import Bounded
-from opfacade.testing.harness import Harness
+from opfacade.testing.bounds import Bounded, Report, compare, join
+from opfacade.testing.families._folds import FoldHarness, padding_of
+from opfacade.testing.harness import Harness, Ran, Sample, kept, valid_part
 from opfacade.testing.inputs import Draw
 
 if TYPE_CHECKING:
@@ -94,6 +98,59 @@ class LogprobAcrossHarness(Harness):
         return [_logged("out", want, lse, descriptor.vocab), _logged("lse", lse, lse, descriptor.vocab)]
 
 
+class AllReduceNormHarness(Harness):
+    """One rank: a norm, or a quantisation of the sum with the residual, which is exact."""
+
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        return changed(example, total_num_rows=rng.randint(0, min(60, tokens)))
+
+    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+        wanted = name == "scale" and descriptor.quant is not None
+        return padding_of(args.scale, descriptor.quant, descriptor.total_num_rows) if wanted else None
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        d = ran.descriptor
+        problem = d.normed_rows(d.total_num_rows) if d.norm != "none" else d.quantised_rows(d.total_num_rows)
+        if d.norm != "none":
+            return _FOLDS.judge(_as_call(ran, problem, {}, ran.before), sample)
+        given = valid_part(d, replace(ran.args, **ran.before))
+        total = _with_residual(given.x, given.residual)
+        report = join(_same_as(total, ran), kept(ran))
+        if problem is None:
+            return report
+        x = ran.args.x.clone()
+        x[: len(total)] = total
+        return join(report, _FOLDS.judge(_as_call(ran, problem, {"x": x}, {}), sample))
+
+
+_FOLDS = FoldHarness()
+
+
+def _as_call(ran: Ran, problem: Descriptor[Any], changed: dict[str, Tensor], before: Mapping[str, Tensor]) -> Ran:
+    """The call as one of the fold behind the sum."""
+    given = {name: changed[name] if name in changed else getattr(ran.args, name) for name in operands_of(problem)}
+    return Ran(problem, problem.args_type(**given), ran.sku, before)
+
+
+def _with_residual(x: Tensor, residual: Tensor | None) -> Tensor:
+    """Rounded as it is stored."""
+    return x if residual is None else (x.double() + residual.double()).to(x.dtype)
+
+
+def _same_as(total: Tensor, ran: Ran) -> Report:
+    """Without a norm the outputs that hold the sum with the residual are exact."""
+    import torch
+
+    d, after = ran.descriptor, valid_part(ran.descriptor, ran.args)
+    holds = {"out": d.quant is None, "full_out": d.full_out, "residual": after.residual is not None}
+    got = {name: getattr(after, name) for name, there in holds.items() if there}
+    want, none = total.double(), torch.zeros(total.shape, dtype=torch.float64, device=total.device)
+    return compare([Bounded(name, want, none, none) for name in got], got)
+
+
 def _logged(name: str, want: Tensor, lse: Tensor, terms: int) -> Bounded:
     """A sum of positive f64 terms, its logarithm, and one rounding to f32."""
     bound = want.abs() * _F32 * 1.01 + (lse.abs() + terms) * _F64 + 2.0**-133
@@ -119,4 +176,5 @@ HARNESSES: dict[str, Harness] = {
     "collective": CollectiveHarness(),
     "merge_across": MergeAcrossHarness(),
     "logprob_across": LogprobAcrossHarness(),
+    "all_reduce_norm": AllReduceNormHarness(),
 }

@@ -3,6 +3,7 @@
 from tests.mutation.mutant import host
 
 OPS, TRIED = "backends/reference/collective.py", "tests/families/collective/test_reference.py"
+NORMED, SUMMED = "backends/reference/_all_reduce_norm.py", "tests/families/collective/test_all_reduce_norm.py"
 SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
 
 FAULTS = (
@@ -14,6 +15,8 @@ FAULTS = (
         TRIED,
     ),
     host("ranks: the largest logit of tiles is forgotten", OPS, "tile_sum * (tile_top - base).exp()", "tile_sum", TRIED),
+    host("ranks: a sum is not rounded", NORMED, "sum_in_order(parts).to(torch_dtype(d.dtype))", "sum_in_order(parts)", SUMMED),
+    host("ranks: rows of another rank are placed", NORMED, "to[rank : valid : d.world]", "to[: count]", SUMMED),
     host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
     host("shard: an append stores pages of other ranks", SHARD, "self.owner(first) == rank, own", "own >= 0, own", MAPPED),
 )

@@ -1,0 +1,155 @@
+"""The sum over ranks with residual, norm and quantisation in torch, in one step or in two: a row's arithmetic is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from opfacade.backends.reference import _folds
+from opfacade.backends.reference.joined import as_bytes, bytes_of, gathered, rank_of, sum_in_order, swapped
+from opfacade.core.descriptor import operands_of
+from opfacade.core.dtypes import torch_dtype
+from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
+from opfacade.core.operands import valid_count
+from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor, tensors_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TEST = "tests/families/collective/test_all_reduce_norm.py::test_one_step_and_two_have_the_bits_of_sums_by_hand"
+
+
+def all_reduce_norm(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+    facts = bytes_of(args.num_valid, args.scale if d.quant is not None and d.quant.scale == "static" else None)
+    if d.two_shot:
+        _two_shot(d, args, facts)
+    else:
+        _finish(d, replace(args, x=_summed(d, gathered(d, args, args.x, facts))))
+
+
+def _summed(d: AllReduceNormDescriptor, parts: list[Tensor]) -> Tensor:
+    return sum_in_order(parts).to(torch_dtype(d.dtype))
+
+
+def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+    """What comes behind the sum, x, for all its rows."""
+    rows = args.x.shape[0]
+    if d.norm != "none":
+        _fold(d.normed_rows(rows), args)
+        return
+    valid = rows if args.num_valid is None else valid_count(args.num_valid, rows)
+    total = args.x[:valid]
+    if args.residual is not None:
+        total = (total.float() + args.residual[:valid].float()).to(total.dtype)
+        args.residual[:valid] = total
+    plain = args.out if d.quant is None else args.full_out
+    if plain is not None:
+        plain[:valid] = total
+    problem = d.quantised_rows(rows)
+    if problem is not None:
+        made = args.x.clone()
+        made[:valid] = total
+        _fold(problem, replace(args, x=made))
+
+
+def _fold(problem: Any, args: AllReduceNormArgs) -> None:
+    """The op behind the sum, on the tensors that it has."""
+    _folds.run(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
+
+
+def _two_shot(d: AllReduceNormDescriptor, args: AllReduceNormArgs, facts: bytes) -> None:
+    """Each rank computes its rows, i mod world, and sends what it made of them."""
+    made = _own_rows(d, args, _summed(d, swapped(d, args, _dealt(d, args.x), _room(d, args.x), facts)))
+    names = sorted(made)
+    packed = [as_bytes(made[name]) for name in names]
+    import torch
+
+    found = gathered(d, args, torch.cat(packed))
+    ends = [0, *accumulate(len(part) for part in packed)]
+    for rank, text in enumerate(found):
+        for name, first, stop in zip(names, ends, ends[1:], strict=False):
+            part = text[first:stop].clone()  # aligned for any type
+            _place(d, args, name, (rank, part.view(made[name].dtype).view(made[name].shape)))
+
+
+def _room(d: AllReduceNormDescriptor, x: Tensor) -> Tensor:
+    return x.new_empty(d.own_rows, d.hidden)
+
+
+def _dealt(d: AllReduceNormDescriptor, x: Tensor) -> list[Tensor]:
+    """The rows of each rank, in places of the most that one has."""
+    found = []
+    for rank in range(d.world):
+        own = x[rank :: d.world]
+        room = x.new_zeros(d.own_rows, d.hidden)
+        room[: len(own)] = own
+        found.append(room)
+    return found
+
+
+def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor) -> dict[str, Tensor]:
+    """The outputs that travel, by name, for this rank's rows in their places."""
+    rank, places = rank_of(args), d.own_rows
+    mine = d.model_copy(update={"num_valid": False, "quant": _rows_first(d)})
+    outputs = {name: spec for name, spec in tensors_of(mine, places).items() if spec.role == "out"}
+    tensors: dict[str, Any] = {
+        name: total.new_zeros([dim.size or 0 for dim in spec.shape], dtype=torch_dtype(spec.dtype))
+        for name, spec in outputs.items()
+    }
+    kept = args.residual
+    if d.residual == "replicated" and kept is not None:
+        tensors["residual"] = _dealt(d, kept)[rank]
+    elif kept is not None:
+        tensors["residual"] = kept
+    given = {name: getattr(args, name) for name in ("weight", "bias", "scale") if name not in tensors}
+    count = len(range(rank, d.total_num_rows, d.world))
+    by_row = {name: tensor[:count] for name, tensor in tensors.items()}
+    _finish(mine, AllReduceNormArgs(x=total[:count], **given, **by_row))
+    return {name: tensor for name, tensor in tensors.items() if name in outputs or d.residual == "replicated"}
+
+
+def _rows_first(d: AllReduceNormDescriptor) -> Any:
+    return None if d.quant is None else d.quant.model_copy(update={"scale_layout": "row"})
+
+
+def _place(d: AllReduceNormDescriptor, args: AllReduceNormArgs, name: str, sent: tuple[int, Tensor]) -> None:
+    """Put the rows that a rank sent where they belong. sent: (rank, rows)."""
+    rank, rows = sent
+    valid = d.total_num_rows if args.num_valid is None else valid_count(args.num_valid, d.total_num_rows)
+    count = len(range(rank, valid, d.world))
+    to: Tensor = getattr(args, name)
+    if name == "scale" and d.quant is not None and d.quant.scale_layout != "row":
+        to = to.t()
+    to[rank : valid : d.world] = rows[:count]
+
+
+def promise(d: AllReduceNormDescriptor) -> PrecisionGuarantee:
+    """That of the fold behind the sum, of one rank: the sum of one part is exact."""
+    fold = _fold_of(d)
+    of_fold = ErrorModel(id=EXACT) if fold is None else _folds.promise(fold).error_model
+    model = ErrorModel(id="rank-sum-f32") if of_fold.id == EXACT else of_fold
+    name = model.id if of_fold.id == EXACT else "all-reduce-fold-f64"
+    return PrecisionGuarantee(
+        math_precision="f32" if of_fold.id == EXACT else "f64",
+        accumulator="f32" if of_fold.id == EXACT else "f64",
+        deterministic=True,
+        rank_invariant="ranks",
+        error_model=ErrorModel(id=name, constants=model.constants),
+        evidence=(_TEST,),
+    )
+
+
+def _fold_of(d: AllReduceNormDescriptor) -> Any:
+    return d.normed_rows(d.total_num_rows) if d.norm != "none" else d.quantised_rows(d.total_num_rows)
+
+
+def sku_dtypes(d: AllReduceNormDescriptor) -> tuple[tuple[str, str], ...]:
+    fold = _fold_of(d)
+    return (("x", d.dtype),) if fold is None else _folds.sku_dtypes(fold)
+
+
+def facts(d: AllReduceNormDescriptor) -> tuple[tuple[str, str], ...]:
+    fold = _fold_of(d)
+    expr = (("expr", fold.folded().key),) if fold is not None else ()
+    return (*expr, ("residual", d.residual))
