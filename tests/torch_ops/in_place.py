@@ -141,7 +141,7 @@ def _either_way(example, form):
     flag = "in_place" in fields and fields["in_place"].annotation is bool
     wanted = {"in_place": form.is_in_place} if flag else {}
     wanted |= {"num_valid": False} if "num_valid" in fields else {}
-    wanted |= {"residual": True} if "residual" in fields else {}
+    wanted |= {"residual": True} if "residual" in fields and fields["residual"].annotation is bool else {}
     try:
         yield type(example).model_validate({n: getattr(example, n) for n in fields} | wanted)
     except DescriptorError:

@@ -33,7 +33,7 @@ def _summed(d: AllReduceNormDescriptor, parts: list[Tensor]) -> Tensor:
 
 
 def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
-    """What comes behind the sum, x, for all its rows."""
+    """The parts behind the sum, x, for all its rows."""
     rows = args.x.shape[0]
     if d.norm != "none":
         _fold(d.normed_rows(rows), args)

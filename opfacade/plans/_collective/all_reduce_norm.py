@@ -53,12 +53,12 @@ class AllReduceNormArgs(JoinedArgs):
 class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
     """out = quantise(norm(sum of x over all ranks + residual)) of each row, the same on all ranks.
 
-    The sum is added in the order of ranks, in f32, and rounded once to dtype. What follows is the op `norm` on it, with the
-    same bits; with norm "none" it is the addition of residual, rounded to dtype, and the op `quantize`. Every part but the sum
-    may be absent. `steps`: "one_shot" sends all rows to all ranks; "two_shot" sends row i to rank i mod world, which computes
-    it and sends the result, quantised if it is, to all; "auto" takes two steps where they save more bytes than the second one
-    costs time. Bits are the same, so neither a size nor a choice moves a result. A residual that is row_sharded is never sent,
-    and has two steps.
+    The sum is added in the order of ranks, in f32, and rounded once to dtype. The op `norm` follows on it, with the same bits;
+    with norm "none" it is the addition of residual, rounded to dtype, and the op `quantize`. Every part but the sum may be
+    absent. `steps`: "one_shot" sends all rows to all ranks; "two_shot" sends row i to rank i mod world, which computes it and
+    sends the result, quantised if it is, to all; "auto" takes two steps where they save more bytes than the second one costs
+    time. Bits are the same, so neither a size nor a choice moves a result. A residual that is row_sharded is never sent, and
+    has two steps.
     quant.scale is none, static, token or group: a row needs no other.
     """
 
@@ -135,7 +135,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
 
     @property
     def _result_bytes(self) -> int:
-        """Of the rows of one rank."""
+        """Bytes of results of one rank."""
         return nbytes([spec for name, spec in tensors_of(self, self.own_rows).items() if self.travels(name, spec)])
 
     @property
