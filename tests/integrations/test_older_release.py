@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDER = Path(sys.prefix) / "older"
-_NAMES = ("continuous_batching", "transformers", "transformers_call", "transformers_sampling", "use_ops")
+_NAMES = ("continuous_batching", "experts", "transformers", "transformers_call", "transformers_sampling", "use_ops")
 FILES = [f"tests/integrations/test_{name}.py" for name in _NAMES]
 # Compilation and bf16 do not depend on the release; they take half of the time.
 CHOSEN = "not compiled and not bf16"

@@ -1,4 +1,4 @@
-"""Models of seven families with random weights, small enough for a CPU; every family with what is its own in attention."""
+"""Models of nine families with random weights, small enough for a CPU; every family with what is its own in attention."""
 
 from __future__ import annotations
 
@@ -25,12 +25,22 @@ FAMILIES = {
     "deepseek_v2": ("DeepseekV2", {**_LATENT, "topk_method": "greedy", "n_group": 1, "topk_group": 1}, "sdpa"),
     "deepseek_v3": ("DeepseekV3", {**_LATENT, "n_group": 2, "topk_group": 1}, "sdpa"),
 }
+# Families whose attention is that of another one; the tests of experts take them.
+MODELS = {
+    **FAMILIES,
+    "qwen3_moe": (
+        "Qwen3Moe",
+        {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+        "sdpa",
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}, "sdpa"),
+}
 
 
 def config_of(family: str, **fields):
     import transformers
 
-    prefix, own, _ = FAMILIES[family]
+    prefix, own, _ = MODELS[family]
     kind = getattr(transformers, {"gemma3": "Gemma3TextConfig"}.get(family, f"{prefix}Config"))
     return kind(**{**_COMMON, **own, **fields})
 
@@ -40,7 +50,7 @@ def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32, **
     import transformers
 
     torch.manual_seed(7)
-    kind = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")
+    kind = getattr(transformers, f"{MODELS[family][0]}ForCausalLM")
     model = kind._from_config(config_of(family, **fields), attn_implementation=attention, dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

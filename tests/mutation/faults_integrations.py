@@ -6,9 +6,38 @@ _CALL = "tests/integrations/test_transformers_call.py"
 _VLLM, _SGLANG = "tests/integrations/test_vllm.py tests/integrations/test_vllm_slots.py", "tests/integrations/test_sglang.py"
 _DRAWS = "tests/integrations/test_vllm_sampler.py"
 _JOINT = "tests/integrations/test_sglang_sampler.py"
+_EXPERTS = "tests/integrations/test_experts.py"
 _AT = "opfacade/integrations"
 
 INTEGRATION_FAULTS = (
+    cpu(
+        "transformers: an id behind the last expert is that of the last one",
+        f"{_AT}/transformers/experts.py",
+        "torch.where(top_k_index < weights.up.shape[0], top_k_index, -1)",
+        "top_k_index.clamp(max=weights.up.shape[0] - 1)",
+        f"{_EXPERTS} -k other_ranks",
+    ),
+    cpu(
+        "transformers: pairs of gpt-oss lose the 1 that is added to each up",
+        f"{_AT}/transformers/expert_op.py",
+        '"beta": 1.0',
+        '"beta": 0.0',
+        f"{_EXPERTS} -k greedy and gpt_oss",
+    ),
+    cpu(
+        "transformers: experts with a norm behind each run without it",
+        f"{_AT}/transformers/experts.py",
+        'if _field(module, "has_post_expert_norm"):',
+        'if _field(module, "has_no_expert_norm"):',
+        f"{_EXPERTS} -k refused_by_name",
+    ),
+    cpu(
+        "transformers: a gate of other code counts as one of halves",
+        f"{_AT}/transformers/known_layers.py",
+        'return "halves" if same_code(own, _originals().halves) else None',
+        'return "halves"',
+        f"{_EXPERTS} -k refused_by_name",
+    ),
     cpu(
         "transformers: a version that is no number is an error of Python",
         f"{_AT}/transformers/releases.py",

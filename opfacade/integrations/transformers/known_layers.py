@@ -101,11 +101,20 @@ def _mlp(module: nn.Module) -> Method | Unknown:
 
 
 def _experts(module: Any) -> Method | Unknown:
-    if same_code(type(module)._apply_gate, _originals().pairs._apply_gate):
+    found = gate_of(type(module))
+    if found == "pairs":
         return Method("activation", "_apply_gate", _gate_of_pairs)
-    if same_code(type(module)._apply_gate, _originals().halves):
+    if found == "halves":
         return _activated(module, "act_fn", Method("activation", "_apply_gate", _gate_of_halves))
     return Unknown("activation", "its _apply_gate is none of those that are known")
+
+
+def gate_of(kind: type) -> Literal["pairs", "halves"] | None:
+    """How experts of a class make one element of two: of pairs as gpt-oss does, or of halves; None: in a way of their own."""
+    own = getattr(kind, "_apply_gate", None)
+    if same_code(own, _originals().pairs._apply_gate):
+        return "pairs"
+    return "halves" if same_code(own, _originals().halves) else None
 
 
 def _activated(module: nn.Module, field: str, method: Method) -> Method | Unknown:

@@ -1,4 +1,4 @@
-"""Registration of the attention functions with transformers, under the names that the installed release permits."""
+"""Registration of attention and experts with transformers, under the names that the installed release permits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ STANDARD = "opfacade"
 
 
 class Names(NamedTuple):
-    """Names for attn_implementation. continuous is empty if the release permits none; `reason` then says why."""
+    """Names for attn_implementation; `standard` is that of experts_implementation too.
+
+    continuous is empty if the release permits none; `reason` then says why.
+    """
 
     standard: str
     continuous: str
@@ -26,14 +29,16 @@ def names() -> Names:
 
 
 def register() -> Names:
-    """Enter the attention functions and their mask function; calling it again changes nothing.
+    """Enter the attention functions, their mask function and the experts; calling it again changes nothing.
 
     Raises UnsupportedError for a transformers older than 5.17 (OPF-I005), and without one (OPF-I006).
     """
     release = _installed()
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.moe import ExpertsInterface
     from transformers.masking_utils import sdpa_mask
 
+    from opfacade.integrations.transformers.experts import experts
     from opfacade.integrations.transformers.gathered import gathered_attention
     from opfacade.integrations.transformers.paged import paged_attention
     from opfacade.integrations.transformers.standard import attention
@@ -41,6 +46,7 @@ def register() -> Names:
     # Without a mask function transformers passes no mask, also for padded batches.
     AttentionInterface.register(STANDARD, attention)
     AttentionMaskInterface.register(STANDARD, sdpa_mask)
+    ExpertsInterface.register(STANDARD, experts)
     if release.contract != "none":
         continuous = paged_attention if release.contract == "paged" else gathered_attention
         AttentionInterface.register(release.continuous, continuous)
