@@ -13,8 +13,14 @@ from opfacade import Plan, Preference, Target, explain
 from opfacade.core import target as targets
 from opfacade.errors import UnsupportedError
 from opfacade.jit import toolchain
+from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.elementwise import MapDescriptor
+from opfacade.plans.reduction import FoldDescriptor, FoldOutput
+from opfacade.programs.expression import apply, stage, value
+from opfacade.programs.fields import Input, Output
+from opfacade.programs.stages import Stage
 from opfacade.select.registry import examples
 
 CUDA = Preference(backend="cuda")
@@ -50,6 +56,29 @@ def test_an_example_builds_for_each_architecture(tools):
             if spec is not None:
                 assert DeviceBuilds(tools).build(spec, FOREVER).failure == "", (arch, example)
                 break
+
+
+@pytest.mark.parametrize("rounding", ["round_f8_e4m3", "round_f8_e5m2"])
+def test_a_program_that_rounds_to_fp8_is_refused_where_the_hardware_cannot(rounding):
+    """In a map, in every fold and in a gated activation, though no tensor has such elements. Powers of two need no hardware."""
+    x = value("x", "f32")
+    for problem in programs(apply(rounding, x), apply(rounding, value("gate", "f32"))):
+        for arch in ("sm_80", "sm_88"):
+            found = explain(problem, CUDA, Target.parse(arch))
+            assert found.chosen is None
+            assert "OPF-S001" in {reason.code for option in found.options for reason in option.reasons}
+        assert explain(problem, CUDA, Target.parse("sm_89")).chosen is not None
+    for problem in programs(apply("round_f8_e8m0", x), apply("round_f8_e8m0", value("gate", "f32"))):
+        assert explain(problem, CUDA, Target.parse("sm_80")).chosen is not None
+
+
+def programs(of_x, of_gate):
+    x, sums = (Input(name="x", dtype="f32"),), (Stage(reducer="sum", value=of_x),)
+    yield MapDescriptor(shape=(3, 5), inputs=x, outputs=(Output(name="z", dtype="f32", value=of_x),))
+    for shape, axis in (((3, 5), 1), ((3, 5), 0), ((2, 1 << 20), 1)):
+        out = (FoldOutput(name="z", dtype="f32", value=stage(0, "f32"), over=(1 - axis,)),)
+        yield FoldDescriptor(shape=shape, fold=(axis,), inputs=x, stages=sums, outputs=out, split="auto")
+    yield GatedActivationDescriptor(total_num_rows=3, width=8, dtype="bf16", gated=False, expression=of_gate)
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120a"])

@@ -82,8 +82,7 @@ def _dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...
 def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Reason]:
     if descriptor.quant is not None and descriptor.makes_scales:
         yield Reason("OPF-S003", "quant.scale", descriptor.quant.scale, "none, static")
-    if descriptor.out_dtype in ("f8_e4m3", "f8_e5m2"):
-        yield from support.fp8_reasons(target, f"a result of {descriptor.out_dtype}")
+    yield from source.fp8_reasons(target, [descriptor.out_dtype], descriptor.program().values())
 
 
 class _Gated(CudaKernel[GatedActivationDescriptor]):

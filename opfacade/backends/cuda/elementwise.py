@@ -57,8 +57,8 @@ def _facts(descriptor: MapDescriptor) -> dict[str, bool | int | str]:
 
 
 def _refusals(descriptor: MapDescriptor, target: Target) -> Iterator[Reason]:
-    if any(dtype in ("f8_e4m3", "f8_e5m2") for dtype in _form(descriptor).dtypes):
-        yield from support.fp8_reasons(target, "f8")
+    form = _form(descriptor)
+    yield from source.fp8_reasons(target, form.dtypes, form.values)
 
 
 def _guarantee(descriptor: MapDescriptor, target: Target) -> PrecisionGuarantee:

@@ -139,9 +139,7 @@ def _index(names: list[str], name: str | None) -> int:
 
 
 def refusals(layout: RowLayout, program: FoldProgram, target: Target) -> Iterator[Reason]:
-    dtypes = [one.dtype for one in program.tensors]
-    if any(dtype in ("f8_e4m3", "f8_e5m2") for dtype in dtypes):
-        yield from support.fp8_reasons(target, "f8")
+    yield from source.fp8_reasons(target, [one.dtype for one in program.tensors], values_of(program))
     row = 1
     for axis in program.fold:
         row *= program.shape[axis]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.ranges import is_plain_divisor
+from opfacade.core.candidate import Reason
+from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.fields import Number
@@ -24,6 +27,8 @@ class HasScalars(Protocol):
     def scalars(self) -> tuple[Number, ...]: ...
 
 
+_FP8 = {"f8_e4m3", "f8_e5m2"}
+_ROUNDS_FP8 = {f"round_{dtype}" for dtype in _FP8}
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
 _HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
 _REDUCED = {"sin": 100, "cos": 100, "tan": 120}  # with the reduction of large angles, which takes registers
@@ -87,6 +92,13 @@ def numbers(program: HasScalars) -> tuple[float, ...]:
 def arguments(fold: FoldProgram) -> tuple[float, ...]:
     """The extents of all axes of a fold, then its scalars."""
     return (*fold.shape, *numbers(fold))
+
+
+def fp8_reasons(target: Target, dtypes: Iterable[str], values: Iterable[Node]) -> Iterator[Reason]:
+    """Refuse hardware without fp8 conversions where a tensor has such elements, or an operation rounds to them."""
+    refused = tuple(support.fp8_reasons(target, "f8"))
+    if refused and (_FP8.intersection(dtypes) or any(node.op in _ROUNDS_FP8 for node in ordered(values))):
+        yield from refused
 
 
 def weight(values: Sequence[Node], math: Math) -> int:

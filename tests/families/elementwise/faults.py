@@ -30,4 +30,16 @@ FAULTS = (
         (("from + i * kChunks * 16", "from + i * kChunks * 16 + (i == kVec - 1) * 16"),),
         tests=_PATHS,
     ),
+    Mutant(
+        "programs: of an operation that rounds to fp8, hardware without it is thought able",
+        "opfacade/backends/cuda/program_source.py",
+        (("or any(node.op in _ROUNDS_FP8", "or any(node.op in _FP8"),),
+        tests="tests/backends/test_architectures.py -k fp8",
+    ),
+    Mutant(
+        "build: an error in generated code is one of the machine",
+        "opfacade/jit/build.py",
+        (("error.refused_code = _REFUSED_CODE.search(output) is not None", "error.refused_code = False"),),
+        tests="tests/jit/test_refused_code.py",
+    ),
 )
