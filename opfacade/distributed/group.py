@@ -90,9 +90,12 @@ class Group:
         self._frozen = True
 
     def check(self) -> None:
-        """Raise the failure of this group if there is one, also one that a peer told of; reads host memory only."""
+        """Raise the failure of this group if there is one, also one that a peer told of; reads host memory only.
+
+        A peer that closed its group after as many calls as this rank made has not failed.
+        """
         if self._cause is None and self._failure != _CLOSED:
-            error = rounds.bad_news(self._mail)
+            error = rounds.bad_news(self._mail, self._call)
             if error is not None:
                 self._poison(error)
         if self._cause is not None:
@@ -118,7 +121,11 @@ class Group:
             return self._round(frame, outgoing)
 
     def close(self) -> None:
-        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs are of no use then."""
+        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs are of no use then.
+
+        It waits for a second at most until all peers have closed theirs. Threads that listen to a later one end with it, or
+        with the interpreter.
+        """
         if not self.ended and os.getpid() == self._pid:
             self.ended, self._failure = True, self._failure or _CLOSED
             self._mail.close(Frame(BYE, self._call))

@@ -2,12 +2,17 @@
 
 A wait of gloo that times out closes every connection of its process, so a rank that is late could never be forgiven. Here a
 thread for each peer receives without a deadline, and the caller waits for what has arrived, for as long as it likes.
+
+A thread ends with the last frame of its peer, or with the connection. The interpreter must not end before it: a thread that
+wakes later needs the lock of an interpreter that is gone, and that ends the process by a signal.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
 _FOREVER = timedelta(days=3650)
 _TAGS = 2  # of a channel: headers and payloads
 _NEVER_SENT = 2**30  # a tag
-_ENDS = 1.0  # s that the last frame to a peer may take
+_ENDS = 1.0  # s that the last frame to a peer may take, and then that of a peer
+_all: weakref.WeakSet[Mailbox] = weakref.WeakSet()
 
 
 class Gone(Exception):
@@ -41,8 +47,13 @@ class Mailbox:
         self._boxes: dict[int, deque[tuple[Frame, Tensor]]] = {peer: deque() for peer in self.peers}
         self._gone: dict[int, str] = {}
         self._sent: dict[int, deque[Any]] = {peer: deque(maxlen=16) for peer in self.peers}
-        for peer in self.peers:
-            threading.Thread(target=self._receive, args=(peer,), name=f"opfacade-from-{peer}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._receive, args=(peer,), name=f"opfacade-from-{peer}", daemon=True)
+            for peer in self.peers
+        ]
+        for thread in self._threads:
+            thread.start()
+        _all.add(self)
 
     def send(self, peer: int, frame: Frame, payload: Tensor | None = None) -> None:
         """Hand a frame to the transport; what it reads is kept until the peer has answered several later ones."""
@@ -81,23 +92,32 @@ class Mailbox:
         return {peer: why for peer, why in self._gone.items() if not self._boxes[peer]}
 
     def close(self, last: Frame) -> None:
-        """Send a last frame, and wait a moment for it to leave."""
+        """Send a last frame, and wait a moment for it to leave and for those of all peers."""
         for peer in self.peers:
             if peer not in self._gone:
                 self.send(peer, last)
         for sent in self._sent.values():
             _await(sent[-1][2:] if sent else [])
+        self._join()
 
     def abort(self) -> None:
         """Close all connections: receivers end, here and at peers. A wait of gloo that times out does just that."""
         import torch
 
         for peer in self.peers:
-            if peer not in self._gone:
-                with suppress(RuntimeError):
-                    work = self._pg.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER_SENT)
-                    work.wait(timedelta(milliseconds=1))
-                return
+            with suppress(RuntimeError):
+                work = self._pg.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER_SENT)
+                work.wait(timedelta(milliseconds=1))
+        self._join()
+
+    def listens(self) -> bool:
+        """Whether a last frame is still to come. A child after a fork has no thread, and so listens to none."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _join(self) -> None:
+        deadline = time.monotonic() + _ENDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _receive(self, peer: int) -> None:
         try:
@@ -135,3 +155,11 @@ def _await(works: list[Any]) -> None:
     with suppress(RuntimeError):
         for work in works:
             work.wait(timedelta(seconds=_ENDS))
+
+
+@atexit.register
+def _end_all() -> None:
+    """Close the connections of groups whose peers are still there, so that no thread outlives the interpreter."""
+    for mailbox in tuple(_all):
+        if mailbox.listens():
+            mailbox.abort()

@@ -96,21 +96,25 @@ def _missing(mail: Mailbox) -> list[int]:
     return [peer for peer in mail.peers if mail.first(peer) is None]
 
 
-def _left(mail: Mailbox) -> list[int]:
-    """Peers of which no call can come any more."""
+def _left(mail: Mailbox, calls: int | None = None) -> list[int]:
+    """Peers of which no call can come any more; with `calls`, but those that closed after so many."""
     first, gone = {peer: mail.first(peer) for peer in mail.peers}, mail.gone()
-    return [peer for peer, found in first.items() if (found and found[0].kind == BYE) or peer in gone]
+    closed = {peer for peer, found in first.items() if found and found[0].kind == BYE and found[0].call != calls}
+    return [peer for peer in mail.peers if peer in closed or peer in gone]
 
 
-def bad_news(mail: Mailbox) -> GroupError | None:
-    """The failure that peers told of or are; None where there is none. An alarm goes first: it names who is at fault."""
+def bad_news(mail: Mailbox, calls: int | None = None) -> GroupError | None:
+    """The failure that peers told of or are; None where there is none. An alarm goes first: it names who is at fault.
+
+    calls: those that this rank has made, where it waits for none.
+    """
     alarm = mail.alarm()
-    if alarm is None and _left(mail):
+    if alarm is None and _left(mail, calls):
         mail.wait(lambda: mail.alarm() is not None, _SETTLE)
         alarm = mail.alarm()
     if alarm is not None:
         return _alarm(alarm[0], json.loads(text_of(alarm[1])))
-    bad = _left(mail)
+    bad = _left(mail, calls)
     if not bad:
         return None
     why = "; ".join(f"rank {peer}: {mail.gone().get(peer, 'it closed its group')}" for peer in bad)

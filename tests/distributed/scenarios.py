@@ -156,6 +156,30 @@ def other_target(rank, pg):
     return [failure(lambda: plan.run(args)), bool(args.out.isnan().all() and args.lse.isnan().all())]
 
 
+def ends(rank, pg, folder):
+    """Rank 0 closes after equal calls, and the others look before they close; then rank 1 closes late, and then not at all."""
+    from opfacade.distributed import mailbox
+
+    plan, found = sums(pg.size()), []
+    groups = [reserved(pg, channel, plan) for channel in range(3)]
+    for number, group in enumerate(groups):
+        add(plan, group)
+        if (number, rank) in ((1, 1), (2, 1)):
+            wait_for(folder, f"{number} closed")
+        elif number == 0 and rank:
+            wait_for(folder, "0 closes")
+            time.sleep(0.2)
+        found.append(failure(group.check))
+        if rank == 0:
+            say(folder, f"{number} closes")
+        if (number, rank) != (2, 1):
+            group.close()
+        if rank == 0:
+            say(folder, f"{number} closed")
+    mailbox._end_all()
+    return [found, [t.name for t in threading.enumerate() if t.name.startswith("opfacade-from-")]]
+
+
 def late(rank, pg, plan):
     """Rank 1 is late: told of, and the same bits."""
     group = reserved(pg, 6, plan, warn_s=0.1)

@@ -1,5 +1,9 @@
 """Groups of gloo processes: ranks agree or are refused on all, and every rank names the one at fault, in time."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.distributed import scenarios, worlds
@@ -67,6 +71,32 @@ def test_a_rank_that_is_stopped_for_a_moment_is_waited_for_and_later_named(tmp_p
     assert [out for out, _ in found.values()] == [[6.0] * 10] * 3
     assert [found[r][1] for r in (0, 1)] == [after("OPF-N001", [2])] * 2
     assert found[2][1] in (["OPF-N001", [2]], ["OPF-N004", [2]])
+
+
+def test_a_peer_that_closes_after_equal_calls_has_not_failed_and_no_thread_is_left(tmp_path):
+    assert same_on_all(worlds.run(tmp_path, 3, scenarios.ends)) == [[None] * 3, []]
+
+
+_ENDS_AT_ONCE = """
+import sys, torch.distributed as dist
+from opfacade.distributed import Group
+from tests.distributed.worlds import new_process_group
+rank = int(sys.argv[1])
+group = Group(new_process_group(sys.argv[2], "exit", rank, 3))
+if rank < 2:
+    group.close()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_process_with_a_group_ends_without_a_signal_closed_or_not(tmp_path):
+    """A thread that is left would need the lock of an interpreter that is gone, once a peer closes its connection."""
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", _ENDS_AT_ONCE, str(r), str(tmp_path)], env=os.environ, stderr=subprocess.PIPE)
+        for r in range(3)
+    ]
+    ends = [(process.communicate(timeout=120)[1].decode(), process.returncode) for process in ranks]
+    assert [code for _, code in ends] == [0, 0, 0], ends
 
 
 @pytest.mark.heavy
