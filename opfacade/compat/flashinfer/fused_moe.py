@@ -48,7 +48,7 @@ class ActivationType(IntEnum):
     InvalidType = 11
 
 
-# Of each activation here, its function, and whether ups stand before gates in fc1.
+# The function of each activation here, and whether ups stand before gates in fc1.
 _ACTIVATIONS = {
     ActivationType.Swiglu: ("silu", True),
     ActivationType.Geglu: ("gelu", True),

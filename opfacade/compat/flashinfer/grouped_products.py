@@ -65,7 +65,7 @@ def multiplied(one: Grouped, out: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def result_dtype(op: str, out: object, dtype: object) -> torch.dtype:
-    """The dtype of out, or the one that is asked for, by default bf16."""
+    """The dtype of out, or the one that the caller names, by default bf16."""
     wanted = out.dtype if isinstance(out, Tensor) else torch.bfloat16 if dtype is None else dtype
     if not isinstance(wanted, torch.dtype) or wanted not in FLOATS:
         raise unmapped(op, "out_dtype", " or ".join(map(str, FLOATS)), wanted)
