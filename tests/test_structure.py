@@ -139,7 +139,15 @@ def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
 
 
 # Ops that run on the reference alone, until they have a kernel.
-WITHOUT_KERNELS = {"grouped_matmul", "fused_moe", "collective", "merge_across", "logprob_across", "all_reduce_norm"}
+WITHOUT_KERNELS = {
+    "grouped_matmul",
+    "fused_moe",
+    "collective",
+    "merge_across",
+    "logprob_across",
+    "sample_across",
+    "all_reduce_norm",
+}
 
 
 @pytest.mark.parametrize("family", families())

@@ -16,8 +16,11 @@ from opfacade.core.operands import Dim, TensorSpec, dims_of, index_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._collective import all_reduce_norm as _all_reduce_norm
+from opfacade.plans._collective import sample_across as _sample_across
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs as AllReduceNormArgs
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormDescriptor, AllReduceNormPlan
+from opfacade.plans._collective.sample_across import SampleAcrossArgs as SampleAcrossArgs
+from opfacade.plans._collective.sample_across import SampleAcrossDescriptor, SampleAcrossPlan
 from opfacade.plans._world import WORLD, World, arena
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "CollectiveArgs", "CollectiveDescriptor", "CollectivePlan",
     "LogprobAcrossArgs", "LogprobAcrossDescriptor", "LogprobAcrossPlan",
     "MergeAcrossArgs", "MergeAcrossDescriptor", "MergeAcrossPlan",
+    "SampleAcrossArgs", "SampleAcrossDescriptor", "SampleAcrossPlan",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -237,4 +241,5 @@ EXAMPLES = (
     LogprobAcrossDescriptor(world=1, total_num_rows=7, vocab=1000, shard=1003, dtype="bf16"),
     LogprobAcrossDescriptor(world=1, total_num_rows=3, vocab=65, shard=65, dtype="f32", loss=True, tile=16),
     *_all_reduce_norm.EXAMPLES,
+    *_sample_across.EXAMPLES,
 )

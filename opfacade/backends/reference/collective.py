@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference import _all_reduce_norm as _normed
+from opfacade.backends.reference._sample_across import sample_across
 from opfacade.backends.reference.declared import reference
 from opfacade.backends.reference.joined import as_bytes, bytes_of, filled_on_failure, gathered, rank_of, sum_in_order, swapped
 from opfacade.core.candidate import Candidate
@@ -21,6 +22,7 @@ from opfacade.plans.collective import (
     LogprobAcrossDescriptor,
     MergeAcrossArgs,
     MergeAcrossDescriptor,
+    SampleAcrossDescriptor,
 )
 
 if TYPE_CHECKING:
@@ -172,6 +174,18 @@ def _candidate(kind: Any, promise: Any, run: Callable[[Any, Any], None], name: s
     return reference(kind, promise, lambda d: ((name, d.dtype),), filled_on_failure(run), facts)
 
 
+# As `sample` on one rank: adjusted logits are rounded to f32, races are f64.
+_RACE = PrecisionGuarantee(
+    math_precision="f64",
+    accumulator="i64",
+    deterministic=True,
+    rank_invariant="world",
+    error_model=ErrorModel(
+        id="race-f32", constants=(("exp2", 2.0**-50), ("key", 2.0**-40), ("roundoff", 2.0**-52), ("tanh", 2.0**-21))
+    ),
+    evidence=("tests/families/collective/test_sample_across.py::test_a_token_is_that_of_one_rank",),
+)
+
 CANDIDATES = (
     _candidate(CollectiveDescriptor, _of_collective, _collective, "x", lambda d: (("kind", d.kind),)),
     _candidate(
@@ -185,4 +199,5 @@ CANDIDATES = (
     reference(
         AllReduceNormDescriptor, _normed.promise, _normed.sku_dtypes, filled_on_failure(_normed.all_reduce_norm), _normed.facts
     ),
+    reference(SampleAcrossDescriptor, _RACE, lambda d: (("logits", d.dtype),), filled_on_failure(sample_across)),
 )

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import torch_dtype
-from opfacade.select.registry import examples
+from opfacade.select.registry import descriptor_types, examples
 from opfacade.testing.batches import changed
 from opfacade.testing.bounds import Bounded, Report, compare, join
 from opfacade.testing.families._folds import FoldHarness, padding_of
-from opfacade.testing.harness import Harness, Ran, Sample, kept, valid_part
+from opfacade.testing.harness import Harness, Ran, Sample, harness_for, kept, valid_part
 from opfacade.testing.inputs import Draw
 
 if TYPE_CHECKING:
@@ -172,9 +172,31 @@ def _unit(dtype: str) -> float:
     return float(torch.finfo(torch_dtype(dtype)).eps) / 2
 
 
+class SampleAcrossHarness(Harness):
+    """One rank draws as `sample` does."""
+
+    unit = "total_num_rows"
+
+    def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
+        example: Any = rng.choice([example for example in examples() if example.op == op])
+        vocab = rng.choice((1, 5, 64, 127, 1000))
+        return changed(example, total_num_rows=rng.randint(0, 9), vocab=vocab, shard=vocab + rng.randint(0, 3))
+
+    def inputs(self, draw: Draw) -> None:
+        harness_for("sample").inputs(draw)
+
+    def judge(self, ran: Ran, sample: Sample) -> Report:
+        same = ("total_num_rows", "vocab", "dtype", "temperature", "top_k", "top_p", "min_p", "order", "max_top_k", "num_valid")
+        fields = {name: getattr(ran.descriptor, name) for name in (*same, "stream")}
+        problem: Descriptor[Any] = descriptor_types()["sample"](**fields)
+        logits = ran.args.logits[:, : ran.descriptor.vocab]
+        return harness_for("sample").judge(_as_call(ran, problem, {"logits": logits}, ran.before), sample)
+
+
 HARNESSES: dict[str, Harness] = {
     "collective": CollectiveHarness(),
     "merge_across": MergeAcrossHarness(),
     "logprob_across": LogprobAcrossHarness(),
     "all_reduce_norm": AllReduceNormHarness(),
+    "sample_across": SampleAcrossHarness(),
 }

@@ -4,6 +4,7 @@ from tests.mutation.mutant import host
 
 OPS, TRIED = "backends/reference/collective.py", "tests/families/collective/test_reference.py"
 NORMED, SUMMED = "backends/reference/_all_reduce_norm.py", "tests/families/collective/test_all_reduce_norm.py"
+DRAWN, RACED = "backends/reference/_sample_across.py", "tests/families/collective/test_sample_across.py"
 SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
 
 FAULTS = (
@@ -17,6 +18,10 @@ FAULTS = (
     host("ranks: the largest logit of tiles is forgotten", OPS, "tile_sum * (tile_top - base).exp()", "tile_sum", TRIED),
     host("ranks: a sum is not rounded", NORMED, "sum_in_order(parts).to(torch_dtype(d.dtype))", "sum_in_order(parts)", SUMMED),
     host("ranks: rows of another rank are placed", NORMED, "to[rank : valid : d.world]", "to[: count]", SUMMED),
+    host("ranks: ties of lower ranks are kept again", DRAWN, "earlier + own_before <", "own_before <", RACED),
+    host(
+        "ranks: noise of a shard is that of the first", DRAWN, "call.a.shape[1], int(call.ids[0])", "call.a.shape[1], 0", RACED
+    ),
     host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
     host("shard: an append stores pages of other ranks", SHARD, "self.owner(first) == rank, own", "own >= 0, own", MAPPED),
 )

@@ -27,14 +27,23 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return c0, c1, c2, c3
 
 
-def words(seed: Tensor, offset: Tensor, stream: int, vocab: int) -> Tensor:
-    """int64 [rows, vocab]: the word of each token. seed, offset: int64 [rows]."""
+def words(seed: Tensor, offset: Tensor, stream: int, vocab: int, first: int = 0) -> Tensor:
+    """int64 [rows, vocab]: the words of so many tokens from `first` on. seed, offset: int64 [rows]."""
     import torch
 
-    groups = torch.arange((vocab + 3) // 4, dtype=torch.int64, device=seed.device)[None]
+    groups = torch.arange(first // 4, (first + vocab + 3) // 4, dtype=torch.int64, device=seed.device)[None]
     (offset_low, offset_high), (seed_low, seed_high) = _halves(offset), _halves(seed)
     four = philox((groups, offset_low, offset_high, torch.full_like(groups, stream)), (seed_low, seed_high))
-    return torch.stack([word.expand(len(seed), -1) for word in four], -1).flatten(1)[:, :vocab]
+    return torch.stack([word.expand(len(seed), -1) for word in four], -1).flatten(1)[:, first % 4 : first % 4 + vocab]
+
+
+def words_at(seed: Tensor, offset: Tensor, stream: int, tokens: Tensor) -> Tensor:
+    """int64 [rows, n]: the words of given tokens, int64 [rows, n]."""
+    import torch
+
+    (offset_low, offset_high), (seed_low, seed_high) = _halves(offset), _halves(seed)
+    four = philox((tokens // 4, offset_low, offset_high, torch.full_like(tokens, stream)), (seed_low, seed_high))
+    return torch.stack([word.expand(tokens.shape) for word in four]).gather(0, tokens[None] % 4)[0]
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,198 @@
+"""Sampling over a sharded vocabulary in torch, with the arithmetic of `sample` on each rank's tokens.
+
+A filter keeps a prefix of one order of all tokens: larger first, then the lower id. Its end is found in the bits of logits,
+eight at a time: ranks add the weights of 256 bins, weights are counts or masses, and go on in the bin where the prefix ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from opfacade.backends.reference.joined import bytes_of, gathered, rank_of
+from opfacade.backends.reference.sampling.adjust import LARGEST, heated
+from opfacade.backends.reference.sampling.kept import LOG2_E, UNIT, Ordered, kept_counts
+from opfacade.backends.reference.sampling.philox import minus_log2_exponential, words, words_at
+from opfacade.core.operands import valid_count
+from opfacade.plans._collective.sample_across import BINS, SampleAcrossArgs, SampleAcrossDescriptor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CONTROLS = ("temperature", "top_k", "top_p", "min_p", "seed", "offset")
+_BYTE, _BYTES = 8, 4
+
+
+class Call(NamedTuple):
+    """Valid rows of one call. a: f32 [rows, this rank's tokens], adjusted; ids: their tokens; facts: equal on all ranks."""
+
+    d: SampleAcrossDescriptor
+    args: SampleAcrossArgs
+    a: Tensor
+    ids: Tensor
+    facts: bytes
+
+    def all_ranks(self, own: Tensor) -> list[Tensor]:
+        return gathered(self.d, self.args, own, self.facts)
+
+
+def sample_across(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
+    call = _call_of(d, args)
+    token = _from_lists(call) if d.listed else _best(call, _kept(call))
+    call.args.token.copy_(token)
+    call.args.valid.copy_(token >= 0)
+
+
+def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> Call:
+    import torch
+
+    rows = d.total_num_rows if args.num_valid is None else valid_count(args.num_valid, d.total_num_rows)
+    first = rank_of(args) * d.shard
+    cut = {name: getattr(args, name)[:rows] for name in (*_CONTROLS, "token", "valid") if getattr(args, name) is not None}
+    own = replace(args, logits=args.logits[:rows, : d.vocab - first], **cut)
+    facts = bytes_of(args.num_valid, *[cut[name] for name in _CONTROLS if name in cut])
+    a = own.logits.float()
+    outside = ~(a > -torch.inf)
+    a = (a.clamp(-LARGEST, LARGEST)).masked_fill(outside, -torch.inf) + 0.0
+    ids = first + torch.arange(a.shape[1], device=a.device)
+    return Call(d, own, heated(a, own.temperature).contiguous(), ids, facts)
+
+
+def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
+    """The places of tokens in the race; a row without temperature takes its largest logit. noise: words of the tokens."""
+    import torch
+
+    keys = a.double() * LOG2_E
+    raced = keys + minus_log2_exponential(noise)
+    t = call.args.temperature
+    return raced if t is None else torch.where((t > 0)[:, None], raced, keys)
+
+
+def _from_lists(call: Call) -> Tensor:
+    """Every rank has the first tokens of all, and draws from them as one rank does."""
+    import torch
+
+    d, count = call.d, min(call.d.listed, call.a.shape[1])
+    values, at = call.a.sort(dim=-1, descending=True, stable=True)
+    own = torch.full((2, len(call.a), d.listed), -torch.inf, device=call.a.device)
+    own[0, :, :count] = values[:, :count]
+    own[1] = 0
+    own[1, :, :count].view(torch.int32).copy_(call.ids[at[:, :count]])
+    found = call.all_ranks(own)
+    a, ids = torch.cat([one[0] for one in found], 1), torch.cat([one[1].view(torch.int32) for one in found], 1).long()
+    rows = Ordered.of(a)  # ranks have their tokens in order, so that equal logits are
+    ids = ids.gather(1, rows.ids)
+    kept = kept_counts(d, call.args, rows)
+    inside = torch.arange(a.shape[1], device=a.device) < kept[:, None]
+    noise = words_at(call.args.seed, call.args.offset, d.stream, ids)
+    return _first(_keys(call, rows.a, noise).masked_fill(~inside, -torch.inf), rows.a.masked_fill(~inside, -torch.inf), ids)
+
+
+def _first(keys: Tensor, a: Tensor, ids: Tensor) -> Tensor:
+    """The token of the largest key; of equal ones that of the larger logit, then the lower id; -1 where all are -inf."""
+    import torch
+
+    most = keys.amax(1, keepdim=True)
+    a = a.masked_fill(keys != most, -torch.inf)
+    tied = (keys == most) & (a == a.amax(1, keepdim=True))
+    best = ids.expand(keys.shape).masked_fill(~tied, torch.iinfo(torch.int64).max).amin(1)
+    return torch.where(a.amax(1) == -torch.inf, -1, best)
+
+
+def _best(call: Call, keep: Tensor) -> Tensor:
+    """The token that wins of those that all ranks keep: each sends its own winner."""
+    import torch
+
+    noise = words(call.args.seed, call.args.offset, call.d.stream, call.a.shape[1], int(call.ids[0]))
+    keys = _keys(call, call.a, noise).masked_fill(~keep, -torch.inf)
+    token = _first(keys, call.a.masked_fill(~keep, -torch.inf), call.ids)
+    at = (token - call.ids[0]).clamp(min=0)[:, None]
+    own = call.a.new_empty(len(token), 4)  # 16 bytes of a row: the key, the logit, the token
+    own[:, :2].view(torch.float64).copy_(keys.gather(1, at))
+    own[:, 2:3] = call.a.gather(1, at)
+    own[:, 3:].view(torch.int32).copy_(token[:, None])
+    found = torch.stack(call.all_ranks(own), 1)
+    ids = found[..., 3].view(torch.int32).long()
+    keys, a = found[..., :2].view(torch.float64)[..., 0], found[..., 2]
+    return _first(keys.masked_fill(ids < 0, -torch.inf), a.masked_fill(ids < 0, -torch.inf), ids)
+
+
+def _kept(call: Call) -> Tensor:
+    """Which of this rank's tokens every filter keeps."""
+    import torch
+
+    d, args = call.d, call.args
+    some = call.a > -torch.inf
+    keep = some
+    if d.top_k:
+        keep = _prefix(call, some, some.long(), lambda total: _counts(call, total))
+    if d.top_p or d.min_p:
+        below = _below(call)
+        inside = keep if d.order == "top_k_first" else some
+        if args.top_p is not None:
+            masses = (UNIT * (-below).exp2()).round().long()
+            p = args.top_p.double()
+            cut = _prefix(
+                call, inside, masses, lambda total: (total.double() * p).ceil().nan_to_num(0, 0, 0).clamp(min=1).long()
+            )
+            keep = keep & (cut | ~(p < 1)[:, None])
+        if args.min_p is not None:
+            most = -args.min_p.double().clamp(max=1)[:, None].log2()
+            keep = keep & ((below <= most) | ~(args.min_p > 0)[:, None])
+    return keep
+
+
+def _counts(call: Call, total: Tensor) -> Tensor:
+    """How many candidates top_k keeps."""
+    top_k, vocab = call.args.top_k, call.d.vocab
+    if top_k is None:
+        return total
+    k = top_k.long()
+    k = k.masked_fill((k <= 0) | (k >= vocab), vocab)
+    k = k if call.d.max_top_k is None else k.clamp(max=call.d.max_top_k)
+    return k.minimum(total)
+
+
+def _below(call: Call) -> Tensor:
+    """Octaves under the largest logit of all ranks; infinite for what is no candidate."""
+    import torch
+
+    top = torch.stack(call.all_ranks(call.a.amax(1))).amax(0)
+    b = call.a.double() * LOG2_E
+    return torch.where(call.a > -torch.inf, (top.double() * LOG2_E)[:, None] - b, torch.inf)
+
+
+def _sortable(a: Tensor) -> Tensor:
+    """int64 words of 32 bits in the order of f32 numbers."""
+    import torch
+
+    bits = a.view(torch.int32).long()
+    return torch.where(bits < 0, ~bits, bits | 1 << 31) & 0xFFFFFFFF
+
+
+def _prefix(call: Call, inside: Tensor, weights: Tensor, target: Callable[[Tensor], Tensor]) -> Tensor:
+    """Which tokens inside have less than target(sum of all weights) before them in the order. Equal logits weigh the same."""
+    import torch
+
+    bits, left = _sortable(call.a), inside
+    weights = weights.masked_fill(~inside, 0)
+    keep = torch.zeros_like(inside)
+    rest = call.a.new_zeros(len(call.a), dtype=torch.int64)
+    for step in range(_BYTES):
+        bins = bits >> _BYTE * (_BYTES - 1 - step) & BINS - 1
+        own = rest.new_zeros(len(rest), BINS).scatter_add_(1, bins, weights.masked_fill(~left, 0))
+        parts = torch.stack(call.all_ranks(own))
+        total = parts.sum(0)
+        if step == 0:
+            whole, rest = total.sum(1), target(total.sum(1))
+            every = (rest > whole)[:, None]  # a share of the sum is rounded up
+        above = total.flip(1).cumsum(1).flip(1) - total
+        end = ((above < rest[:, None]) & (total > 0)).long().argmax(1, keepdim=True)  # the lowest of those bins
+        keep = keep | (left & (bins > end))
+        left = left & (bins == end)
+        rest = rest - above.gather(1, end)[:, 0]
+    # Tokens that are left have one logit. Lower ranks have lower ids.
+    earlier = parts[: rank_of(call.args)].sum(0).gather(1, end)
+    own_before = weights.masked_fill(~left, 0).cumsum(1) - weights
+    return inside & (every | keep | (left & (earlier + own_before < rest[:, None])))
