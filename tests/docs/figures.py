@@ -141,7 +141,7 @@ SOURCES = {
     "workspace": _workspace,
 }
 QUOTES = [
-    ("README.md", "compile", "The first call of a kernel compiles it, in {least:.1f} to {most:.1f} s of a core"),
+    ("README.md", "compile", "The first call of a kernel compiles it, which takes {least:.1f} to {most:.1f} s on one core"),
     (
         "docs/design.md",
         "host_library",
@@ -203,7 +203,7 @@ FACTS = {
         "(`tests/cost/test_cost.py` holds it)",
         "the mean is at most 1 % and the worst at most 5 % (`tests/cost/test_cost.py`)",
     ],
-    "docs/quickstart.md": ["`.venv` has about 2 GB with a CPU build of torch"],
+    "docs/quickstart.md": ["`.venv` takes about 2 GB of disk space with a CPU build of torch"],
     "docs/using.md": ["faster by more than 3 % and more than the noise"],
     "docs/ops/cascade.md": ["copying a tensor of 2 GB reached in the same run"],
     "docs/ops/kv_cache.md": ["copying a tensor of 2 GB reached in the same run"],
