@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade.base import regular_files, strict_json
-from opfacade.base.pace import Pace
+from opfacade.base.progress import Pace
 from opfacade.cli import input as cli_input
 from opfacade.cli.input import content, name, works_in
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade.base import json_text
-from opfacade.base.pace import Pace
+from opfacade.base.progress import Pace
 from opfacade.cli.input import counts, models, of_model, works
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from opfacade.base import regular_files
-from opfacade.base.pace import Pace
+from opfacade.base.progress import Pace
 from opfacade.cli.input import works
 
 if TYPE_CHECKING:

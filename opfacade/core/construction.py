@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from opfacade.base.nearest import did_you_mean
+from opfacade.base.did_you_mean import did_you_mean
 from opfacade.errors import FrozenError, Issue, OpfacadeError, from_issues
 
 if TYPE_CHECKING:

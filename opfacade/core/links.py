@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.errors import Issue, from_issues
 
 Kind = Literal["none", "pcie", "nvlink"]

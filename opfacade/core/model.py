@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from opfacade.base import strict_json
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import named
 from opfacade.core.refusals import issues_of
 from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, told

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from opfacade.base.nearest import did_you_mean, nearest
-from opfacade.base.shown import shown
+from opfacade.base.did_you_mean import did_you_mean, nearest
+from opfacade.base.short_repr import shown
 from opfacade.errors import Issue
 
 if TYPE_CHECKING:

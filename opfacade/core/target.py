@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from opfacade.base import notices
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.construction import Spelled
 from opfacade.core.links import NO_LINKS, Links
 from opfacade.errors import Issue, OpfacadeError, TargetWarning, from_issues

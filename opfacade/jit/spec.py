@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opfacade import env
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.errors import ArgumentError, ToolchainError
 
 Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params

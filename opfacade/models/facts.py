@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from opfacade.base.nearest import did_you_mean
-from opfacade.base.shown import shown
+from opfacade.base.did_you_mean import did_you_mean
+from opfacade.base.short_repr import shown
 from opfacade.errors import Issue, from_issues
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from opfacade.base.nearest import did_you_mean
+from opfacade.base.did_you_mean import did_you_mean
 from opfacade.core.tensor_lists import elements
 from opfacade.errors import Issue, from_issues
 from opfacade.programs.program import Program

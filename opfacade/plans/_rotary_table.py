@@ -9,8 +9,8 @@ from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from opfacade.base.nearest import nearest
-from opfacade.base.shown import shown
+from opfacade.base.did_you_mean import nearest
+from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.model import INT32_MAX, as_index
 from opfacade.errors import ArgumentError, Issue, from_issues

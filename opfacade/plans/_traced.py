@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import DTYPES
 from opfacade.errors import ArgumentError, Issue, from_issues
 from opfacade.plan import Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.errors import DescriptorError, Issue
 
 

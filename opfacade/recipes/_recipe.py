@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.errors import OpfacadeError
 from opfacade.programs.fault import Fault
 from opfacade.recipes._tensors import TENSOR, Refusal, Shaped, is_like, refuse, seen

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import DTYPES, DType
 from opfacade.errors import from_issues
 from opfacade.issue import Issue

@@ -17,10 +17,10 @@ from opfacade.programs.types import SIGNED, Type, bits_of
 from opfacade.recipes._pointwise import floats, is_float, pointwise
 from opfacade.recipes._recipe import Recipe
 from opfacade.recipes._tensors import Shaped, refuse
+from opfacade.recipes.float_bits import next_after
 from opfacade.recipes.lax_dynamic import MAKERS as DYNAMIC
 from opfacade.recipes.lax_folds import MAKERS as FOLDS
-from opfacade.recipes.lax_moves import MAKERS
-from opfacade.recipes.patterns import next_after
+from opfacade.recipes.lax_indexing import MAKERS
 from opfacade.recipes.special import scaled
 
 LAX: dict[str, Recipe[Any]] = {}

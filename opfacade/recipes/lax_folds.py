@@ -12,7 +12,7 @@ from opfacade.programs.expression import Node, constant
 from opfacade.recipes._folding import FoldDraft, cast
 from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, refuse
-from opfacade.recipes.extremes import extreme, placed
+from opfacade.recipes.min_max import extreme, placed
 
 _EXPONENT, _MANTISSA = 8, 23  # bits of f32
 _INFINITE = 0x7F800000  # bits of an f32

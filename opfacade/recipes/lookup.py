@@ -12,7 +12,7 @@ from opfacade.programs.types import INTEGERS
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse, sizes
-from opfacade.recipes.moves import unraveled
+from opfacade.recipes.indexing import unraveled
 
 CLAMPS = "an index outside reads the nearest place; `outside` changes that"
 

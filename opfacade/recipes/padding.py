@@ -10,7 +10,7 @@ from opfacade.programs.expression import coord
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse, sizes
-from opfacade.recipes.moves import moved, unraveled
+from opfacade.recipes.indexing import moved, unraveled
 
 MODES = {"constant": None, "reflect": "reflect", "replicate": "clamp", "circular": "wrap"}
 

@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped
-from opfacade.recipes.joins import MANY, joined, tensors_of
+from opfacade.recipes.concatenation import MANY, joined, tensors_of
 
 Grown = Callable[[tuple[int, ...]], tuple[int, ...]]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from opfacade.base import strict_json
-from opfacade.base.nearest import did_you_mean
-from opfacade.base.shown import shown
+from opfacade.base.did_you_mean import did_you_mean
+from opfacade.base.short_repr import shown
 from opfacade.core.model import not_strict
 from opfacade.errors import Issue, OpfacadeError, from_issues
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 from opfacade import telemetry
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import EXACT, RankInvariant

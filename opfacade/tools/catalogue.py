@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade import env
-from opfacade.base.nearest import did_you_mean
-from opfacade.base.shown import shown
+from opfacade.base.did_you_mean import did_you_mean
+from opfacade.base.short_repr import shown
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opfacade.base.pace import Pace
+from opfacade.base.progress import Pace
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Model
 from opfacade.errors import DescriptorError, Issue, OpfacadeError, from_issues

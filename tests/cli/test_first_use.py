@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from opfacade import Plan, Target
-from opfacade.base.pace import Pace
+from opfacade.base.progress import Pace
 from opfacade.cli.main import main
 from opfacade.errors import DescriptorError
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, PagedKvCacheDescriptor

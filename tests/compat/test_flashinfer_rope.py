@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
-from opfacade.compat.flashinfer import rotations
+from opfacade.compat.flashinfer import _rotations
 from opfacade.errors import ArgumentError, ArgumentTypeError, OpfacadeError, ShapeError, UnsupportedError
 
 DIM, HEADS = 34, (3, 2)
@@ -152,7 +152,7 @@ def test_facts_that_were_seen_make_no_descriptor(monkeypatch):
     flashinfer.apply_rope_pos_ids(q, k, positions, rope_theta=77.0)
     made = []
     for name in ("RotaryDescriptor", "MapDescriptor", "rotary_frequencies"):
-        monkeypatch.setattr(rotations, name, lambda *a, **fields: made.append(fields))
+        monkeypatch.setattr(_rotations, name, lambda *a, **fields: made.append(fields))
     flashinfer.apply_rope_pos_ids(q, k, positions + 1, rope_theta=77.0)
     assert made == []
 

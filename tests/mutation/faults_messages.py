@@ -61,7 +61,7 @@ MESSAGE_FAULTS = (
     ),
     cpu(
         "commands: a pace forgets what is left",
-        "opfacade/base/pace.py",
+        "opfacade/base/progress.py",
         "max(self._total - self._done, 0)",
         "self._total",
         COMMANDS,
@@ -96,7 +96,7 @@ MESSAGE_FAULTS = (
     ),
     cpu(
         "messages: a near name that means something else is offered",
-        "opfacade/base/nearest.py",
+        "opfacade/base/did_you_mean.py",
         "not other or all(",
         "other and all(",
         MESSAGES,

@@ -16,7 +16,7 @@ RECIPE_FAULTS = (
         f"{FOLDS} -k any_axes"),
     cpu("recipes: a label behind the end counts", f"{R}/class_losses.py", "given = label < end", "given = at >= 0",
         f"{FOLDS} -k each_reduction"),
-    cpu("recipes: the place of a minimum is that of a maximum", f"{R}/extremes.py", 'draft.join(f"arg{word}", number, part)',
+    cpu("recipes: the place of a minimum is that of a maximum", f"{R}/min_max.py", 'draft.join(f"arg{word}", number, part)',
         'draft.join("argmax", number, part)', f"{OPINFO} -k argmin"),
     cpu("draws: a uniform number has the high bits", f"{R}/_noise.py", "w.and_(bits, 2**digits - 1)",
         "w.shr(bits, (64 if type == 'f64' else 32) - digits)", f"{DRAWS} -k uniform_number"),

@@ -22,6 +22,8 @@ from opfacade.compat.flashinfer import quantization as quantization
 from opfacade.compat.flashinfer import rope as rope
 from opfacade.compat.flashinfer import sampling as sampling
 from opfacade.compat.flashinfer import topk as topk
+from opfacade.compat.flashinfer._topk_transforms import top_k_page_table_transform as top_k_page_table_transform
+from opfacade.compat.flashinfer._topk_transforms import top_k_ragged_transform as top_k_ragged_transform
 from opfacade.compat.flashinfer.activation import gelu_and_mul as gelu_and_mul
 from opfacade.compat.flashinfer.activation import gelu_tanh_and_mul as gelu_tanh_and_mul
 from opfacade.compat.flashinfer.activation import silu_and_mul as silu_and_mul
@@ -95,8 +97,6 @@ from opfacade.compat.flashinfer.sampling import top_p_renorm_probs as top_p_reno
 from opfacade.compat.flashinfer.sampling import top_p_sampling_from_probs as top_p_sampling_from_probs
 from opfacade.compat.flashinfer.topk import TopKTieBreak as TopKTieBreak
 from opfacade.compat.flashinfer.topk import top_k as top_k
-from opfacade.compat.flashinfer.topk_transforms import top_k_page_table_transform as top_k_page_table_transform
-from opfacade.compat.flashinfer.topk_transforms import top_k_ragged_transform as top_k_ragged_transform
 from opfacade.compat.refusals import missing as _missing
 
 

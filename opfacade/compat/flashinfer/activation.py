@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import float_name
-from opfacade.compat.flashinfer.rows import flat_rows, require_out, same_memory, stored
+from opfacade.compat.flashinfer._rows import flat_rows, require_out, same_memory, stored
 from opfacade.compat.refusals import require_tensor, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescriptor

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.flashinfer.arguments import require_sizes
-from opfacade.compat.flashinfer.caches import Cache
-from opfacade.compat.flashinfer.factors import Scale
+from opfacade.compat.flashinfer._arguments import require_sizes
+from opfacade.compat.flashinfer._caches import Cache
+from opfacade.compat.flashinfer._scales import Scale
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, unmapped, wrong
 

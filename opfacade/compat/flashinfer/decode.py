@@ -9,7 +9,7 @@ import torch
 
 from opfacade.compat.attending import Table
 from opfacade.compat.constants import even_indptr
-from opfacade.compat.flashinfer.arguments import (
+from opfacade.compat.flashinfer._arguments import (
     How,
     how_of,
     layout_of,
@@ -19,13 +19,15 @@ from opfacade.compat.flashinfer.arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer.caches import Cache, pools_of, require_pages
-from opfacade.compat.flashinfer.factors import Given, Scale, factors_given
-from opfacade.compat.flashinfer.mla_decode import BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper
-from opfacade.compat.flashinfer.outcome import LseForm, finished
-from opfacade.compat.flashinfer.paged import Wanted, call_of, csr
-from opfacade.compat.flashinfer.single import single_decode_with_kv_cache as single_decode_with_kv_cache
-from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.flashinfer._caches import Cache, pools_of, require_pages
+from opfacade.compat.flashinfer._mla_decode import (
+    BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper,
+)
+from opfacade.compat.flashinfer._paged_call import Wanted, call_of, csr
+from opfacade.compat.flashinfer._results import LseForm, finished
+from opfacade.compat.flashinfer._scales import Given, Scale, factors_given
+from opfacade.compat.flashinfer._single import single_decode_with_kv_cache as single_decode_with_kv_cache
+from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import refuse_unless, require_integer, unplanned, wrong, wrong_shape
 
 

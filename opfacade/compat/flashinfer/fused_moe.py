@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import FLOATS, NAMES
-from opfacade.compat.flashinfer.grouped_products import require_groups
-from opfacade.compat.flashinfer.rows import require_out
+from opfacade.compat.flashinfer._grouped_products import require_groups
+from opfacade.compat.flashinfer._rows import require_out
 from opfacade.compat.refusals import missing as _missing
 from opfacade.compat.refusals import (
     refuse_unless,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer.grouped_products import (
+from opfacade.compat.flashinfer._grouped_products import (
     Grouped,
     fp8,
     multiplied,
@@ -16,7 +16,7 @@ from opfacade.compat.flashinfer.grouped_products import (
     result_dtype,
     sorted_rows,
 )
-from opfacade.compat.flashinfer.rows import require_out
+from opfacade.compat.flashinfer._rows import require_out
 from opfacade.compat.refusals import require_integer, require_tensor, truth, wrong, wrong_shape
 
 _BLOCKS = (1, 128, 128)

@@ -9,12 +9,12 @@ import torch
 
 from opfacade.compat.attending import Table
 from opfacade.compat.dtypes import FP8, as_dtype, name_of
-from opfacade.compat.flashinfer.arguments import require_dtype, require_sizes
-from opfacade.compat.flashinfer.latent import Latent, LatentPlan, LatentScores, Told, latent_call, require_plan
-from opfacade.compat.flashinfer.outcome import LseForm, finished
-from opfacade.compat.flashinfer.paged import csr
-from opfacade.compat.flashinfer.rows_apart import rows_apart
-from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.flashinfer._arguments import require_dtype, require_sizes
+from opfacade.compat.flashinfer._latent_call import Latent, LatentPlan, LatentScores, Told, latent_call, require_plan
+from opfacade.compat.flashinfer._paged_call import csr
+from opfacade.compat.flashinfer._results import LseForm, finished
+from opfacade.compat.flashinfer._row_requests import rows_apart
+from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import (
     number,
     refuse_unless,

@@ -11,7 +11,7 @@ import torch
 
 from opfacade.compat.constants import factor
 from opfacade.compat.dtypes import fp8_name
-from opfacade.compat.flashinfer.norms import Norm, normed, normed_silu, plan_of_rows, quantised
+from opfacade.compat.flashinfer._norm_plans import Norm, normed, normed_silu, plan_of_rows, quantised
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
 from opfacade.plans.norm import NormArgs, Quant
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Table
-from opfacade.compat.flashinfer.arguments import (
+from opfacade.compat.flashinfer._arguments import (
     How,
     how_of,
     layout_of,
@@ -18,18 +18,18 @@ from opfacade.compat.flashinfer.arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer.caches import Cache, pools_of, require_pages
-from opfacade.compat.flashinfer.factors import Given, Scale, factors_given
-from opfacade.compat.flashinfer.masks import mask_of
-from opfacade.compat.flashinfer.outcome import LseForm, finished
-from opfacade.compat.flashinfer.page import get_seq_lens
-from opfacade.compat.flashinfer.paged import Mask, Wanted, call_of, csr
-from opfacade.compat.flashinfer.ragged import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
-from opfacade.compat.flashinfer.single import single_prefill_with_kv_cache as single_prefill_with_kv_cache
-from opfacade.compat.flashinfer.single import (
+from opfacade.compat.flashinfer._caches import Cache, pools_of, require_pages
+from opfacade.compat.flashinfer._masks import mask_of
+from opfacade.compat.flashinfer._paged_call import Mask, Wanted, call_of, csr
+from opfacade.compat.flashinfer._ragged import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
+from opfacade.compat.flashinfer._results import LseForm, finished
+from opfacade.compat.flashinfer._scales import Given, Scale, factors_given
+from opfacade.compat.flashinfer._single import single_prefill_with_kv_cache as single_prefill_with_kv_cache
+from opfacade.compat.flashinfer._single import (
     single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse,
 )
-from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer.page import get_seq_lens
 from opfacade.compat.refusals import refuse_unless, require_integer, unmapped, unplanned
 
 

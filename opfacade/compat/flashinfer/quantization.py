@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from opfacade.compat.constants import even_indptr
-from opfacade.compat.flashinfer.groups import per_token_group_quant_8bit as per_token_group_quant_8bit
+from opfacade.compat.flashinfer._group_quant import per_token_group_quant_8bit as per_token_group_quant_8bit
 from opfacade.compat.refusals import require_tensor, wrong
 from opfacade.plans.mask import BitOrder
 from opfacade.plans.mask import segment_packbits as pack

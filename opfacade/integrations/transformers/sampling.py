@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opfacade.base.shown import shown
+from opfacade.base.short_repr import shown
 from opfacade.core.model import as_index
 from opfacade.integrations.drawing import draw, new_seeds
 from opfacade.integrations.refusal import refuse_draw

@@ -9,7 +9,7 @@ from opfacade.recipes._folding import FoldDraft
 from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse
-from opfacade.recipes.moves import copied
+from opfacade.recipes.indexing import copied
 from opfacade.recipes.reductions import WIDE, summand
 
 

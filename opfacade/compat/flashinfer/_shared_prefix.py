@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.flashinfer.caches import Cache
+from opfacade.compat.flashinfer._caches import Cache
+from opfacade.compat.flashinfer._merging import merge_state
+from opfacade.compat.flashinfer._single import single_prefill_with_kv_cache
 from opfacade.compat.flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
-from opfacade.compat.flashinfer.merging import merge_state
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
-from opfacade.compat.flashinfer.single import single_prefill_with_kv_cache
 
 
 class BatchDecodeWithSharedPrefixPagedKVCacheWrapper:

@@ -10,7 +10,7 @@ from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
 from opfacade.programs.expression import coord
 from opfacade.programs.types import FLOATS
-from opfacade.recipes import casts, creation, joins, moves
+from opfacade.recipes import casts, concatenation, creation, indexing
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, dtype_of, refuse, sizes
@@ -83,7 +83,7 @@ def slice_of(operand: Shaped, start_indices: Any, limit_indices: Any, strides: A
 
 
 def rev(operand: Shaped, dimensions: Any) -> MapDescriptor:
-    return moves.flip.make(operand, axes_of("dimensions", dimensions, operand.rank))
+    return indexing.flip.make(operand, axes_of("dimensions", dimensions, operand.rank))
 
 
 MAKERS: Mapping[str, Callable[..., MapDescriptor]] = {
@@ -98,11 +98,11 @@ MAKERS: Mapping[str, Callable[..., MapDescriptor]] = {
     "pad": pad,
     "rev": rev,
     "slice": slice_of,
-    "concatenate": lambda operands, dimension: joins.cat.make(operands, dimension),
-    "reshape": lambda operand, new_sizes: moves.view_copy.make(operand, new_sizes),
-    "transpose": lambda operand, permutation: moves.permute_copy.make(operand, permutation),
-    "expand_dims": lambda array, dimensions: moves.view_copy.make(array, _expanded(array, dimensions)),
-    "squeeze": lambda array, dimensions: moves.squeeze_copy.make(array, dimensions),
+    "concatenate": lambda operands, dimension: concatenation.cat.make(operands, dimension),
+    "reshape": lambda operand, new_sizes: indexing.view_copy.make(operand, new_sizes),
+    "transpose": lambda operand, permutation: indexing.permute_copy.make(operand, permutation),
+    "expand_dims": lambda array, dimensions: indexing.view_copy.make(array, _expanded(array, dimensions)),
+    "squeeze": lambda array, dimensions: indexing.squeeze_copy.make(array, dimensions),
     "select": pointwise(lambda condition, on_true, on_false: w.select(condition, on_true, on_false)),
     "select_n": pointwise(lambda condition, case0, case1: w.select(condition, case1, case0)),
 }

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Table
-from opfacade.compat.flashinfer.arguments import require_sizes
-from opfacade.compat.flashinfer.latent import Latent, LatentScores, Told, latent_call
-from opfacade.compat.flashinfer.outcome import LseForm, finished
-from opfacade.compat.flashinfer.paged import csr
-from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.flashinfer._arguments import require_sizes
+from opfacade.compat.flashinfer._latent_call import Latent, LatentScores, Told, latent_call
+from opfacade.compat.flashinfer._paged_call import csr
+from opfacade.compat.flashinfer._results import LseForm, finished
+from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import number, require_integer, require_tensor, unplanned, wrong_shape
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opfacade.compat.dtypes import FLOATS, NAMES
-from opfacade.compat.flashinfer.rows import require_out
+from opfacade.compat.flashinfer._rows import require_out
 from opfacade.compat.refusals import (
     refuse_gradients,
     require_dense,

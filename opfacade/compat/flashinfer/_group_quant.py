@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import float_name
-from opfacade.compat.flashinfer.rows import flat_rows
+from opfacade.compat.flashinfer._rows import flat_rows
 from opfacade.compat.refusals import refuse_unless, unmapped, wrong
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.quantize import Quant, QuantizeArgs, QuantizeDescriptor

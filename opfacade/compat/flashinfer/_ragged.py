@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opfacade.compat.attending import Rows, over_rows
-from opfacade.compat.flashinfer.arguments import (
+from opfacade.compat.flashinfer._arguments import (
     How,
     how_of,
     layout_of,
@@ -18,11 +18,11 @@ from opfacade.compat.flashinfer.arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer.factors import Given, Scale, Shape, factors_given, factors_of
-from opfacade.compat.flashinfer.masks import mask_of
-from opfacade.compat.flashinfer.outcome import LseForm, finished
-from opfacade.compat.flashinfer.paged import Mask, Wanted, ask_of
-from opfacade.compat.flashinfer.wrapper import Wrapper
+from opfacade.compat.flashinfer._masks import mask_of
+from opfacade.compat.flashinfer._paged_call import Mask, Wanted, ask_of
+from opfacade.compat.flashinfer._results import LseForm, finished
+from opfacade.compat.flashinfer._scales import Given, Scale, Shape, factors_given, factors_of
+from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, unplanned, wrong_shape
 
 

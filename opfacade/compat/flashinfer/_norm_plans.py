@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Plan
 from opfacade.compat.dtypes import float_name, fp8_name
-from opfacade.compat.flashinfer.rows import require_out, same_memory
+from opfacade.compat.flashinfer._rows import require_out, same_memory
 from opfacade.compat.refusals import number, require_tensor
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.norm import NormArgs, NormDescriptor
