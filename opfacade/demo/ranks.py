@@ -24,12 +24,12 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 from opfacade.plans.collective import (
-    CollectiveArgs,
-    CollectiveDescriptor,
-    CollectivePlan,
     MergeAcrossArgs,
     MergeAcrossDescriptor,
     MergeAcrossPlan,
+    SampleAcrossArgs,
+    SampleAcrossDescriptor,
+    SampleAcrossPlan,
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan, even_indptr
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor, SamplePlan
@@ -89,7 +89,7 @@ class Ranks:
         q, k, v = new.tensor_split([_HEADS, _HEADS + _KV_HEADS], 2)
         self._append(k.flatten(0, 1), v.flatten(0, 1), lens, tokens.shape[1])
         o = self._attend(q[:, -1].contiguous(), lens, group)
-        return self._draw(self._logits(o.flatten(1), group), offset)
+        return self._draw(self._logits(o.flatten(1)), offset, group)
 
     def _append(self, k: Tensor, v: Tensor, lens: Tensor, count: int) -> None:
         plan = PagedKvAppendPlan.select(self.plans.append(count))
@@ -123,42 +123,52 @@ class Ranks:
         MergeAcrossPlan.select(self.plans.merge).run(args)
         return args.o
 
-    def _logits(self, x: Tensor, group: Joined | None) -> Tensor:
-        """Logits of the whole vocabulary, from every rank's columns."""
+    def _logits(self, x: Tensor) -> Tensor:
+        """Logits of this rank's columns."""
         import torch
 
-        own = self.weights.out.chunk(self.world, 1)[self.rank]
+        own = self.weights.out.split(self.plans.draw.shard, 1)[self.rank]
         # One column at a time: the sums of a column must not depend on how many there are.
-        columns = torch.stack([(x * column).sum(1) for column in own.T], 1).T.contiguous()
-        counts = self.plans.gather.counts
-        padded = torch.zeros(max(counts), _BATCH)
-        padded[: len(columns)] = columns
-        out = torch.zeros(_VOCAB, _BATCH)
-        CollectivePlan.select(self.plans.gather).run(CollectiveArgs(x=padded, out=out, group=group))
-        return out.T.contiguous()
+        columns = [(x * column).sum(1) for column in own.T]
+        padding = [torch.zeros(_BATCH)] * (self.plans.draw.shard - len(columns))
+        return torch.stack(columns + padding, 1)
 
-    def _draw(self, logits: Tensor, offset: int) -> Tensor:
+    def _draw(self, logits: Tensor, offset: int, group: Joined | None) -> Tensor:
+        """One rank draws by the op that knows no ranks."""
         import torch
 
-        args = SampleArgs(
-            logits=logits, seed=torch.arange(_BATCH), offset=torch.full((_BATCH,), offset),
-            top_k=torch.full((_BATCH,), 40, dtype=torch.int32), top_p=torch.full((_BATCH,), 0.9),
-            token=torch.zeros(_BATCH, dtype=torch.int32), valid=torch.zeros(_BATCH, dtype=torch.uint8),
-        )  # fmt: skip
-        drawn = SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)
-        SamplePlan.select(drawn).run(args)
-        return args.token
+        token, valid = torch.zeros(_BATCH, dtype=torch.int32), torch.zeros(_BATCH, dtype=torch.uint8)
+        seed, offsets = torch.arange(_BATCH), torch.full((_BATCH,), offset)
+        top_k, top_p = torch.full((_BATCH,), 40, dtype=torch.int32), torch.full((_BATCH,), 0.9)
+        if group is None:
+            alone = SampleArgs(
+                logits=logits, seed=seed, offset=offsets, top_k=top_k, top_p=top_p, token=token, valid=valid
+            )  # fmt: skip
+            drawn = SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)
+            SamplePlan.select(drawn).run(alone)
+        else:
+            args = SampleAcrossArgs(
+                logits=logits, seed=seed, offset=offsets, top_k=top_k, top_p=top_p, token=token, valid=valid, group=group
+            )  # fmt: skip
+            SampleAcrossPlan.select(self.plans.draw).run(args)
+        return token
 
 
 class _Plans:
     """Descriptors of a rank: those with a world go to `Group.reserve`."""
 
     def __init__(self, world: int, pages: int, pool: PagedKvCacheDescriptor, shard: KvShard) -> None:
-        import torch
-
         self._pool, self._world = pool, world
-        counts = tuple(len(part) for part in torch.arange(_VOCAB).chunk(world))
-        self.gather = CollectiveDescriptor(world=world, kind="all_gather", counts=counts, width=_BATCH, dtype="f32")
+        self.draw = SampleAcrossDescriptor(
+            world=world,
+            total_num_rows=_BATCH,
+            vocab=_VOCAB,
+            shard=-(-_VOCAB // world),
+            top_k=True,
+            max_top_k=40,
+            top_p=True,
+            temperature=False,
+        )
         self.merge = MergeAcrossDescriptor(
             world=world, states=pages, total_num_rows=_BATCH, num_heads=_HEADS, head_dim=_DIM, dtype="f32"
         )
@@ -179,7 +189,7 @@ def generate(ranks: Ranks, group: Group | None) -> list[list[int]]:
     import torch
 
     if group is not None:
-        group.reserve([Plan.select(d) for d in (ranks.plans.merge, ranks.plans.gather)])
+        group.reserve([Plan.select(d) for d in (ranks.plans.merge, ranks.plans.draw)])
     tokens = (torch.arange(_BATCH * _PROMPT, dtype=torch.int32) * 37 % _VOCAB).view(_BATCH, _PROMPT)
     drawn = []
     for step in range(_STEPS):

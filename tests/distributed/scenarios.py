@@ -16,6 +16,8 @@ from opfacade.plans.collective import (
     CollectiveDescriptor,
     LogprobAcrossArgs,
     LogprobAcrossDescriptor,
+    SampleAcrossArgs,
+    SampleAcrossDescriptor,
 )
 from tests.distributed.worlds import new_process_group
 
@@ -136,6 +138,8 @@ def apart(rank, pg, folder):
         group.close()
     found["closed"] = [["OPF-N001", [0]], True, ["OPF-N004", [0]], ["OPF-N004", []]] if rank == 0 else failed_run(a, group)
     found["other_target"] = other_target(rank, pg)
+    found["other_seeds"] = other_seeds(rank, pg, 7)
+    found["in_range"] = other_seeds(rank, pg, 8, fill_id=3)
     found["late"] = late(rank, pg, a)
     return found
 
@@ -148,7 +152,7 @@ def told_later(group):
 
 
 def other_target(rank, pg):
-    """Rank 2 passes other targets than the rest; as ids are outputs of no op here, fill_id is tried with none."""
+    """Rank 2 passes other targets than the rest."""
     plan = logprobs(pg.size())
     group = reserved(pg, 5, plan)
     target = torch.tensor([1, 2 + (rank == 2)], dtype=torch.int32)
@@ -178,6 +182,30 @@ def ends(rank, pg, folder):
             say(folder, f"{number} closed")
     mailbox._end_all()
     return [found, [t.name for t in threading.enumerate() if t.name.startswith("opfacade-from-")]]
+
+
+def draws(world):
+    return Plan.select(
+        SampleAcrossDescriptor(world=world, total_num_rows=3, vocab=4 * world, shard=4, temperature=False, top_p=True)
+    )
+
+
+def other_seeds(rank, pg, channel, **options):
+    """A draw in which rank 2 has another seed for one row, after one that is well: tokens are fill_id then."""
+    plan = draws(pg.size())
+    group = reserved(pg, channel, plan, **options)
+    found = []
+    for other in (0, 1):
+        token, valid = torch.full((3,), 99, dtype=torch.int32), torch.full((3,), 99, dtype=torch.uint8)
+        logits = torch.zeros(3, 4)
+        logits[0] = -torch.inf
+        args = SampleAcrossArgs(
+            logits=logits, seed=torch.tensor([7, 8, 9 + other * (rank == 2)]), offset=torch.arange(3), token=token, valid=valid,
+            top_p=torch.full((3,), 0.5), group=group,
+        )  # fmt: skip
+        found += [failure(lambda args=args: plan.run(args)), token.tolist()]
+    drawn = found[1]
+    return [found[0], drawn[0], all(0 <= t < 4 * pg.size() for t in drawn[1:]), *found[2:]]
 
 
 def late(rank, pg, plan):

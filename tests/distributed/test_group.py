@@ -54,6 +54,8 @@ def test_ranks_that_run_different_calls_are_told_as_that(tmp_path):
         "other_call": after("OPF-N002", [2]),
         "closed": after("OPF-N001", [0]),
         "other_target": [["OPF-N002", [2]], True],
+        "other_seeds": [None, -1, True, ["OPF-N002", [2]], [-1, -1, -1]],
+        "in_range": [None, -1, True, ["OPF-N002", [2]], [3, 3, 3]],
     }
 
 
@@ -80,9 +82,12 @@ def test_a_peer_that_closes_after_equal_calls_has_not_failed_and_no_thread_is_le
 _ENDS_AT_ONCE = """
 import sys, torch.distributed as dist
 from opfacade.distributed import Group
+from tests.distributed.scenarios import say, wait_for
 from tests.distributed.worlds import new_process_group
 rank = int(sys.argv[1])
 group = Group(new_process_group(sys.argv[2], "exit", rank, 3))
+say(sys.argv[2], f"made {rank}")
+wait_for(sys.argv[2], *(f"made {r}" for r in range(3)))  # a process that ends may take its last frames with it
 if rank < 2:
     group.close()
     dist.destroy_process_group()
