@@ -127,10 +127,11 @@ class Ranks:
         """Logits of this rank's columns."""
         import torch
 
-        own = self.weights.out.split(self.plans.draw.shard, 1)[self.rank]
+        shard = self.plans.draw.shard
+        own = self.weights.out[:, self.rank * shard : (self.rank + 1) * shard]
         # One column at a time: the sums of a column must not depend on how many there are.
         columns = [(x * column).sum(1) for column in own.T]
-        padding = [torch.zeros(_BATCH)] * (self.plans.draw.shard - len(columns))
+        padding = [torch.zeros(_BATCH)] * (shard - len(columns))
         return torch.stack(columns + padding, 1)
 
     def _draw(self, logits: Tensor, offset: int, group: Joined | None) -> Tensor:
