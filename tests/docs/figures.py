@@ -173,11 +173,12 @@ QUOTES = [
     ("docs/using.md", "host", "a run pays for one counter ({us[count]:.2f} us, [`host.json`]"),
     ("docs/measuring.md", "tune", "{problems} problems of six models"),
     ("docs/measuring.md", "tune", "`python -m bench.tune work.jsonl --rounds 40`, {seconds:.0f} s)"),
-    ("docs/measuring.md", "tune", "Means over the {problems}: gain {best:.1f} %, of it {won:.1f} % by choices that win"),
-    ("docs/measuring.md", "tune", "regret of the model {regret:.1f} %, at worst {worst:.0f} %."),
-    ("docs/measuring.md", "tune", "without it the mean was {others:.1f} %."),
-    ("docs/measuring.md", "tune_fitted", "a gain of {best:.1f} % was left then, and a regret of {regret:.1f} %"),
-    ("docs/measuring.md", "bench", "{led} of {of} are ours."),
+    ("docs/measuring.md", "tune", "The mean gain over the {problems} problems is {best:.1f} %."),
+    ("docs/measuring.md", "tune", "win by more than the margin contribute {won:.1f} % of this gain"),
+    ("docs/measuring.md", "tune", "The regret of the model is {regret:.1f} % on average and {worst:.0f} % at worst."),
+    ("docs/measuring.md", "tune", "without latent decode the mean was {others:.1f} %."),
+    ("docs/measuring.md", "tune_fitted", "the mean gain was {best:.1f} % then, and the mean regret {regret:.1f} %"),
+    ("docs/measuring.md", "bench", "Our kernels are the fastest for {led} of {of} problems."),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[0]:.1f} us, fa2 {theirs[0]:.1f})"),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[1]:.1f} us, fa3 {theirs[1]:.1f})"),
 ]
@@ -192,15 +193,15 @@ FACTS = {
     ],
     "docs/measuring.md": [
         "half the width of the 95 % interval of the median",
-        "until the noise is below 0.5 %, or 60 rounds",
+        "until the noise is below 0.5 %, or 60 rounds have run",
         "faster by more than 3 % and by more than the noise of both",
         # tests/tune/test_measure.py holds these
-        "Simulated with 1 % of noise and gains spread evenly around the threshold, two tunings agree on 98 % of the choices, "
-        "with 0.2 % of noise on 99 % (`tests/tune/test_measure.py`)",
+        "two tunings agree on 98 % of the choices with a noise of 1 %, and on 99 % of the choices with a noise of 0.2 % "
+        "(`tests/tune/test_measure.py`)",
         "with or without the margin of 3 %",
         # tests/cost/test_cost.py holds these
-        "they lie within 23 % of the prediction, and the choice is the best of all four problems, which makes the mean 0.3 % "
-        "(`tests/cost/test_cost.py` holds it)",
+        "These medians are within 23 % of the prediction, and the model chooses the best candidate for all four latent decode "
+        "problems, which reduces the mean to 0.3 % (`tests/cost/test_cost.py` checks this)",
         "the mean is at most 1 % and the worst at most 5 % (`tests/cost/test_cost.py`)",
     ],
     "docs/quickstart.md": ["`.venv` takes about 2 GB of disk space with a CPU build of torch"],
