@@ -18,7 +18,7 @@ from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, NamedFold, launched_on
 from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.plans._tensor_scale import with_most
-from opfacade.programs.expression import apply, stage, value
+from opfacade.programs.expression import Node, apply, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage
 
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _VALID = "int32 [1]: rows at and past it are neither read nor written, nor do they enter a scale; with `num_valid`"
+_ZERO = "the stored number that stands for 0"
 _SCALE = (
     "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as "
     "quant.scale_layout has it, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
@@ -50,12 +51,14 @@ class QuantizeArgs(Args):
         "x": "[total_num_rows, hidden] in dtype",
         "out": "written: [total_num_rows, hidden] in quant.dtype",
         "scale": f"read with quant.scale static, else written; {_SCALE}",
+        "zero": f"with quant.zero: int32 of the shape of scale, {_ZERO}; read with quant.scale static, else written",
         "num_valid": _VALID,
     })  # fmt: skip
 
     x: Tensor | None = None
     out: Tensor | None = None
     scale: Tensor | None = None
+    zero: Tensor | None = None
     num_valid: Tensor | None = None
 
 
@@ -66,12 +69,14 @@ class DequantizeArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, hidden] in quant.dtype",
         "scale": f"{_SCALE}; absent with none",
+        "zero": f"with quant.zero: int32 of the shape of scale, {_ZERO}",
         "out": "written: [total_num_rows, hidden] in dtype",
         "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
     x: Tensor | None = None
     scale: Tensor | None = None
+    zero: Tensor | None = None
     out: Tensor | None = None
     num_valid: Tensor | None = None
 
@@ -96,7 +101,8 @@ class _Quantised(NamedFold[ArgsT]):
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
         rows: tuple[Axes, ...] = ((0, 1), (2, 3)) if self.quant.scale == "block" else ((0,), (1, 2))
-        return {"x": rows, "out": rows, "scale": scale_dims(self.quant, (1,))}
+        scales = scale_dims(self.quant, (1,))
+        return {"x": rows, "out": rows, "scale": scales, "zero": scales}
 
     def dim_names(self) -> Mapping[Axes, str]:
         if self.quant.scale == "block":
@@ -163,9 +169,9 @@ class _Quantised(NamedFold[ArgsT]):
 class QuantizeDescriptor(_Quantised[QuantizeArgs]):
     """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
 
-    The division is exact: bits are the same on every device. With num_valid a scale is that of the valid rows; with
-    quant.scale "tensor" there may be none of them, and it is that of zeros. Raises DescriptorError for a hidden that
-    quant.group does not divide.
+    With quant.zero out = x / scale, to the nearest, + zero. The division is exact: bits are the same on every device. With
+    num_valid a scale is that of the valid rows; with quant.scale "tensor" there may be none of them, and it is that of zeros.
+    Raises DescriptorError for a hidden that quant.group does not divide.
     """
 
     op: Literal["quantize"] = Field(default="quantize", description="The operator.")
@@ -180,24 +186,37 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
         return self.quant.scale == "tensor"
 
     def program(self) -> FoldProgram:
-        quant, x = self.quant, value("x", "f32")
+        quant = self.quant
         every = (0, 1, 2) if quant.scale == "tensor" else (1, 3) if quant.scale == "block" else (1, 2)
-        own = (2,) if quant.scale == "group" else None
-        stages = (Stage(reducer="max", value=abs(x), axes=own),) if quant.dynamic else ()
-        scale = quant.scale_of(stage(0, "f32"))
-        inputs: tuple[Input, ...] = (Input(name="x", dtype=self.dtype),)
-        outputs = (FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=self._scaled),) if quant.dynamic else ()
-        if quant.scale == "static":
-            inputs, scale = (*inputs, Input(name="scale", dtype=quant.scale_dtype, over=())), value("scale", "f32")
-        found = FoldOutput(name="out", dtype=quant.dtype, value=quant.quotient(x, None if quant.scale == "none" else scale))
+        inputs, stages, outputs = self._parts()
         return FoldProgram(
             shape=self.lengths(),
             fold=every,
             inputs=inputs,
             stages=stages,
-            outputs=(found, *outputs),
+            outputs=outputs,
             num_valid=self.num_valid and quant.scale not in ("tensor", "block"),
         )
+
+    def _parts(self) -> tuple[tuple[Input, ...], tuple[Stage, ...], tuple[FoldOutput, ...]]:
+        """Inputs, stages and outputs. Scales, and zero points, are inputs or results."""
+        quant, x, given = self.quant, value("x", "f32"), (Input(name="x", dtype=self.dtype),)
+        own = (2,) if quant.scale == "group" else None
+        if not quant.dynamic:
+            scale, zero = (None if quant.scale == "none" else value("scale", "f32")), value("zero", "i32")
+            out = self._stored(x, scale, apply("f32", zero))
+            return (*given, *scales_given(quant, ())), (), (out,)
+        stages = tuple(Stage(reducer=reducer, value=one, axes=own) for reducer, one in quant.extremes(x))
+        scale, zero = quant.range_of(*(stage(place, "f32") for place in range(len(stages))))
+        results = [FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=self._scaled)]
+        if quant.zero:
+            results.append(FoldOutput(name="zero", dtype="i32", value=apply("i32", zero), over=self._scaled))
+        return given, stages, (self._stored(x, scale, zero), *results)
+
+    def _stored(self, x: Node, scale: Node | None, zero: Node) -> FoldOutput:
+        quant = self.quant
+        found = quant.shifted(x, scale, zero) if quant.zero and scale is not None else quant.quotient(x, scale)
+        return FoldOutput(name="out", dtype=quant.dtype, value=found)
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |x| of each row."""
@@ -209,18 +228,18 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
 
 
 class DequantizeDescriptor(_Quantised[DequantizeArgs]):
-    """out = x * scale, rounded once to dtype."""
+    """out = x * scale, rounded once to dtype; with quant.zero (x - zero) * scale."""
 
     op: Literal["dequantize"] = Field(default="dequantize", description="The operator.")
     category: ClassVar[str] = "quantize"
 
     def program(self) -> FoldProgram:
         x = value("x", "i8" if self.quant.dtype == "i8" else "f32")
+        if self.quant.zero:
+            x = apply("i32", x) - value("zero", "i32")
         x = apply("f32", x) if self.quant.dtype == "i8" else x
-        inputs: tuple[Input, ...] = (Input(name="x", dtype=self.quant.dtype),)
+        inputs = (Input(name="x", dtype=self.quant.dtype), *scales_given(self.quant, tuple(sorted(self._scaled))))
         if self.quant.scale != "none":
-            order = self._scaled
-            inputs = (*inputs, Input(name="scale", dtype=self.quant.scale_dtype, over=tuple(sorted(order))))
             x = x * value("scale", "f32")
         return FoldProgram(
             shape=self.lengths(),
@@ -229,6 +248,12 @@ class DequantizeDescriptor(_Quantised[DequantizeArgs]):
             outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),
             num_valid=self.num_valid and self.quant.scale != "block",
         )
+
+
+def scales_given(quant: Quant, over: Axes) -> tuple[Input, ...]:
+    """The scales, and their zero points, as inputs that have those axes."""
+    scales = () if quant.scale == "none" else (Input(name="scale", dtype=quant.scale_dtype, over=over),)
+    return (*scales, Input(name="zero", dtype="i32", over=over)) if quant.zero else scales
 
 
 def _extended(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
@@ -272,4 +297,7 @@ EXAMPLES = (
     DequantizeDescriptor(
         total_num_rows=90, hidden=72, dtype="bf16", quant=Quant(scale="block", block=(32, 64)), num_valid=True
     ),
+    QuantizeDescriptor(total_num_rows=9, hidden=1000, dtype="bf16", quant=Quant(dtype="i8", scale="token", zero=True)),
+    QuantizeDescriptor(total_num_rows=5, hidden=63, dtype="f16", quant=Quant(dtype="i8", scale="static", zero=True)),
+    DequantizeDescriptor(total_num_rows=7, hidden=63, dtype="f16", quant=Quant(dtype="i8", scale="token", zero=True)),
 )

@@ -72,6 +72,8 @@ def other_scales(descriptor: Quantised) -> Iterator[Reason]:
     """A reason against what has no scale of a tensor."""
     if descriptor.quant is None or descriptor.quant.scale != "tensor":
         yield Reason("OPF-S003", "quant.scale", str(descriptor.quant and descriptor.quant.scale), "tensor")
+    elif descriptor.quant.zero:
+        yield Reason("OPF-S003", "quant.zero", "True", "False")
 
 
 def unknown_bytes(descriptor: Quantised, target: Target) -> Iterator[Reason]:
