@@ -14,13 +14,12 @@ from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import valid_count
 from opfacade.plan import Plan
-from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+from opfacade.plans import _quantize_program as programs
+from opfacade.plans._fold import FoldArgs, FoldProgram
 from opfacade.plans._named_fold import Axes, NamedFold, launched_on
 from opfacade.plans._quant import Quant, padded, scale_dims
 from opfacade.plans._tensor_scale import with_most
-from opfacade.programs.expression import Node, apply, stage, value
-from opfacade.programs.fields import Input
-from opfacade.programs.stages import Stage
+from opfacade.programs.expression import value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,11 +159,6 @@ class _Quantised(NamedFold[ArgsT]):
             return (-(-self.total_num_rows // rows), rows, -(-self.hidden // columns), columns)
         return (self.total_num_rows, self.groups, self.hidden // self.groups)
 
-    @property
-    def _scaled(self) -> Axes:
-        """The axes that a scale has, in the order of its tensor."""
-        return tuple(axis for own in self.dims()["scale"] for axis in own)
-
 
 class QuantizeDescriptor(_Quantised[QuantizeArgs]):
     """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
@@ -186,37 +180,7 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
         return self.quant.scale == "tensor"
 
     def program(self) -> FoldProgram:
-        quant = self.quant
-        every = (0, 1, 2) if quant.scale == "tensor" else (1, 3) if quant.scale == "block" else (1, 2)
-        inputs, stages, outputs = self._parts()
-        return FoldProgram(
-            shape=self.lengths(),
-            fold=every,
-            inputs=inputs,
-            stages=stages,
-            outputs=outputs,
-            num_valid=self.num_valid and quant.scale not in ("tensor", "block"),
-        )
-
-    def _parts(self) -> tuple[tuple[Input, ...], tuple[Stage, ...], tuple[FoldOutput, ...]]:
-        """Inputs, stages and outputs. Scales, and zero points, are inputs or results."""
-        quant, x, given = self.quant, value("x", "f32"), (Input(name="x", dtype=self.dtype),)
-        own = (2,) if quant.scale == "group" else None
-        if not quant.dynamic:
-            scale, zero = (None if quant.scale == "none" else value("scale", "f32")), value("zero", "i32")
-            out = self._stored(x, scale, apply("f32", zero))
-            return (*given, *scales_given(quant, ())), (), (out,)
-        stages = tuple(Stage(reducer=reducer, value=one, axes=own) for reducer, one in quant.extremes(x))
-        scale, zero = quant.range_of(*(stage(place, "f32") for place in range(len(stages))))
-        results = [FoldOutput(name="scale", dtype=quant.scale_dtype, value=scale, over=self._scaled)]
-        if quant.zero:
-            results.append(FoldOutput(name="zero", dtype="i32", value=apply("i32", zero), over=self._scaled))
-        return given, stages, (self._stored(x, scale, zero), *results)
-
-    def _stored(self, x: Node, scale: Node | None, zero: Node) -> FoldOutput:
-        quant = self.quant
-        found = quant.shifted(x, scale, zero) if quant.zero and scale is not None else quant.quotient(x, scale)
-        return FoldOutput(name="out", dtype=quant.dtype, value=found)
+        return programs.quantised(self)
 
     def launched(self) -> FoldProgram:
         """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |x| of each row."""
@@ -234,26 +198,7 @@ class DequantizeDescriptor(_Quantised[DequantizeArgs]):
     category: ClassVar[str] = "quantize"
 
     def program(self) -> FoldProgram:
-        x = value("x", "i8" if self.quant.dtype == "i8" else "f32")
-        if self.quant.zero:
-            x = apply("i32", x) - value("zero", "i32")
-        x = apply("f32", x) if self.quant.dtype == "i8" else x
-        inputs = (Input(name="x", dtype=self.quant.dtype), *scales_given(self.quant, tuple(sorted(self._scaled))))
-        if self.quant.scale != "none":
-            x = x * value("scale", "f32")
-        return FoldProgram(
-            shape=self.lengths(),
-            fold=(1, 3) if self.quant.scale == "block" else (1, 2),
-            inputs=inputs,
-            outputs=(FoldOutput(name="out", dtype=self.dtype, value=x),),
-            num_valid=self.num_valid and self.quant.scale != "block",
-        )
-
-
-def scales_given(quant: Quant, over: Axes) -> tuple[Input, ...]:
-    """The scales, and their zero points, as inputs that have those axes."""
-    scales = () if quant.scale == "none" else (Input(name="scale", dtype=quant.scale_dtype, over=over),)
-    return (*scales, Input(name="zero", dtype="i32", over=over)) if quant.zero else scales
+        return programs.dequantised(self)
 
 
 def _extended(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
