@@ -11,7 +11,6 @@ from opfacade.base import capture, notices
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core import build_errors, opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
-from opfacade.core.call_memo import CallMemo
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import require_memory
 from opfacade.core.construction import immutable, not_called
@@ -66,7 +65,7 @@ class Plan(Generic[ArgsT]):
 
     __slots__ = (
         "__weakref__", "_admitted", "_candidate", "_count", "_count_select", "_crosscheck", "_fast", "_guard", "_launch",
-        "_lock", "_memo", "_operands", "_replay", "_wrote", "descriptor", "handle", "preference", "sku", "target",
+        "_lock", "_operands", "_replay", "_wrote", "descriptor", "handle", "preference", "sku", "target",
         "workspace_size",
     )  # fmt: skip
     _args_type: ClassVar[type[Args] | None] = None
@@ -86,7 +85,6 @@ class Plan(Generic[ArgsT]):
     _guard: validation.Guard | None
     _launch: Launcher | None
     _lock: ForkLock
-    _memo: CallMemo
     _operands: Mapping[str, TensorSpec]
     _replay: Callable[..., Any]
     _wrote: Callable[[Any], None]
@@ -156,7 +154,6 @@ class Plan(Generic[ArgsT]):
             "workspace_size": option.workspace_size,
             "_candidate": option.candidate,
             "_operands": operands,
-            "_memo": CallMemo(operands, tuple(descriptor.args_type.__slots__)),
             "_count": stats.runs.add,
             "_count_select": stats.selects.add,
             "_crosscheck": env.crosscheck(),
@@ -185,13 +182,10 @@ class Plan(Generic[ArgsT]):
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
         """Everything wrong with a call; touches no device memory. Truthy if `run` would accept it (meta: if aligned)."""
         self.check()
-        if self._fast(args, workspace, False) or self._memo.is_last(args, workspace):
+        if self._fast(args, workspace, False):
             return SOUND
         issues = self._issues(args, workspace)
-        if issues:
-            return Verdict(tuple(issues))
-        self._memo.learn(args, workspace)
-        return SOUND
+        return Verdict(tuple(issues)) if issues else SOUND
 
     def check(self) -> None:
         """Raise the findings of the device in the index tensors of earlier runs (OPFACADE_VALIDATE=indices). Does not wait:
@@ -273,7 +267,7 @@ class Plan(Generic[ArgsT]):
         self._wrote(args)
 
     def _run_checked(self, args: ArgsT, workspace: Tensor | None) -> None:
-        if not self._admitted and not self._memo.is_last(args, workspace):
+        if not self._admitted:
             self._admit(args, workspace)
         if moment.forked and self.sku.backend == "cuda":
             moment.refuse_fork(self.descriptor.op)

@@ -74,7 +74,7 @@ def test_selecting_by_the_general_plan_takes_every_descriptor():
 
 def test_a_plan_cannot_be_taken_apart():
     plan = Plan.select(fresh(), None, SM_90A)
-    for name in ("workspace_size", "sku", "_memo"):
+    for name in ("workspace_size", "sku", "_fast"):
         with pytest.raises(AttributeError, match=f"a plan is immutable: cannot delete {name}"):
             delattr(plan, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opfacade.core.call_memo import getter
+from opfacade.core.call_guards import getter
 from opfacade.core.operands import TensorSpec
 
 

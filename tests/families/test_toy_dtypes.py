@@ -9,8 +9,6 @@ import torch
 from opfacade import Plan, Preference, Target, record
 from opfacade import plan as plans
 from opfacade.bench import Options, measure
-from opfacade.core.call_memo import CallMemo
-from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import DTYPES, torch_dtype
 from opfacade.errors import DTypeError, GuaranteeViolation
 from opfacade.select import registry
@@ -82,16 +80,6 @@ def test_another_type_of_the_same_size_is_refused(problem):
             with pytest.raises(DTypeError, match="OPF-A010") as caught:
                 plan.run(replace(args, out=args.out.view(torch_dtype(name))))
             assert DTYPES[problem.dtype].torch in str(caught.value)
-
-
-def test_the_memo_admits_the_same_call_and_no_other(problem):
-    args = inputs.make_args(problem, seed=3)
-    memo = CallMemo(operands_of(problem), type(args).__slots__)
-    memo.learn(args, None)
-    assert memo.is_last(args, None)
-    assert not memo.is_last(replace(args), None)
-    args.x.as_strided_((9, 20), (0, 1))
-    assert not memo.is_last(args, None)
 
 
 def test_a_guarantee_is_held_and_a_fault_is_seen(problem):

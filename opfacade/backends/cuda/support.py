@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
-from opfacade.core.call_memo import getter
+from opfacade.core.call_guards import getter
 from opfacade.core.candidate import FastPaths, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.launch_errors import device_error

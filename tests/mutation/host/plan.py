@@ -1,10 +1,9 @@
-"""Faults in plans and in what a call must be: operands, strides, overlaps, workspaces, the memo of the last call."""
+"""Faults in plans and in what a call must be: operands, strides, overlaps, workspaces."""
 
 from tests.mutation.mutant import host
 
 PLAN, CHECKS = "plan.py", "core/checks.py"
 PLANS, CALLS, OPERANDS = "tests/test_plan.py", "tests/core/test_can_implement.py", "tests/core/test_operands.py"
-REMEMBERED = "tests/core/test_call_memo.py"
 
 FAULTS = (
     host(
@@ -13,13 +12,6 @@ FAULTS = (
         "_remember(key, plan)",
         "_remember((*key[:3], Target.current()), plan)",
         PLANS,
-    ),
-    host(
-        "plan: a call with issues is remembered as sound",
-        PLAN,
-        "            return Verdict(tuple(issues))\n",
-        "            self._memo.learn(args, workspace)\n            return Verdict(tuple(issues))\n",
-        f"{CALLS} {REMEMBERED}",
     ),
     host(
         "check: a size may be smaller",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.backends.cuda.host import quick
 from opfacade.core import launch_errors
-from opfacade.core.call_memo import getter, unless_wanted
+from opfacade.core.call_guards import getter, unless_wanted
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, FastPaths, Operands
 from opfacade.core.checks import check, check_beside, has_memory, needs_gradient
 from opfacade.core.descriptor import Descriptor, operands_of

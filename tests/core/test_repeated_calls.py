@@ -1,13 +1,11 @@
-"""A plan's memory of sound calls hides no new mistake."""
+"""A sound call before hides no mistake of the next."""
 
 import math
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-from opfacade.core import call_memo as memo
 from opfacade.core.candidate import FastPaths, fast_paths_of
 from opfacade.errors import (
     AliasError,
@@ -81,30 +79,6 @@ def test_a_tensor_allowed_without_gradients_is_refused_with_them():
         plan.run(args)
 
 
-@pytest.mark.parametrize("guards", ["torch's", "compared in Python"])
-def test_parameters_are_remembered_under_no_grad_and_refused_with_gradients(guards, monkeypatch):
-    if guards != "torch's":
-        monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
-    descriptor, args = PROBLEMS["decode"]()
-    args = replace(args, q=torch.nn.Parameter(args.q))
-    plan = on_reference(descriptor)
-    with torch.no_grad():
-        plan.run(args)
-        assert plan._memo.is_last(args, None)
-    assert not plan._memo.is_last(args, None)
-    with pytest.raises(GradNotSupportedError, match="OPF-A006"):
-        plan.run(args)
-
-
-def test_many_shapes_do_not_fill_the_memory():
-    descriptor, args = PROBLEMS["decode"]()
-    plan = on_reference(descriptor)
-    for n in range(200):
-        plan.can_implement(replace(args, kv_indices=torch.zeros(8 + n, dtype=torch.int32)))
-    kept = [getattr(plan._memo, name, None) for name in type(plan._memo).__slots__]
-    assert max((len(store) for store in kept if isinstance(store, (dict, list))), default=0) <= 64
-
-
 def test_a_dead_bundle_is_not_confused_with_a_new_one():
     descriptor, args = PROBLEMS["decode"]()
     plan = on_reference(descriptor)
@@ -164,14 +138,6 @@ def test_a_workspace_whose_storage_shrank_is_refused(size):
     workspace.untyped_storage().resize_(size)
     for call in (args, replace(args)):
         assert_refused(plan, call, WorkspaceError, "OPF-A055", "512 bytes of storage", str(size), workspace=workspace)
-
-
-def test_a_workspace_reaches_no_further_than_its_storage():
-    """Another storage may be where the one was that a call was admitted with."""
-    workspace = torch.empty(512, dtype=torch.uint8)[8:]
-    assert memo._span(workspace) == (workspace.data_ptr(), 504)
-    workspace.untyped_storage().resize_(100)
-    assert memo._span(workspace) == (workspace.data_ptr(), 92)
 
 
 def test_a_bundle_of_another_type_is_refused_also_when_its_tensors_are_known():
