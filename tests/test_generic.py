@@ -2,6 +2,7 @@
 
 import ast
 import re
+from concurrent.futures import Executor
 from dataclasses import fields
 
 import pytest
@@ -17,33 +18,11 @@ from tests.structure import modules as package_modules
 
 # Folders that belong to families.
 FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
-# The core's own words, which a family may use too: fields of every operand and candidate, the module `in_place`, the lengths q
-# of requests.
-GENERAL = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLengths) for field in fields(kind)), "in_place"}
-# Not words but single letters, and what a CUDA event is asked.
-GENERAL |= {"o", "k", "v", "query"}
-# Fields and the op of maps that are Python's and the core's own words: what a call reads and writes, `map` of an executor.
-GENERAL |= {"inputs", "outputs", "map"}
-# The names of gated activations: an input and an output, sizes, numbers, a program; what `make_args` and matplotlib also have.
-GENERAL |= {"x", "out", "width", "limit", "alpha", "expression", "interleaved"}
-# An operand of appends, and a slot of anything.
-GENERAL |= {"slots"}
-# How a table wraps a long cell, which is also the op of folds; a method of every text; a layout of page tables. They are
-# fields of programs too.
-GENERAL |= {"block", "fold", "split"}
-# Words of Python, of click and of the language of programs, which norms, softmax and quantisation have as fields too; the
-# nodes of a graph, which a tree of drafts has as well.
-GENERAL |= {"kind", "x", "out", "log", "least", "most", "group", "groups", "axis", "nodes"}
-# Operands and fields of sampling that are words of every program: a random seed, a CUDA stream, a sample of rows, a report.
-GENERAL |= {"accepted", "form", "indices", "kind", "order", "report", "sample", "seed", "out", "stream", "token", "tokens", "x"}
-# Sizes and operands of products that are words of every program: `add` of a set, `n` of a loop, a batch, a kind of weight.
-GENERAL |= {"add", "batch", "beta", "n"}
-# Operands of mixtures of experts: ids of anything, `loads` of json.
-GENERAL |= {"ids", "loads"}
-# A field and an operand of grouped products: `gather` of elements by index, `counts` of events.
-GENERAL |= {"counts", "gather"}
-# Words of groups of ranks; a picture of points, and the label of a curve.
-GENERAL |= {"rank", "world", "scatter", "label"}
+# Names of torch, of matplotlib and of a level of validation that a family has too.
+FOREIGN = {"alpha", "gather", "indices", "query", "scatter"}
+OF_PYTHON = {name for kind in (str, re.Match, Executor) for name in dir(kind)}
+# Fields of every operand and candidate, and the module `in_place`.
+CORE = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLengths) for field in fields(kind)), "in_place"}
 FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.\w")
 
 
@@ -54,10 +33,38 @@ def _models():
         yield from (type(value) for e in examples() for _, value in e if isinstance(value, Model) and type(e) is kind)
 
 
+def modules():
+    names = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name: path for name, path in names.items() if not name.startswith(FAMILIES)}
+
+
+def defined(path):
+    """Names of a module's functions, classes, parameters and fields, and its own."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (target.attr for target in node.targets if isinstance(target, ast.Attribute))
+
+
+def general():
+    """What generic modules may name though a family does too: single words that they define themselves, or Python does.
+
+    A word with an underscore is never general, so a new family adds nothing here.
+    """
+    own = {name for path in modules().values() for name in defined(path)} | OF_PYTHON | FOREIGN
+    return CORE | {name for name in own if "_" not in name}
+
+
 def family_words():
     operands = {name for example in examples() for name in example.operands()}
     fields = {name for model in _models() for name in model.model_fields} - set(Descriptor.model_fields)
-    return (set(descriptor_types()) | operands | fields) - GENERAL
+    return {word for word in (set(descriptor_types()) | operands | fields) - general() if len(word) > 1}
 
 
 WORDS = family_words()
@@ -77,11 +84,6 @@ def named(path):
             yield node.lineno, word
 
 
-def modules():
-    names = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-    return {name: path for name, path in names.items() if not name.startswith(FAMILIES)}
-
-
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_a_generic_module_names_nothing_of_a_family(name):
     assert list(named(modules()[name])) == []
@@ -97,7 +99,14 @@ def test_a_generic_module_imports_nothing_of_a_family(name):
 
 
 def test_the_words_are_those_of_families():
-    assert {"paged_decode", "k_data", "kv_indptr", "states_lse", "kv_split", "page_size", "num_states", "rope"} <= WORDS
+    assert {"paged_decode", "k_data", "kv_indptr", "states_lse", "kv_split", "page_size", "rope", "softmax"} <= WORDS
+
+
+def test_a_word_is_general_where_a_generic_module_defines_it(tmp_path):
+    path = tmp_path / "m.py"
+    path.write_text("class A:\n    b: int\n    def c(self, d):\n        self.e, f = d, 1\n        self.g = f\n")
+    assert sorted(defined(path)) == ["A", "b", "c", "d", "g", "m", "self"]
+    assert {"steps", "split", "gather"} <= general()
 
 
 def test_a_name_is_found(tmp_path):
