@@ -125,6 +125,17 @@ def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[in
     return tuple(tensor.shape)
 
 
+def require_int32(op: str, argument: str, value: object, dims: str) -> tuple[int, ...]:
+    """The shape of a tensor of lengths or places, which are never narrowed."""
+    import torch
+
+    shape = require_tensor(op, argument, value, dims)
+    if isinstance(value, torch.Tensor) and value.dtype != torch.int32:
+        hint = f"Use {argument}.to(torch.int32); values are never narrowed in silence."
+        raise wrong_dtype(op, argument, torch.int32, value.dtype, hint)
+    return shape
+
+
 def require_dense(op: str, argument: str, value: object, dims: str) -> Tensor:
     """A dense tensor; the error tells dims, but any rank passes."""
     import torch

@@ -124,18 +124,40 @@ def require_memory(op: str, tensor: torch.Tensor) -> None:
 def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
     issues = []
     if tensor.dtype != torch_dtype(spec.dtype):
-        hint = f"Use {name}.to(torch.int32); values are never narrowed in silence." if spec.dtype == "i32" else ""
-        issues.append(Issue("OPF-A010", name, str(torch_dtype(spec.dtype)), str(tensor.dtype), hint, kind="DTypeError"))
+        issues.append(
+            Issue("OPF-A010", name, str(torch_dtype(spec.dtype)), str(tensor.dtype), _cast(name, spec), kind="DTypeError")
+        )
     shape = tuple(tensor.shape)
     if len(shape) != len(spec.shape) or any(d.size not in (None, n) for d, n in zip(spec.shape, shape, strict=True)):
         wanted = f"shape [{', '.join(map(str, spec.shape))}]"
-        return [*issues, Issue("OPF-A011", name, wanted, str(list(shape)), kind="ShapeError")]
+        return [*issues, Issue("OPF-A011", name, wanted, str(list(shape)), _order(spec, shape), kind="ShapeError")]
     if tensor.numel() == 0:
         return issues
     issues += _strides(name, spec, tensor)
     if has_memory(tensor):
         issues += _memory(name, spec, tensor)
     return issues
+
+
+def _cast(name: str, spec: TensorSpec) -> str:
+    """What to write for a tensor of another element type."""
+    if spec.written:
+        return f"Allocate {name} with dtype={torch_dtype(spec.dtype)}, or select with another element type."
+    if spec.dtype == "i32":
+        return f"Use {name}.to(torch.int32); values are never narrowed in silence."
+    return f"Use {name}.to({torch_dtype(spec.dtype)}), or select with another element type where the descriptor has one."
+
+
+def _order(spec: TensorSpec, shape: tuple[int, ...]) -> str:
+    """The two neighbouring axes whose order alone is wrong."""
+    sizes = [dim.size for dim in spec.shape]
+    for i in range(len(shape) - 1 if len(shape) == len(sizes) else 0):
+        swapped = [*shape[:i], shape[i + 1], shape[i], *shape[i + 2 :]]
+        if all(size in (None, n) for size, n in zip(sizes, swapped, strict=True)):
+            first, second = spec.shape[i].name, spec.shape[i + 1].name
+            layout = {"num_kv_heads": "NHD", "page_size": "HND"}.get(first) if spec.paged else None
+            return f'It fits layout="{layout}".' if layout else f"Its axes {first} and {second} are exchanged."
+    return ""
 
 
 def _strides(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NamedTupl
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.construction import Spelled
+from opfacade.core.elsewhere import OPERANDS
 from opfacade.core.model import INT64_MAX, Version, Written, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes, split_rows, valid_count
 from opfacade.core.request_tables import RequestTables
@@ -38,7 +39,7 @@ class Args(metaclass=Spelled):
     """
 
     __slots__ = ("__weakref__",)
-    elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its operands
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS  # what other libraries call its operands
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
     settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})

@@ -10,12 +10,23 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from opfacade.base import strict_json
 from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import named
+from opfacade.core.elsewhere import FIELDS
+from opfacade.core.field_docs import DocWithFields, without_fields
 from opfacade.core.refusals import issues_of
 from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, told
 
@@ -127,7 +138,7 @@ class Model(_Base):
     __slots__ = ("_proof",)  # no field, and no part of a copy or a pickle: what was not validated has none
     _proof: ClassVar[_Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
-    elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what other libraries call its fields
+    elsewhere: ClassVar[Mapping[str, str]] = FIELDS  # what other libraries call its fields
     off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
 
@@ -140,6 +151,19 @@ class Model(_Base):
         validate_default=True,
         protected_namespaces=(),
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.__doc__ = DocWithFields(cls.__doc__)  # type: ignore[assignment]
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        found = handler(schema)
+        own = handler.resolve_ref_schema(found)
+        if own.pop("description", ""):
+            own |= {"description": text} if (text := without_fields(cls.__doc__ or "")) else {}
+        return found
 
     @classmethod
     def model_validate(cls: type[Self], obj: Any, **kwargs: Any) -> Self:

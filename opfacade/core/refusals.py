@@ -21,6 +21,7 @@ _EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "
 _SAID = re.compile(
     r"(?:Input should be |Value error, |\w+ should have |String should match )(.*?)(?: after validation, not \d+)?", re.DOTALL
 )
+_OFF = ("none", "off", "never")  # a demand that is misspelled means none of these
 _QUOTED = re.compile(r"'([^']+)'")
 # Parts of a path that pydantic adds for the members of a union; they are no fields.
 _MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
@@ -74,7 +75,8 @@ def _hint(cls: type[BaseModel], kind: str, places: list[Any], value: object, sai
         close = did_you_mean(str(places[-1]), model.model_fields, getattr(model, "elsewhere", {}))
         return " ".join(filter(None, (close, f"Fields: {', '.join(model.model_fields)}.")))
     if kind == "literal_error":
-        meant = nearest(shown(value).strip("'"), _QUOTED.findall(str(said.get("expected", ""))))
+        word, values = shown(value).strip("'"), _QUOTED.findall(str(said.get("expected", "")))
+        meant = nearest(word, [known for known in values if known not in _OFF or known == word.lower()])
         return "" if meant is None else f"Use {meant!r}."
     hints: Mapping[Any, str] = getattr(_model_at(cls, places[:-1]), "hints", {})
     if kind == "tuple_type" and isinstance(value, str):

@@ -16,7 +16,6 @@ from opfacade.core.descriptor import ArgsT, Descriptor, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
-from opfacade.plans._elsewhere import ROWS
 from opfacade.plans._fold import FoldArgs, FoldProgram
 from opfacade.plans._program_args import IN, OUT
 
@@ -50,7 +49,6 @@ class NamedFold(Descriptor[ArgsT]):
     """
 
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
-    elsewhere: ClassVar[Mapping[str, str]] = ROWS
     if TYPE_CHECKING:
         num_valid: bool
 

@@ -12,7 +12,6 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Count, Size, SoftCap, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
-from opfacade.plans._elsewhere import ROWS
 from opfacade.plans._sampling.adjust import AdjustLogitsArgs as AdjustLogitsArgs
 from opfacade.plans._sampling.adjust import AdjustLogitsDescriptor, AdjustLogitsPlan
 from opfacade.plans._sampling.args import SampleArgs as SampleArgs
@@ -51,7 +50,6 @@ class SampleDescriptor(Descriptor[SampleArgs]):
 
     op: Literal["sample"] = Field(default="sample", description="The operator.")
     category: ClassVar[str] = "sampling"
-    elsewhere: ClassVar[Mapping[str, str]] = ROWS
     error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
     sizes: ClassVar[frozenset[str]] = frozenset(
         {"total_num_rows", "vocab", "num_logits", "num_biases", "max_top_k", "top_n", "stream"}

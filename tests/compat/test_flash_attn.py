@@ -337,7 +337,7 @@ def test_an_output_that_is_given_is_written():
         ({"leftpad_k": torch.zeros(2)}, "leftpad_k"),
         ({"seqused_k": torch.zeros(2)}, "seqused_k"),
         ({"k_descale": torch.ones(2)}, "k_descale"),
-        ({"cu_seqlens_q": indptr(2, 3).long()}, "q_indptr"),
+        ({"cu_seqlens_q": indptr(2, 3).long()}, "cu_seqlens_q"),
         ({"cu_seqlens_k": None}, "cu_seqlens_k"),
         ({"k": torch.zeros(5, KV_HEADS, 8)}, "q"),
     ],

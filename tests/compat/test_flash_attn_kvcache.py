@@ -239,7 +239,7 @@ REFUSED = [
     ({"cache_leftpad": torch.tensor([0.5, 1.5, 0.0])}, DTypeError, "cache_leftpad"),
     ({"cache_leftpad": torch.tensor([2**32 + 1, 0, 0])}, DTypeError, "cache_leftpad"),
     ({"cache_seqlens": i32(0, 1)}, ShapeError, "block_table"),
-    ({"cache_seqlens": torch.tensor(LENS)}, DTypeError, "kv_lens"),
+    ({"cache_seqlens": torch.tensor(LENS)}, DTypeError, "cache_seqlens"),
     ({"q": torch.randn(BATCH, 2, HEADS, DIM, requires_grad=True)}, GradNotSupportedError, "q"),
     ({"q": torch.randn(BATCH, 2, HEADS, 8)}, ShapeError, "q"),
     ({"q": torch.randn(BATCH, 2, 5, DIM)}, OpfacadeError, "num_qo_heads"),

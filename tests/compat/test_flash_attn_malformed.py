@@ -55,7 +55,7 @@ CALLS = {
     "varlen kv": (flash_attn.flash_attn_varlen_kvpacked_func, {"q": Q[0], "kv": QKV[0, :, 1:]} | STARTS),
 }
 WITHOUT_EFFECT = {"deterministic", "pack_gqa", "sm_margin", "scheduler_metadata", "max_seqlen_q"}
-ALSO = {"out": "o", "cache_seqlens": "kv_lens"}  # names in the plan's args
+ALSO = {"out": "o"}  # names in the plan's args
 NO_TENSORS = {
     "None": None,
     "text": "x",

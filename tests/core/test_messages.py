@@ -5,6 +5,7 @@ import pickle
 import re
 
 import pytest
+import torch
 
 from opfacade import Plan, Preference, Target, explain, load_descriptor
 from opfacade.errors import (
@@ -37,6 +38,42 @@ def refusal(make, kind=DescriptorError):
     with pytest.raises(kind) as caught:
         make()
     return caught.value
+
+
+def test_a_misspelled_demand_is_not_answered_with_its_opposite():
+    error = refusal(lambda: Preference(require={"batch_invariant": "nonsense"}))
+    assert "'none' or 'composition'" in error.issues[0].expected
+    assert error.issues[0].hint == ""
+    assert refusal(lambda: Preference(require={"batch_invariant": "compositional"})).issues[0].hint == "Use 'composition'."
+    assert refusal(lambda: Preference(autotune="Off")).issues[0].hint == "Use 'off'."
+
+
+def pools(layout, shape, **more):
+    cache = PagedKvCacheDescriptor(num_total_pages=8, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout=layout)
+    plan = BatchPagedDecodePlan.select(
+        BatchPagedDecodeDescriptor(batch_size=1, num_qo_heads=4, paged_kv=cache, page_table="block", sinks=True)
+    )
+    k, lens = torch.zeros(shape, dtype=torch.bfloat16), torch.ones(1, dtype=torch.int32)
+    given = {"q": torch.zeros(1, 4, 64, dtype=torch.bfloat16), "k_data": k, "v_data": k, "block_table": lens[:, None]}
+    given |= {"kv_lens": lens, "sinks": torch.zeros(4), "o": torch.zeros(1, 4, 64, dtype=torch.bfloat16)}
+    args = BatchPagedDecodeArgs(**given | {"lse": torch.zeros(1, 4)} | more)
+    return {issue.argument: (issue.code, issue.hint) for issue in plan.can_implement(args).issues}
+
+
+def test_a_pool_of_the_other_layout_is_told_that_it_fits_it():
+    assert pools("NHD", (8, 2, 16, 64))["k_data"] == ("OPF-A011", 'It fits layout="HND".')
+    assert pools("HND", (8, 16, 2, 64))["v_data"] == ("OPF-A011", 'It fits layout="NHD".')
+    assert pools("HND", (8, 16, 3, 64))["v_data"] == ("OPF-A011", "")
+    lse = pools("HND", (8, 2, 16, 64), lse=torch.zeros(4, 1))
+    assert lse == {"lse": ("OPF-A011", "Its axes batch_size and num_qo_heads are exchanged.")}
+
+
+def test_a_wrong_element_type_has_a_hint_for_what_is_read_and_what_is_written():
+    sinks, out = torch.zeros(4, dtype=torch.bfloat16), torch.zeros(1, 4, 64)
+    assert pools("HND", (8, 2, 16, 64), sinks=sinks, o=out) == {
+        "sinks": ("OPF-A010", "Use sinks.to(torch.float32), or select with another element type where the descriptor has one."),
+        "o": ("OPF-A010", "Allocate o with dtype=torch.bfloat16, or select with another element type."),
+    }
 
 
 def test_every_missing_field_is_told():

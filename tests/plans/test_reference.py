@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import inspect
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import opfacade
 import opfacade.plans
 from opfacade import Plan, Preference, Require
 from opfacade.core.refusals import _models
+from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.plans.collective import CollectiveDescriptor
 from opfacade.select.registry import descriptor_types, families
 
 TYPES = list(descriptor_types().values())
@@ -40,6 +44,26 @@ def test_every_field_is_described_in_a_sentence(model):
 def test_the_schema_has_the_descriptions(kind):
     for name, entry in kind.model_json_schema()["properties"].items():
         assert entry["description"] == kind.model_fields[name].description
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_help_has_every_field_with_its_default_and_description(model):
+    text = inspect.getdoc(model)
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"default {field.default!r}"
+        assert re.search(rf"^    {name}: .+, {re.escape(f'{default}. {field.description}')}$", text, re.M), name
+    assert text.count("Fields:") == 1
+    assert "Fields:" not in str(model.model_json_schema().get("description"))
+
+
+def test_a_field_in_help_has_its_type_in_words_of_python():
+    text = inspect.getdoc(BatchPagedDecodeDescriptor)
+    assert text.startswith(BatchPagedDecodeDescriptor.__dict__["__doc__"].text.split("\n")[0])
+    assert "\n    num_qo_heads: int, required. Query heads: a multiple" in text
+    assert "\n    kv_scale: 'none' | 'tensor' | 'head', default 'none'. " in text
+    assert "\n    paged_kv: PagedKvCacheDescriptor, required. " in text
+    assert "\n    max_kv_len: int | None, default None. " in text
+    assert "\n    counts: tuple[int, ...], required. " in inspect.getdoc(CollectiveDescriptor)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

@@ -18,6 +18,7 @@ from opfacade.compat.flash_attn.rotary import Rotary, check_positions, check_que
 from opfacade.compat.refusals import (
     refuse_gradients,
     refuse_unless,
+    require_int32,
     require_integer,
     require_tensor,
     unmapped,
@@ -150,6 +151,7 @@ def _table(
         if not 0 <= require_integer(_OP, "cache_seqlens", lengths) <= capacity:
             raise wrong(_OP, "cache_seqlens", f"0 to {capacity} tokens, as many as a row of the cache holds", lengths)
         lengths = filled(batch, lengths, device)
+    require_int32(_OP, "cache_seqlens", lengths, "batch_size")
     return blocks(_OP, k_cache, block_table, lengths)
 
 

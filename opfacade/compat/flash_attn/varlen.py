@@ -10,7 +10,15 @@ from opfacade.compat.attending import Ask, Call, Pools, Rows, over_pages, over_r
 from opfacade.compat.flash_attn.blocks import blocks
 from opfacade.compat.flash_attn.descales import factors
 from opfacade.compat.flash_attn.meaning import Meaning, kv_split, meaning_of, truth
-from opfacade.compat.refusals import refuse_gradients, refuse_unless, require_integer, require_tensor, unmapped, wrong
+from opfacade.compat.refusals import (
+    refuse_gradients,
+    refuse_unless,
+    require_int32,
+    require_integer,
+    require_tensor,
+    unmapped,
+    wrong,
+)
 from opfacade.compat.selecting import rounded_up
 
 _ROWS, _PAGES = "total_k, nheads_k, headdim", "num_blocks, block_size, nheads_k, headdim"
@@ -65,7 +73,7 @@ def flash_attn_varlen_func(
         require_tensor(op, "block_table", block_table, "batch_size, max_blocks")
     for name, tensor in (("k", k), ("v", v)):
         require_tensor(op, name, tensor, _ROWS if block_table is None else _PAGES)
-    (plus_1,) = require_tensor(op, "cu_seqlens_q", cu_seqlens_q, "batch_size + 1")
+    (plus_1,) = require_int32(op, "cu_seqlens_q", cu_seqlens_q, "batch_size + 1")
     refuse_gradients(op, {"q": q, "k": k, "v": v})
     refuse_unless(op, {"seqused_q": (seqused_q, None), "leftpad_k": (leftpad_k, None)})
     meaning = meaning_of(op, heads, plus_1 - 1, locals())
@@ -99,7 +107,7 @@ def _ragged(
     lengths: tuple[torch.Tensor, torch.Tensor | None, int | None],
 ) -> Call:
     q_indptr, kv_indptr, bound = lengths
-    require_tensor(ask.op, "cu_seqlens_k", kv_indptr, "batch_size + 1")
+    require_int32(ask.op, "cu_seqlens_k", kv_indptr, "batch_size + 1")
     assert kv_indptr is not None
     return over_rows(ask, q, q_indptr, Rows(k, v, kv_indptr, bound))
 
@@ -116,9 +124,9 @@ def _bound(op: str, longest: object) -> int | None:
 
 def _lengths(op: str, seqused_k: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None) -> torch.Tensor:
     if cu_seqlens_k is not None:
-        require_tensor(op, "cu_seqlens_k", cu_seqlens_k, "batch_size + 1")
+        require_int32(op, "cu_seqlens_k", cu_seqlens_k, "batch_size + 1")
     if seqused_k is not None:
-        require_tensor(op, "seqused_k", seqused_k, "batch_size")
+        require_int32(op, "seqused_k", seqused_k, "batch_size")
         return seqused_k
     if cu_seqlens_k is None:
         raise wrong(op, "seqused_k", "the lengths of pages, or cu_seqlens_k", "None")

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from opfacade.core.descriptor import Args, Setting
-from opfacade.plans._attention.elsewhere import OPERANDS
 
 OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
     "q": "queries [rows, num_qo_heads, head_dim]; rows are total_num_rows, or batch_size in decode",
@@ -69,6 +68,5 @@ class AttentionArgs(Args):
     """Base of the bundles of attention and its cache."""
 
     __slots__ = ()
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS
     docs: ClassVar[Mapping[str, str]] = OPERAND_DOCS
     settings: ClassVar[Mapping[str, Setting]] = SETTINGS

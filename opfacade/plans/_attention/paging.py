@@ -12,7 +12,7 @@ from opfacade.core.dtypes import ITEMSIZE, FloatDType
 from opfacade.core.model import INT32_MAX, INT64_MAX, Count, Model, Size, Written, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec, is_finite
 from opfacade.core.request_tables import RequestTables
-from opfacade.plans._attention.elsewhere import FIELDS, LATENT_FIELDS
+from opfacade.plans._attention.elsewhere import LATENT_FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,6 @@ class PagePool(Written):
     """Facts of a pool that page tables depend on."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
-    elsewhere: ClassVar[Mapping[str, str]] = FIELDS
     num_total_pages: Count = Field(description="Pages of the pool, 0 or more.")
     page_size: Size = Field(description="Tokens of one page, 1 or more.")
     dtype: FloatDType = Field(description="Element type of the pool.")

@@ -14,7 +14,7 @@ from opfacade.core.guarantee import Condition
 from opfacade.core.model import F32_MAX, INT32_MAX, Count, Integer, Model, Single, Size, SoftCap, as_index, contradiction
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.request_tables import RequestTables
-from opfacade.plans._attention.elsewhere import FIELDS, OFF
+from opfacade.plans._attention.elsewhere import OFF
 from opfacade.plans._attention.packed_mask import refuse_short_mask
 from opfacade.plans._attention.paging import (
     FP8,
@@ -50,7 +50,6 @@ class Attention(Descriptor[ArgsT]):
 
     category: ClassVar[str] = "attention"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "attention-f64", "attention-f32", "attention-mma16", "attention-mma8")
-    elsewhere: ClassVar[Mapping[str, str]] = FIELDS
     later: ClassVar[frozenset[str]] = frozenset({"sinks", "o_dtype", "max_kv_len"})
     sizes: ClassVar[frozenset[str]] = frozenset({"max_kv_len"})
     off: ClassVar[Mapping[str, object]] = OFF
