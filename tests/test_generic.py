@@ -53,7 +53,7 @@ def defined(path):
 
 
 def general():
-    """What generic modules may name though a family does too: single words that they define themselves, or Python does.
+    """Names that generic modules use though a family has them too: single words that they define themselves, or Python does.
 
     A word with an underscore is never general, so a new family adds nothing here.
     """
