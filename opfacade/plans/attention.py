@@ -21,12 +21,13 @@ from opfacade.plans._attention.paging import KvScale, check_scale, page_table_op
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
 from opfacade.plans._attention.variant_examples import alibi, document_mask
+from opfacade.plans._attention.zigzag import PrefillShares as PrefillShares
 
 __all__ = [
     "BatchPagedDecodeArgs", "BatchPagedDecodeDescriptor", "BatchPagedDecodePlan",
     "BatchPagedPrefillArgs", "BatchPagedPrefillDescriptor", "BatchPagedPrefillPlan",
     "BatchRaggedPrefillArgs", "BatchRaggedPrefillDescriptor", "BatchRaggedPrefillPlan",
-    "KvShard", "PagedKvCacheDescriptor",
+    "KvShard", "PagedKvCacheDescriptor", "PrefillShares",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

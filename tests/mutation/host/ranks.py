@@ -5,6 +5,7 @@ from tests.mutation.mutant import host
 OPS, TRIED = "backends/reference/collective.py", "tests/families/collective/test_reference.py"
 NORMED, SUMMED = "backends/reference/_all_reduce_norm.py", "tests/families/collective/test_all_reduce_norm.py"
 DRAWN, RACED = "backends/reference/_sample_across.py", "tests/families/collective/test_sample_across.py"
+DEALT, BALANCED = "plans/_attention/zigzag.py", "tests/distributed/test_prefill_shares.py"
 SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
 
 FAULTS = (
@@ -22,6 +23,8 @@ FAULTS = (
     host(
         "ranks: noise of a shard is that of the first", DRAWN, "call.a.shape[1], int(call.ids[0])", "call.a.shape[1], 0", RACED
     ),
+    host("shares: runs see no cached key", DEALT, "keys - rows + stop", "stop", BALANCED),
+    host("shares: a rank has neighbouring runs", DEALT, "min(i, 2 * world - 1 - i)", "i // 2", BALANCED),
     host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
     host("shard: an append stores pages of other ranks", SHARD, "self.owner(first) == rank, own", "own >= 0, own", MAPPED),
 )

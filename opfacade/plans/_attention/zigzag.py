@@ -1,0 +1,118 @@
+"""PrefillShares: which rank of a group computes which new rows of a prefill, as virtual requests of today's kernels.
+
+A causal row sees all keys before it, so equal runs of rows are unequal work. Each request is cut into 2 * world runs, and rank r
+has run r and run 2 * world - 1 - r: an early one and a late one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from opfacade.errors import Issue, from_issues
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LEAST_RUN = 16  # rows: a run of fewer does not fill a tile
+
+
+class Run(NamedTuple):
+    """A virtual request: `rows` rows of a request, from its new row `first` on, and the keys that the last of them sees."""
+
+    request: int
+    first: int
+    rows: int
+    keys: int
+
+    @property
+    def work(self) -> int:
+        """Keys that its rows see together."""
+        return self.rows * self.keys - self.rows * (self.rows - 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillShares:
+    """The runs of each rank. starts: the first new row of each request among those of all.
+
+    A rank computes q, k and v of its `rows`; an all_gather of k and v with `counts`, in the order of `places`, is what an append
+    takes. Then it attends its runs: `q_indptr`, `kv_lens`, and rows `requests` of the page table. An all_gather of o and the same
+    `places` give all rows.
+    """
+
+    starts: tuple[int, ...]
+    runs: tuple[tuple[Run, ...], ...]
+
+    @classmethod
+    def zigzag(cls, q_lens: Sequence[int], kv_lens: Sequence[int], world: int) -> PrefillShares:
+        """Shares of new rows q_lens behind which requests have kv_lens keys. Short requests stay whole, on the rank with the
+        least work."""
+        _refuse(q_lens, kv_lens, world)
+        runs: list[list[Run]] = [[] for _ in range(world)]
+        short = []
+        for request, (rows, keys) in enumerate(zip(q_lens, kv_lens, strict=True)):
+            if rows < 2 * world * _LEAST_RUN and world > 1:
+                short.append(Run(request, 0, rows, keys))
+                continue
+            ends = [rows * i // (2 * world) for i in range(2 * world + 1)]
+            for i, (first, stop) in enumerate(pairwise(ends)):
+                runs[min(i, 2 * world - 1 - i)].append(Run(request, first, stop - first, keys - rows + stop))
+        for run in sorted((run for run in short if run.rows), key=lambda run: -run.work):
+            min(runs, key=lambda own: sum(one.work for one in own)).append(run)
+        return cls((0, *accumulate(q_lens)), tuple(tuple(sorted(own)) for own in runs))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """New rows of each rank."""
+        return tuple(sum(run.rows for run in own) for own in self.runs)
+
+    @property
+    def balance(self) -> float:
+        """Mean work of a rank over the most: the share of an ideal speed-up."""
+        work = [sum(run.work for run in own) for own in self.runs]
+        return sum(work) / (len(work) * max(work)) if max(work) else 1.0
+
+    def rows(self, rank: int) -> Tensor:
+        """i64: the new rows of a rank among those of all, in the order of its runs."""
+        import torch
+
+        at = [torch.arange(self.starts[run.request] + run.first, self.starts[run.request] + run.first + run.rows)
+              for run in self.runs[rank]]  # fmt: skip
+        return torch.cat([torch.arange(0), *at])
+
+    def places(self) -> Tensor:
+        """i64: where each new row lies among the rows of rank 0, of rank 1 and so on."""
+        import torch
+
+        return torch.cat([self.rows(rank) for rank in range(len(self.runs))]).argsort()
+
+    def requests(self, rank: int) -> Tensor:
+        """i64: the request of each run of a rank, a row of the page table."""
+        return _ints([run.request for run in self.runs[rank]]).long()
+
+    def q_indptr(self, rank: int) -> Tensor:
+        return _ints([0, *accumulate(run.rows for run in self.runs[rank])])
+
+    def kv_lens(self, rank: int) -> Tensor:
+        """i32: keys that each run sees, those before it and its own."""
+        return _ints([run.keys for run in self.runs[rank]])
+
+
+def _ints(values: Sequence[int]) -> Tensor:
+    import torch
+
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def _refuse(q_lens: Sequence[int], kv_lens: Sequence[int], world: int) -> None:
+    wrong = None
+    if not 1 <= world <= 72:
+        wrong = ("world", "1 to 72 ranks", str(world))
+    elif len(q_lens) != len(kv_lens):
+        wrong = ("kv_lens", f"a number for each of {len(q_lens)} requests", str(len(kv_lens)))
+    elif any(not 0 <= rows <= keys for rows, keys in zip(q_lens, kv_lens, strict=True)):
+        wrong = ("kv_lens", "for each request its new rows, or more", str(tuple(kv_lens)))
+    if wrong is not None:
+        raise from_issues("PrefillShares", "zigzag", [Issue("OPF-D005", *wrong, kind="DescriptorError")])
