@@ -1,7 +1,7 @@
 """PrefillShares: which rank of a group computes which new rows of a prefill, as virtual requests of today's kernels.
 
-A causal row sees all keys before it, so equal runs of rows are unequal work. Each request is cut into 2 * world runs, and rank r
-has run r and run 2 * world - 1 - r: an early one and a late one.
+A causal row sees all keys before it, so equal runs of rows are unequal work. Each request is cut into 2 * world runs, and rank
+r has run r and run 2 * world - 1 - r: an early one and a late one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Run(NamedTuple):
 class PrefillShares:
     """The runs of each rank. starts: the first new row of each request among those of all.
 
-    A rank computes q, k and v of its `rows`; an all_gather of k and v with `counts`, in the order of `places`, is what an append
-    takes. Then it attends its runs: `q_indptr`, `kv_lens`, and rows `requests` of the page table. An all_gather of o and the same
+    A rank computes q, k and v of its `rows`; an append takes an all_gather of k and v with `counts`, in the order of `places`.
+    Then it attends its runs: `q_indptr`, `kv_lens`, and rows `requests` of the page table. An all_gather of o and the same
     `places` give all rows.
     """
 
