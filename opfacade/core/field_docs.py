@@ -14,7 +14,7 @@ _TITLE = "Fields:"
 
 
 class DocWithFields:
-    """The value of `__doc__` of a class. It is written when somebody reads it, because nobody does at import."""
+    """The value of `__doc__` of a class. It is made when it is read, because at import nothing reads it."""
 
     __slots__ = ("text",)
 

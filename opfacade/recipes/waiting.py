@@ -81,7 +81,7 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "no complex types": COMPLEX,
             "a library's: other products, convolutions, transforms, factorisations": PRODUCTS,
             "a plan of its own": OTHERS,
-            "`opfacade.elementwise` traces a user's function": USERS,
+            "`opfacade.plans.elementwise.elementwise` traces a user's function": USERS,
         }.items()
     }
 )
