@@ -68,9 +68,19 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def _nodes(path: Path, changed: int) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file's syntax, parsed once."""
+    return _nodes(path, path.stat().st_mtime_ns)
+
+
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """The modules of the package that a file imports anywhere."""
-    return {name for node in ast.walk(ast.parse(path.read_text())) for name in _named(node, path, known)}
+    return {name for node in nodes(path) for name in _named(node, path, known)}
 
 
 def _named(node: ast.AST, path: Path, known: dict[str, Path]) -> Iterator[str]:
@@ -88,12 +98,15 @@ def _named(node: ast.AST, path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def _imports_by_name(node: ast.AST) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in IMPORTERS
 
 
 def dynamic_imports() -> dict[str, int]:
     """How many calls of each module import by name."""
-    found = {name: sum(map(_imports_by_name, ast.walk(ast.parse(path.read_text())))) for name, path in modules().items()}
+    found = {name: sum(map(_imports_by_name, nodes(path))) for name, path in modules().items()}
     return {name: count for name, count in found.items() if count}
 
 
@@ -137,7 +150,7 @@ def _belongs_to(name: str, family: str) -> bool:
 def any_parameters(path: Path) -> int:
     """Parameters whose type is Any: a type checker says nothing of what they are used for."""
     found = 0
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             every = node.args
             named = [*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg]

@@ -48,7 +48,7 @@ def dry(path, found, scratch):
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPYCACHEPREFIX": scratch, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             timeout=SECONDS,

@@ -41,7 +41,7 @@ def test_it_keeps_its_guarantee(descriptor, kv):
     hold(emulator.subject(descriptor), kv=kv)
 
 
-@pytest.mark.parametrize("sms", [1, 2, 5])
+@pytest.mark.parametrize("sms", [1, pytest.param(2, marks=pytest.mark.heavy), 5])
 @pytest.mark.parametrize("kv", [[64] * 5, [700, 1, 0, 130]], ids=str)
 def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
     hold(SmallDevice(latent(32, 16, len(kv), 1300, q_len=3), "cuda", "cpu", sms=sms), kv=kv)

@@ -46,17 +46,17 @@ def subject_of(q, kv, sms=4, page_size=16, group=4, ragged=False, **more):
 
 # Rows and keys of a batch, the SMs that share it, and what else is special.
 BATCHES = {
-    "one long row": ([1, 20, 7], [5000, 20, 7], 4, {}),
+    "one long row": ([1, 20, 7], [2600, 20, 7], 4, {}),
     "all alike": ([40, 40, 40, 40], [600, 600, 600, 600], 4, {}),
-    "nothing but parts": ([1, 1], [2500, 2100], 7, {}),
+    "nothing but parts": ([1, 1], [1500, 1300], 7, {}),
     # The last share begins in the tile before the last, which begins 100 keys before that share.
     "a tile begins where a share ends": ([1, 1], [1060, 1060], 5, {}),
-    "long and empty": ([1, 0, 5], [2500, 900, 0], 4, {}),
-    "one key": ([1, 1, 1], [1, 2500, 1], 4, {}),
-    "ragged": ([1, 20, 7], [2500, 20, 7], 4, {"ragged": True}),
-    "head_dim 64 and sinks": ([1, 9], [2500, 9], 4, {"head_dim": 64, "sinks": True}),
-    "an fp8 cache": ([1, 9], [2500, 9], 4, {"dtype": "f8_e4m3", "q_dtype": "bf16", "kv_scale": "head"}),
-    "products of fp8": ([1, 9], [2500, 9], 4, {"dtype": "f8_e4m3", "kv_scale": "head", "q_scale": "tensor"}),
+    "long and empty": ([1, 0, 5], [1500, 900, 0], 4, {}),
+    "one key": ([1, 1, 1], [1, 1500, 1], 4, {}),
+    "ragged": ([1, 20, 7], [1500, 20, 7], 4, {"ragged": True}),
+    "head_dim 64 and sinks": ([1, 9], [1500, 9], 4, {"head_dim": 64, "sinks": True}),
+    "an fp8 cache": ([1, 9], [1500, 9], 4, {"dtype": "f8_e4m3", "q_dtype": "bf16", "kv_scale": "head"}),
+    "products of fp8": ([1, 9], [1500, 9], 4, {"dtype": "f8_e4m3", "kv_scale": "head", "q_scale": "tensor"}),
 }
 
 

@@ -35,16 +35,26 @@ CASES = {
     ),
     "group 3, 128, fp8": decode(3, **FP8, kv_scale="head"),
 }
-FIRST = list(CASES)[:4]
-ALL = [name if name in FIRST else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
+FIRST = {TEAMS[0]: list(CASES)[:2], TEAMS[1]: list(CASES)[2:4]}  # each case once, and each way of cutting with two
+HEAVY = pytest.mark.heavy
+ALL = [name if name in FIRST[TEAMS[1]] else pytest.param(name, marks=HEAVY) for name in CASES]
+PAIRS = [
+    pytest.param(teams, name, id=f"{teams}-{name}", marks=() if name in FIRST[teams] else HEAVY)
+    for teams in TEAMS
+    for name in CASES
+]
+DIMS = [
+    pytest.param(teams, dim, marks=() if dim == due else HEAVY)
+    for teams, due in zip(TEAMS, (128, 64), strict=True)
+    for dim in (64, 128, 256)
+]
 
 
 def subject(name, teams=TEAMS[0]):
     return emulator.subject(CASES[name], config=teams)
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("teams", TEAMS)
+@pytest.mark.parametrize(("teams", "name"), PAIRS)
 def test_teams_keep_the_guarantee_at_any_length(name, teams):
     descriptor = CASES[name]
     for seed, length in enumerate(LENGTHS):
@@ -77,8 +87,7 @@ def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
     assert all(torch.equal(seen[0], other) and not other.isnan().any() for other in seen)
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("teams", TEAMS)
+@pytest.mark.parametrize(("teams", "dim"), DIMS)
 def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
     """The emulator runs one cluster after the other: here from the last to the first, and of each the last warps first. lse
     tells most, being f32."""

@@ -37,9 +37,23 @@ def toy():
         yield found
 
 
+def problem_of(toy, dtype):
+    return toy.KeepDescriptor(rows=9, width=20, dtype=dtype)
+
+
+# A truth value, a float of one byte without a sign, an ordinary one, and a word: tools ask no more of a type.
+OF_TOOLS = ("bool", "f8_e8m0", "bf16", "i64")
+
+
 @pytest.fixture(params=DTYPES)
 def problem(toy, request):
-    return toy.KeepDescriptor(rows=9, width=20, dtype=request.param)
+    return problem_of(toy, request.param)
+
+
+@pytest.fixture(params=[name if name in OF_TOOLS else pytest.param(name, marks=pytest.mark.heavy) for name in DTYPES])
+def some_problem(toy, request):
+    """For tests of tools that take seconds together."""
+    return problem_of(toy, request.param)
 
 
 def wanted(args):
@@ -82,46 +96,46 @@ def test_another_type_of_the_same_size_is_refused(problem):
             assert DTYPES[problem.dtype].torch in str(caught.value)
 
 
-def test_a_guarantee_is_held_and_a_fault_is_seen(problem):
-    subject = Subject(problem, "reference", "cpu")
+def test_a_guarantee_is_held_and_a_fault_is_seen(some_problem):
+    subject = Subject(some_problem, "reference", "cpu")
     hold(subject, 0)
     hold(subject, 1, interleaved=True)
     shown = determinism.batch_invariance(subject, determinism.QUICK, seed=1)
     assert shown.different == 0 < shown.compared
-    args = inputs.make_args(problem, seed=3)
+    args = inputs.make_args(some_problem, seed=3)
     subject.run(args)
     flipped = args.out.view(torch.uint8)
     flipped[4, 3] ^= 1
-    report = numerics.check(problem, args, subject.plan.sku)
+    report = numerics.check(some_problem, args, subject.plan.sku)
     assert (report.worst, report.elements) == (float("inf"), 180)
     assert f"out[4, {3 // args.out.itemsize}]" in report.where
 
 
-def test_a_run_stays_in_its_tensors(problem):
-    guarded.run(Subject(problem, "reference", "cpu"), inputs.make_args(problem, seed=3))
+def test_a_run_stays_in_its_tensors(some_problem):
+    guarded.run(Subject(some_problem, "reference", "cpu"), inputs.make_args(some_problem, seed=3))
 
 
-def test_a_logged_call_has_statistics_and_a_dumped_one_is_replayed(problem, monkeypatch, tmp_path):
-    args = inputs.make_args(problem, seed=3)
+def test_a_logged_call_has_statistics_and_a_dumped_one_is_replayed(some_problem, monkeypatch, tmp_path):
+    args = inputs.make_args(some_problem, seed=3)
     monkeypatch.setenv("OPFACADE_LOG_DEST", str(tmp_path / "log"))
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
     for level in ("stats", "dump"):
         monkeypatch.setenv("OPFACADE_LOG", level)
         plans.forget_selections()
-        Plan.select(problem, target=CPU).run(args)
+        Plan.select(some_problem, target=CPU).run(args)
     monkeypatch.delenv("OPFACADE_LOG")
     assert "mean" in (tmp_path / "log").read_text()
     (again,) = replay(tmp_path / "dumps")
     assert (again.same, again.sound) == (True, True)
 
 
-def test_crosscheck_holds_it_and_finds_a_fault(problem, monkeypatch, tmp_path):
+def test_crosscheck_holds_it_and_finds_a_fault(some_problem, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))
-    args = inputs.make_args(problem, seed=3)
-    Plan.select(problem, target=CPU).run(args)
+    args = inputs.make_args(some_problem, seed=3)
+    Plan.select(some_problem, target=CPU).run(args)
     module = __import__("opfacade.backends.reference.toy", fromlist=["CANDIDATES"])
-    right = next(c for c in module.CANDIDATES if c.descriptor is type(problem))
+    right = next(c for c in module.CANDIDATES if c.descriptor is type(some_problem))
 
     def launcher(*given):
         launch = right.launcher(*given)
@@ -137,35 +151,35 @@ def test_crosscheck_holds_it_and_finds_a_fault(problem, monkeypatch, tmp_path):
         known.cache_clear()
     plans.forget_selections()
     with pytest.raises(GuaranteeViolation, match="OPF-G001") as caught:
-        Plan.select(problem, target=CPU).run(args)
+        Plan.select(some_problem, target=CPU).run(args)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "0")
     assert replay_crosscheck(caught.value.dump).worst > 1
 
 
-def test_it_is_recorded_benched_and_tuned(problem, monkeypatch, tmp_path):
+def test_it_is_recorded_benched_and_tuned(some_problem, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     with record(tmp_path / "trace.jsonl"):
-        Plan.select(problem, target=CPU).run(inputs.make_args(problem, seed=3))
+        Plan.select(some_problem, target=CPU).run(inputs.make_args(some_problem, seed=3))
     (work,) = read((tmp_path / "trace.jsonl").read_text())
-    assert work.descriptor == problem
-    found = measure([Work(problem)], Options(effort=MeasureEffort(least=3, most=4), peers=None))
+    assert work.descriptor == some_problem
+    found = measure([Work(some_problem)], Options(effort=MeasureEffort(least=3, most=4), peers=None))
     assert found["ok"]
-    assert found["rows"][0]["bytes"] == 2 * 9 * 20 * DTYPES[problem.dtype].bits // 8 + 9
-    (tuned,) = autotune.tune([problem], CPU, setup=autotune.Setup(timer=lambda call: call() or 1.0))
+    assert found["rows"][0]["bytes"] == 2 * 9 * 20 * DTYPES[some_problem.dtype].bits // 8 + 9
+    (tuned,) = autotune.tune([some_problem], CPU, setup=autotune.Setup(timer=lambda call: call() or 1.0))
     assert tuned.wrong == {}
 
 
-def test_verify(problem):
-    found = verify.verify(quick=True, backend="reference", say=lambda text: None, descriptors=[problem])
+def test_verify(some_problem):
+    found = verify.verify(quick=True, backend="reference", say=lambda text: None, descriptors=[some_problem])
     assert found["ok"]
     assert set(found["skus"][0]["tried"]) == {"bound", "run_to_run", "batch_invariance"}
 
 
 @pytest.mark.parametrize("level", ["indices", "full"])
-def test_validation_takes_it(problem, monkeypatch, level):
+def test_validation_takes_it(some_problem, monkeypatch, level):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
-    args = inputs.make_args(problem, seed=3)
-    Plan.select(problem, target=CPU).run(args)
+    args = inputs.make_args(some_problem, seed=3)
+    Plan.select(some_problem, target=CPU).run(args)
     assert torch.equal(bits(args.out), wanted(args))
 
 

@@ -8,6 +8,9 @@ from tests.integrations.tiny_models import FAMILIES, model_of, prompts
 pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("registered")]
 
 PAGED = [family for family in FAMILIES if not family.startswith("deepseek")]
+# Their attention is that of llama.
+ALIKE = ("qwen3",)
+SHOWN = [pytest.param(family, marks=pytest.mark.heavy if family in ALIKE else ()) for family in PAGED]
 
 
 def batched(model, given, **options):
@@ -40,7 +43,7 @@ def peer_of(family):
     return "paged|eager" if FAMILIES[family][2] == "eager" else "paged|sdpa" if older else "sdpa"
 
 
-@pytest.mark.parametrize("family", PAGED)
+@pytest.mark.parametrize("family", SHOWN)
 def test_tokens_are_those_of_the_peer(family, registered, fresh_telemetry):
     from opfacade.integrations.transformers import use_continuous_batching
 

@@ -81,7 +81,9 @@ def test_a_compiled_call_that_wants_gradients_is_refused():
         model(**padded(prompts(11)))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("eager", marks=pytest.mark.heavy), "aot_eager"]
+)  # which does all of the first
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
 def test_a_model_compiled_as_one_graph_gives_the_logits_of_the_eager_one(family, backend):
     model, inputs = model_of(family, "opfacade"), padded(prompts(11, 20))
@@ -91,7 +93,7 @@ def test_a_model_compiled_as_one_graph_gives_the_logits_of_the_eager_one(family,
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.heavy)])
 def test_autocast_gives_the_dtypes_that_it_gives_to_sdpa(family, compiled):
     torch._dynamo.reset()
     inputs, found = padded(prompts(5, 9)), {}

@@ -141,6 +141,34 @@ def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def _tiny_cache(_toolkit_home, tmp_path_factory):
+    """A cache in which a toolkit with a fake nvcc has built `tiny`."""
+    place = tmp_path_factory.mktemp("tiny")
+    shutil.copytree(_toolkit_home, place / "kit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPFACADE_SOURCE_ROOT", str(make_root(place / "root")))
+        patch.setenv("OPFACADE_NVCC", str(place / "kit/bin/nvcc"))
+        patch.setenv("OPFACADE_CACHE_DIR", str(place / "cache"))
+        patch.setattr(private, "_store", None)
+        jit.forget()
+        jit.build(TINY)
+    jit.forget()
+    return place / "cache"
+
+
+@pytest.fixture
+def tiny_built(_tiny_cache, toolkit):
+    """`tiny` as the fake toolkit builds it, in this test's cache; its library."""
+    shutil.copytree(_tiny_cache, toolkit_cache(toolkit), symlinks=True)
+    assert jit.is_built(TINY)
+    return jit.build(TINY)
+
+
+def toolkit_cache(toolkit):
+    return toolkit.home.parent / "cache"
+
+
+@pytest.fixture(scope="session")
 def module(beside_host):
     return beside_host(lambda: jit.load(JitSpec.of("contract", "testing/contract", "sm_90a")), "called", "arguments")
 

@@ -22,9 +22,8 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def packed(toolkit, tmp_path):
+def packed(toolkit, tiny_built, tmp_path):
     """A bundle with one entry, and an empty cache in force."""
-    jit.build(TINY)
     bundle.export(cache.shared(), tmp_path / "b.tar")
     shutil.rmtree(cache.root() / "obj")
     shutil.rmtree(cache.root() / "by-source")

@@ -21,9 +21,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 
 @pytest.fixture
-def published(toolkit):
+def published(tiny_built):
     """The directory of a published entry."""
-    return jit.build(TINY).parent
+    return tiny_built.parent
 
 
 def refused(match):

@@ -9,7 +9,9 @@ from opfacade.tools import kernel_digests
 from tests.support.assemblers import any_assembler
 
 
-@pytest.mark.parametrize("release", [(12, 9), (13, 0), (13, 5)])
+@pytest.mark.parametrize(
+    "release", [(12, 9), *(pytest.param(release, marks=pytest.mark.heavy) for release in ((13, 0), (13, 5)))]
+)
 def test_an_old_assembler_changes_no_digest(release):
     with any_assembler():
         wanted = dict(kernel_digests.present.__wrapped__())

@@ -8,7 +8,8 @@ from opfacade.errors import GradNotSupportedError, PlanStateError
 from tests.torch_ops import tiny_llama as llama
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6, 5], [3, 5, 8, 9, 7], [1, 1, 2, 3, 5, 8], [2, 7, 1], [4, 4, 4, 4, 4, 4]]
-BACKENDS = ["eager", "aot_eager", "inductor"]
+# inductor does all that the others do.
+BACKENDS = [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("eager", "aot_eager")), "inductor"]
 
 
 @pytest.fixture(autouse=True)
