@@ -12,11 +12,11 @@ pytestmark = emulator.needed
 
 # Every way of cutting, every size of an element and of a head; the others on the GPU.
 KINDS = [
-    *("decode-auto", "decode-auto-f32", "decode-auto-sinks", "decode-auto-fp8-head", "decode-even"),
-    *("decode-cluster", "decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
+    *("decode-auto", "decode-auto-f32", "decode-auto-fp8-head", "decode-even"),
+    *("decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
-    *("prefill-off-sinks", "ragged-auto-sinks", "prefill-off-fp8-head", "ragged-auto-fp8"),
-    *("prefill-off-everything-varied", "prefill-auto-alibi", "ragged-off-documents-masked", "ragged-fixed-mask"),
+    *("ragged-auto-sinks", "prefill-off-fp8-head"),
+    *("prefill-off-everything-varied", "ragged-off-documents-masked", "ragged-fixed-mask"),
     *("append-block-odd", "append-many-heads", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)  # those: test_emulated_wgmma.py

@@ -62,9 +62,9 @@ KINDS = [
         latent(70, 8, 3, 1500, kv_split=100, window_left=450, logits_soft_cap=8.0, sinks=True), [900, 0, 130],
         id="fixed-split-window-cap-sinks",
     ),
-    pytest.param(latent(16, 64, 2, 700, kv_split=40), [300, 41], id="split-that-no-tile-divides"),
+    pytest.param(latent(16, 64, 2, 700, kv_split=40), [300, 41], id="split-that-no-tile-divides", marks=HEAVY),
     pytest.param(latent(16, 100, 3, 900, page_table="block", window_left=70), [500, 71, 128], id="pages-of-100-window"),
-    pytest.param(latent(16, 24, 2, return_lse=False, kv_split="off"), [200, 100], id="pages-of-24-no-lse"),
+    pytest.param(latent(16, 24, 2, return_lse=False, kv_split="off"), [200, 100], id="pages-of-24-no-lse", marks=HEAVY),
     pytest.param(latent(1, 256, 2, 1024), [255, 257], id="one-head-pages-of-256"),
 ]  # fmt: skip
 

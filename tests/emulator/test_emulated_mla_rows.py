@@ -22,7 +22,7 @@ KINDS = [
     pytest.param(latent(24, 16, 2, q_len=3, page_table="block"), [200, 34], id="heads-in-boxes-of-8"),
     pytest.param(latent(5, 16, 3, q_len=4, dtype="f16"), [130, 3, 0], id="heads-that-no-box-has"),
     pytest.param(latent(8, 5, 2, 400, q_len=7), [150, 6], id="pages-of-5"),
-    pytest.param(latent(16, 16, 2, q_len=6, window_left=40, kv_split="off"), [150, 33], id="window"),
+    pytest.param(latent(16, 16, 2, q_len=6, window_left=40, kv_split="off"), [150, 33], id="window", marks=pytest.mark.heavy),
     pytest.param(
         latent(48, 8, 2, 900, q_len=2, window_left=0, kv_split=100, page_table="block"), [500, 131], id="window-of-one"
     ),

@@ -18,6 +18,7 @@ from tests.support.assert_guarantee import hold
 
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
 EMULATED = FOCUS == "emulated"
+pytestmark = [pytest.mark.gpu] if FOCUS == "gpu" else []  # else the GPU is hidden from them
 ROWS = 8 if EMULATED else 40  # that are held to the bound
 WHERE = ("reference", "cpu") if FOCUS == "cpu" else ("cuda", "cuda")
 # A fault of `mma_tile` would not be met where asynchronous products are chosen before it.

@@ -66,10 +66,10 @@ def copied(into: Path, bytecode: bool = False) -> None:
         shutil.copytree(source, into / name, ignore=ignored) if source.is_dir() else shutil.copy(source, into / name)
 
 
-def command(mutant: Mutant, device: str) -> list[str]:
-    """pytest on the tests of a mutant, -k and its words at the end."""
+def command(mutant: Mutant, device: str, marked: str = "") -> list[str]:
+    """pytest on the tests of a mutant, -k and its words at the end. marked: the tests with this marker alone."""
     files, _, words = mutant.tests.partition(" -k ")
-    chosen = ["-m", "gpu or not gpu" if device == "gpu" or "focus" in files else "not gpu"]
+    chosen = ["-m", marked or ("gpu or not gpu" if device == "gpu" or "focus" in files else "not gpu")]
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
     return [sys.executable, "-m", "pytest", *quiet, *files.split(), *chosen, *(["-k", words] if words else [])]
 

@@ -148,7 +148,7 @@ JUDGES = [
 
 @pytest.mark.parametrize(("file", "test"), JUDGES)
 def test_what_judges_a_line_is_derived(file, test):
-    found = judged.tests_of(file, 20)
+    found = judged.tests_of(file, 20, gpu=False)
     assert test in found
     assert len(found) <= judged.MOST
 

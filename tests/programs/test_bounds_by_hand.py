@@ -46,6 +46,21 @@ def test_softmax(seed, log):
     agree(ball, args.out, want, bound, own)
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("level", [1e6, -1e6, 2.0**24, -1e30])
+def test_softmax_of_rows_far_from_zero(level, log):
+    """The bound is of the differences: it is no wider where the scores are large, so a kernel may not round max + log(sum)."""
+    problem = SoftmaxDescriptor(shape=(5, 300), dtype="f32", log=log)
+    args = inputs.make_args(problem, 2)
+    args.x.mul_(3.0).add_(level)
+    ball, machine, steps = kernel(problem, args, 0)
+    want, bound, own = by_hand.softmax(args.x, log, steps(300), machine.relative("exp", "f32"))
+    Plan.select(problem, target=Target.cpu()).run(args)
+    agree(ball, args.out, want, bound, own)
+    if abs(level) < 1e7:
+        assert (bound < 1e-4 * want.abs().clamp(min=1)).all()  # 1/32 beside the value is outside
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rms(seed):
     rows, width = random.Random(seed).randint(1, 9), random.Random(seed + 9).randint(2, 3000)

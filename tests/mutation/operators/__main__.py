@@ -1,8 +1,9 @@
-"""`python -m tests.mutation.operators --seed N --count K [--group G | --changed BASE | --known]`: faults that operators make.
+"""`python -m tests.mutation.operators --seed N --count K [--gpu] [--group G | --changed BASE | --known]`: faults of operators.
 
 Each is planted in a copy of the sources, and the tests that judge its line run on it. --changed: on the lines that differ from
-a commit, in two minutes. --known: some of those that the record names as caught, by the test that caught them. The exit status
-is 1 where a fault survives that is not known to change nothing.
+a commit, in two minutes. --known: some of those that the record names as caught, by the test that caught them. --gpu: faults of
+kernels and bindings alone, each judged by tests on a GPU, eight at a time. The exit status is 1 where a fault survives that is
+not known to change nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pathlib import Path
 
 from bench import records
 from tests.mutation import run
-from tests.mutation.operators import changed, equivalent, population, score
+from tests.mutation.operators import changed, equivalent, on_gpu, population, score
 from tests.mutation.operators.fault import Fault
-from tests.mutation.operators.judged import tests_of
 from tests.mutation.operators.trial import SURVIVED, Row, Trial, selected
 
-LIMIT = 100.0  # seconds for one fault
+LIMIT = {"host": 100.0, "gpu": 400.0}  # seconds for one fault
+JOBS = {"host": 2, "gpu": 8}
 OF_A_CHANGE = 120.0  # seconds for the lines of a change
 Judged = tuple[Fault, str]  # and the tests that judge it; "" where they are derived
 
@@ -31,12 +32,12 @@ def main() -> int:
     chosen = _chosen(words)
     if words.list:
         for fault, tests in chosen:
-            print(f"{fault.digest} {fault.name}: {tests or ' '.join(tests_of(fault.file, fault.line))}")
+            print(f"{fault.digest} {fault.name}: {tests or _trial(words, Path()).judges(fault)}")
         return 0
     until = started + (OF_A_CHANGE if words.changed else float("inf"))
-    rows = _tried(chosen, words.jobs, until)
+    rows = _tried(chosen, words, until)
     if words.record:
-        score.record(rows, words.seed, words.record, words.commit)
+        score.record(rows, words.seed, words.record, words.commit, _device(words))
     survivors = [row.fault for row in rows if row.outcome == SURVIVED]
     for fault in survivors:
         print(f"survived: {fault.digest} {fault.name}")
@@ -53,7 +54,8 @@ def _words() -> argparse.Namespace:
     which.add_argument("--group", default="", help="a package or a family of kernels: opfacade/jit, kernels/sampling")
     which.add_argument("--changed", metavar="BASE", help="only lines that differ from this commit")
     which.add_argument("--known", action="store_true", help="only faults that the record names as caught")
-    parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    parser.add_argument("--gpu", action="store_true", help="faults of kernels alone, judged by the tests that need a GPU")
+    parser.add_argument("--jobs", type=int, default=0, help="faults at a time; default 2, on a GPU 8")
     parser.add_argument("--list", action="store_true", help="print the faults and the tests that judge them; nothing is run")
     parser.add_argument(
         "--record",
@@ -62,14 +64,18 @@ def _words() -> argparse.Namespace:
         help="put the sample of each group into bench/results/operators.json, or another file",
     )
     records.add_commit(parser)
-    return parser.parse_args()
+    words = parser.parse_args()
+    if words.gpu and words.known:
+        parser.error("--known: expected without --gpu; its record is that of tests without one")
+    return words
 
 
 def _chosen(words: argparse.Namespace) -> list[Judged]:
     if words.known:
         return _known(words.seed, words.count)
     lines = changed.lines(words.changed) if words.changed else None
-    files = population.files() if lines is None else sorted({file for file, _ in lines} & set(population.files()))
+    known = on_gpu.judged_there() if words.gpu else population.files()
+    files = known if lines is None else sorted({file for file, _ in lines} & set(known))
     among = [file for file in files if words.group in ("", population.group_of(file))]
     if not among and lines is None:
         raise SystemExit(f"--group: expected one of {sorted(set(map(population.group_of, files)))}, got {words.group!r}")
@@ -91,10 +97,20 @@ def _known(seed: int, count: int) -> list[Judged]:
     )
 
 
-def _tried(chosen: list[Judged], jobs: int, until: float) -> list[Row]:
+def _device(words: argparse.Namespace) -> str:
+    return "gpu" if words.gpu else "host"
+
+
+def _trial(words: argparse.Namespace, folder: Path) -> Trial:
+    device = _device(words)
+    return Trial(run.Place(folder, device), LIMIT[device])
+
+
+def _tried(chosen: list[Judged], words: argparse.Namespace, until: float) -> list[Row]:
     """Rows of those that there was time for."""
+    jobs = words.jobs or JOBS[_device(words)]
     with tempfile.TemporaryDirectory(prefix="operators-") as folder, ThreadPoolExecutor(jobs) as pool:
-        trial = Trial(run.Place(Path(folder), "host"), LIMIT)
+        trial = _trial(words, Path(folder))
         return [row for row in pool.map(lambda one: _row(trial, *one, until), chosen) if row is not None]
 
 

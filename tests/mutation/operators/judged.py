@@ -15,46 +15,49 @@ from pathlib import Path
 from tests.mutation.operators.population import ROOT, files
 
 LEAST, MOST = 4, 8
-RECORDS = ("mutation", "operators")
+RECORDS = ("mutation", "operators", "operators_gpu")
 _OF_CXX = re.compile(r"(?:struct|class) (\w+)|\b(\w+)\([^;{}]*\)[^;{}()]*\{")
 _WORD = re.compile(r"\w+")
 # Weights of the evidence; a test that imports a module tests it more probably than one that lies beside.
 CAUGHT, NAMES, IMPORTS, BESIDE, STEM = 6.0, 3.0, 4.0, 1.0, 2.0
 
 
-def tests_of(file: str, line: int) -> list[str]:
-    """Test files, the one that most probably sees a fault first."""
+def tests_of(file: str, line: int, *, gpu: bool) -> list[str]:
+    """Test files, the one that most probably sees a fault first. gpu: of those with tests that need one."""
     scores: Counter[str] = Counter()
-    caught = _caught().get(file, Counter())
+    caught = _caught(gpu).get(file, Counter())
     most = max(caught.values(), default=1)
     scores.update({test: CAUGHT * (0.5 + times / most) for test, times in caught.items()})
     names, stem = _names_at(file, line), _stem(file)
-    for test, words in _words().items():
-        own = sum(NAMES / (1 + _spread()[name]) ** 0.5 for name in names if name in words)
+    for test, words in _words(gpu).items():
+        own = sum(NAMES / (1 + _spread(gpu)[name]) ** 0.5 for name in names if name in words)
         own += IMPORTS * _imports(file, test) + BESIDE * _is_beside(file, test) + STEM * (stem in _stem(test))
         scores[test] += own
     return [test for at, (test, score) in enumerate(scores.most_common(MOST)) if score > BESIDE or at < LEAST]
 
 
 @cache
-def _words() -> dict[str, frozenset[str]]:
-    """The words of every test file that CI runs, and of the helpers that it imports by name."""
-    paths = [
-        path
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "gpu" not in path.stem and path.parent.name != "mutation"
-    ]
-    return {str(path.relative_to(ROOT)): frozenset(_WORD.findall(path.read_text())) for path in paths}
+def _words(gpu: bool = False) -> dict[str, frozenset[str]]:
+    """The words of every test file that CI runs, or of those that a GPU adds."""
+    paths = (path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path.parent.name != "mutation")
+    texts = {path: path.read_text() for path in paths}
+    found = {path: text for path, text in texts.items() if (_is_for_gpu(text) if gpu else "gpu" not in path.stem)}
+    return {str(path.relative_to(ROOT)): frozenset(_WORD.findall(text)) for path, text in found.items()}
+
+
+def _is_for_gpu(text: str) -> bool:
+    """Whether a file has tests for a GPU; those that build hundreds of kernels first take longer than a fault may."""
+    return "mark.gpu" in text and "prebuilt" not in text
 
 
 @cache
-def _spread() -> Counter[str]:
+def _spread(gpu: bool = False) -> Counter[str]:
     """In how many test files a word stands: one that is everywhere says little."""
-    return Counter(word for words in _words().values() for word in words)
+    return Counter(word for words in _words(gpu).values() for word in words)
 
 
 @cache
-def _caught() -> dict[str, Counter[str]]:
+def _caught(gpu: bool = False) -> dict[str, Counter[str]]:
     """The test files that caught a fault in each file, as recorded."""
     found: dict[str, Counter[str]] = {}
     for name in RECORDS:
@@ -62,7 +65,7 @@ def _caught() -> dict[str, Counter[str]]:
         for part in json.loads(path.read_text()).values() if path.exists() else ():
             for row in part.get("mutants", ()) if isinstance(part, dict) else ():
                 test = row["caught_by"].partition("::")[0]
-                if test in _words():
+                if test in _words(gpu):
                     found.setdefault(row["file"], Counter())[test] += 1
     return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import records
 from opfacade.tools import kernel_digests
+from tests.mutation import run
 from tests.mutation.operators.population import group_of
 from tests.mutation.operators.trial import CAUGHT, SURVIVED, Row
 
@@ -31,11 +32,12 @@ def known(place: Path | None = None) -> dict[str, dict]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def record(rows: list[Row], seed: int, place: Path, commit: str | None) -> None:
+def record(rows: list[Row], seed: int, place: Path, commit: str | None, device: str = "host") -> None:
     """Put the sample of each group in the place of its older one."""
-    machine = {"device": platform.machine(), "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
+    own = run.machine("gpu") if device == "gpu" else {"device": platform.machine()}
+    machine = own | {"python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
     groups = sorted({group_of(row.fault.file) for row in rows})
-    own = {name: [row for row in rows if group_of(row.fault.file) == name] for name in groups}
+    parts = {name: [row for row in rows if group_of(row.fault.file) == name] for name in groups}
     new = {
         name: {
             "seed": seed,
@@ -44,7 +46,7 @@ def record(rows: list[Row], seed: int, place: Path, commit: str | None) -> None:
             "score": words(some),
             "mutants": [row.told() for row in some],
         }
-        for name, some in own.items()
+        for name, some in parts.items()
     }
     place.write_text(json.dumps(dict(sorted((known(place) | new).items())), indent=1) + "\n")
 
