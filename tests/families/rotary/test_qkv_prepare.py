@@ -23,8 +23,8 @@ from opfacade.testing.subject import Subject
 from tests import emulator
 from tests.families.rotary.test_rotary_kernel import of_buffer
 
-CPU, HEAVY = pytest.mark.heavy
-SM_90A = Target.cpu(), Target.parse("sm_90a")
+CPU, SM_90A = Target.cpu(), Target.parse("sm_90a")
+HEAVY = pytest.mark.heavy
 FORMS = {
     "slots": {},
     "csr": {"page_table": "csr", "batch_size": 3},
