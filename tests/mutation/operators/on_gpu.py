@@ -11,7 +11,7 @@ from functools import cache
 
 from tests.mutation.operators.population import ROOT, files
 
-KINDS, FILES = 4, 3  # as many judge one fault: each builds its kernels anew
+KINDS, FILES = 4, 3  # as many judge one fault: each builds kernels of its own
 FOLDERS = ("kernels/", "csrc/")
 _PART = re.compile(r'"(csrc/[\w/]+\.jinja)"')
 
