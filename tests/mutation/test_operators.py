@@ -142,7 +142,7 @@ JUDGES = [
     ("opfacade/jit/sass/hazards.py", "tests/jit/test_sass.py"),
     ("opfacade/select/pins.py", "tests/select/test_locks.py"),
     ("kernels/elementwise/map.cuh", "tests/families/elementwise/test_map_paths.py"),
-    ("opfacade/plans/quantize.py", "tests/families/quantize/test_reference.py"),
+    ("opfacade/plans/quantize.py", "tests/families/quantize/test_blocks.py"),
 ]
 
 
