@@ -122,7 +122,7 @@ def tiny():
     return Plan.select(descriptor, REFERENCE, Target.cpu()), args
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_runs_leave_memory_as_it_was(count):
     plan, args = tiny()
     fresh = type(args)

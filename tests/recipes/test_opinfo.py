@@ -26,7 +26,7 @@ from tests import emulator
 from tests.recipes import folds, opinfo
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.uint8, torch.bfloat16)
-MOST = 3  # samples of an operator and a dtype
+MOST = 6  # samples of an operator and a dtype
 MACHINE = bound.machine_of(
     {"u": 2.0**-24, "u64": 2.0**-53}
     | {f"ulp.{name}": DEVICE[name][0] for name in FUNCTIONS}

@@ -138,7 +138,7 @@ def marginal(kind, p, n, **given):
 
 
 def test_the_first_token_has_the_marginal_of_the_target():
-    n, generator = 1500, torch.Generator().manual_seed(2)
+    n, generator = 3000, torch.Generator().manual_seed(2)
     p, q = (torch.randn(8, generator=generator).softmax(-1) for _ in range(2))
     drafts = drawn(q.log().expand(n, 8), seed=torch.arange(n) * 13, stream=1).token[:, None]
     assert abs(marginal("chain", p, n, drafts=drafts, draft_probs=q.expand(n, 1, 8).contiguous())) < 4
