@@ -134,3 +134,27 @@ def test_rows_that_p_alone_cuts_are_held_where_they_are_few_or_short(monkeypatch
     plan = Plan.select(described, Preference(backend="cuda"), Target.parse("sm_90a"))
     assert ("on_chip=true" in plan.sku.id) is on_chip
     assert (("on_chip", True) in plan.jit_spec.params) is on_chip
+
+
+PATHS = {
+    "stream": [{}, {"penalties": True, "soft_cap": 9.0}],
+    "kept_stream": [{"min_p": True}, {"top_p": True, "min_p": True, "bitmask": True}],
+    "short_k": [{"top_k": True}, {"top_k": True, "order": "joint"}, {"top_k": True, "top_p": True, "penalties": True}],
+    "held": [
+        {"min_p": True, "penalties": True},
+        {"report": "logprob"},
+        {"probs_out": "filtered"},
+        {"top_p": True},
+        {"top_k": True, "top_p": True, "order": "joint"},
+        {"top_k": True, "report": "logprob"},
+    ],
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_path_of_a_row_is_decided_by_its_fields(monkeypatch, path):
+    monkeypatch.undo()
+    for fields in PATHS[path]:
+        described = SampleDescriptor(total_num_rows=3, vocab=900, dtype="f32", **fields)
+        assert sample.path_of(described) == path, fields
+        assert ("path", path) in sample.SAMPLE.jit_spec(described, Target.parse("sm_90a")).params

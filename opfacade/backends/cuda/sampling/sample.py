@@ -6,8 +6,9 @@ Both take rows that p alone cuts, with equal tokens: sizes decide which is faste
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.sampling.guarantee import promised
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes
 from opfacade.core.candidate import Candidate, Launcher
@@ -17,11 +18,15 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.sampling import SampleDescriptor
 
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
 Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-_HELD = ("top_k", "report", "probs_out")  # a cluster holds the row
+_OUTPUTS = ("report", "probs_out")  # which concern other candidates than the winner
+_HELD = ("top_k", *_OUTPUTS)  # a cluster holds the row
 _FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
 # A row of which p has rejected the winner is read once more where it is streamed, and lies on chip where it is held. Streams
 # are faster where rows fill the GPU and each is long.
@@ -45,30 +50,48 @@ def _facts(descriptor: SampleDescriptor) -> Facts:
     return facts
 
 
-def _is_held(descriptor: SampleDescriptor) -> bool:
-    """sample.cu.jinja has the same rule."""
-
-    def has(names: tuple[str, ...]) -> bool:
-        return any(getattr(descriptor, name) not in (False, "none", 0.0) for name in names)
-
-    return has(_HELD) or (has(_FILTERS) and has(_ADJUSTMENTS))
+def _has(descriptor: SampleDescriptor, names: tuple[str, ...]) -> bool:
+    return any(getattr(descriptor, name) not in (False, "none", 0.0) for name in names)
 
 
 def _holds_p(descriptor: SampleDescriptor) -> bool:
     """Whether a row that p alone cuts is held, though it could be streamed."""
-    alone = descriptor.top_p and not descriptor.min_p and not _is_held(descriptor)
+    held = _has(descriptor, _HELD) or _has(descriptor, _ADJUSTMENTS)
+    alone = descriptor.top_p and not descriptor.min_p and not held
     return alone and (descriptor.total_num_rows < _MANY_ROWS or descriptor.vocab < _LONG_ROW)
+
+
+def path_of(descriptor: SampleDescriptor) -> str:
+    """How a row is drawn: both templates get it as `path`, and no other place decides it.
+
+    stream: one pass over the logits. kept_stream: the same, and a second pass judges the winner. short_k: CTAs of a cluster
+    sort short lists of candidates, of several rows at a time. held: a cluster has the row in shared memory.
+    """
+    if not _has(descriptor, (*_FILTERS, *_HELD)):
+        return "stream"
+    if not (_has(descriptor, (*_HELD, *_ADJUSTMENTS)) or _holds_p(descriptor)):
+        return "kept_stream"
+    joint = descriptor.top_p and descriptor.order == "joint"
+    return "short_k" if descriptor.top_k and not (joint or _has(descriptor, _OUTPUTS)) else "held"
 
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
     ctas = ctas_of(descriptor.vocab, target)
-    if not (_is_held(descriptor) or _holds_p(descriptor)):
+    if path_of(descriptor).endswith("stream"):
         ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
-_BY_FIELDS = RowKernel(
+class SampleKernel(RowKernel):
+    """Its templates have the path besides the facts of the SKU, which follow from the same fields."""
+
+    def jit_spec(self, descriptor: SampleDescriptor, target: Target) -> JitSpec:
+        facts = support.pairs(**dict(self.facts(descriptor)), path=path_of(descriptor))
+        return support.spec_of("sampling/sample", facts, target)
+
+
+_BY_FIELDS = SampleKernel(
     descriptor=SampleDescriptor,
     template="sampling/sample",
     impl="race",
@@ -83,7 +106,7 @@ _HOLDING_P = replace(_BY_FIELDS, constants=lambda descriptor: _facts(descriptor)
 _SKU_BY_FIELDS, _SKU_HOLDING_P = (cached_by_specialization(kernel.sku) for kernel in (_BY_FIELDS, _HOLDING_P))
 
 
-def _kernel(descriptor: SampleDescriptor) -> RowKernel:
+def _kernel(descriptor: SampleDescriptor) -> SampleKernel:
     return _HOLDING_P if _holds_p(descriptor) else _BY_FIELDS
 
 
@@ -92,7 +115,7 @@ def _sku(descriptor: SampleDescriptor, target: Target) -> KernelSku:
     return found
 
 
-def _jit_spec(descriptor: SampleDescriptor, target: Target) -> Any:
+def _jit_spec(descriptor: SampleDescriptor, target: Target) -> JitSpec:
     return _kernel(descriptor).jit_spec(descriptor, target)
 
 
