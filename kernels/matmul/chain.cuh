@@ -22,7 +22,8 @@ struct ChainConsumer : StageReader<C> {
   }
 
   // Products of a step run while the stage before it is released.
-  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const Tiles<C>& tiles, int) {
+  template <class All>
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const All& tiles, int) {
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step) {
@@ -46,9 +47,10 @@ template <class C>
 struct SegmentConsumer : ChainConsumer<C> {
   using Sums = typename ChainConsumer<C>::Sums;
 
-  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const Tiles<C>& tiles, int) {
+  template <class All>
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const All& tiles, int) {
     const int length = p.segment / (C::kPanels * kPanel<C>);
-    Tiles<C> part = tiles;
+    All part = tiles;
 #pragma unroll 1
     for (int first = 0; first < tiles.steps; first += length) {
       Sums found;

@@ -34,20 +34,28 @@ struct MatmulPair {
   }
 };
 
+// Whether a row of a tile is written. A row that takes none of x is not.
+template <class C>
+__device__ __forceinline__ bool is_row(const MatmulParams& p, const Tile& tile, int row) {
+  if (row >= tile.end) return false;
+  if constexpr (C::kGather) return static_cast<uint32_t>(p.x_rows[static_cast<int64_t>(tile.batch) * p.rows + row]) < static_cast<uint32_t>(p.num_x_rows);
+  return true;
+}
+
 // The sums of one thread (see wgmma.cuh) from a row and a column on, eight columns apart.
 template <class C>
-__device__ __forceinline__ void finish_block(const MatmulParams& p, int batch, int row, int rows, int column, const float* sums) {
+__device__ __forceinline__ void finish_block(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums) {
   using Program = typename C::Program;
   const int left = p.columns - column;
   if (left <= 0) return;
   typename Program::Columns columns;
-  Program::load_columns(columns, p, batch, column, left);
+  Program::load_columns(columns, p, tile.weight, column, left);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (row + 8 * half < rows) {
+    if (is_row<C>(p, tile, row + 8 * half)) {
       float result[2];
-      Program::values(result, p, columns, batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
-      Program::store(p, batch, row + 8 * half, column, left, result);
+      Program::values(result, p, columns, tile.batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
+      Program::store(p, tile.batch, row + 8 * half, column, left, result);
     }
   }
 }
@@ -76,19 +84,20 @@ __device__ __forceinline__ void store_eight(uint16_t* to, const uint32_t (&word)
 
 // Four blocks of results of 16 bits: each thread of a quad stores eight columns of one. All threads of a warp come here.
 template <class C>
-__device__ __forceinline__ void finish_wide(const MatmulParams& p, int batch, int row, int rows, int column, const float* sums) {
+__device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums) {
   using Program = typename C::Program;
   const int t = threadIdx.x % 4;
+  const bool inside[2] = {is_row<C>(p, tile, row), is_row<C>(p, tile, row + 8)};
   uint32_t word[2][4];
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     const int at = column + 8 * block + 2 * t, left = p.columns - at;
     typename Program::Columns columns;
-    Program::load_columns(columns, p, batch, at, left);
+    Program::load_columns(columns, p, tile.weight, at, left);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float result[2];
-      Program::values(result, p, columns, batch, row + 8 * half, at, row + 8 * half < rows ? left : 0, sums[4 * block + 2 * half],
+      Program::values(result, p, columns, tile.batch, row + 8 * half, at, inside[half] ? left : 0, sums[4 * block + 2 * half],
                       sums[4 * block + 2 * half + 1]);
       word[half][block] = Program::Out::pack(result[0], result[1]);
     }
@@ -96,8 +105,8 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, int batch, in
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     transpose_quad(word[half]);
-    const int at = column + 8 * t, left = row + 8 * half < rows ? p.columns - at : 0;
-    uint16_t* to = static_cast<uint16_t*>(p.out.data) + batch * p.out.batch + (row + 8 * half) * p.out.row + at;
+    const int at = column + 8 * t, left = inside[half] ? p.columns - at : 0;
+    uint16_t* to = static_cast<uint16_t*>(p.out.data) + tile.batch * p.out.batch + (row + 8 * half) * p.out.row + at;
     store_eight(to, word[half], left, p.out.eights);
   }
 }
@@ -105,7 +114,7 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, int batch, in
 // Some blocks a round, after which the sums move down: the code of a program is there for one round alone, which saves compile
 // time.
 template <class C>
-__device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int rows, int group, float (&sums)[C::kColumns / 2]) {
+__device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
   constexpr int kRound = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8, kStep = C::Program::kWide ? 4 : 1;
   const int thread = threadIdx.x % kWarpgroup, row = tile.row + group * 64 + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll 1
@@ -113,8 +122,8 @@ __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& t
 #pragma unroll
     for (int block = 0; block < kRound; block += kStep) {
       const int column = tile.column + first + 8 * block;
-      if constexpr (C::Program::kWide) finish_wide<C>(p, tile.batch, row, rows, column, sums + 4 * block);
-      else finish_block<C>(p, tile.batch, row, rows, column + thread % 4 * 2, sums + 4 * block);
+      if constexpr (C::Program::kWide) finish_wide<C>(p, tile, row, column, sums + 4 * block);
+      else finish_block<C>(p, tile, row, column + thread % 4 * 2, sums + 4 * block);
     }
 #pragma unroll
     for (int i = 0; i + 4 * kRound < C::kColumns / 2; ++i) sums[i] = sums[i + 4 * kRound];

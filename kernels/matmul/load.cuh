@@ -21,12 +21,12 @@ __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uin
   const int first = Tiles<C>::rank() * kPart;
   load_rows<C::kRows, C::kXAcross>(x, p.x_map, full, 0, k, tile.row, tile.batch);
   load_rows<kPart, C::kWeightAcross>(weight + first * 128, p.weight_map, full, C::kCluster > 1 ? (1 << C::kCluster) - 1 : 0, k,
-                                     tile.column + first, tile.batch);
+                                     tile.column + first, tile.weight);
 }
 
 // Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
-template <class C>
-__device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles) {
+template <class C, class All>
+__device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   Ring<C::kStages> ring;
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
@@ -81,8 +81,8 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
 }
 
 // The same as load_mapped, by a warpgroup.
-template <class C>
-__device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles) {
+template <class C, class All>
+__device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   Ring<C::kStages> ring;
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const int k = (tiles.begin + step) * C::kPanels * kPanel<C>;
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-      copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tiles.rows, k, p.k);
-      copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.batch, tile.column, p.columns, k, p.k);
+      copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tile.end, k, p.k);
+      copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.weight, tile.column, p.columns, k, p.k);
       fence_async_shared();
       mbarrier_arrive(smem.full(ring.stage));
     }

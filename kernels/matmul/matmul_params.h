@@ -30,6 +30,9 @@ struct MatmulParams {
   MatmulPlane out, add;
   const void* bias;
   const int32_t* num_valid;
+  const int32_t* groups;  // indptr, or counts
+  const int32_t* x_rows;  // the row of x that each row takes
+  int32_t num_x_rows, x_wide;  // x_wide: chunks of 16 bytes of its rows are aligned
   uint64_t scalar[2];
   int32_t rows, columns, k, batch;  // columns of the product; with gates it has two for each of out
   int32_t x_box;   // rows of x that one load has; those of a tile behind them are any numbers

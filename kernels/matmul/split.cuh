@@ -55,7 +55,7 @@ __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulSh
     const Tile tile = tiles.at(index);
     if (tile.row + warp * 16 < tiles.rows) {
       add_segments<C::kSplit>(smem.base, sums);
-      finish_tile<C>(p, tile, tiles.rows, group, sums);
+      finish_tile<C>(p, tile, group, sums);
     }
   }
   cluster_sync();  // others may still read partial sums of this CTA

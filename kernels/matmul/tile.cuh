@@ -3,26 +3,29 @@
 // scaled parts (parts.cuh).
 #pragma once
 #include "kernels/matmul/finish.cuh"
+#include "kernels/matmul/gathered.cuh"
+#include "kernels/matmul/groups.cuh"
 #include "kernels/matmul/load.cuh"
 #include "kernels/matmul/split.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 
 namespace opfacade {
 
-template <class C>
-__device__ __forceinline__ void consume_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles, int group) {
+template <class C, class All>
+__device__ __forceinline__ void consume_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles, int group) {
   typename C::template Consumer<C> consumer{{smem, group, p.mapped != 0, {}}};
   float sums[C::kColumns / 2];
   const int count = tiles.count(p);
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     consumer.sum(sums, p, tiles, index);
-    finish_tile<C>(p, tiles.at(index), tiles.rows, group, sums);
+    finish_tile<C>(p, tiles.at(index), group, sums);
   }
 }
 
-template <class C>
-__device__ __forceinline__ void produce_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles) {
+template <class C, class All>
+__device__ __forceinline__ void produce_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
+  if constexpr (C::kGather) return load_gathered<C>(p, smem, tiles);
   if (p.mapped == 0) return load_copied<C>(p, smem, tiles);
   if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
 }
@@ -39,14 +42,14 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
-      mbarrier_init(smem.full(stage), p.mapped != 0 ? 1 : kWarpgroup);
+      mbarrier_init(smem.full(stage), (p.mapped != 0 ? 1 : 0) + (p.mapped == 0 || C::kGather ? kWarpgroup : 0));
       mbarrier_init(smem.empty(stage), 4 * kGroups * (p.mapped != 0 ? C::kCluster : 1));
     }
     mbarrier_init_fence();
   }
   gather<C>();
   wait_for_previous();
-  const Tiles<C> tiles(p);
+  const typename TilesOf<C>::Type tiles(p);
   const int group = threadIdx.x / kWarpgroup - 1;
   if constexpr (C::kSplit > 1) return split_tile<C>(p, smem, tiles, group);
   if (group < 0) {

@@ -31,8 +31,10 @@ struct MatmulShared {
   __device__ __forceinline__ uint32_t empty(int stage) const { return base + kBarriers + stage * 16 + 8; }
 };
 
+// end: behind its last row; weight: which of the batch of weights it has.
 struct Tile {
   int batch, row, column;  // of its first element
+  int end, weight;
 };
 
 // Tiles of kBand rows of tiles go column by column, so that CTAs that run together share both operands in the L2.
@@ -59,7 +61,7 @@ struct Tiles {
   __device__ __forceinline__ Tile at(int index) const {
     const int each = down * across, batch = index / each, rest = index % each;
     const int first = rest / (kBand * across) * kBand, height = min(kBand, down - first), in_band = rest - first * across;
-    return {batch, (first + in_band % height) * kHeight + rank() * C::kRows, in_band / height * C::kColumns};
+    return {batch, (first + in_band % height) * kHeight + rank() * C::kRows, in_band / height * C::kColumns, rows, batch};
   }
 };
 

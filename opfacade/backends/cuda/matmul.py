@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from opfacade.backends.cuda import matmul_source, ptxas, support
+from opfacade.backends.cuda import matmul_grouped, matmul_source, ptxas, support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
 from opfacade.backends.cuda.matmul_segments import Segments, segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, tile_of
@@ -140,4 +140,7 @@ def _launcher(problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_b
     return _of(problem, target)[0].launcher(problem, target, sku, allow_build)
 
 
-CANDIDATES = (Candidate("cuda", "wgmma_tile", MatmulDescriptor, _declines, _sku, lambda problem, target: 0, _launcher, _spec),)
+CANDIDATES = (
+    Candidate("cuda", "wgmma_tile", MatmulDescriptor, _declines, _sku, lambda problem, target: 0, _launcher, _spec),
+    matmul_grouped.CANDIDATE,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from opfacade.plans.matmul import MatmulDescriptor
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 _SMS = 132  # of an H100 and an H200; another number would change bits
 _COLUMNS = 32  # of the smallest tile
@@ -20,7 +20,7 @@ class Segments(NamedTuple):
     length: int
 
 
-def segments_of(problem: MatmulDescriptor) -> Segments | None:
+def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments | None:
     """None: k is one chain."""
     if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
         return None

@@ -11,10 +11,11 @@ from opfacade.backends.cuda.matmul_segments import Segments, segments_of
 from opfacade.backends.cuda.matmul_tiles import Tile
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
-from opfacade.plans.matmul import MatmulDescriptor
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
 
+Product = MatmulDescriptor | GroupedMatmulDescriptor
 _FEW = 4  # instructions of a program whose code is short
 _STEPS = 4  # of wgmma in a part of 128 elements of 8 bits
 STEP = 32  # elements of 8 bits
@@ -23,14 +24,15 @@ _PART_AXES = {"row": "kRowsParts", "column": "kPartsRows", "column_padded4": "kP
 _WEIGHT_AXES = {"tensor": "kRanges", "token": "kRows", "block": "kRowsParts"}
 
 
-def math_of(problem: MatmulDescriptor) -> Math:
+def math_of(problem: Product) -> Math:
     return source.math_of([(problem.result, value) for value in problem.program().values()])
 
 
-def facts(problem: MatmulDescriptor) -> Mapping[str, Fact]:
+def facts(problem: Product) -> Mapping[str, Fact]:
     """Fields that decide which code a product has, besides its dtypes."""
-    flags = ("accumulate", "add", "bias", "gated", "num_valid")
-    found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name)}
+    flags = ("accumulate", "add", "bias", "gated", "num_valid", "gather")
+    found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name, False)}
+    found |= {"layout": problem.layout} if isinstance(problem, GroupedMatmulDescriptor) else {}
     found |= {"activation": problem.activation} if problem.activation != "none" else {}
     layouts = (("weight_layout", "nk"), ("x_layout", "mk"))
     found |= {name: getattr(problem, name) for name, plain in layouts if getattr(problem, name) != plain}
@@ -51,7 +53,7 @@ def _cut(scaling: Scaling) -> int:
     return (scaling.part - scaling.block_offset[1]) // STEP if scaling.in_k else _STEPS
 
 
-def dtypes(problem: MatmulDescriptor) -> tuple[tuple[str, str], ...]:
+def dtypes(problem: Product) -> tuple[tuple[str, str], ...]:
     found = {"out": problem.result, "x": problem.dtype}
     if problem.bias:
         found["bias"] = problem.bias_dtype or problem.result
@@ -74,7 +76,7 @@ def printed_shape(tile: Tile, segments: Segments | None) -> dict[str, Fact]:
     return shape | {"segmented": segments is not None}
 
 
-def scalars(problem: MatmulDescriptor) -> tuple[Fact | float, ...]:
+def scalars(problem: Product) -> tuple[Fact | float, ...]:
     """Arguments behind the operands: the numbers of the program, the limit of SMs, the length of segments, and where scales of
     the weight change."""
     scaling = problem.scaling
@@ -84,7 +86,7 @@ def scalars(problem: MatmulDescriptor) -> tuple[Fact | float, ...]:
     return (*source.numbers(problem), problem.sm_limit or 0, *length, *of_scales)
 
 
-def printed(problem: MatmulDescriptor) -> dict[str, Any]:
+def printed(problem: Product) -> dict[str, Any]:
     """The program, and the types of its tensors."""
     values = list(problem.program().values())
     names = tuple(dict.fromkeys(str(node.data) for node in ordered(values) if node.kind == "input"))
@@ -104,7 +106,15 @@ def printed(problem: MatmulDescriptor) -> dict[str, Any]:
         "x_layout": problem.x_layout,
         "weight_layout": problem.weight_layout,
         **_printed_scales(problem.scaling),
-    } | ({"num_valid": True} if problem.num_valid else {})
+        **_printed_rows(problem),
+    }
+
+
+def _printed_rows(problem: Product) -> dict[str, Any]:
+    """Which rows there are."""
+    if isinstance(problem, MatmulDescriptor):
+        return {"num_valid": True} if problem.num_valid else {}
+    return {"layout": problem.layout} | ({"gather": True} if problem.gather else {})
 
 
 def _printed_scales(scaling: Scaling | None) -> dict[str, Any]:

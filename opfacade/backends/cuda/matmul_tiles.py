@@ -62,6 +62,13 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
     return min(_fitting(sizes, sms), key=lambda tile: nanoseconds(tile, sizes, sms))
 
 
+@lru_cache(maxsize=4096)
+def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
+    """The same without a split. alone: without a cluster too."""
+    whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
+    return min(whole, key=lambda tile: nanoseconds(tile, sizes, sms))
+
+
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
     """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of parts and of segments
     need twice the registers."""

@@ -1,0 +1,177 @@
+"""The kernel of products of groups on an emulated device: every layout; a row has the bits of a product alone."""
+
+from dataclasses import replace
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade import Target
+from opfacade.core.descriptor import forget_specializations
+from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Scaling
+from opfacade.select.explanation import explain
+from opfacade.testing import inputs, numerics
+from tests import emulator
+
+SM_90A = Target.parse("sm_90a")
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def made(groups=3, rows=90, n=72, k=136, dtype="bf16", **more):
+    return GroupedMatmulDescriptor(groups=groups, total_num_rows=rows, n=n, k=k, dtype=dtype, **more)
+
+
+FORMS = {
+    "plain": made(),
+    "bias": made(n=33, bias=True, bias_dtype="f32", activation="silu", out_dtype="f32"),
+    "gated": made(n=40, gated=True, bias=True, dtype="f16"),
+    "added": made(add=True, accumulate=True, beta=0.5, weight_layout="kn"),
+    "many": made(groups=70, rows=75, n=40, k=64),
+    "odd-k": made(rows=30, k=77, n=24),
+    "gather": made(gather=True, num_x_rows=11, rows=40),
+    "gather-odd": made(gather=True, num_x_rows=11, rows=40, k=77, n=33, weight_layout="kn", out_dtype="f32"),
+    "masked": made(layout="masked", rows=70, n=40),
+    "masked-gather": made(layout="masked", rows=9, n=40, gather=True, num_x_rows=5, bias=True),
+    "nothing": made(rows=5, k=0, bias=True),
+}
+
+
+def indptr_of(problem, seed=1):
+    """Groups in turn, some empty, with rows before the first and behind the last."""
+    generator = torch.Generator().manual_seed(seed)
+    cuts = torch.randint(1, problem.total_num_rows, (problem.groups + 1,), generator=generator).sort().values.int()
+    cuts[1] = cuts[0]
+    return cuts
+
+
+def drawn(problem, seed=3):
+    """Operands with NaN in rows of no group."""
+    args = inputs.make_args(problem, seed)
+    if problem.layout == "masked":
+        return args
+    args, generator = replace(args, indptr=indptr_of(problem)), torch.Generator().manual_seed(seed)
+    first, stop = int(args.indptr[0]), int(args.indptr[-1])
+    for name in ("add", "out") + (() if problem.gather else ("x",)):
+        tensor = getattr(args, name)
+        if tensor is not None:
+            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+            tensor[:first], tensor[stop:] = float("nan"), float("nan")
+    return args
+
+
+def run(problem, args):
+    subject = emulator.subject(problem)
+    assert subject.plan.sku.impl == "wgmma_groups"
+    before = numerics.snapshot(problem, args)
+    subject.run(args)
+    return numerics.check(problem, args, subject.plan.sku, before=before)
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", FORMS)
+def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
+    """The harness holds rows of no group to what they were."""
+    problem = FORMS[name]
+    report = run(problem, drawn(problem))
+    assert report.worst <= 1, report
+    assert report.worst_tight <= 1, report
+
+
+def product_of(problem, args, group):
+    """The rows of a group of `ragged`, by the kernel of one product."""
+    first, stop = args.indptr[group : group + 2].tolist()
+    one = MatmulDescriptor(
+        total_num_rows=stop - first, n=problem.n, k=problem.k, dtype=problem.dtype, weight_layout=problem.weight_layout,
+        out_dtype=problem.out_dtype,
+    )  # fmt: skip
+    x = args.x[args.x_rows[first:stop].long()] if problem.gather else args.x[first:stop]
+    out = torch.full((stop - first, problem.n), float("nan"), dtype=args.out.dtype)
+    emulator.subject(one).run(MatmulArgs(x=x, weight=args.weight[group], out=out))
+    return slice(first, stop), out
+
+
+@emulator.needed
+@pytest.mark.parametrize(
+    "problem",
+    [made(), made(k=2080, n=40, rows=24), made(gather=True, num_x_rows=11, rows=40)],
+    ids=["chain", "segments", "gather"],
+)
+def test_a_row_has_its_bits_in_any_group(problem):
+    """Those of the product of its group alone, also where k is summed in segments, in this place and in another."""
+    args = drawn(problem)
+    run(problem, args)
+    for group in range(problem.groups):
+        rows, want = product_of(problem, args, group)
+        assert torch.equal(args.out[rows].nan_to_num(7.0), want.nan_to_num(7.0))
+    moved = replace(args, indptr=(args.indptr - args.indptr[0]), out=torch.zeros_like(args.out))
+    if not problem.gather:
+        moved = replace(moved, x=args.x.roll(-int(args.indptr[0]), 0))
+        run(problem, moved)
+        assert torch.equal(moved.out[: int(moved.indptr[-1])], args.out[int(args.indptr[0]) : int(args.indptr[-1])])
+
+
+@emulator.needed
+@pytest.mark.parametrize("indptr", [[-5, 3, 1, 999], [0, 0, 0, 0], [90, 90, 90, 90], [7, 2, 50, 40]])
+def test_tables_that_are_wrong_write_nothing_outside(indptr):
+    """Entries are cut to the rows, and a group whose entries fall is empty."""
+    problem = made()
+    args = replace(drawn(problem), indptr=torch.tensor(indptr, dtype=torch.int32))
+    args.x.fill_(1.0)
+    args.out.fill_(7.0)
+    emulator.subject(problem).run(args)
+    held, bound = set(), problem.total_num_rows
+    for first, stop in pairwise(indptr):
+        begin = min(max(first, 0), bound)
+        held |= set(range(begin, min(max(stop, begin), bound)))
+    outside = [row for row in range(bound) if row not in held]
+    assert bool((args.out[outside] == 7.0).all())
+    assert bool((args.out[sorted(held)] != 7.0).any(1).all())
+
+
+@emulator.needed
+def test_a_row_that_takes_none_of_x_is_not_written():
+    problem = FORMS["gather"]
+    args = drawn(problem)
+    args.x_rows[::3] = torch.tensor([-1, 11, 2**30]).repeat(5)[: len(args.x_rows[::3])].int()
+    args.out.fill_(7.0)
+    emulator.subject(problem).run(args)
+    assert bool((args.out[::3] == 7.0).all())
+    first, stop = int(args.indptr[0]), int(args.indptr[-1])
+    kept = [row for row in range(first, stop) if row % 3]
+    assert bool((args.out[kept] != 7.0).any(1).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("count", [-1, 71])
+def test_a_count_out_of_range_is_an_empty_group(count):
+    problem = FORMS["masked"]
+    args = replace(drawn(problem), counts=torch.tensor([5, count, 70], dtype=torch.int32))
+    args.out.fill_(7.0)
+    emulator.subject(problem).run(args)
+    assert bool((args.out[1] == 7.0).all())
+    assert bool((args.out[0, 5:] == 7.0).all())
+    assert bool((args.out[2] != 7.0).any(1).all())
+
+
+def test_refusals_name_the_field():
+    wanted = {
+        "layout": made(layout="k"), "zero_tail": made(zero_tail=True), "groups": made(groups=4097),
+        "dtype": made(dtype="f8_e4m3", scaling=Scaling(kind="tensor")),
+    }  # fmt: skip
+    for field, problem in wanted.items():
+        option = next(o for o in explain(problem, target=SM_90A).options if o.name == "cuda/wgmma_groups")
+        assert any(field in str(reason) for reason in option.reasons), field
+
+
+def test_the_examples_have_a_kernel():
+    forget_specializations()
+    for problem in EXAMPLES:
+        if isinstance(problem, GroupedMatmulDescriptor) and problem.dtype in ("f16", "bf16") and problem.layout != "k":
+            chosen = explain(problem, target=SM_90A).chosen
+            assert chosen.name == ("reference/torch" if problem.zero_tail else "cuda/wgmma_groups")
