@@ -10,6 +10,7 @@ I8 = "tests/families/matmul/test_integer_kernel.py -k exact"
 SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
+GROUPS = "tests/families/matmul/test_grouped_kernel.py"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
 
 
@@ -19,6 +20,10 @@ def fault(name, file, old, new, tests=BOUND):
 
 def apart(name, file, old, new):
     return cpu(f"products in segments: {name}", f"{K}/{file}", old, new, SEGMENTS)
+
+
+def grouped(name, file, old, new, tests=f"{GROUPS} -k bound"):
+    return cpu(f"products of groups: {name}", f"{K}/{file}", old, new, tests)
 
 
 def fp8(name, file, old, new, tests=PARTS):
@@ -94,4 +99,26 @@ FAULTS = (
           "wgmma_wait<0>();\n          pin(part);", "pin(part);"),
     fp8("a range of columns begins one later", "scales.cuh", "column >= p.starts[i]", "column > p.starts[i]"),
     fp8("columns of a pair share a scale", "../../csrc/matmul/_program.cu.jinja", "\"column + i\" if", "\"column\" if"),
+    grouped("a group ends a row late", "groups.cuh", "in_band / height * C::kColumns, rows.stop, group}",
+            "in_band / height * C::kColumns, rows.stop + 1, group}"),
+    grouped("tiles of a group that is not whole are lost", "groups.cuh", "(rows.stop - rows.first + kHeight - 1) / kHeight",
+            "(rows.stop - rows.first) / kHeight"),
+    grouped("every group has the first weight", "load.cuh", "tile.column + first, tile.weight)", "tile.column + first, 0)"),
+    grouped("every group has the first bias", "../../csrc/matmul/_program.cu.jinja",
+            "static_cast<int64_t>(batch) * p.columns + ", ""),
+    grouped("sums of tiles restart each 32 groups", "groups.cuh", "before[at] = carried + sum;", "before[at] = sum;"),
+    grouped("an empty group has a tile of its neighbour", "groups.cuh", "if (before[middle] <= row) low",
+            "if (before[middle] < row) low"),
+    grouped("tables are read before all groups are counted", "groups.cuh",
+            "    if (threadIdx.x < 32) sum_up();\n    __syncthreads();\n", "    if (threadIdx.x < 32) sum_up();\n"),
+    grouped("a table that falls is believed", "groups.cuh", "min(max(p.groups[group + 1], first), p.rows)",
+            "p.groups[group + 1]", f"{GROUPS} -k tables"),
+    grouped("a count past the rows is believed", "groups.cuh", "count < 0 || count > p.rows ? 0 : count",
+            "count < 0 ? 0 : count", f"{GROUPS} -k count"),
+    grouped("a row that takes none of x is written", "finish.cuh", "  if constexpr (C::kGather) return static_cast",
+            "  if constexpr (false) return static_cast", f"{GROUPS} -k takes_none"),
+    grouped("gathered rows are the rows in turn", "gathered.cuh", "row < tile.end ? rows[row] : -1",
+            "row < tile.end ? row : -1"),
+    grouped("copied rows of x are not seen by products", "gathered.cuh", "      fence_async_shared();\n", ""),
+    grouped("a masked group reads the rows of the first", "groups.cuh", "{C::kMasked ? group : 0, row,", "{0, row,"),
 )  # fmt: skip

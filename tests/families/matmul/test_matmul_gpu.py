@@ -1,14 +1,15 @@
 """Products on a GPU: bounds, and bits that no other row changes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.plans.matmul import MatmulDescriptor, Scaling
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling
 from opfacade.testing import inputs, numerics
-from tests.families.matmul import test_fp8_kernel
+from tests.families.matmul import test_fp8_kernel, test_grouped_kernel
 from tests.families.matmul.test_matmul_kernel import FORMS, replace_sizes
 
 ALL = FORMS | {f"fp8-{name}": one for name, one in test_fp8_kernel.FORMS.items()}
@@ -58,3 +59,26 @@ def test_a_row_has_its_bits_among_any_rows_on_a_gpu(n, k, types):
     wide = torch.empty(8, k + 1, dtype=args.x.dtype, device="cuda")[:, :k].copy_(args.x[:8])
     part = replace_sizes(most, total_num_rows=8)
     assert torch.equal(ran(part, replace(part_of(args, 8), x=wide, out=torch.empty_like(whole[:8]))), whole[:8])
+
+
+@pytest.mark.parametrize("name", test_grouped_kernel.FORMS)
+def test_groups_keep_their_bound_on_a_gpu(name):
+    problem = test_grouped_kernel.FORMS[name]
+    args = inputs.make_args(problem, 3, "cuda")
+    plan, before = Plan.select(problem, Preference(backend="cuda")), numerics.snapshot(problem, args)
+    plan.run(args)
+    assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
+
+
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (96, 7168), (1000, 520)])
+def test_a_row_has_its_bits_among_any_groups_on_a_gpu(n, k):
+    """Those of the product of its group alone."""
+    problem = test_grouped_kernel.made(groups=9, rows=700, n=n, k=k)
+    args = inputs.make_args(problem, 5, "cuda")
+    args.x.nan_to_num_(1.0)
+    args = replace(args, indptr=torch.tensor([3, 4, 4, 68, 133, 133, 300, 301, 500, 690], dtype=torch.int32, device="cuda"))
+    whole = ran(problem, args)
+    for group, (first, stop) in enumerate(pairwise(args.indptr.tolist())):
+        one = MatmulDescriptor(total_num_rows=stop - first, n=n, k=k, dtype="bf16")
+        alone = MatmulArgs(x=args.x[first:stop], weight=args.weight[group], out=torch.empty_like(whole[first:stop]))
+        assert torch.equal(ran(one, alone), whole[first:stop])
