@@ -140,7 +140,7 @@ def _one(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
 
 
 def _cast(name: str, spec: TensorSpec) -> str:
-    """The hint for a tensor of another element type."""
+    """The hint that an error gives for a tensor of another element type."""
     if spec.written:
         return f"Allocate {name} with dtype={torch_dtype(spec.dtype)}, or select with another element type."
     if spec.dtype == "i32":

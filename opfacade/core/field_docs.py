@@ -14,7 +14,7 @@ _TITLE = "Fields:"
 
 
 class DocWithFields:
-    """The value of `__doc__` of a class. It is made when it is read, because at import nothing reads it."""
+    """The value of `__doc__` of a class. The text is generated at the first read, not at import."""
 
     __slots__ = ("text",)
 
