@@ -165,8 +165,9 @@ QUOTES = [
     (
         "docs/integrations.md",
         "tokens",
-        "continuous batching generates {continuous_opfacade:.0f} tokens/s, with sdpa {continuous_sdpa:.0f}. Plain `generate` "
-        "of 8 prompts generates {generate_opfacade:.0f} tokens/s, with sdpa {generate_sdpa:.0f},",
+        "continuous batching generates {continuous_opfacade:.0f} tokens/s on opfacade and {continuous_sdpa:.0f} tokens/s on sdpa. "
+        "Plain `generate` of 8 prompts generates {generate_opfacade:.0f} tokens/s on opfacade and {generate_sdpa:.0f} tokens/s on "
+        "sdpa,",
     ),
     ("docs/torch_compile.md", "torch_ops", "An op takes {op:.1f} us more than `Plan.run`"),
     ("docs/torch_compile.md", "torch_ops", "and the functional form, which makes its outputs, {functional:.0f} us"),
