@@ -157,11 +157,11 @@ QUOTES = [
     (
         "docs/migrating.md",
         "compat",
-        "takes {ours_decode:.0f} us for decode, FlashInfer's {theirs_decode:.0f} us, and {ours_paged_prefill:.0f} us for paged "
-        "prefill, FlashInfer's {theirs_paged_prefill:.0f} us",
+        "takes {ours_decode:.0f} us for decode and {ours_paged_prefill:.0f} us for paged prefill; FlashInfer's plan() takes "
+        "{theirs_decode:.0f} us for decode and {theirs_paged_prefill:.0f} us for paged prefill",
     ),
-    ("docs/migrating.md", "peer_tests", "{pass} pass and none fails. {refuse} ask for a part that is refused by its name"),
-    ("docs/migrating.md", "peer_tests", "and {words} expect other words in an error. In {wider} the call works where"),
+    ("docs/migrating.md", "peer_tests", "{pass} cases pass and no case fails. {refuse} cases use a feature that is refused by name"),
+    ("docs/migrating.md", "peer_tests", "and {words} cases expect another wording of an error. In {wider} cases the call succeeds"),
     (
         "docs/integrations.md",
         "tokens",
