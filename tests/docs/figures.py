@@ -184,7 +184,7 @@ QUOTES = [
     ("docs/measuring.md", "bench", "8/1 heads ({ours[1]:.1f} us, fa3 {theirs[1]:.1f})"),
 ]
 FACTS = {
-    "docs/cache.md": ["| ended within 2 s |"],
+    "docs/cache.md": ["| they are ended within 2 s |"],
     "CHANGELOG.md": [
         "marks what is known to no better than 10 %",
     ],
