@@ -84,7 +84,7 @@ def kernels():
 
 
 def params():
-    """Those that take most registers, and of each template and architecture the first and the last: the first is ordinary, the
+    """The kernels with most registers, and of each template and architecture the first and the last: the first is ordinary, the
     last odd or has most options. The others are heavy; each kernel that any other test builds is refused too if it spills."""
     found = list(kernels())
     first = {(arch, template): descriptor for descriptor, arch, template in reversed(found)}

@@ -160,14 +160,22 @@ QUOTES = [
         "takes {ours_decode:.0f} us for decode and {ours_paged_prefill:.0f} us for paged prefill; FlashInfer's plan() takes "
         "{theirs_decode:.0f} us for decode and {theirs_paged_prefill:.0f} us for paged prefill",
     ),
-    ("docs/migrating.md", "peer_tests", "{pass} cases pass and no case fails. {refuse} cases use a feature that is refused by name"),
-    ("docs/migrating.md", "peer_tests", "and {words} cases expect another wording of an error. In {wider} cases the call succeeds"),
+    (
+        "docs/migrating.md",
+        "peer_tests",
+        "{pass} cases pass and no case fails. {refuse} cases use a feature that is refused by name",
+    ),
+    (
+        "docs/migrating.md",
+        "peer_tests",
+        "and {words} cases expect another wording of an error. In {wider} cases the call succeeds",
+    ),
     (
         "docs/integrations.md",
         "tokens",
-        "continuous batching generates {continuous_opfacade:.0f} tokens/s on opfacade and {continuous_sdpa:.0f} tokens/s on sdpa. "
-        "Plain `generate` of 8 prompts generates {generate_opfacade:.0f} tokens/s on opfacade and {generate_sdpa:.0f} tokens/s on "
-        "sdpa,",
+        "continuous batching generates {continuous_opfacade:.0f} tokens/s on opfacade and {continuous_sdpa:.0f} tokens/s on "
+        "sdpa. Plain `generate` of 8 prompts generates {generate_opfacade:.0f} tokens/s on opfacade and "
+        "{generate_sdpa:.0f} tokens/s on sdpa,",
     ),
     ("docs/torch_compile.md", "torch_ops", "An op takes {op:.1f} us more than `Plan.run`"),
     ("docs/torch_compile.md", "torch_ops", "and the functional form, which makes its outputs, {functional:.0f} us"),

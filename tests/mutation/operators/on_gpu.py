@@ -1,4 +1,4 @@
-"""What judges a line of a kernel on a GPU: the focused checks of some kinds whose binary has its file, and files of GPU tests.
+"""The judge of a line of a kernel on a GPU: the focused checks of some kinds whose binary has its file, and files of GPU tests.
 
 Kinds are those of the matrix, and the sources of their kernels are rendered to know them: nothing is listed by hand.
 """
