@@ -103,7 +103,7 @@ def product_of(problem, args, group):
     ids=["chain", "segments", "gather"],
 )
 def test_a_row_has_its_bits_in_any_group(problem):
-    """Those of the product of its group alone, also where k is summed in segments, in this place and in another."""
+    """The bits of the product of its group alone, also where k is summed in segments, in this place and in another."""
     args = drawn(problem)
     run(problem, args)
     for group in range(problem.groups):

@@ -72,7 +72,7 @@ def test_groups_keep_their_bound_on_a_gpu(name):
 
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (96, 7168), (1000, 520)])
 def test_a_row_has_its_bits_among_any_groups_on_a_gpu(n, k):
-    """Those of the product of its group alone."""
+    """The bits of the product of its group alone."""
     problem = test_grouped_kernel.made(groups=9, rows=700, n=n, k=k)
     args = inputs.make_args(problem, 5, "cuda")
     args.x.nan_to_num_(1.0)
