@@ -84,7 +84,7 @@ def named(path):
             yield node.lineno, word
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
+@pytest.mark.parametrize("name", sorted(set(modules()) - {"core/elsewhere"}))  # the names that hints give, as a table
 def test_a_generic_module_names_nothing_of_a_family(name):
     assert list(named(modules()[name])) == []
 

@@ -139,7 +139,6 @@ def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
 
 # Ops that run on the reference alone, until they have a kernel.
 WITHOUT_KERNELS = {
-    "grouped_matmul",
     "fused_moe",
     "collective",
     "merge_across",

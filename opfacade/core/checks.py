@@ -155,8 +155,8 @@ def _order(spec: TensorSpec, shape: tuple[int, ...]) -> str:
         swapped = [*shape[:i], shape[i + 1], shape[i], *shape[i + 2 :]]
         if all(size in (None, n) for size, n in zip(sizes, swapped, strict=True)):
             first, second = spec.shape[i].name, spec.shape[i + 1].name
-            layout = {"num_kv_heads": "NHD", "page_size": "HND"}.get(first) if spec.paged else None
-            return f'It fits layout="{layout}".' if layout else f"Its axes {first} and {second} are exchanged."
+            tokens = spec.exchanged if spec.paged is not None and spec.paged[1] in (i, i + 1) else ""
+            return tokens or f"Its axes {first} and {second} are exchanged."
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,7 +36,7 @@ def _told(field: FieldInfo) -> str:
     return f"{_type(field.annotation)}, {default}. {field.description or ''}".rstrip()
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: object) -> str:
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _type(parts[0])

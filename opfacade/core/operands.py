@@ -47,7 +47,7 @@ class TensorSpec(NamedTuple):
     nor written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
-    are read or written.
+    are read or written. exchanged: the hint for one whose axis of tokens and a neighbour of it are exchanged.
     finite, least, marked_by, rising: what validation level full refuses. finite: NaN and infinities, in the rows that are read;
     least: also values below it; marked_by: an operand of the shape without the last axis, whose -inf marks rows of any values,
     which are not read. rising: of an index operand, an entry below the one before.
@@ -65,6 +65,7 @@ class TensorSpec(NamedTuple):
     valid_rows: str = ""
     replaces: str = ""
     paged: tuple[int, int] | None = None
+    exchanged: str = ""
     below: str = ""
     finite: bool = True
     least: float | None = None

@@ -92,7 +92,7 @@ def _model_at(cls: type[BaseModel], places: Iterable[Any]) -> type[BaseModel]:
     return cls
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

@@ -53,7 +53,7 @@ def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
         _fold(problem, replace(args, x=made))
 
 
-def _fold(problem: Any, args: AllReduceNormArgs) -> None:
+def _fold(problem: _folds.FoldOp, args: AllReduceNormArgs) -> None:
     """The op behind the sum, on the tensors that it has."""
     _folds.run(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
 

@@ -97,7 +97,8 @@ class PagedKvCacheDescriptor(PagePool):
         pages, tokens = self.token_dims
         heads, dim = Dim("num_kv_heads", self.num_kv_heads), Dim("head_dim", self.head_dim)
         shape = (pages, heads, tokens, dim) if self.layout == "HND" else (pages, tokens, heads, dim)
-        return TensorSpec(shape, self.dtype, role, paged=(0, self.token_axis))
+        other = "NHD" if self.layout == "HND" else "HND"
+        return TensorSpec(shape, self.dtype, role, paged=(0, self.token_axis), exchanged=f'It fits layout="{other}".')
 
 
 class PagedLatentCacheDescriptor(PagePool):
