@@ -53,7 +53,7 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word}, which is no JSON number")
 
 
-def _require_plain(value: Any) -> None:
+def _require_plain(value: object) -> None:
     """Raise ValueError for a value too deep, or with text that is not Unicode; level by level, so that nothing recurses."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):

@@ -13,7 +13,6 @@ from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor, tensors_of
-from opfacade.plans._fold_op import FoldOp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,7 @@ def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
         _fold(problem, replace(args, x=made))
 
 
-def _fold(problem: FoldOp, args: AllReduceNormArgs) -> None:
+def _fold(problem: Any, args: AllReduceNormArgs) -> None:
     """The op behind the sum, on the tensors that it has."""
     _folds.run(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
 
