@@ -22,6 +22,14 @@ def test_a_reflected_place_is_right_periods_away(place):
     assert _within(torch.tensor([place]), 5, "reflect").item() == MIRRORED[place]
 
 
+@pytest.mark.parametrize(
+    ("type", "least", "most"), [("i8", -128, 127), ("i16", -32768, 32767), ("u8", 0, 255), ("u16", 0, 65535)]
+)
+def test_a_float_one_beside_the_range_of_an_integer_becomes_its_end(type, least, most):
+    value = torch.tensor([least - 1.0, least - 0.75, least, most, most + 0.75, most + 1.0], dtype=torch.float64)
+    assert integers.saturated(value, type).tolist() == [least] * 3 + [most] * 3
+
+
 @pytest.mark.parametrize(("type", "bits"), [("i8", 7), ("i16", 15), ("i32", 31), ("i64", 63)])
 @pytest.mark.parametrize("past", [0, 1])
 def test_a_float_past_the_largest_integer_becomes_the_largest(type, bits, past):
