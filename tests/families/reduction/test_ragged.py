@@ -372,10 +372,10 @@ def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
     assert "ragged" not in FORMS["rms"].model_dump_json()
 
 
-SMALL = [pytest.param(name, marks=pytest.mark.heavy) for name in ("sum", "softmax", "placed", "columns_bf16")]
+PLAINER = [pytest.param(name, marks=pytest.mark.heavy) for name in ("sum", "softmax", "placed", "columns_bf16")]
 
 
-@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *SMALL])  # most stages and widest first
+@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *PLAINER])  # most stages and widest first
 def test_it_compiles_without_spills(name):
     builds_without_spills(PROBLEMS[name])
 
