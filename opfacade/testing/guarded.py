@@ -63,8 +63,8 @@ def run(subject: Subject, args: Any) -> list[str]:
             free = harness_of(subject.descriptor).unowned(subject.descriptor, args, name)
             if free is not None:
                 wrong += [f"{name} was written where nothing belongs to the call"] if not bool(same[free].all()) else []
-                same = same & ~free
-            same, rest = by_validity(subject.descriptor, args, name, same)
+            _, rest = by_validity(subject.descriptor, args, name, same)
+            same, _ = by_validity(subject.descriptor, args, name, same if free is None else same & ~free)
             if rest is not None:
                 count = valid_rows(subject.descriptor, args, name)
                 wrong += [f"{name} was written past its {count} valid rows"] if not bool(rest.all()) else []

@@ -46,6 +46,7 @@ def test_operands_that_are_overwritten_are_found_by_their_role():
         ("matmul", ("out",)),
         ("grouped_matmul", ("out",)),
         ("adjust_logits", ("logits",)),
+        ("all_reduce_norm", ("residual",)),
         ("fold", ("in_0",)),
         ("norm", ("residual",)),
         ("norm", ("x",)),
