@@ -292,8 +292,9 @@ def _of_other_sizes(example, rng):
         fields["width"] *= quant.group
     if example.op == "grouped_matmul" and not example.gather:
         fields["num_x_rows"] = None
-    if "shard" in fields:  # ranks have all tokens among them; whether tiles end at its end is a fact of the kind
+    if "shard" in fields:  # ranks have all tokens among them
         fields["shard"] = -(-fields["vocab"] // example.world)
+    if hasattr(example, "tile"):  # whether tiles end at the end of a shard is a fact of the kind
         fields["shard"] += (fields["shard"] % example.tile == 0) != (example.shard % example.tile == 0)
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
