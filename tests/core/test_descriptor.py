@@ -294,6 +294,8 @@ def _of_other_sizes(example, rng):
         fields["num_x_rows"] = None
     if "shard" in fields:  # ranks have all tokens among them
         fields["shard"] = -(-fields["vocab"] // example.world)
+    if "max_top_k" in fields and not example.top_k:
+        fields["max_top_k"] = None
     if hasattr(example, "tile"):  # whether tiles end at the end of a shard is a fact of the kind
         fields["shard"] += (fields["shard"] % example.tile == 0) != (example.shard % example.tile == 0)
     if example.category == "sampling":
