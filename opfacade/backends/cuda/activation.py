@@ -82,7 +82,8 @@ def _dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...
 def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Reason]:
     if descriptor.quant is not None and descriptor.makes_scales:
         yield Reason("OPF-S003", "quant.scale", descriptor.quant.scale, "none, static")
-    yield from source.fp8_reasons(target, [descriptor.out_dtype], descriptor.program().values())
+    if any(support.fp8_reasons(target, "f8")):  # only then is a program made
+        yield from source.fp8_reasons(target, [descriptor.out_dtype], descriptor.program().values())
 
 
 class _Gated(CudaKernel[GatedActivationDescriptor]):
