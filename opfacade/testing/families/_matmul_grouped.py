@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.select.registry import examples
-from opfacade.testing.batches import changed
+from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, compare, constants, join
+from opfacade.testing.families._matmul_batches import GroupedBatches
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class GroupedHarness(Harness):
         for name, axes in _axes_of_rows(draw.descriptor).items():
             if name in ("x", "add") and name in draw.values and draw.values[name].is_floating_point():
                 _spoil(draw, name, axes)
+
+    def in_any_batch(self, descriptor: Any) -> Any:
+        """Rows of layout masked lie in groups of one size; those of ragged lie anywhere."""
+        return changed(descriptor, layout="ragged") if descriptor.layout == "masked" else descriptor
+
+    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+        return GroupedBatches.of(subject, campaign.needles, rng)
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
         """Rows of out outside every group, and those of ids out of range; with zero_tail only the latter, of which none is

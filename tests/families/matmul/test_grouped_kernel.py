@@ -11,7 +11,7 @@ from opfacade import Target
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Scaling
 from opfacade.select.explanation import explain
-from opfacade.testing import inputs, numerics
+from opfacade.testing import determinism, inputs, numerics
 from tests import emulator
 
 SM_90A = Target.parse("sm_90a")
@@ -114,6 +114,15 @@ def test_a_row_has_its_bits_in_any_group(problem):
         moved = replace(moved, x=args.x.roll(-int(args.indptr[0]), 0))
         run(problem, moved)
         assert torch.equal(moved.out[: int(moved.indptr[-1])], args.out[int(args.indptr[0]) : int(args.indptr[-1])])
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", ["plain", "gather"])
+def test_rows_have_the_same_bits_among_any_rows_of_any_groups(name):
+    campaign = determinism.Campaign(needles=5, compositions=3, largest=9)
+    shown = determinism.batch_invariance(emulator.subject(FORMS[name]), campaign, 2)
+    assert shown.different == 0, shown.first
+    assert shown.compared >= campaign.needles * campaign.compositions
 
 
 @emulator.needed
