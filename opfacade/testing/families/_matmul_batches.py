@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import GroupedMatmulArgs
 from opfacade.testing.batches import NEIGHBOURS, DenseBatches, changed
+
+if TYPE_CHECKING:
+    from opfacade.testing.subject import Subject
 
 
 class GroupedBatches(DenseBatches):
     """Units are rows of layout ragged; unit u belongs to group u mod groups, whatever the batch."""
 
     @classmethod
-    def of(cls, subject: Any, count: int, rng: random.Random) -> GroupedBatches:
+    def of(cls, subject: Subject, count: int, rng: random.Random) -> GroupedBatches:
         """`count` rows with values, which the harness leaves out in rows of no group, and NEIGHBOURS that are odd."""
         import torch
 

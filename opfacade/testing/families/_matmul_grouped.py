@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bits import same_bits
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.testing.inputs import Draw
+    from opfacade.testing.subject import Subject
 
 
 class GroupedHarness(Harness):
@@ -47,11 +48,11 @@ class GroupedHarness(Harness):
             if name in ("x", "add") and name in draw.values and draw.values[name].is_floating_point():
                 _spoil(draw, name, axes)
 
-    def in_any_batch(self, descriptor: Any) -> Any:
+    def in_any_batch(self, descriptor: GroupedMatmulDescriptor) -> Any:
         """Rows of layout masked lie in groups of one size; those of ragged lie anywhere."""
         return changed(descriptor, layout="ragged") if descriptor.layout == "masked" else descriptor
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         return GroupedBatches.of(subject, campaign.needles, rng)
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
