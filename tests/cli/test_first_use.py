@@ -50,11 +50,11 @@ def test_what_is_no_descriptor_says_what_it_is(text, code, told):
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 def test_list_fits_eighty_columns(target):
-    text = invoke("list", "--target", target, env={"COLUMNS": "80"}).output
+    text = invoke("list", "--target", target, env={"COLUMNS": "80"}).stdout  # a warning about the compiler goes to stderr
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^  cuda/split_kv: [34] of 4 examples$", text, re.M)
     assert "paged_kv_append" in text
-    assert "examples" in invoke("list", env={"COLUMNS": "200"}).output.splitlines()[2]
+    assert "examples" in invoke("list", env={"COLUMNS": "200"}).stdout.splitlines()[2]
 
 
 def test_a_difference_of_manifests_has_headers_and_says_each_fact_once(tmp_path):
