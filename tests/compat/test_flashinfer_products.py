@@ -133,9 +133,7 @@ def test_what_does_not_fit_is_refused_by_name(call, words):
         call()
 
 
-@pytest.mark.parametrize(
-    "name", ["mm_fp8", "mm_fp4", "group_gemm_mxfp8_mxfp4_nt_groupwise", "gemm_fp8_nt_blockscaled"]
-)
+@pytest.mark.parametrize("name", ["mm_fp8", "mm_fp4", "group_gemm_mxfp8_mxfp4_nt_groupwise", "gemm_fp8_nt_blockscaled"])
 def test_products_without_an_equal_are_missing_by_name(name):
     with pytest.raises(MissingNameError, match=name):
         getattr(gemm, name)
