@@ -1,0 +1,121 @@
+"""What kernels of products share: the promise, a kernel of each tile, and the candidate that chooses among tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from opfacade.backends.cuda import matmul_source, support
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
+from opfacade.backends.cuda.matmul_segments import Segments
+from opfacade.backends.cuda.matmul_source import Product
+from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.core.candidate import Candidate, Launcher, Reason
+from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
+from opfacade.programs.guarantees import error_model
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
+
+P = TypeVar("P", bound=Product)
+ARCH = "sm_90a"
+HALVES, FP8, INTEGERS = ("f16", "bf16"), ("f8_e4m3", "f8_e5m2"), ("i8",)
+_SUMS = {
+    # Tensor cores truncate once every 16 products.
+    "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 16.0},
+    # Sums are exact, and become f32 once.
+    "matmul-s32": {"convert": 2.0**-24},
+    # They cut 32 products and the sum before, each once, at 13 bits below the largest, and their sum again; f32 adds chains.
+    "matmul-mma8": {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0},
+}
+
+
+class Form(NamedTuple):
+    """template: below csrc. in_any_batch: by error model, the test of a row's bits; on_a_gpu: the same on a GPU."""
+
+    descriptor: type[MatmulDescriptor] | type[GroupedMatmulDescriptor]
+    template: str
+    impl: str
+    in_any_batch: Mapping[str, str]
+    on_a_gpu: str
+
+
+class Shape(NamedTuple):
+    """What a problem gets: a tile, and the segments of k that are summed apart; None: one chain."""
+
+    tile: Tile
+    segments: Segments | None
+
+
+def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
+    """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
+    program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
+    model = "matmul-mma16" if problem.dtype in HALVES else "matmul-mma8" if problem.dtype in FP8 else "matmul-s32"
+    constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
+    constants |= {"segment": float(segments.length)} if segments is not None else {}
+    return PrecisionGuarantee(
+        math_precision=problem.dtype,
+        accumulator="i32" if problem.dtype in INTEGERS else "f32",
+        deterministic=True,
+        bit_stable_on_same_hardware=True,
+        batch_invariant="composition",
+        error_model=ErrorModel(id=model, constants=tuple(sorted(constants.items()))),
+        evidence=(form.in_any_batch[model], form.on_a_gpu, *REPEATS),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TileKernel(CudaKernel[Product]):
+    """The kernel of one shape."""
+
+    form: Form
+    shape: Shape
+
+    def facts(self, descriptor: Product) -> support.SpecPairs:
+        return support.pairs(**matmul_source.facts(descriptor), **matmul_source.shape_of(*self.shape))
+
+    def jit_spec(self, descriptor: Product, target: Target) -> JitSpec:
+        printed = matmul_source.printed(descriptor) | matmul_source.printed_shape(*self.shape)
+        return support.spec_of(self.form.template, support.pairs(**printed), target)
+
+
+class _Made(NamedTuple):
+    kernel: _TileKernel
+    sku: Callable[[Product, Target], KernelSku]
+
+
+def candidate(form: Form, declines: Callable[[P, Target], Sequence[Reason]], shape: Callable[[P, Target], Shape]) -> Candidate:
+    """The kernels of one form, one for each shape that problems get."""
+
+    @lru_cache(maxsize=1024)
+    def made(one: Shape) -> _Made:
+        kernel = _TileKernel(
+            descriptor=form.descriptor,
+            template=form.template,
+            impl=form.impl,
+            constants=matmul_source.facts,
+            dtypes=matmul_source.dtypes,
+            guarantee=partial(_guarantee, form=form, segments=one.segments),
+            scalars=matmul_source.scalars,
+            is_empty=writes_nothing,
+            form=form,
+            shape=one,
+        )
+        return _Made(kernel, cached_by_specialization(kernel.sku))
+
+    def sku(problem: P, target: Target) -> KernelSku:
+        return made(shape(problem, target)).sku(problem, target)
+
+    def spec(problem: P, target: Target) -> JitSpec:
+        return made(shape(problem, target)).kernel.jit_spec(problem, target)
+
+    def launcher(problem: P, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        return made(shape(problem, target)).kernel.launcher(problem, target, sku, allow_build)
+
+    return Candidate("cuda", form.impl, form.descriptor, declines, sku, lambda problem, target: 0, launcher, spec)
