@@ -117,6 +117,21 @@ def test_a_row_has_its_bits_in_any_group(problem):
 
 
 @emulator.needed
+@pytest.mark.parametrize("counts", [[70, 1, 0], [9, 70, 64]])
+def test_a_row_of_a_masked_group_has_the_bits_of_a_product_alone(counts):
+    problem = FORMS["masked"]
+    args = replace(drawn(problem), counts=torch.tensor(counts, dtype=torch.int32))
+    args.x.copy_(torch.randn(args.x.shape, generator=torch.Generator().manual_seed(4)))
+    emulator.subject(problem).run(args)
+    for group, count in enumerate(counts):
+        one = MatmulDescriptor(total_num_rows=count, n=problem.n, k=problem.k, dtype=problem.dtype)
+        alone = MatmulArgs(x=args.x[group, :count], weight=args.weight[group], out=torch.zeros_like(args.out[group, :count]))
+        if count:
+            emulator.subject(one).run(alone)
+        assert torch.equal(args.out[group, :count], alone.out)
+
+
+@emulator.needed
 @pytest.mark.parametrize("name", ["plain", "gather"])
 def test_rows_have_the_same_bits_among_any_rows_of_any_groups(name):
     campaign = determinism.Campaign(needles=5, compositions=3, largest=9)
