@@ -172,7 +172,7 @@ def ends(rank, pg, folder):
             wait_for(folder, f"{number} closed")
         elif number == 0 and rank:
             wait_for(folder, "0 closes")
-            time.sleep(0.2)
+            assert group._mail.wait(lambda group=group: group._mail.first(0) is not None, 30)  # its last frame is here
         found.append(failure(group.check))
         if rank == 0:
             say(folder, f"{number} closes")
