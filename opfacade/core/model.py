@@ -111,6 +111,8 @@ def _by_place(cls: type[BaseModel], count: int) -> DescriptorError:
 
 
 if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
     _Base = BaseModel
 else:
 
@@ -158,7 +160,7 @@ class Model(_Base):
         cls.__doc__ = DocWithFields(cls.__doc__)  # type: ignore[assignment]
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         found = handler(schema)
         own = handler.resolve_ref_schema(found)
         if own.pop("description", ""):

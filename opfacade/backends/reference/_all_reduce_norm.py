@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.backends.reference import _folds
 from opfacade.backends.reference.joined import as_bytes, bytes_of, gathered, rank_of, sum_in_order, swapped
-from opfacade.core.descriptor import operands_of
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor, tensors_of
+from opfacade.plans._fold_op import FoldOp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,9 +54,9 @@ def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
         _fold(problem, replace(args, x=made))
 
 
-def _fold(problem: Any, args: AllReduceNormArgs) -> None:
+def _fold(problem: Descriptor[Any], args: AllReduceNormArgs) -> None:
     """The op behind the sum, on the tensors that it has."""
-    _folds.run(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
+    _folds.run(cast(FoldOp, problem), problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
 
 
 def _two_shot(d: AllReduceNormDescriptor, args: AllReduceNormArgs, facts: bytes) -> None:
