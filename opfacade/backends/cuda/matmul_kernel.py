@@ -1,4 +1,4 @@
-"""What kernels of products share: the promise, a kernel of each tile, and the candidate that chooses among tiles."""
+"""The common part of kernels of products: the promise, a kernel of each tile, and the candidate that chooses among tiles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Form(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a problem gets: a tile, and the segments of k that are summed apart; None: one chain."""
+    """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain."""
 
     tile: Tile
     segments: Segments | None
