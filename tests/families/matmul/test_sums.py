@@ -4,16 +4,18 @@ The machines here add as tensor cores do; no part of them is the bound's.
 """
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from opfacade.plans.matmul import MatmulDescriptor, MatmulPlan, Scaling
+from opfacade import Plan, Preference, Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, MatmulPlan, Scaling
 from opfacade.testing import inputs, numerics
 from tests.families.matmul.planted import planted
 
 K, STEP = 16384, 32
-FP8 = {"u_acc": 2.0**-23, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0}
+FP8 = {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0}
 BF16 = {"u_acc": 2.0**-23, "k_step": 16.0}
 
 
@@ -141,3 +143,19 @@ def test_a_lost_segment_breaks_the_bound(lost):
     part = slice(1024 * lost, 1024 * (lost + 1))
     got = x @ w.T - x[:, part] @ w[:, part].T
     assert judged(d, args, got, "matmul-mma16", **BF16, segment=1024.0).worst > 1
+
+
+KERNELS = {
+    "bf16": (problem(dtype="bf16"), BF16),
+    "fp8": (problem(), FP8),
+    "groups": (GroupedMatmulDescriptor(groups=3, total_num_rows=9, n=8, k=K, dtype="bf16"), BF16),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_promise_the_sums_that_are_tried_here(name):
+    one, wanted = KERNELS[name]
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        sku = Plan.select(one, Preference(backend="cuda"), Target.parse("sm_90a")).sku
+    stated = dict(sku.precision_guarantee.error_model.constants)
+    assert {constant: stated[constant] for constant in wanted} == wanted
