@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import Dim, Role, TensorSpec, num_valid_spec
+from opfacade.core.operands import Dim, Role, TensorSpec, num_valid_spec, valid_count
 from opfacade.plan import Plan
 from opfacade.plans._sampling.family import SamplingOp
+from opfacade.plans._sampling.links import LINKS, wrong_links
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +33,7 @@ class VerifyDraftsArgs(Args):
         "target_probs": 'f32 [batch_size, n + 1, vocab], after the same filters; with kind="chain" and "tree"',
         "target_tokens": 'i32 [batch_size, n + 1], the target\'s own tokens; with kind="greedy" and "coupled"',
         "first_child": 'i32 [batch_size, n + 1]: node 0 is the last token, node 1 + i draft i; -1 is none; with kind="tree"',
-        "next_sibling": 'i32 [batch_size, n + 1], as first_child; with kind="tree"',
+        "next_sibling": 'i32 [batch_size, n + 1], as first_child; OPFACADE_VALIDATE=full checks the tree; with kind="tree"',
         "seed": 'i64 [batch_size]; with kind="chain" and "tree"',
         "offset": 'i64 [batch_size], the position of the first drafted token; with kind="chain" and "tree"',
         "num_valid": "i32 [1] on the device: requests from this one on are neither read nor written; with num_valid",
@@ -97,6 +98,14 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     @property
     def races(self) -> bool:
         return self.kind in ("chain", "tree")
+
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+        """Links that make no tree are wrong in valid requests."""
+        if name not in LINKS:
+            return super().wrong_values(name, args)
+        requests = self.batch_size if args.num_valid is None else valid_count(args.num_valid, self.batch_size)
+        wrong = wrong_links({link: getattr(args, link) for link in LINKS}, requests)
+        return wrong[name], f"-1, or a draft in [1, {self.num_drafts}] that no other link leads to"
 
     def operands(self) -> dict[str, TensorSpec]:
         drafts, tokens = Dim("num_drafts", self.num_drafts), Dim("num_drafts+1", self.num_drafts + 1)

@@ -1,0 +1,38 @@
+"""Links of draft trees, as level full reads them: no two lead to one node, and none to a node that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FIRST, NEXT = LINKS = ("first_child", "next_sibling")
+
+
+def wrong_links(links: Mapping[str, Tensor], requests: int) -> dict[str, Tensor]:
+    """The links of the first `requests` trees that make them none, as a mask of each operand."""
+    import torch
+
+    wrong = {name: torch.zeros_like(links[name], dtype=torch.bool) for name in LINKS}
+    rows = {name: links[name][:requests].tolist() for name in LINKS}
+    for request in range(requests):
+        for name, node in _wrong({link: rows[link][request] for link in LINKS}):
+            wrong[name][request, node] = True
+    return wrong
+
+
+def _wrong(links: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
+    """Links, met from the root on in depth first order, to a node that was met or is not there. Others are never followed."""
+    met, left = {0}, [(FIRST, 0)]
+    while left:
+        name, node = left.pop()
+        to = links[name][node]
+        if to == -1:
+            continue
+        if to in met or not 0 < to < len(links[name]):
+            yield name, node
+            continue
+        met.add(to)
+        left += [(NEXT, to), (FIRST, to)]
