@@ -1,5 +1,6 @@
 // The producer of a product: TMA, or threads that copy elements of any stride and alignment.
 #pragma once
+#include "kernels/matmul/lines.cuh"
 #include "kernels/matmul/tiles.cuh"
 
 namespace opfacade {
@@ -42,23 +43,6 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
       }
     }
   }
-}
-
-// Elements of 16 bytes, `step` apart, zeros behind the first `left`.
-template <class Bits>
-__device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int left) {
-  constexpr int kEach = 4 / sizeof(Bits);
-  uint32_t word[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    uint32_t part[kEach];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) part[j] = kEach * i + j < left ? from[(kEach * i + j) * step] : 0;
-    word[i] = part[0];
-#pragma unroll
-    for (int j = 1; j < kEach; ++j) word[i] |= part[j] << j * 8 * sizeof(Bits);
-  }
-  return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 // Fills the panels of one operand from row `first` and element `k`: neighbouring threads take neighbouring chunks of a line,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_grouped, matmul_source, ptxas, support
+from opfacade.backends.cuda import matmul_grouped, matmul_repack, matmul_source, ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, tile_of
@@ -33,7 +33,8 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
-    return Shape(tile_of(sizes, sms), segments)
+    tile = tile_of(sizes, sms)
+    return Shape(tile, segments, matmul_repack.pays(problem, tile, sizes, sms))
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from opfacade.backends.cuda import matmul_source, support
-from opfacade.backends.cuda.declared import REPEATS, CudaKernel, writes_nothing
+from opfacade.backends.cuda import matmul_repack, matmul_source, support
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, plain, writes_nothing
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.backends.cuda.matmul_source import Product
 from opfacade.backends.cuda.matmul_tiles import Tile
@@ -47,10 +47,12 @@ class Form(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain."""
+    """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain. repack: operands
+    that TMA cannot load are copied first."""
 
     tile: Tile
     segments: Segments | None
+    repack: bool = False
 
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
@@ -84,6 +86,12 @@ class _TileKernel(CudaKernel[Product]):
         printed = matmul_source.printed(descriptor) | matmul_source.printed_shape(*self.shape)
         return support.spec_of(self.form.template, support.pairs(**printed), target)
 
+    def launcher(self, descriptor: Product, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor):
+            return support.nothing_to_do
+        scalars, spec = matmul_source.scalars(descriptor), self.jit_spec(descriptor, target)
+        return support.launcher(spec, plain(descriptor), sku, allow_build, self.shape.repack, scalars)
+
 
 class _Made(NamedTuple):
     kernel: _TileKernel
@@ -102,7 +110,6 @@ def candidate(form: Form, declines: Callable[[P, Target], Sequence[Reason]], sha
             constants=matmul_source.facts,
             dtypes=matmul_source.dtypes,
             guarantee=partial(_guarantee, form=form, segments=one.segments),
-            scalars=matmul_source.scalars,
             is_empty=writes_nothing,
             form=form,
             shape=one,
@@ -118,4 +125,7 @@ def candidate(form: Form, declines: Callable[[P, Target], Sequence[Reason]], sha
     def launcher(problem: P, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         return made(shape(problem, target)).kernel.launcher(problem, target, sku, allow_build)
 
-    return Candidate("cuda", form.impl, form.descriptor, declines, sku, lambda problem, target: 0, launcher, spec)
+    def workspace(problem: P, target: Target) -> int:
+        return matmul_repack.bytes_of(problem, shape(problem, target).repack)
+
+    return Candidate("cuda", form.impl, form.descriptor, declines, sku, workspace, launcher, spec)

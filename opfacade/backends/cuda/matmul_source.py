@@ -62,18 +62,19 @@ def dtypes(problem: Product) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def shape_of(tile: Tile, segments: Segments | None) -> dict[str, Fact]:
+def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dict[str, Fact]:
     """The facts of a tile in a SKU."""
     found: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     found |= {"cluster": tile.cluster} if tile.cluster > 1 else {}
     found |= {"segment": segments.length} if segments is not None else {}
+    found |= {"repack": True} if repack else {}
     return found | ({"split": tile.split} if tile.split > 1 else {})
 
 
-def printed_shape(tile: Tile, segments: Segments | None) -> dict[str, Fact]:
+def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False) -> dict[str, Fact]:
     shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     shape |= {"stages": tile.stages, "cluster": tile.cluster, "split": tile.split}
-    return shape | {"segmented": segments is not None}
+    return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 
 def scalars(problem: Product) -> tuple[Fact | float, ...]:

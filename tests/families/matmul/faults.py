@@ -12,6 +12,7 @@ FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
+ODD = "tests/families/matmul/test_odd_kernel.py -k odd_operand"
 
 
 def fault(name, file, old, new, tests=BOUND):
@@ -68,6 +69,13 @@ FAULTS = (
     fault("the next steps of a transposed operand are its rows", "stage_reader.cuh", "kAcross), 2048)", "kAcross), 1024)",
           LAYOUTS),
     fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel<C> * kRows * 128 + ", "", LAYOUTS),
+    fault("a vector behind the end of a line is read", "lines.cuh", "32 - static_cast<int>(over)", "16", ODD),
+    fault("a vector before a line is read", "lines.cuh", "whole = over <= before * size && ", "whole = ", ODD),
+    fault("chunks of a line are not shifted", "lines.cuh", "    shift_down<4, sizeof(Bits)>(word, over);\n", "", ODD),
+    fault("parts of a line are the first", "repack.cuh", "warp % parts * kRepackPart", "0", ODD),
+    fault("a copy has the first of the batch", "repack.cuh", "batch * of.batch + ", "", ODD),
+    fault("copies of both operands have one place", "../../csrc/matmul/repack.h",
+          "if (placed) next_ += ceil_div(p.batch * lines * pitch, 256) * 256;", "", ODD),
     cpu("products of i8: sums of a tile begin with those of the last", f"{K}/integers.cuh", "multiply(found, step > 0);",
         "multiply(found, true);", I8),
     cpu("products of i8: sums are read while products run", f"{K}/integers.cuh", "    wgmma_wait<0>();\n", "", I8),

@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling
 from opfacade.testing import inputs, numerics
-from tests.families.matmul import test_fp8_kernel, test_grouped_kernel
+from tests.families.matmul import test_fp8_kernel, test_grouped_kernel, test_odd_kernel
 from tests.families.matmul.test_matmul_kernel import FORMS, replace_sizes
 
 ALL = FORMS | {f"fp8-{name}": one for name, one in test_fp8_kernel.FORMS.items()}
@@ -59,6 +59,19 @@ def test_a_row_has_its_bits_among_any_rows_on_a_gpu(n, k, types):
     wide = torch.empty(8, k + 1, dtype=args.x.dtype, device="cuda")[:, :k].copy_(args.x[:8])
     part = replace_sizes(most, total_num_rows=8)
     assert torch.equal(ran(part, replace(part_of(args, 8), x=wide, out=torch.empty_like(whole[:8]))), whole[:8])
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1000, 4097), (70, 333, 2500), (1030, 2049, 833), (2050, 16, 5447), (3, 5, 6)])
+def test_odd_sizes_have_the_bits_of_operands_that_tma_loads_on_a_gpu(rows, n, k, types):
+    """Copied by threads or in a first launch, and views of rows that lie a multiple of 16 bytes apart."""
+    problem = MatmulDescriptor(total_num_rows=rows, n=n, k=k, **TYPES[types])
+    args = inputs.make_args(problem, 7, "cuda")
+    plan, before = Plan.select(problem, Preference(backend="cuda")), numerics.snapshot(problem, args)
+    plan.run(args)
+    assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
+    loaded = replace(args, x=test_odd_kernel.padded(args.x), weight=test_odd_kernel.padded(args.weight))
+    assert torch.equal(ran(problem, replace(loaded, out=torch.empty_like(args.out))), args.out)
 
 
 @pytest.mark.parametrize("name", test_grouped_kernel.FORMS)

@@ -1,0 +1,53 @@
+// Copies of operands whose lines are no multiples of sixteen bytes apart, for TMA: memory is read and written once, while threads
+// that copy elements into stages read an operand once for each tile. A warp has some chunks of a line.
+#pragma once
+#include "kernels/matmul/lines.cuh"
+#include "kernels/matmul/repack_params.h"
+#include "kernels/ptx/dependent_launch.cuh"
+#include "kernels/ptx/store.cuh"
+
+namespace opfacade {
+
+constexpr int kRepackChunks = kRepackPart / 32;  // of a thread, which asks for all before it waits for one
+
+// Chunks of one line, from `first` on, 32 apart.
+template <class Bits>
+__device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits* from, uint4* to, int64_t first) {
+  constexpr int kEach = 16 / sizeof(Bits);
+  LineChunk<Bits> found[kRepackChunks];
+#pragma unroll
+  for (int i = 0; i < kRepackChunks; ++i) {
+    const int64_t at = (first + 32 * i) * kEach;
+    found[i].ask(from + at, at, static_cast<int>(of.length - at));
+  }
+#pragma unroll
+  for (int i = 0; i < kRepackChunks; ++i)
+    if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get());
+}
+
+// The same of elements that are not neighbours.
+template <class Bits>
+__device__ __forceinline__ void repack_strided(const RepackOperand& of, const Bits* from, uint4* to, int64_t first) {
+  constexpr int kEach = 16 / sizeof(Bits);
+#pragma unroll 1
+  for (int64_t chunk = first; chunk < first + kRepackPart && chunk * kEach < of.length; chunk += 32)
+    store_vector(to + chunk, chunk_of(from + chunk * kEach * of.step, of.step, static_cast<int>(of.length - chunk * kEach)));
+}
+
+// blockIdx.y: which operand. Each warp has one part of a line.
+template <class Bits>
+__device__ __forceinline__ void repack(const RepackParams& p) {
+  constexpr int kEach = 16 / sizeof(Bits);
+  allow_dependents();
+  wait_for_previous();
+  const RepackOperand& of = p.operand[blockIdx.y];
+  const int chunks = (of.length + kEach - 1) / kEach, parts = (chunks + kRepackPart - 1) / kRepackPart;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (kRepackThreads / 32) + threadIdx.x / 32, row = warp / parts;
+  if (row >= static_cast<int64_t>(of.lines) * of.batches) return;
+  const int64_t batch = row / of.lines, line = row % of.lines, first = warp % parts * kRepackPart + threadIdx.x % 32;
+  const Bits* from = static_cast<const Bits*>(of.from) + batch * of.batch + line * of.line;
+  uint4* to = static_cast<uint4*>(of.to) + row * chunks;
+  if (of.step == 1) repack_part(of, from, to, first); else repack_strided(of, from, to, first);
+}
+
+}  // namespace opfacade
