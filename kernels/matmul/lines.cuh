@@ -22,7 +22,7 @@ __device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int le
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// A chunk in two steps, so that a thread asks for several before it waits for one.
+// A chunk in two steps, so that a thread has several loads under way before it waits for one.
 template <class Bits>
 struct LineChunk {
   const Bits* from;
@@ -32,7 +32,7 @@ struct LineChunk {
   uint4 first, second;
 
   // before: elements of the line in front of `from`.
-  __device__ __forceinline__ void ask(const Bits* at, int64_t before, int behind) {
+  __device__ __forceinline__ void load(const Bits* at, int64_t before, int behind) {
     from = at, left = behind, over = reinterpret_cast<uintptr_t>(at) % 16;
     const int64_t size = sizeof(Bits), bytes = left * size;
     whole = over <= before * size && (over == 0 ? 16 : 32 - static_cast<int>(over)) <= bytes;

@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-constexpr int kRepackChunks = kRepackPart / 32;  // of a thread, which asks for all before it waits for one
+constexpr int kRepackChunks = kRepackPart / 32;  // of a thread, which loads all before it waits for one
 
 // Chunks of one line, from `first` on, 32 apart.
 template <class Bits>
@@ -18,7 +18,7 @@ __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits*
 #pragma unroll
   for (int i = 0; i < kRepackChunks; ++i) {
     const int64_t at = (first + 32 * i) * kEach;
-    found[i].ask(from + at, at, static_cast<int>(of.length - at));
+    found[i].load(from + at, at, static_cast<int>(of.length - at));
   }
 #pragma unroll
   for (int i = 0; i < kRepackChunks; ++i)
