@@ -6,6 +6,7 @@ from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
+from opfacade.plans import _weight
 from opfacade.plans._scaling import BLOCK, Scaling
 
 
@@ -15,8 +16,11 @@ def operands(problem: Any) -> dict[str, TensorSpec]:
     n = Dim("2*n", 2 * problem.n) if problem.gated else out_n
     found = {
         "x": _rows(problem, (rows, k) if problem.x_layout == "mk" else (k, rows), problem.dtype),
-        "weight": _rows(problem, (n, k) if problem.weight_layout == "nk" else (k, n), problem.dtype),
     }
+    if problem.weight_format is not None:
+        found |= _weight.operands(problem.weight_format, _batched(problem, ()), n, problem.k)
+    else:
+        found["weight"] = _rows(problem, (n, k) if problem.weight_layout == "nk" else (k, n), problem.dtype)
     out = _rows(problem, (rows, out_n), problem.result)
     if problem.bias:
         dtype = problem.bias_dtype or problem.result

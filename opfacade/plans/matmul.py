@@ -21,6 +21,8 @@ from opfacade.plans._matmul_grouped import GroupedMatmulDescriptor as GroupedMat
 from opfacade.plans._matmul_grouped import GroupedMatmulPlan as GroupedMatmulPlan
 from opfacade.plans._matmul_program import Activation, epilogue, numbers
 from opfacade.plans._scaling import Scaling
+from opfacade.plans._weight import Weight
+from opfacade.plans._weight import refuse as refuse_weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GroupedMatmulArgs", "GroupedMatmulDescriptor", "GroupedMatmulPlan",
-    "MatmulArgs", "MatmulDescriptor", "MatmulPlan", "Scaling",
+    "MatmulArgs", "MatmulDescriptor", "MatmulPlan", "Scaling", "Weight",
 ]  # fmt: skip
 
 
@@ -39,12 +41,15 @@ class MatmulArgs(Args):
     """The tensors of one product. Rows lie any distance apart; with batch above 1 all but bias begin with an axis for it."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; [k, total_num_rows] with x_layout km")
-    weight: Tensor | None = operand("[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn")
+    weight: Tensor | None = operand("[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn; weight_format says")
     bias: Tensor | None = operand("in bias_dtype, with `bias`: an element for each row of weight")
     add: Tensor | None = operand("as out, with `add`: added to the result")
     out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype; read with `accumulate`")
     x_scale: Tensor | None = operand("with `scaling`: the factors of x")
-    weight_scale: Tensor | None = operand("with `scaling`: the factors of weight")
+    weight_scale: Tensor | None = operand("with `scaling` or weight_format: the factors of weight")
+    weight_zero: Tensor | None = operand("with weight_format.zero: [n, groups], as weight_scale")
+    weight_global: Tensor | None = operand("f32 [1], with weight_format.global_scale: a factor of all of weight")
+    weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
     num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
 
 
@@ -56,6 +61,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     Sums and the epilogue are f32 (f64 of f64, s32 of i8) and rounded once into out. With k = 0 the sum is 0. Without scaling
     i8 gives i32. order "k": sums have the one order of the reference, in which no part of k is summed apart, so that bits do
     not depend on n, k or a split. NaN and infinities of a row of x stay in its row, those of weight in its column.
+    weight_format: weight has codes of few bits, which stand for the numbers that Weight says.
     Raises DescriptorError for fields that contradict each other.
     """
 
@@ -82,6 +88,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Axes of x; m are the rows.")
     scaling: Scaling | None = Field(default=None, description="Factors of 8-bit operands; null: 1.")
+    weight_format: Weight | None = Field(default=None, description="Codes of a weight of fewer bits than x; null: dtype.")
     bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
     bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
         default=None, description="Element type of bias; null: out_dtype."
@@ -100,6 +107,8 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     def _addressable(self) -> Any:
         """Operands follow from fields that agree."""
         checks.refuse(self)
+        if self.weight_format is not None:
+            refuse_weight(self, self.weight_format)
         return super()._addressable()  # type: ignore[operator]
 
     @property
@@ -171,5 +180,50 @@ EXAMPLES = (
         total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", weight_kind="tensor"), out_dtype="f16"
     ),
     MatmulDescriptor(total_num_rows=7, n=33, k=65, dtype="i8"),
+    MatmulDescriptor(total_num_rows=5, n=40, k=96, dtype="bf16", weight_format=Weight(dtype="int4", group=32)),
+    MatmulDescriptor(
+        total_num_rows=3,
+        n=24,
+        k=200,
+        dtype="f16",
+        bias=True,
+        activation="silu",
+        weight_format=Weight(dtype="uint4", group=128, group_offset=8, scale_dtype="f16", zero="int", dequantise="rounded"),
+    ),
+    MatmulDescriptor(
+        total_num_rows=4,
+        n=17,
+        k=72,
+        dtype="bf16",
+        gated=True,
+        activation="silu",
+        weight_format=Weight(dtype="uint4", num_groups=3, zero="float", scale_dtype="f16", dequantise="group_sum"),
+    ),
+    MatmulDescriptor(
+        total_num_rows=6, n=33, k=64, dtype="bf16", weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0")
+    ),
+    MatmulDescriptor(
+        total_num_rows=3,
+        n=9,
+        k=80,
+        batch=2,
+        dtype="bf16",
+        num_valid=True,
+        weight_format=Weight(dtype="e2m1", group=16, scale_dtype="f8_e4m3", global_scale=True),
+    ),
+    MatmulDescriptor(
+        total_num_rows=7,
+        n=16,
+        k=33,
+        dtype="f32",
+        weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32", dequantise="rounded"),
+    ),
+    MatmulDescriptor(
+        total_num_rows=2,
+        n=8,
+        k=64,
+        dtype="bf16",
+        weight_format=Weight(dtype="int4", group=64, zero="added", dequantise="rounded"),
+    ),
     *GROUPED,
 )

@@ -66,7 +66,7 @@ COUNTED = [example for example in examples() if dict(example).get("num_valid")]
 def test_a_wrong_count_leaves_no_row_valid(example, count):
     """To the reference, and to what judges a run."""
     plan, args = Plan.select(example, target=Target.cpu()), make_args(example, 2)
-    rows = next(spec.shape[0].size for spec in operands_of(example).values() if spec.valid_rows)
+    rows = next(spec.shape[spec.valid_axis].size for spec in operands_of(example).values() if spec.valid_rows)
     args.num_valid.fill_(rows + 1 if count is None else count)
     counted = [name for name, spec in operands_of(example).items() if spec.valid_rows]  # one scale of all rows is that of zeros
     before = {name: getattr(args, name).clone() for name in counted}

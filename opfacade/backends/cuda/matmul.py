@@ -40,6 +40,8 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
+    few = None if problem.weight_format is None else problem.weight_format.dtype
+    yield from support.choice_reason("OPF-S003", "weight_format", few, (None,))
     if problem.dtype not in HALVES:
         yield from _lacks_of_bytes(problem)
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference._matmul_groups import run_groups
+from opfacade.backends.reference._matmul_weights import Stored, numbers
 from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
@@ -26,7 +27,7 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
     rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.total_num_rows)
     given = cut(descriptor, args, rows)
     x = given.x.double() if descriptor.x_layout == "mk" else given.x.double().transpose(-1, -2)
-    w = given.weight.double() if descriptor.weight_layout == "kn" else given.weight.double().transpose(-1, -2)
+    w = _weight(descriptor, given)
     scaling = descriptor.scaling
     sums = x @ w if scaling is None or not scaling.in_k else _by_parts(scaling, x, w, given)
     if descriptor.result == "i32":
@@ -37,6 +38,15 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
         leaves["stage", (part, "value")] = sums[..., part :: descriptor.columns]
     found = Evaluation(Values(leaves, x.device), torch.float64)(epilogue(descriptor))
     given.out.copy_(stored(found.expand(given.out.shape), descriptor.result))
+
+
+def _weight(descriptor: MatmulDescriptor, args: MatmulArgs) -> Tensor:
+    """[.., k, n] in f64."""
+    if descriptor.weight_format is not None:
+        tensors = (args.weight, args.weight_scale, args.weight_zero, args.weight_global, args.weight_groups)
+        return numbers(descriptor.weight_format, Stored(*tensors), descriptor.k, descriptor.dtype)  # type: ignore[arg-type]
+    stored = args.weight.double()  # type: ignore[union-attr]
+    return stored if descriptor.weight_layout == "kn" else stored.transpose(-1, -2)
 
 
 def _run_groups(descriptor: GroupedMatmulDescriptor, args: GroupedMatmulArgs) -> None:
@@ -92,6 +102,15 @@ def _promise(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Precisio
     return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=model)
 
 
+def _promise_of_one(descriptor: MatmulDescriptor) -> PrecisionGuarantee:
+    """Groups of k that a table names are read by the host."""
+    weight = descriptor.weight_format
+    found = _promise(descriptor)
+    if weight is None or weight.num_groups is None:
+        return found
+    return found.model_copy(update={"conditions": (READS_INDICES,)}).revalidated()
+
+
 def _promise_of_groups(descriptor: GroupedMatmulDescriptor) -> PrecisionGuarantee:
     return _promise(descriptor).model_copy(update={"conditions": (READS_INDICES,)}).revalidated()
 
@@ -106,6 +125,8 @@ def _facts(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
     found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
     found |= {"activation": descriptor.activation} if descriptor.activation != "none" else {}
     found |= {"scale": descriptor.scaling.kind} if descriptor.scaling is not None else {}
+    weight = getattr(descriptor, "weight_format", None)
+    found |= {"weight": weight.dtype, "dequantise": weight.dequantise, "zero": weight.zero} if weight is not None else {}
     return tuple(sorted(found.items()))
 
 
@@ -115,6 +136,6 @@ def _facts_of_groups(descriptor: GroupedMatmulDescriptor) -> Pairs:
 
 
 CANDIDATES = (
-    reference(MatmulDescriptor, _promise, _dtypes, _run, _facts),
+    reference(MatmulDescriptor, _promise_of_one, _dtypes, _run, _facts),
     reference(GroupedMatmulDescriptor, _promise_of_groups, _dtypes, _run_groups, _facts_of_groups),
 )

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opfacade.testing.families._matmul_weights import weight_of
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,7 +30,13 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
     over the largest of its sum and products, in chains of `chain` elements. u_part: of scaling and adding a part of k. convert:
     of the sum, once."""
+    import torch
+
     x, w, parts = _operands(problem, args)
+    moved = torch.zeros((), dtype=torch.float64, device=x.device)
+    if problem.weight_format is not None:
+        w, room = weight_of(problem, args)
+        moved = x.abs() @ room
     value, absolute = x @ w, x.abs() @ w.abs()
     k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have neither
     segments = math.ceil(k / c.get("segment", math.inf))
@@ -37,6 +45,7 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     if "u_step" in c:
         rest = rest + c["u_step"] * _largest(x, w, c)
     near = spread if k_step == 1 else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
+    spread, near = spread + moved, near + moved
     certain = ~value.isfinite()
     return Sums(value, *((one + rest).masked_fill(certain, 0.0) for one in (spread, near)))
 

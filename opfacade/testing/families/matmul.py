@@ -18,6 +18,7 @@ from opfacade.testing.batches import changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
 from opfacade.testing.families._matmul_grouped import GroupedHarness
 from opfacade.testing.families._matmul_sums import sums_of
+from opfacade.testing.families._matmul_weights import draw_weight
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample, kept
 from opfacade.testing.inputs import Draw
 
@@ -38,6 +39,8 @@ class MatmulHarness(Harness):
 
     def inputs(self, draw: Draw) -> None:
         draw_scales(draw)
+        if draw.descriptor.weight_format is not None:
+            draw_weight(draw)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         problem, args = ran.descriptor, ran.args
@@ -56,6 +59,7 @@ class MatmulHarness(Harness):
         many = f"{descriptor.batch} x " if descriptor.batch > 1 else ""
         sizes = f"{many}{descriptor.total_num_rows} x {descriptor.n} x {descriptor.k}"
         scaled = f" {descriptor.scaling.kind}" if descriptor.scaling is not None else ""
+        scaled += "" if descriptor.weight_format is None else f" {descriptor.weight_format.dtype}"
         return f"{descriptor.op} {sizes} {descriptor.dtype}{scaled} to {descriptor.result}"
 
 

@@ -31,7 +31,22 @@ def fp8(name, file, old, new, tests=PARTS):
     return cpu(f"products of fp8: {name}", f"{K}/{file}", old, new, tests)
 
 
+def weights(name, old, new, tests, file="backends/reference/_matmul_weights.py"):
+    return cpu(
+        f"weights of few bits: {name}", f"opfacade/{file}", old, new, f"tests/families/matmul/test_weights.py -k {tests}"
+    )
+
+
 FAULTS = (
+    weights("halves of a byte are exchanged", "(stored & 15, stored >> 4)", "(stored >> 4, stored & 15)", "lower_half"),
+    weights("zero points are off by one", "found = found - zero\n", "found = found - zero - 1\n", "libraries"),
+    weights("an offset into a group is lost", " + weight.group_offset) //", ") //", "libraries and 8"),
+    weights("a group that is none counts as the nearest", "made.masked_fill(_lost(weight, stored.groups, k)[:, None], 0.0)",
+            "made", "nought"),
+    weights("a global scale is lost", "if stored.whole is not None:", "if weight.group is None:", "mxfp4"),
+    weights("numbers stay in f32", "found = found.to(torch_dtype(dtype))", "found = found.float()", "rounded_to"),
+    weights("f16 rounds what it cannot hold", "problem.dtype == \"f16\" and wide", "problem.dtype == \"i8\" and wide",
+            "contradict", "plans/_weight.py"),
     fault("a step of k is dropped", "tiles.cuh", "steps = max(1, (p.k + C::kPanels * kPanel<C> - 1)", "steps = max(1, p.k"),
     fault("a panel has the k of the first", "load.cuh", "((tiles.begin + step) * C::kPanels + panel) * kPanel<C>;",
           "(tiles.begin + step) * C::kPanels * kPanel<C>;"),

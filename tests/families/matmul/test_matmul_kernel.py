@@ -29,7 +29,9 @@ def made(rows=70, n=72, k=200, dtype="bf16", **more):
     return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, **more)
 
 
-PLAIN = [one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.dtype in ("f16", "bf16")]
+PLAIN = [
+    one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.dtype in ("f16", "bf16") and one.weight_format is None
+]
 FORMS = {f"example-{i}": one for i, one in enumerate(PLAIN)} | {
     "plain": made(),
     "whole": made(rows=64, n=64, k=128, out_dtype="f32"),

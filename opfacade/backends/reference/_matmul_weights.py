@@ -1,0 +1,70 @@
+"""The numbers that codes of a weight stand for, in f64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from opfacade.core.dtypes import DType, torch_dtype
+from opfacade.plans._weight import Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+class Stored(NamedTuple):
+    """The operands of a weight."""
+
+    codes: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    whole: Tensor | None
+    groups: Tensor | None
+
+
+def numbers(weight: Weight, stored: Stored, k: int, dtype: DType) -> Tensor:
+    """[.., k, n] in f64; rounded to dtype, that of x, where the format says so."""
+    import torch
+
+    kind = torch.float32 if weight.dequantise == "rounded" else torch.float64
+    found, column = _codes(weight, stored.codes)[..., :k].to(kind), _columns(weight, stored, k)
+    scale = stored.scale.to(kind)[..., column]
+    zero = None if stored.zero is None else stored.zero.to(kind)[..., column]
+    if zero is not None and weight.zero != "added":
+        found = found - zero
+    found = found * scale
+    if zero is not None and weight.zero == "added":
+        found = found + zero
+    if stored.whole is not None:
+        found = found * stored.whole.to(kind)
+    if weight.dequantise == "rounded":
+        found = found.to(torch_dtype(dtype))
+    made = found.double().transpose(-1, -2)
+    return made if stored.groups is None else made.masked_fill(_lost(weight, stored.groups, k)[:, None], 0.0)
+
+
+def _codes(weight: Weight, stored: Tensor) -> Tensor:
+    """[.., n, k], and the last one of an odd k."""
+    import torch
+
+    if not weight.packed:
+        return stored
+    pairs = torch.stack((stored & 15, stored >> 4), -1).flatten(-2).long()
+    if weight.dtype == "e2m1":
+        return torch.tensor(_E2M1, device=stored.device)[pairs]
+    return pairs - 16 * (pairs > 7) if weight.dtype == "int4" else pairs
+
+
+def _columns(weight: Weight, stored: Stored, k: int) -> Tensor:
+    """The group of each element of k."""
+    import torch
+
+    if stored.groups is not None:
+        return stored.groups.long().clamp(0, weight.groups(k) - 1)
+    return (torch.arange(k, device=stored.scale.device) + weight.group_offset) // (weight.group or max(k, 1))
+
+
+def _lost(weight: Weight, groups: Tensor, k: int) -> Tensor:
+    """True for elements of k whose group is none: they count as 0."""
+    return (groups < 0) | (groups >= weight.groups(k))

@@ -1,0 +1,114 @@
+"""Weight: how few bits a weight has, beside rows of 16 bits or more, as fields."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from opfacade.core.dtypes import ITEMSIZE, DType
+from opfacade.core.model import Count, Size, Written, contradiction
+from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.plans._scaling import Scaling
+
+WIDE = ("f16", "bf16", "f32")  # element types of x
+_CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero points are
+
+
+class Weight(Written):
+    """A column of weight stands for (code - zero) * scale, times the global scale, with a scale for each `group` of k.
+
+    dtype: "int4", two's complement, "uint4" and "e2m1" have two codes in a byte, the one of the lower k in its low bits: weight
+    is u8 [n, k / 2], for an odd k with one code more, which has no part. Code c of e2m1 is 0, 0.5, 1, 1.5, 2, 3, 4 or 6 by its
+    low three bits, with a sign above. "f8_e4m3" has a byte each, [n, k].
+    group: elements of k that share a scale; null: all. weight_scale [n, groups]. group_offset: where k begins inside the first
+    group, for a slice of a larger matrix. num_groups: element j belongs to group weight_groups[j] of so many, in any order, as
+    activation order has it; a slice has the whole table.
+    zero: "int" weight_zero is u8, a code without sign; "float" it has the type of scales, as HQQ has it; "added" the column
+    stands for code * scale + zero, as torchao has it. "none": zero is 0.
+    dequantise: "exact" multiplies x by the numbers above; "group_sum" may scale sums of groups instead; "rounded" rounds the
+    number to the type of x, of f32 arithmetic, as most libraries do.
+    """
+
+    dtype: Literal["int4", "uint4", "e2m1", "f8_e4m3"] = Field(description="Codes of weight.")
+    group: Literal[16, 32, 64, 128] | None = Field(default=None, description="Elements of k with one scale; null: all.")
+    group_offset: Count = Field(default=0, description="Elements of the first group that precede weight.")
+    num_groups: Size | None = Field(default=None, description="Groups of a table, with the operand weight_groups.")
+    scale_dtype: Literal["f32", "bf16", "f16", "f8_e4m3", "f8_e8m0"] = Field(
+        default="bf16", description="Element type of weight_scale."
+    )
+    zero: Literal["none", "int", "float", "added"] = Field(default="none", description="What weight_zero is.")
+    global_scale: bool = Field(default=False, description="Whether the operand weight_global is a factor of all.")
+    dequantise: Literal["exact", "group_sum", "rounded"] = Field(
+        default="exact", description="Where the numbers that codes stand for are rounded."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Weight:
+        if self.zero != "none" and self.dtype not in _CODES:
+            raise contradiction("zero", f"none of {self.dtype}, which has a sign", self.zero)
+        if self.zero == "int" and self.dtype == "int4":
+            raise contradiction("zero", "none, float or added of int4: codes of zero points have no sign", self.zero)
+        if self.zero in ("float", "added") and self.scale_dtype == "f8_e8m0":
+            raise contradiction("scale_dtype", f"a type that zero points have, with zero={self.zero}", self.scale_dtype)
+        if self.num_groups is not None and (self.group is not None or self.group_offset):
+            raise contradiction("num_groups", "null with group or group_offset: weight_groups says it", self.num_groups)
+        if self.group_offset >= (self.group or 1):
+            raise contradiction("group_offset", f"below {self.group or 1}, the elements of a group", self.group_offset)
+        return self
+
+    @property
+    def packed(self) -> bool:
+        """Whether a byte holds two codes."""
+        return self.dtype != "f8_e4m3"
+
+    def groups(self, k: int) -> int:
+        """Scales of a column."""
+        if self.num_groups is not None:
+            return self.num_groups
+        return 1 if self.group is None else -(-(k + self.group_offset) // self.group)
+
+
+class Product(Protocol):
+    """The fields of a product that a weight has to fit."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def scaling(self) -> Scaling | None: ...
+
+    @property
+    def weight_layout(self) -> str: ...
+
+
+def refuse(problem: Product, weight: Weight) -> None:
+    """Raises the first contradiction of a product with such a weight."""
+    if problem.dtype not in WIDE:
+        raise contradiction("dtype", f"{', '.join(WIDE)} with weight_format", problem.dtype)
+    if problem.scaling is not None:
+        raise contradiction("scaling", "null with weight_format, which has scales of its own", problem.scaling.kind)
+    if problem.weight_layout != "nk":
+        raise contradiction("weight_layout", "nk with weight_format", problem.weight_layout)
+    wide = weight.global_scale or weight.scale_dtype not in ("f16", "f8_e4m3")
+    if weight.dequantise == "rounded" and problem.dtype == "f16" and wide:
+        given = f"{weight.scale_dtype} scales{', a global one' * weight.global_scale}"
+        raise contradiction("weight_format.dequantise", "exact or group_sum of f16 with scales outside its range", given)
+
+
+def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str, TensorSpec]:
+    """weight and what its codes stand for. lead: the axes before n."""
+    codes = TensorSpec((*lead, n, Dim("k / 2, up", (k + 1) // 2)), "u8", "in", "rows", 1)
+    if not weight.packed:
+        codes = TensorSpec((*lead, n, Dim("k", k)), "f8_e4m3", "in", "rows", 1)
+    table = (*lead, n, Dim("groups of k", weight.groups(k)))
+    scale = TensorSpec(table, weight.scale_dtype, "in", "strided", ITEMSIZE[weight.scale_dtype])
+    found = {"weight": codes, "weight_scale": scale}
+    if weight.zero != "none":
+        dtype: DType = "u8" if weight.zero == "int" else weight.scale_dtype
+        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype])
+    if weight.global_scale:
+        found["weight_global"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", 4)
+    if weight.num_groups is not None:
+        found["weight_groups"] = index_spec(Dim("k", k), values=(0, weight.num_groups))
+    return found
