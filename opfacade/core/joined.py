@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade.core.descriptor import Args
+from opfacade.core.descriptor import Args, Descriptor
 from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
@@ -20,12 +20,14 @@ GROUP = "group"  # the field of args that is no tensor
 
 
 class Joined(Protocol):
-    """A group of ranks. fill_id: what an output of integers holds after a call that failed."""
+    """A group of ranks. fill_id: what an output of integers holds after a call that failed. link: the way between GPUs, an
+    `opfacade.distributed.link.Link`; None where data of GPUs pass through host memory."""
 
     name: str
     world: int
     rank: int
     fill_id: int
+    link: Any
 
     def issues(self, descriptor: Any) -> list[Issue]:
         """Why a plan of this descriptor may not run now; host memory alone is read."""
@@ -36,6 +38,10 @@ class Joined(Protocol):
 
         facts: what must be equal on all ranks beside the descriptor. GroupError where a rank is missing or differs.
         """
+        ...
+
+    def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """`call`, a round of the link, which the host does not wait for. GroupError where the link has ended."""
         ...
 
 

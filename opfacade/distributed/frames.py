@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-CALL, ALARM, BYE, SETUP, RESERVE = range(1, 6)
+CALL, ALARM, BYE, SETUP, RESERVE, ASK, PLACE = range(1, 8)
 HEADER = 64
 _FORM = struct.Struct("<8sIIQQ8s8s")
 _MAGIC = b"opfacade"
-_VERSION = 1
+_VERSION = 2
 EAGER = {SETUP: "setup of the group", RESERVE: "reserve"}  # kinds of calls without a plan
 
 

@@ -8,16 +8,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import Descriptor
 from opfacade.core.joined import name_group
-from opfacade.distributed import rounds, setup
+from opfacade.distributed import linked, rounds, setup
 from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
 from opfacade.distributed.judgement import named, odd_ones, told
+from opfacade.distributed.link import Link
 from opfacade.distributed.mailbox import Mailbox
 from opfacade.distributed.statistics import Statistics
+from opfacade.distributed.watch import Watch
 from opfacade.errors import GroupError, Issue
 from opfacade.plan import Plan
 
@@ -36,7 +39,8 @@ class Group:
     ends on all within `timeout_s`, with the ranks that are missing or differ; the group is poisoned then, and another one over
     a new process group may be made in the same processes.
 
-    process_group: one with a backend for CPU tensors (gloo); data of other devices passes through host memory. max_bytes: the
+    process_group: one with a backend for CPU tensors (gloo). Data of GPUs pass by its NCCL backend where it has one and a test
+    of it succeeds on all ranks (`link`), else through host memory. max_bytes: the
     most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
     warn_s: seconds after which a rank that has not arrived is an error, or causes a LagWarning. fill_id: the content of
     outputs of integers after a failure. name: for ops of torch, which pass no objects.
@@ -65,11 +69,17 @@ class Group:
         self._frozen, self.ended, self._failure = False, False, ""
         self._cause: GroupError | None = None
         self._mail = _taken(process_group, channel, self)
+        self.op = "group"
+        self.link: Link | None = None
+        self._watch: Watch | None = None
         try:
             self.members = setup.agreed(self._mail, options, self._round)
+            self.link = linked.made(self.process_group, self.timeout_s, self._asked)
         except GroupError:
             self.close()
             raise
+        if self.link is not None:
+            self._watch = Watch(self, self._mail, self.link)
         name_group(self)
 
     def reserve(self, plans: Sequence[Plan[Any]]) -> None:
@@ -87,6 +97,8 @@ class Group:
         for plan, text in zip(plans, texts, strict=True):
             digest = hashlib.sha256(text.encode()).digest()[:8]
             self._digests[plan.descriptor], self._names[digest] = digest, plan.descriptor.op
+            if self.link is not None:
+                self.link.learn(plan.descriptor, digest)
         self._frozen = True
 
     def check(self) -> None:
@@ -120,6 +132,32 @@ class Group:
             frame = Frame(CALL, self._call, digest, hashlib.sha256(facts).digest()[:8])
             return self._round(frame, outgoing)
 
+    @property
+    def calls(self) -> int:
+        """Rounds that this rank ended by host memory; those between GPUs are counted by `link`."""
+        return self._call
+
+    def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """A round between GPUs; see `core.joined.Joined`. What goes wrong in it is known by the next run, or by check."""
+        from torch.distributed import DistError
+
+        with self._one_call(descriptor.op):
+            self.op = descriptor.op
+            try:
+                return call()
+            except DistError as error:
+                hint = str(error).splitlines()[0] if str(error) else ""
+                self.fail(told(f"{self.op}.run", "OPF-N001", "all ranks to arrive", "an error of NCCL", (), hint))
+                raise self._poisoned() from error
+
+    def fail(self, error: GroupError) -> None:
+        """End every call that is in flight on the GPU, and all later ones, with this error. The watch calls it."""
+        if self._cause is None and not self.ended:
+            self._poison(error)
+        if self.link is not None:
+            self.link.poison()
+            self.link.abort()
+
     def close(self) -> None:
         """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs are of no use then.
 
@@ -128,6 +166,7 @@ class Group:
         """
         if not self.ended and os.getpid() == self._pid:
             self.ended, self._failure = True, self._failure or _CLOSED
+            self._stop_watch()
             self._mail.close(Frame(BYE, self._call))
 
     def abort(self) -> None:
@@ -136,6 +175,10 @@ class Group:
         Make the next group of a new process group, with a fresh store that lies on no dead rank.
         """
         self.ended, self._failure = True, self._failure or _CLOSED
+        self._stop_watch()
+        if self.link is not None:
+            self.link.poison()
+            self.link.abort()
         self._mail.abort()
 
     def __enter__(self) -> Group:
@@ -147,6 +190,10 @@ class Group:
     def __repr__(self) -> str:
         state = f", {self._failure}" if self._failure else ""
         return f"Group({self.name!r}, rank {self.rank} of {self.world}{state})"
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from opfacade.distributed.frames import ALARM, BYE, HEADER, Frame, frame_of
+from opfacade.distributed.frames import ALARM, ASK, BYE, HEADER, PLACE, Frame, frame_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +44,11 @@ class Mailbox:
         self.rank, self.world = process_group.rank(), process_group.size()
         self.peers = tuple(r for r in range(self.world) if r != self.rank)
         self._news = threading.Condition()
+        self._sending = threading.Lock()  # a header and its payload go together
         self._boxes: dict[int, deque[tuple[Frame, Tensor]]] = {peer: deque() for peer in self.peers}
         self._gone: dict[int, str] = {}
+        self.answer: Callable[[], Tensor] | None = None  # where this rank is, for peers that ask
+        self.places: dict[int, Tensor] = {}  # what peers answered
         self._sent: dict[int, deque[Any]] = {peer: deque(maxlen=16) for peer in self.peers}
         self._threads = [
             threading.Thread(target=self._receive, args=(peer,), name=f"opfacade-from-{peer}", daemon=True)
@@ -60,9 +63,10 @@ class Mailbox:
         header = frame.header()
         work: list[Any] = [header, payload]
         try:
-            work.append(self._pg.send([header], peer, self._tag))
-            if payload is not None and frame.size:
-                work.append(self._pg.send([payload], peer, self._tag + 1))
+            with self._sending:
+                work.append(self._pg.send([header], peer, self._tag))
+                if payload is not None and frame.size:
+                    work.append(self._pg.send([payload], peer, self._tag + 1))
         except RuntimeError as error:
             self._end(peer, error)
         self._sent[peer].append(work)
@@ -131,10 +135,22 @@ class Mailbox:
         if frame is None:
             raise Gone("it sent bytes of another version of opfacade")
         payload = self._bytes(peer, frame.size, self._tag + 1)
+        if frame.kind == ASK:
+            self._reply(peer, frame)
+            return True
         with self._news:
-            self._boxes[peer].append((frame, payload))
+            if frame.kind == PLACE:
+                self.places[peer] = payload
+            else:
+                self._boxes[peer].append((frame, payload))
             self._news.notify_all()
         return frame.kind != BYE
+
+    def _reply(self, peer: int, frame: Frame) -> None:
+        answer = self.answer
+        if answer is not None:
+            text = answer()
+            self.send(peer, Frame(PLACE, frame.call, size=text.numel()), text)
 
     def _bytes(self, peer: int, size: int, tag: int) -> Tensor:
         import torch

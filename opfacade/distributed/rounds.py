@@ -72,7 +72,7 @@ def _arrived(mail: Mailbox, frame: Frame, patience: Patience, group: Waiting) ->
         if not told_of and waited >= patience.warn:
             told_of = True
             group.statistics.lags += 1
-            _tell_lag(op, frame, tuple(missing), patience.warn)
+            tell_lag(op, frame.call, tuple(missing), patience.warn)
         until = patience.timeout if told_of else min(patience.timeout, patience.warn)
         mail.wait(partial(_changed, mail, len(missing)), until - waited)
 
@@ -87,8 +87,8 @@ def _raise_bad_news(mail: Mailbox) -> None:
         raise error
 
 
-def _tell_lag(op: str, frame: Frame, ranks: tuple[int, ...], after: float) -> None:
-    text = f"{op}: {named(ranks)} did not arrive at call {frame.call} within {after:g} s; waiting."
+def tell_lag(op: str, call: int, ranks: tuple[int, ...], after: float) -> None:
+    text = f"{op}: {named(ranks)} did not arrive at call {call} within {after:g} s; waiting."
     notices.tell(text, LagWarning)
 
 

@@ -1,4 +1,6 @@
-"""Worlds of processes on gloo. Every wait ends: what is left at the deadline is killed, and told with what it was doing."""
+"""Worlds of processes on gloo, or on NCCL with a GPU each.
+
+Every wait ends: what is left at the deadline is killed, and told with what it was doing."""
 
 import faulthandler
 import json
@@ -9,7 +11,8 @@ import time
 import traceback
 from datetime import timedelta
 
-_PRELOAD = ["torch", "torch.distributed", "tests.distributed.scenarios"]
+_PRELOAD = ["torch", "torch.distributed", "tests.distributed.scenarios", "tests.distributed.link_scenarios"]
+NCCL = "cpu:gloo,cuda:nccl"
 _context = None
 
 
@@ -22,12 +25,12 @@ def _server():
     return _context
 
 
-def new_process_group(folder, name, rank, world):
-    """A gloo process group over a fresh store in a file, which no rank's death takes away."""
+def new_process_group(folder, name, rank, world, backend="gloo"):
+    """A process group over a fresh store in a file, which no rank's death takes away."""
     import torch.distributed as dist
 
     dist.init_process_group(
-        "gloo",
+        backend,
         store=dist.FileStore(f"{folder}/store-{name}", world),
         rank=rank,
         world_size=world,
@@ -36,14 +39,24 @@ def new_process_group(folder, name, rank, world):
     return dist.group.WORLD
 
 
-def _main(folder, rank, world, scenario, deadline, dead):
+def _on_gpu(rank):
+    """This rank's GPU, without multicast. The watchdog of torch would end the process where a peer dies."""
+    import torch
+
+    os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
+    torch.cuda.set_device(rank)
+
+
+def _main(folder, rank, world, scenario, deadline, dead, backend):
     import torch
 
     torch.set_num_threads(1)
+    if "nccl" in backend:
+        _on_gpu(rank)
     with open(f"{folder}/{rank}.stack", "w") as stack:
         faulthandler.dump_traceback_later(deadline, file=stack)
         try:
-            found = scenario(rank, new_process_group(folder, "first", rank, world), folder)
+            found = scenario(rank, new_process_group(folder, "first", rank, world, backend), folder)
         except BaseException:
             found = {"error": traceback.format_exc()}
         with open(f"{folder}/{rank}.json", "w") as file:
@@ -59,10 +72,10 @@ def _wait_for_others(folder, world, dead):
         time.sleep(0.01)
 
 
-def run(folder, world, scenario, dead=(), seconds=60):
+def run(folder, world, scenario, dead=(), seconds=60, backend="gloo"):
     """The results of `scenario(rank, process_group, folder)` by rank; nothing is expected of ranks in `dead`."""
     processes = [
-        _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead), daemon=True)
+        _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead, backend), daemon=True)
         for r in range(world)
     ]
     for process in processes:

@@ -10,7 +10,7 @@ _TIMEOUT = 30
 class LocalGroup:
     """One rank of `ranks(world)`. It reserves nothing and fails never."""
 
-    fill_id = -1
+    fill_id, link = -1, None
 
     def __init__(self, rank, world, shared):
         self.name, self.rank, self.world, self._shared = f"local-{rank}", rank, world, shared

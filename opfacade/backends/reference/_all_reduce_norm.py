@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.backends.reference import _folds
-from opfacade.backends.reference.joined import as_bytes, bytes_of, gathered, rank_of, sum_in_order, swapped
-from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.backends.reference.joined import Facts, as_bytes, gathered, rank_of, rounded_sum, swapped
+from opfacade.core.descriptor import Args, Descriptor, operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
@@ -21,23 +22,30 @@ if TYPE_CHECKING:
 _TEST = "tests/families/collective/test_all_reduce_norm.py::test_one_step_and_two_have_the_bits_of_sums_by_hand"
 
 
-def all_reduce_norm(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
-    facts = bytes_of(args.num_valid, args.scale if d.quant is not None and d.quant.scale == "static" else None)
+Fold = Callable[[Descriptor[Any], Args], None]  # how the op behind the sum is run
+
+
+def _in_torch(problem: Descriptor[Any], args: Args) -> None:
+    _folds.run(cast(FoldOp, problem), args)
+
+
+def all_reduce_norm(d: AllReduceNormDescriptor, args: AllReduceNormArgs, fold: Fold = _in_torch) -> None:
+    facts = (args.num_valid, args.scale if d.quant is not None and d.quant.scale == "static" else None)
     if d.two_shot:
-        _two_shot(d, args, facts)
+        _two_shot(d, args, facts, fold)
     else:
-        _finish(d, replace(args, x=_summed(d, gathered(d, args, args.x, facts))))
+        _finish(d, replace(args, x=_summed(d, gathered(d, args, args.x, facts))), fold)
 
 
 def _summed(d: AllReduceNormDescriptor, parts: list[Tensor]) -> Tensor:
-    return sum_in_order(parts).to(torch_dtype(d.dtype))
+    return rounded_sum(parts, torch_dtype(d.dtype))
 
 
-def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs, fold: Fold) -> None:
     """The parts behind the sum, x, for all its rows."""
     rows = args.x.shape[0]
     if d.norm != "none":
-        _fold(d.normed_rows(rows), args)
+        _fold(d.normed_rows(rows), args, fold)
         return
     valid = rows if args.num_valid is None else valid_count(args.num_valid, rows)
     total = args.x[:valid]
@@ -51,17 +59,17 @@ def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
     if problem is not None:
         made = args.x.clone()
         made[:valid] = total
-        _fold(problem, replace(args, x=made))
+        _fold(problem, replace(args, x=made), fold)
 
 
-def _fold(problem: Descriptor[Any], args: AllReduceNormArgs) -> None:
+def _fold(problem: Descriptor[Any], args: AllReduceNormArgs, fold: Fold) -> None:
     """The op behind the sum, on the tensors that it has."""
-    _folds.run(cast(FoldOp, problem), problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
+    fold(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
 
 
-def _two_shot(d: AllReduceNormDescriptor, args: AllReduceNormArgs, facts: bytes) -> None:
+def _two_shot(d: AllReduceNormDescriptor, args: AllReduceNormArgs, facts: Facts, fold: Fold) -> None:
     """Each rank computes its rows, i mod world, and sends what it made of them."""
-    made = _own_rows(d, args, _summed(d, swapped(d, args, _dealt(d, args.x), _room(d, args.x), facts)))
+    made = _own_rows(d, args, _summed(d, swapped(d, args, _dealt(d, args.x), _room(d, args.x), facts)), fold)
     names = sorted(made)
     packed = [as_bytes(made[name]) for name in names]
     import torch
@@ -89,10 +97,10 @@ def _dealt(d: AllReduceNormDescriptor, x: Tensor) -> list[Tensor]:
     return found
 
 
-def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor) -> dict[str, Tensor]:
+def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor, fold: Fold) -> dict[str, Tensor]:
     """The outputs that travel, by name, for this rank's rows in their places."""
     rank, places = rank_of(args), d.own_rows
-    mine = d.model_copy(update={"num_valid": False, "quant": _rows_first(d)})
+    mine = of_own_rows(d)
     outputs = {name: spec for name, spec in tensors_of(mine, places).items() if spec.role == "out"}
     tensors: dict[str, Any] = {
         name: total.new_zeros([dim.size or 0 for dim in spec.shape], dtype=torch_dtype(spec.dtype))
@@ -106,12 +114,14 @@ def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor
     given = {name: getattr(args, name) for name in ("weight", "bias", "scale") if name not in tensors}
     count = len(range(rank, d.total_num_rows, d.world))
     by_row = {name: tensor[:count] for name, tensor in tensors.items()}
-    _finish(mine, AllReduceNormArgs(x=total[:count], **given, **by_row))
+    _finish(mine, AllReduceNormArgs(x=total[:count], **given, **by_row), fold)
     return {name: tensor for name, tensor in tensors.items() if name in outputs or d.residual == "replicated"}
 
 
-def _rows_first(d: AllReduceNormDescriptor) -> Any:
-    return None if d.quant is None else d.quant.model_copy(update={"scale_layout": "row"})
+def of_own_rows(d: AllReduceNormDescriptor) -> AllReduceNormDescriptor:
+    """The problem in two steps as one rank has it: its rows in their places, scales row by row."""
+    quant = None if d.quant is None else d.quant.model_copy(update={"scale_layout": "row"})
+    return d.model_copy(update={"num_valid": False, "quant": quant})
 
 
 def _place(d: AllReduceNormDescriptor, args: AllReduceNormArgs, name: str, sent: tuple[int, Tensor]) -> None:

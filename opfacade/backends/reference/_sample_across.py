@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from opfacade.backends.reference.joined import bytes_of, gathered, rank_of
+from opfacade.backends.reference.joined import Facts, gathered, rank_of
 from opfacade.backends.reference.sampling.adjust import LARGEST, heated
 from opfacade.backends.reference.sampling.kept import LOG2_E, UNIT, Ordered, kept_counts
 from opfacade.backends.reference.sampling.philox import minus_log2_exponential, words, words_at
@@ -25,13 +25,15 @@ _BYTE, _BYTES = 8, 4
 
 
 class Call(NamedTuple):
-    """Valid rows of one call. a: f32 [rows, this rank's tokens], adjusted; ids: their tokens; facts: equal on all ranks."""
+    """Rows of one call, on the host valid ones. a: f32 [rows, this rank's tokens], adjusted; first: the token of the first
+    column; ids: tokens; facts: equal on all ranks."""
 
     d: SampleAcrossDescriptor
     args: SampleAcrossArgs
     a: Tensor
+    first: int
     ids: Tensor
-    facts: bytes
+    facts: Facts
 
     def all_ranks(self, own: Tensor) -> list[Tensor]:
         return gathered(self.d, self.args, own, self.facts)
@@ -40,23 +42,43 @@ class Call(NamedTuple):
 def sample_across(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
     call = _call_of(d, args)
     token = _from_lists(call) if d.listed else _best(call, _kept(call))
-    call.args.token.copy_(token)
-    call.args.valid.copy_(token >= 0)
+    _store(call.args.token, token, call)
+    _store(call.args.valid, token >= 0, call)
+
+
+def _store(out: Tensor, made: Tensor, call: Call) -> None:
+    import torch
+
+    inside = _inside(call.args, len(out))
+    out.copy_(made if inside is None else torch.where(inside, made.to(out.dtype), out))
+
+
+def _inside(args: SampleAcrossArgs, rows: int) -> Tensor | None:
+    """Which rows are valid, where the host did not read how many: on a GPU it waits for nothing."""
+    import torch
+
+    if args.num_valid is None or not args.num_valid.is_cuda:
+        return None
+    count = torch.where((args.num_valid >= 0) & (args.num_valid <= rows), args.num_valid, 0)
+    return torch.arange(rows, device=count.device) < count
 
 
 def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> Call:
     import torch
 
-    rows = d.total_num_rows if args.num_valid is None else valid_count(args.num_valid, d.total_num_rows)
+    read = args.num_valid is not None and not args.num_valid.is_cuda
+    rows = valid_count(args.num_valid, d.total_num_rows) if read and args.num_valid is not None else d.total_num_rows
     first = rank_of(args) * d.shard
     cut = {name: getattr(args, name)[:rows] for name in (*_CONTROLS, "token", "valid") if getattr(args, name) is not None}
     own = replace(args, logits=args.logits[:rows, : d.vocab - first], **cut)
-    facts = bytes_of(args.num_valid, *[cut[name] for name in _CONTROLS if name in cut])
+    inside = _inside(args, rows)
+    controls = [cut[name] for name in _CONTROLS if name in cut]
+    facts = (args.num_valid, *[c if inside is None else torch.where(inside, c, 0) for c in controls])
     a = own.logits.float()
     outside = ~(a > -torch.inf)
     a = (a.clamp(-LARGEST, LARGEST)).masked_fill(outside, -torch.inf) + 0.0
     ids = first + torch.arange(a.shape[1], device=a.device)
-    return Call(d, own, heated(a, own.temperature).contiguous(), ids, facts)
+    return Call(d, own, heated(a, own.temperature).contiguous(), first, ids, facts)
 
 
 def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
@@ -104,10 +126,10 @@ def _best(call: Call, keep: Tensor) -> Tensor:
     """The token that wins of those that all ranks keep: each sends its own winner."""
     import torch
 
-    noise = words(call.args.seed, call.args.offset, call.d.stream, call.a.shape[1], int(call.ids[0]))
+    noise = words(call.args.seed, call.args.offset, call.d.stream, call.a.shape[1], call.first)
     keys = _keys(call, call.a, noise).masked_fill(~keep, -torch.inf)
     token = _first(keys, call.a.masked_fill(~keep, -torch.inf), call.ids)
-    at = (token - call.ids[0]).clamp(min=0)[:, None]
+    at = (token - call.first).clamp(min=0)[:, None]
     own = call.a.new_empty(len(token), 4)  # 16 bytes of a row: the key, the logit, the token
     own[:, :2].view(torch.float64).copy_(keys.gather(1, at))
     own[:, 2:3] = call.a.gather(1, at)

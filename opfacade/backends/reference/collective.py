@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference._sample_across import sample_across
 from opfacade.backends.reference.declared import reference
-from opfacade.backends.reference.joined import as_bytes, bytes_of, filled_on_failure, gathered, rank_of, sum_in_order, swapped
+from opfacade.backends.reference.joined import as_bytes, filled_on_failure, gathered, rank_of, sum_in_order, swapped
 from opfacade.core.candidate import Candidate
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee, RankInvariant
@@ -65,15 +65,23 @@ def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
 
     lses = _cut(descriptor, args.lse_part)
     parts = _cut(descriptor, args.o_part.to(torch_dtype(descriptor.exchange_dtype or descriptor.dtype)))
-    # Log-sum-exps go first: what is behind them is aligned for any type.
-    packed = [torch.cat([as_bytes(lse), as_bytes(part)]) for part, lse in zip(parts, lses, strict=True)]
-    found, split = swapped(descriptor, args, packed, packed[0], bytes_of(args.sinks)), 4 * lses[0].numel()
+    found, split = _states(descriptor, args, parts, lses), 4 * lses[0].numel()
     states_lse = torch.stack([p[:split].view(torch.float32).view(lses[0].shape) for p in found], 1).flatten(0, 1)
     states_o = torch.stack([p[split:].view(parts[0].dtype).view(parts[0].shape) for p in found], 1).flatten(0, 1)
     sinks = None if args.sinks is None else _heads_of(descriptor, args.sinks, rank_of(args))
     merged, total = _in_order(states_o, states_lse.double(), sinks)
     args.o.copy_(merged)
     args.lse.copy_(total)
+
+
+def _states(d: MergeAcrossDescriptor, args: MergeAcrossArgs, parts: list[Tensor], lses: list[Tensor]) -> list[Tensor]:
+    """The states of all ranks as bytes. Log-sum-exps go first: what is behind them is aligned for any type."""
+    import torch
+
+    if d.scatter == "none":
+        return gathered(d, args, torch.cat([as_bytes(lses[0]), as_bytes(parts[0])]), (args.sinks,))
+    packed = [torch.cat([as_bytes(lse), as_bytes(part)]) for part, lse in zip(parts, lses, strict=True)]
+    return swapped(d, args, packed, packed[0], (args.sinks,))
 
 
 def _cut(descriptor: MergeAcrossDescriptor, states: Tensor) -> list[Tensor]:
@@ -112,7 +120,7 @@ def _logprob(descriptor: LogprobAcrossDescriptor, args: LogprobAcrossArgs) -> No
     mine = (local >= 0) & (local < own.shape[1])
     hit = torch.where(mine, own.gather(1, local.clamp(0, own.shape[1] - 1)[:, None])[:, 0], 0.0)
     told = torch.cat([_tiles(descriptor, own).flatten(1), hit[:, None]], 1)
-    found = gathered(descriptor, args, told, bytes_of(args.label))
+    found = gathered(descriptor, args, told, (args.label,))
     tiles = torch.cat([part[:, :-1].view(-1, 2, descriptor.tiles) for part in found], 2)
     lse = _joined(tiles[:, 0], tiles[:, 1])
     known = (label >= 0) & (label < descriptor.vocab)

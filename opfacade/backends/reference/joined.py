@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import operands_of
-from opfacade.core.joined import require_group
-from opfacade.errors import GroupError
+from opfacade.base.capture import device_of
+from opfacade.core.descriptor import Descriptor, operands_of
+from opfacade.core.joined import JoinedArgs, require_group
+from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+Facts = Sequence["Tensor | None"]
 
 
 def filled_on_failure(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -21,32 +25,67 @@ def filled_on_failure(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
         try:
             run(descriptor, args)
         except GroupError:
-            for name, spec in operands_of(descriptor).items():
-                if spec.written:
-                    _fill(getattr(args, name), args.group.fill_id)
+            for tensor in _written(descriptor, args):
+                tensor.fill_(_nothing(tensor, args.group.fill_id))
             raise
+        link = link_of(args)
+        if link is not None:  # the host does not know yet whether the call failed
+            for tensor in _written(descriptor, args):
+                _fill_where(link.bad, tensor, args.group.fill_id)
 
     return launch
 
 
-def _fill(tensor: Tensor, fill_id: int) -> None:
+def _written(descriptor: Descriptor[Any], args: JoinedArgs) -> list[Tensor]:
+    return [getattr(args, name) for name, spec in operands_of(descriptor).items() if spec.written]
+
+
+def _nothing(tensor: Tensor, fill_id: int) -> float | bool | int:
     import torch
 
-    value = float("nan") if tensor.is_floating_point() else False if tensor.dtype == torch.bool else fill_id
-    tensor.fill_(value)
+    return float("nan") if tensor.is_floating_point() else False if tensor.dtype == torch.bool else fill_id
 
 
-def gathered(descriptor: Any, args: Any, own: Tensor, facts: bytes = b"") -> list[Tensor]:
+def _fill_where(bad: Tensor, tensor: Tensor, fill_id: int) -> None:
+    import torch
+
+    if tensor.is_floating_point() and tensor.element_size() == 1:  # 0xFF is a NaN of every such type
+        tensor.view(torch.uint8).masked_fill_(bad, 0xFF)
+    else:
+        tensor.masked_fill_(bad, _nothing(tensor, fill_id))
+
+
+def link_of(args: JoinedArgs) -> Any:
+    """The way between GPUs of a call's group; None where data pass through host memory."""
+    link, device = getattr(args.group, "link", None), device_of(args)
+    if link is None or device is None or device.type != link.device.type:
+        return None
+    if device != link.device:
+        issue = Issue("OPF-N007", "group", f"tensors on {link.device}, the GPU of this rank", str(device), kind="GroupError")
+        raise from_issues("group", "run", [issue])
+    return link
+
+
+def gathered(descriptor: Any, args: Any, own: Tensor, facts: Facts = ()) -> list[Tensor]:
     """This tensor of all ranks, in their order."""
-    return swapped(descriptor, args, [own] * descriptor.world, own, facts)
+    link = link_of(args)
+    if link is None or descriptor.world == 1:
+        return swapped(descriptor, args, [own] * descriptor.world, own, facts)
+    return list(args.group.on_gpus(descriptor, lambda: link.gathered(descriptor, own, facts)))
 
 
-def swapped(descriptor: Any, args: Any, parts: Sequence[Tensor], like: Tensor, facts: bytes = b"") -> list[Tensor]:
-    """parts[r] goes to rank r; what rank r sent to this one, of the shape, type and device of `like`, comes back as entry r."""
+def swapped(descriptor: Any, args: Any, parts: Sequence[Tensor], like: Tensor, facts: Facts = ()) -> list[Tensor]:
+    """parts[r] goes to rank r; what rank r sent to this one, of the shape, type and device of `like`, comes back as entry r.
+
+    facts: tensors that must be equal on all ranks.
+    """
     if descriptor.world == 1:
         return list(parts)
+    link = link_of(args)
+    if link is not None:
+        return list(args.group.on_gpus(descriptor, lambda: link.swapped(descriptor, parts, like, facts)))
     sent = [as_bytes(part).cpu() for part in parts]
-    found = args.group.exchange(descriptor, sent, facts)
+    found = args.group.exchange(descriptor, sent, bytes_of(*facts))
     return [_as(raw, like) for raw in found]
 
 
@@ -72,9 +111,16 @@ def rank_of(args: Any) -> int:
     return 0 if args.group is None else int(args.group.rank)
 
 
+def rounded_sum(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """The same rounded once to dtype, which is that of the parts."""
+    if len(parts) == 2 and parts[0].is_cuda:  # one kernel that adds in f32 and rounds
+        return parts[0] + parts[1]
+    return sum_in_order(parts).to(dtype)
+
+
 def sum_in_order(parts: Sequence[Tensor]) -> Tensor:
     """The sum in f32 in the order of ranks, not rounded."""
     total = parts[0].float()
     for part in parts[1:]:
-        total = total + part.float()
+        total = total + part  # in f32
     return total

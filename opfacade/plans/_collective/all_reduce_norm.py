@@ -63,7 +63,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
     """
 
     op: Literal["all_reduce_norm"] = Field(default="all_reduce_norm", description="The operator.")
-    error_models: ClassVar[tuple[str, ...]] = ("exact", "rank-sum-f32", "all-reduce-fold-f64")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "rank-sum-f32", "all-reduce-fold-f64", "all-reduce-fold-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})
     world: World = WORLD

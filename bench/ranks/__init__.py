@@ -1,0 +1,1 @@
+"""Parts of bench.distributed: processes and what each measures."""

@@ -1,0 +1,121 @@
+"""One rank of a probe, and how ranks are started: a process each, killed at the deadline of the probe."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+_FLAGS = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+}
+
+
+@dataclass
+class Ranks:
+    """What a probe knows: its place, its device, and a process group."""
+
+    rank: int
+    world: int
+    folder: Path
+    cpu: bool
+
+    def join(self) -> Any:
+        """The process group, over a store in a file."""
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if not self.cpu:
+            torch.cuda.set_device(self.rank)
+        backend = "gloo" if self.cpu else "cpu:gloo,cuda:nccl"
+        store = dist.FileStore(str(self.folder / "store"), self.world)
+        wait = timedelta(seconds=60)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=wait)
+        return dist.group.WORLD
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device("cpu") if self.cpu else torch.device("cuda", self.rank)
+
+    def meet(self) -> None:
+        """Wait for all ranks, on the host."""
+        import torch
+        import torch.distributed as dist
+
+        if not self.cpu:
+            torch.cuda.synchronize()
+        dist.all_reduce(torch.zeros(1))
+
+    def slowest(self, values: list[float]) -> list[float]:
+        """The largest of each value over ranks."""
+        import torch
+        import torch.distributed as dist
+
+        told = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        return [float(value) for value in told]
+
+    def keep(self, found: dict[str, Any]) -> None:
+        """What is left of this probe where it does not end."""
+        if self.rank == 0:
+            (self.folder / "partial.json").write_text(json.dumps(found))
+
+
+def run(probe: str, world: int, cpu: bool, seconds: float, dead: tuple[int, ...] = ()) -> dict[str, Any]:
+    """What rank 0 found; {"failed": why} where a rank did not end in time or ended with an error. dead: ranks that may die."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [_start(probe, rank, world, cpu, folder) for rank in range(world)]
+        end = started + seconds
+        living = [r for r in range(world) if r not in dead]
+        for rank in living:
+            _await(processes[rank], end)
+        late = [rank for rank, process in enumerate(processes) if process.poll() is None]
+        for process in processes:
+            process.kill()
+            process.wait()
+        found = _found(Path(folder), living, late, seconds)
+    return found | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def _start(probe: str, rank: int, world: int, cpu: bool, folder: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "bench.distributed", "--probe", probe, "--rank", str(rank), "--world", str(world)]
+    words += ["--folder", folder] + (["--cpu"] if cpu else [])
+    log = open(f"{folder}/{rank}.log", "wb")  # noqa: SIM115 - the process has it
+    return subprocess.Popen(words, env=os.environ | _FLAGS, stdout=log, stderr=log)
+
+
+def _await(process: subprocess.Popen[bytes], end: float) -> None:
+    try:
+        process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _found(folder: Path, living: list[int], late: list[int], seconds: float) -> dict[str, Any]:
+    texts = {rank: folder / f"{rank}.json" for rank in living}
+    lost = [rank for rank, path in texts.items() if not path.exists()]
+    if lost:
+        why = f"no end within {seconds:g} s" if set(lost) & set(late) else "ended without a result"
+        tail = (folder / f"{lost[0]}.log").read_text(errors="replace")[-1500:]
+        partial = folder / "partial.json"
+        some = json.loads(partial.read_text()) if partial.exists() else {}
+        return {"failed": f"ranks {lost}: {why}", "log": tail} | some
+    found = {rank: json.loads(path.read_text()) for rank, path in texts.items()}
+    errors = {rank: one["error"] for rank, one in found.items() if "error" in one}
+    if errors:
+        return {"failed": "; ".join(f"rank {rank}: {text[-1200:]}" for rank, text in errors.items())}
+    return dict(found[living[0]])

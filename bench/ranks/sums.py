@@ -1,0 +1,147 @@
+"""Sums over ranks: alone, and with a norm behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.ranks.process import Ranks
+from bench.ranks.race import race
+from opfacade import Plan
+from opfacade.distributed import Group
+from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor
+
+HIDDEN = 4096
+ROWS = (1, 8, 32, 128, 512)  # of 8 KB
+SMALL = (1, 3)
+
+
+def curves(ranks: Ranks) -> dict[str, Any]:
+    """P2, short: all-reduce of NCCL and of torch's symmetric memory, and NCCL's all-gather, by bytes of a rank."""
+    import torch
+    import torch.distributed as dist
+
+    pg = ranks.join()
+    found = {}
+    for rows in (*ROWS, 2048) if not ranks.cpu else SMALL:
+        x = _part(ranks, ranks.rank, rows)
+        want = sum(_part(ranks, r, rows).float() for r in range(ranks.world))
+        y, wide = x.clone(), x.new_empty(ranks.world * rows, HIDDEN)
+        calls = {
+            "nccl all_reduce": lambda y=y: dist.all_reduce(y, group=pg),
+            "nccl all_gather": lambda wide=wide, x=x: dist.all_gather_into_tensor(wide, x, group=pg),
+        }
+        wrong = _check_sum(calls["nccl all_reduce"], y, want)
+        calls["nccl all_gather"]()
+        if not torch.equal(wide, torch.cat([_part(ranks, r, rows) for r in range(ranks.world)])):
+            wrong = wrong or "all_gather"
+        y.zero_()
+        symmetric, refused = _symmetric(ranks, pg, x, want)
+        found[str(x.numel() * 2)] = {"wrong": wrong} if wrong else race(ranks, calls | symmetric, 20) | refused
+        ranks.keep({"bytes": found})
+    return {"bytes": found}
+
+
+def _part(ranks: Ranks, rank: int, rows: int) -> Any:
+    import torch
+
+    random = torch.Generator().manual_seed(17 * rank + rows)
+    return torch.randn(rows, HIDDEN, generator=random).to(torch.bfloat16).to(ranks.device)
+
+
+def _check_sum(call: Any, y: Any, want: Any) -> str:
+    import torch
+
+    call()
+    close = torch.allclose(y.float(), want, rtol=0.01, atol=0.05)
+    return "" if close else "all_reduce"
+
+
+def _symmetric(ranks: Ranks, pg: Any, x: Any, want: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All-reduces of torch's symmetric memory, and why there are none."""
+    if ranks.cpu:
+        return {}, {"symm_mem": {"failed": "on CPUs there is none"}}
+    import torch
+    import torch.distributed._symmetric_memory as symm
+
+    try:
+        buffer = symm.empty(x.numel(), dtype=x.dtype, device=x.device)
+        symm.rendezvous(buffer, pg.group_name)
+        buffer.copy_(x.flatten())
+        ranks.meet()
+        got = torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", pg.group_name)
+        ranks.meet()
+        if not torch.allclose(got.float(), want.flatten(), rtol=0.01, atol=0.05):
+            return {}, {"symm_mem": {"failed": "wrong data"}}
+    except (RuntimeError, AttributeError) as error:
+        return {}, {"symm_mem": {"failed": str(error).splitlines()[0][:200]}}
+    return {
+        "symm_mem one_shot": lambda: torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", pg.group_name),
+        "symm_mem two_shot": lambda: torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", pg.group_name),
+    }, {}
+
+
+def descriptors(world: int, cpu: bool) -> dict[tuple[int, str], AllReduceNormDescriptor]:
+    steps = ("one_shot", "two_shot")
+    fields: dict[str, Any] = {"world": world, "hidden": HIDDEN, "dtype": "bf16", "residual": "replicated"}
+    return {
+        (rows, step): AllReduceNormDescriptor(total_num_rows=rows, steps=step, **fields)
+        for rows in (SMALL if cpu else ROWS)
+        for step in steps
+    }
+
+
+def norms(ranks: Ranks) -> dict[str, Any]:
+    """`all_reduce_norm` beside an all-reduce with our norm behind it."""
+    pg, known = ranks.join(), descriptors(ranks.world, ranks.cpu)
+    group = Group(pg, timeout_s=20)
+    group.reserve([Plan.select(d) for d in known.values()])
+    found = {}
+    for rows in sorted({rows for rows, _ in known}):
+        found[str(rows * HIDDEN * 2)] = _normed(ranks, group, {s: d for (n, s), d in known.items() if n == rows}, rows)
+        ranks.keep({"bytes": found})
+    return {"link": group.link is not None, "bytes": found}
+
+
+def _normed(ranks: Ranks, group: Group, known: dict[str, AllReduceNormDescriptor], rows: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    x, weight = _part(ranks, ranks.rank, rows), _part(ranks, 99, 1)[0]
+    total = _part(ranks, 0, rows).float()
+    for r in range(1, ranks.world):
+        total = total + _part(ranks, r, rows).float()
+    want, plain = _alone(ranks, known["one_shot"], total.to(x.dtype), weight)
+    calls, wrong = {}, []
+    for step, descriptor in known.items():
+        residual, out = _part(ranks, 50, rows), torch.zeros_like(x)
+        args = AllReduceNormArgs(x=x, weight=weight, residual=residual, out=out, group=group)
+        plan = Plan.select(descriptor)
+        plan.run(args)
+        if not torch.equal(out, want):
+            wrong.append(step)
+        calls[f"all_reduce_norm {step}"] = lambda plan=plan, args=args: plan.run(args)
+    summed = x.clone()
+
+    def library() -> None:
+        dist.all_reduce(summed, group=group.process_group)
+        plain(summed)
+
+    calls["nccl all_reduce + norm"] = library
+    symmetric, refused = _symmetric(ranks, group.process_group, x, total)
+    if symmetric:
+        calls["symm_mem one_shot + norm"] = lambda: plain(symmetric["symm_mem one_shot"]().view(x.shape))
+    return {"wrong": wrong} if wrong else race(ranks, calls, 20) | refused
+
+
+def _alone(ranks: Ranks, descriptor: AllReduceNormDescriptor, total: Any, weight: Any) -> tuple[Any, Any]:
+    """The norm of a sum on one rank: its result, and a call of it on other sums."""
+    import torch
+
+    problem = descriptor.normed_rows(len(total))
+    plan, out, residual = Plan.select(problem), torch.zeros_like(total), _part(ranks, 50, len(total))
+
+    def normed(x: Any) -> None:
+        plan.run(problem.args_type(x=x, weight=weight, residual=residual, out=out))
+
+    normed(total)
+    return out.clone(), normed

@@ -1,0 +1,80 @@
+"""How the ranks of a new group come to agree on a Link: each says what it has, tries it with a pattern, and votes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from opfacade.distributed.frames import SETUP
+from opfacade.distributed.link import Link
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+
+Ask = Callable[[int, object], Iterable[tuple[int, str]]]
+_WORDS = 1000
+
+
+def made(process_group: ProcessGroup, timeout_s: float, ask: Ask) -> Link | None:
+    """The link, if every rank has a GPU of its own and an NCCL backend, and data arrived whole; None on all ranks otherwise."""
+    if process_group.size() == 1:
+        return None
+    device = _device(process_group)
+    gpus = _said(ask, "" if device is None else _gpu(device))
+    if device is None or not all(gpus) or len(set(gpus)) < len(gpus):
+        return None
+    link = Link(process_group, device)
+    wrong = _tried(link, process_group.rank(), timeout_s)
+    return None if any(_said(ask, wrong)) else link
+
+
+def _said(ask: Ask, text: str) -> list[str]:
+    return [json.loads(answer) for _, answer in ask(SETUP, text)]
+
+
+def _device(process_group: ProcessGroup) -> torch.device | None:
+    """This rank's GPU, if the process group has NCCL."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    try:
+        backend = process_group._get_backend(torch.device("cuda"))
+    except RuntimeError:
+        return None
+    return torch.device("cuda", torch.cuda.current_device()) if backend.name().lower() == "nccl" else None
+
+
+def _gpu(device: torch.device) -> str:
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _tried(link: Link, rank: int, timeout_s: float) -> str:
+    """What is wrong with the data of an all-gather and of an exchange; "" is nothing. It makes the communicators too."""
+    import torch
+
+    try:
+        link.learn("", bytes(8))
+        gathered = torch.stack(link.gathered("", _words(link, rank, 0), ()))
+        swapped = torch.stack(link.swapped("", [_words(link, rank, to) for to in range(link.world)], gathered[0], ()))
+        end = time.monotonic() + timeout_s
+        while not link.finished():
+            if time.monotonic() > end:
+                return f"no data within {timeout_s:g} s"
+            time.sleep(0.001)
+        want = [torch.stack([_words(link, r, to) for r in range(link.world)]) for to in (0, rank)]
+        return "" if all(map(torch.equal, (gathered, swapped), want)) and not link.odd else "wrong data"
+    except RuntimeError as error:
+        return str(error).splitlines()[0] or "an error"
+
+
+def _words(link: Link, source: int, to: int) -> torch.Tensor:
+    """Numbers that differ for each pair and direction."""
+    import torch
+
+    return torch.arange(_WORDS, device=link.device) * 31 + source * 7 + to * 13

@@ -1,0 +1,149 @@
+"""What ranks with a GPU each do in the tests of NCCL."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+import torch
+
+from opfacade import Plan, Preference
+from opfacade.distributed import Group
+from opfacade.errors import GroupError
+from opfacade.plans.collective import MergeAcrossArgs
+from tests.distributed import calls
+from tests.distributed.link_scenarios import HASTY, told
+from tests.distributed.scenarios import say, wait_for
+from tests.distributed.worlds import NCCL, new_process_group
+from tests.support.local_ranks import on_ranks
+
+_ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round otherwise
+
+
+def group_of(pg, descriptors, **options):
+    group = Group(pg, **({"timeout_s": 30} | options))
+    assert group.link is not None
+    group.reserve([Plan.select(d) for d in descriptors])
+    return group
+
+
+def every_op(rank, pg, folder):
+    """{op: what is wrong} of each op, eager and captured."""
+    device, known = torch.device("cuda", rank), calls.descriptors(pg.size())
+    group, found = group_of(pg, known.values()), {}
+    for name, descriptor in known.items():
+        call = calls.call_of(name, descriptor, rank)
+        got = calls.run(call, group, device)
+        torch.cuda.synchronize()
+        wrong = [unlike(name, descriptor, rank, got), on_one_gpu(name, descriptor, got, device), captured(call, group, got)]
+        found[name] = {"wrong": [w for w in wrong if w], "bits": calls.bits(got)}
+    group.check()
+    return found
+
+
+def unlike(name, descriptor, rank, got):
+    """Where outputs are not those of the reference on the host."""
+    want = on_ranks(descriptor.world, lambda group: calls.run(calls.call_of(name, descriptor, group.rank), group, "cpu"))[rank]
+    near = {"rtol": 0.02, "atol": 0.02} if name.startswith(_ROUNDED) else {"rtol": 0, "atol": 0}
+    for output, tensor in got.items():
+        with suppress(AssertionError):
+            torch.testing.assert_close(tensor.cpu().double(), want[output].double(), **near)
+            continue
+        return f"{output} is not that of the host"
+    return ""
+
+
+def on_one_gpu(name, descriptor, got, device):
+    """Where bits are not those that this GPU alone makes of the inputs of all ranks."""
+    inputs = [calls.call_of(name, descriptor, r).inputs for r in range(descriptor.world)]
+    if name.startswith(("norm", "fp8")):
+        total = inputs[0]["x"].float()
+        for one in inputs[1:]:
+            total = total + one["x"].float()
+        alone = {"x": total.to(inputs[0]["x"].dtype), "residual": inputs[0]["residual"], "weight": inputs[0]["weight"]}
+        problem = descriptor.normed_rows(calls.ROWS)
+        plan, own = Plan.select(problem), calls.Call(problem, alone)
+        args = problem.args_type(**own.filled(device))
+        plan.run(args)
+    elif name == "merge":
+        stacked = {k: torch.stack([one[k] for one in inputs], 1).flatten(0, 1).to(device) for k in ("o_part", "lse_part")}
+        problem = descriptor.model_copy(update={"world": 1, "states": 2 * descriptor.world}).revalidated()
+        args = MergeAcrossArgs(**stacked, o=torch.zeros_like(got["o"]), lse=torch.zeros_like(got["lse"]))
+        Plan.select(problem, Preference(backend="reference")).run(args)
+    else:
+        return ""
+    want = {output: getattr(args, output) for output in got}
+    return "" if calls.bits(want) == calls.bits(got) else "bits are not those of one GPU"
+
+
+def captured(call, group, want):
+    """Where replays of a graph, each on new inputs, have other bits than a call."""
+    args = call.with_group(group, group.link.device)
+    before = {name: getattr(args, name).clone() for name in (*call.inputs, *want)}
+    plan, graph = Plan.select(call.descriptor), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        plan.run(args)
+    for number in range(3):
+        for name, tensor in before.items():
+            getattr(args, name).copy_(tensor)
+        graph.replay()
+        torch.cuda.synchronize()
+        if calls.bits(call.written(args)) != calls.bits(want):
+            return f"replay {number} has other bits"
+    return ""
+
+
+def fails(rank, pg, folder, act):
+    """A sound call, then one that rank 1 does not come to; both ranks go on in a new group where both live."""
+    descriptor = calls.descriptors(2)["norm/one"]
+    group = group_of(pg, [descriptor], timeout_s=HASTY)
+    call = calls.call_of("norm/one", descriptor, rank)
+    calls.run(call, group, group.link.device)
+    torch.cuda.synchronize()
+    made = made_for(call, group)
+    say(folder, f"sound {rank}")
+    wait_for(folder, "sound 0", "sound 1")
+    if rank == 1 and act == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    start, out = time.monotonic(), None
+    if rank == 0:
+        out = made[act]()
+        torch.cuda.synchronize()
+    code, ranks, text = told(group)
+    found = {"told": [code, ranks], "text": text, "seconds": time.monotonic() - start}
+    found["filled"] = out is None or all(bool(t.float().isnan().all()) for t in out.values())
+    found["works"] = float(torch.ones(8, device=group.link.device).sum())
+    return found | ({} if act == "dies" else {"again": again(rank, group, folder, descriptor)})
+
+
+def made_for(call, group):
+    """Ways to make the call that fails: eager, and by a graph."""
+    args, plan, graph = call.with_group(group, group.link.device), Plan.select(call.descriptor), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        plan.run(args)
+
+    def eager():
+        with suppress(GroupError):
+            plan.run(args)
+        return call.written(args)
+
+    def replayed():
+        graph.replay()
+        return call.written(args)
+
+    return {"skips": eager, "dies": eager, "replays less": replayed}
+
+
+def again(rank, group, folder, descriptor):
+    """A call of a new group in the same processes."""
+    import torch.distributed as dist
+
+    group.abort()
+    dist.distributed_c10d._abort_process_group()
+    say(folder, f"left {rank}")
+    wait_for(folder, "left 0", "left 1")
+    second = group_of(new_process_group(folder, "again", rank, 2, NCCL), [descriptor])
+    out = calls.run(calls.call_of("norm/one", descriptor, rank), second, second.link.device)
+    torch.cuda.synchronize()
+    second.check()
+    return bool(out["out"].float().isfinite().all())

@@ -1,0 +1,33 @@
+"""Rounds between GPUs, on gloo in place of NCCL: data, headers, and the watch, which ends a call that nobody else makes."""
+
+import pytest
+
+from tests.distributed import link_scenarios, worlds
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_round_of_the_link_has_the_bits_of_one_by_host_memory(tmp_path, world):
+    found = worlds.run(tmp_path, world, link_scenarios.same_bits)
+    assert all(own["differ"] == [] and own["calls"] >= 14 for own in found.values()), found
+
+
+def test_ranks_that_differ_are_named_and_outputs_are_filled(tmp_path):
+    found = worlds.run(tmp_path, 3, link_scenarios.other_seed)
+    assert [own["before"] for own in found.values()] == [True] * 3
+    assert [own["after"] for own in found.values()] == [[-7] * 5] * 3
+    assert {own["told"][0] for own in found.values()} <= {"OPF-N002", "OPF-N004"}
+    assert [own["told"][1] for own in found.values()] == [[2]] * 3
+
+
+def test_a_rank_that_makes_one_call_fewer_is_named_in_time(tmp_path):
+    found = worlds.run(tmp_path, 2, link_scenarios.skips)
+    assert found[0]["told"] == ["OPF-N004", [1]]
+    assert "rank 1 is at call" in found[0]["text"]
+    assert found[0]["seconds"] < 15
+    assert found[1]["told"] == ["OPF-N004", [1]]
+
+
+def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
+    found = worlds.run(tmp_path, 2, link_scenarios.killed, dead=(1,))
+    assert found[0]["told"] == ["OPF-N004", [1]]
+    assert found[0]["seconds"] < 15

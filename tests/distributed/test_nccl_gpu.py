@@ -1,0 +1,37 @@
+"""Ranks with a GPU each on NCCL: every op is that of one rank, eager and captured, and a rank that does not come is named."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from tests.distributed import nccl_scenarios, worlds
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs"),
+]
+_SECONDS = 150
+
+
+def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path):
+    found = worlds.run(tmp_path, 2, nccl_scenarios.every_op, seconds=_SECONDS, backend=worlds.NCCL)
+    assert {name: one["wrong"] for own in found.values() for name, one in own.items() if one["wrong"]} == {}
+    for own in found.values():
+        assert own["norm/one"]["bits"] == own["norm/two"]["bits"]
+        assert own["fp8/one"]["bits"] == own["fp8/two"]["bits"]
+    for name in ("all_gather", "all_reduce", "merge", "norm/one", "fp8/one", "draw", "draw_list", "draw_bins", "logprob"):
+        assert found[0][name]["bits"] == found[1][name]["bits"]
+
+
+@pytest.mark.parametrize("act", ["skips", "replays less", "dies"])
+def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, act):
+    scenario = partial(nccl_scenarios.fails, act=act)
+    dead = (1,) if act == "dies" else ()
+    found = worlds.run(tmp_path, 2, scenario, dead=dead, seconds=_SECONDS, backend=worlds.NCCL)
+    for own in found.values():
+        assert own["told"] == ["OPF-N004", [1]], own
+        assert own["seconds"] < nccl_scenarios.HASTY + 4
+        assert own["filled"]
+        assert own["works"] == 8
+        assert own.get("again", True)
