@@ -57,7 +57,7 @@ PROBES = {
 
 
 def measure(names: list[str], world: int, cpu: bool) -> dict[str, Any]:
-    """What each probe found, in order; kernels are compiled meanwhile."""
+    """The results of all probes, in order; kernels are compiled meanwhile."""
     end, found = time.monotonic() + LIMIT, {}
     builder = threading.Thread(target=lambda: found.update(build=process.run("build", 1, cpu, PROBES["build"].seconds)))
     builder.start()

@@ -23,7 +23,7 @@ _FLAGS = {
 
 @dataclass
 class Ranks:
-    """What a probe knows: its place, its device, and a process group."""
+    """The place of a probe, its device, and a process group."""
 
     rank: int
     world: int
@@ -69,13 +69,13 @@ class Ranks:
         return [float(value) for value in told]
 
     def keep(self, found: dict[str, Any]) -> None:
-        """What is left of this probe where it does not end."""
+        """Keep this for the record, in case the probe does not end."""
         if self.rank == 0:
             (self.folder / "partial.json").write_text(json.dumps(found))
 
 
 def run(probe: str, world: int, cpu: bool, seconds: float, dead: tuple[int, ...] = ()) -> dict[str, Any]:
-    """What rank 0 found; {"failed": why} where a rank did not end in time or ended with an error. dead: ranks that may die."""
+    """The result of rank 0; {"failed": why} where a rank ended late or with an error. dead: ranks that may die."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         processes = [_start(probe, rank, world, cpu, folder) for rank in range(world)]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.joined import name_group
-from opfacade.distributed import linked, rounds, setup
+from opfacade.distributed import linked, reserving, rounds, setup
 from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
-from opfacade.distributed.judgement import named, odd_ones, told
+from opfacade.distributed.judgement import told
 from opfacade.distributed.link import Link
 from opfacade.distributed.mailbox import Mailbox
 from opfacade.distributed.statistics import Statistics
@@ -88,12 +88,13 @@ class Group:
         OPF-N002 where ranks have other plans, OPF-N005 where one cannot compile, OPF-N008 for a plan of more than `max_bytes`.
         """
         self._require_open()
-        texts = self._texts(plans)
-        answers = {r: json.loads(a) for r, a in self._asked(RESERVE, {"plans": texts, "refusal": self._refusal(plans)})}
-        self._compare({r: tuple(answer["plans"]) for r, answer in answers.items()})
-        self._vote({r: answer["refusal"] for r, answer in answers.items()}, "OPF-N008")
+        texts = reserving.texts(plans)
+        own = {"plans": texts, "refusal": reserving.refusal(plans, self.world, self.max_bytes)}
+        answers = {r: json.loads(a) for r, a in self._asked(RESERVE, own)}
+        reserving.compare({r: tuple(answer["plans"]) for r, answer in answers.items()}, self.rank)
+        reserving.vote({r: answer["refusal"] for r, answer in answers.items()}, "OPF-N008")
         compiled = {r: json.loads(a) for r, a in self._asked(RESERVE, setup.compiled(plans))}
-        self._vote(compiled, "OPF-N005")
+        reserving.vote(compiled, "OPF-N005")
         for plan, text in zip(plans, texts, strict=True):
             digest = hashlib.sha256(text.encode()).digest()[:8]
             self._digests[plan.descriptor], self._names[digest] = digest, plan.descriptor.op
@@ -138,7 +139,7 @@ class Group:
         return self._call
 
     def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """A round between GPUs; see `core.joined.Joined`. What goes wrong in it is known by the next run, or by check."""
+        """A round between GPUs; see `core.joined.Joined`. The next run, or check, tells what went wrong."""
         from torch.distributed import DistError
 
         with self._one_call(descriptor.op):
@@ -197,42 +198,12 @@ class Group:
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    def _texts(self, plans: Sequence[Plan[Any]]) -> list[str]:
-        return [f"{plan.descriptor.model_dump_json()} {plan.sku.id}" for plan in plans]
-
-    def _refusal(self, plans: Sequence[Plan[Any]]) -> str:
-        """The first thing that is wrong with plans on this rank, or ""."""
-        for plan in plans:
-            size, world = getattr(plan.descriptor, "symmetric_size", 0), getattr(plan.descriptor, "world", None)
-            if world != self.world:
-                return f"{plan.descriptor.op} is for {world or 1} ranks, this group has {self.world}"
-            if size > self.max_bytes:
-                return f"{plan.descriptor.op} exchanges {size} bytes, max_bytes is {self.max_bytes}"
-        return "" if len({p.descriptor for p in plans}) == len(plans) else "a descriptor occurs twice"
-
     def _asked(self, kind: int, value: object) -> Iterator[tuple[int, str]]:
         """The values of all ranks, by rank, as JSON."""
         text = setup.bytes_of(json.dumps(value))
         with self._one_call("reserve"):
             found = self._round(Frame(kind, self._call), [text] * self.world)
         return ((r, setup.text_of(answer)) for r, answer in enumerate(found))
-
-    def _compare(self, plans: dict[int, tuple[str, ...]]) -> None:
-        if len(set(plans.values())) > 1:
-            odd = odd_ones(plans)
-            mine, theirs = plans[self.rank], plans[next((r for r in odd if r != self.rank), (self.rank + 1) % self.world)]
-            at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
-            got = f"other plans on {named(odd)}: number {at} of {len(theirs)} is {theirs[at] if at < len(theirs) else 'none'}"
-            raise told("group.reserve", "OPF-N002", "the same plans on all ranks", got, odd)
-
-    def _vote(self, refusals: dict[int, str], code: str) -> None:
-        """Raise on all ranks what one of them refuses."""
-        refused = {r: why for r, why in refusals.items() if why}
-        if refused:
-            first = min(refused)
-            raise told(
-                "group.reserve", code, "plans that every rank takes", f"from rank {first}: {refused[first]}", tuple(refused)
-            )
 
     def _require_open(self) -> None:
         self.check()

@@ -1,8 +1,8 @@
 """Link: rounds of bytes between GPUs by the NCCL backend of a process group. The host starts them and waits for none.
 
 Every rank sends a header with its bytes: the digest of the plan and a hash of what must be equal. Ranks that differ are noted
-on the device, and outputs of that call and of all later ones are filled. What the host must know lies in pinned memory, which
-copies on the stream keep up to date: so replays of a graph are watched like calls.
+on the device, and outputs of that call and of all later ones are filled. The host reads pinned memory, which copies on
+the stream keep up to date: so replays of a graph are watched like calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Link:
         _collect(self._pg, found, packed[0])
         return self._taken(found, packed[0], own)
 
-    def swapped(self, descriptor: Hashable, parts: Sequence[Tensor], like: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
+    def swapped(
+        self, descriptor: Hashable, parts: Sequence[Tensor], like: Tensor, facts: Sequence[Tensor | None]
+    ) -> list[Tensor]:
         """parts[r] goes to rank r; entry r is what rank r sent to this one. All are of the shape and type of `like`."""
         packed = self._packed(descriptor, parts, self._hash(facts))
         found = packed.new_empty(packed.shape)

@@ -55,7 +55,7 @@ def _gpu(device: torch.device) -> str:
 
 
 def _tried(link: Link, rank: int, timeout_s: float) -> str:
-    """What is wrong with the data of an all-gather and of an exchange; "" is nothing. It makes the communicators too."""
+    """The fault in the data of an all-gather and of an exchange; "" is none. It makes the communicators too."""
     import torch
 
     try:

@@ -76,7 +76,7 @@ class Watch:
             del group
 
     def _verdict(self, group: Watched) -> GroupError | None:
-        """What is wrong now."""
+        """The failure of now, if there is one."""
         if self._link.odd:
             return self._differ(group)
         if self._mail.alarm() is not None:

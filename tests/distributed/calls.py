@@ -23,7 +23,7 @@ ROWS = 5
 
 @dataclass
 class Call:
-    """One call of a rank. args are made anew by each `with_group`, so that outputs hold nothing of an earlier one."""
+    """One call of a rank. Each `with_group` makes other args, so that outputs hold nothing of an earlier call."""
 
     descriptor: Any
     inputs: dict
@@ -96,7 +96,7 @@ def call_of(name, descriptor, rank):
 
 
 def run(call, group, device):
-    """What a call writes, by name."""
+    """The tensors that a call writes, by name."""
     args = call.with_group(group, device)
     plan_for(call.descriptor, device).run(args)
     return call.written(args)

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of rounds between GPUs. `link_of` gives a group a link over gloo, on CPU tensors."""
+"""Ranks of the tests of rounds between GPUs. `link_of` gives a group a link over gloo, on CPU tensors."""
 
 import os
 import signal

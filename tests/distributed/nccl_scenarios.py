@@ -1,4 +1,4 @@
-"""What ranks with a GPU each do in the tests of NCCL."""
+"""Ranks of the tests of NCCL, with a GPU each."""
 
 import os
 import signal

@@ -62,7 +62,7 @@ def _plan(problem: Descriptor[Any], target: Target | None = None) -> Plan[Any]:
 
 
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
-    """What is promised is the promise of the kernel behind the sum."""
+    """It promises as much as the kernel behind the sum."""
     known = _REFERENCE.sku(d, target)
     behind = _behind(d, d.total_num_rows)
     update: dict[str, Any] = {"backend": "cuda", "impl": _NAME}
