@@ -19,6 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from opfacade.base.fork_lock import ForkLock
 from opfacade.distributed.frames import ALARM, ASK, BYE, HEADER, PLACE, Frame, frame_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Mailbox:
         self.rank, self.world = process_group.rank(), process_group.size()
         self.peers = tuple(r for r in range(self.world) if r != self.rank)
         self._news = threading.Condition()
-        self._sending = threading.Lock()  # a header and its payload go together
+        self._sending = ForkLock()  # a header and its payload go together
         self._boxes: dict[int, deque[tuple[Frame, Tensor]]] = {peer: deque() for peer in self.peers}
         self._gone: dict[int, str] = {}
         self.answer: Callable[[], Tensor] | None = None  # where this rank is, for peers that ask

@@ -5,6 +5,8 @@ from tests.mutation.mutant import host
 OPS, TRIED = "backends/reference/collective.py", "tests/families/collective/test_reference.py"
 NORMED, SUMMED = "backends/reference/_all_reduce_norm.py", "tests/families/collective/test_all_reduce_norm.py"
 DRAWN, RACED = "backends/reference/_sample_across.py", "tests/families/collective/test_sample_across.py"
+SENT, LINK, WATCH = "backends/reference/joined.py", "distributed/link.py", "distributed/watch.py"
+LINKED = "tests/distributed/test_link.py"
 DEALT, BALANCED = "plans/_attention/zigzag.py", "tests/distributed/test_prefill_shares.py"
 SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
 
@@ -17,12 +19,27 @@ FAULTS = (
         TRIED,
     ),
     host("ranks: the largest logit of tiles is forgotten", OPS, "tile_sum * (tile_top - base).exp()", "tile_sum", TRIED),
-    host("ranks: a sum is not rounded", NORMED, "sum_in_order(parts).to(torch_dtype(d.dtype))", "sum_in_order(parts)", SUMMED),
+    host("ranks: a sum is not rounded", SENT, "sum_in_order(parts).to(dtype)", "sum_in_order(parts)", SUMMED),
     host("ranks: rows of another rank are placed", NORMED, "to[rank : valid : d.world]", "to[: count]", SUMMED),
     host("ranks: ties of lower ranks are kept again", DRAWN, "earlier + own_before <", "own_before <", RACED),
+    host("ranks: noise of a shard is that of the first", DRAWN, "call.a.shape[1], call.first)", "call.a.shape[1], 0)", RACED),
     host(
-        "ranks: noise of a shard is that of the first", DRAWN, "call.a.shape[1], int(call.ids[0])", "call.a.shape[1], 0", RACED
+        "link: facts are not sent",
+        LINK,
+        "return (text * odd).sum(0, keepdim=True)",
+        "return (text * 0).sum(0, keepdim=True)",
+        LINKED,
     ),
+    host("link: a rank that differs is not noted", LINK, "bitwise_or_(differs)", "bitwise_or_(differs & False)", LINKED),
+    host(
+        "link: outputs of a call that failed stay",
+        SENT,
+        "_fill_where(link.bad, tensor",
+        "_fill_where(link.bad & False, tensor",
+        LINKED,
+    ),
+    host("watch: a call in flight is not seen", WATCH, "if at[0] == at[1] else None", "if at[0] > at[1] else None", LINKED),
+    host("watch: a rank that is behind is not named", WATCH, "if begun < self._last[0])", "if begun > self._last[0])", LINKED),
     host("shares: runs see no cached key", DEALT, "keys - rows + stop", "stop", BALANCED),
     host("shares: a rank has neighbouring runs", DEALT, "min(i, 2 * world - 1 - i)", "i // 2", BALANCED),
     host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
