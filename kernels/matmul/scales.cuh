@@ -12,6 +12,15 @@ __device__ __forceinline__ float scale_at(const MatmulScales& scales, int batch,
   return Stored<S>::load(from[batch * scales.batch + row * scales.row + part * scales.part]);
 }
 
+__device__ __forceinline__ uint32_t integer_at(const MatmulScales& of, int batch, int row) {
+  return static_cast<const uint32_t*>(of.data)[batch * of.batch + row * of.row];
+}
+
+// A sum of i8, in its bits, as f32 without what the zero point of x added. Integers wrap, and the difference fits.
+__device__ __forceinline__ float unshifted(float sum, uint32_t zero, uint32_t weight_sum) {
+  return static_cast<float>(static_cast<int32_t>(__float_as_uint(sum) - zero * weight_sum));
+}
+
 // Which of kRanges scales a column of the product has.
 template <int kRanges>
 __device__ __forceinline__ int range_of(const MatmulParams& p, int column) {

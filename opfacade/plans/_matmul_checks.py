@@ -10,6 +10,7 @@ from opfacade.plans._scaling import Scaling
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
 _MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
+_MAX_SHIFTED = 65_793  # of numbers from -255 to 255
 
 
 def default_out(dtype: DType, scaled: bool) -> DType:
@@ -56,5 +57,9 @@ def _refuse_epilogue(problem: Any) -> None:
 def _refuse_scaling(problem: Any, scaling: Scaling) -> None:
     if problem.dtype not in _EIGHT:
         raise contradiction("scaling", f"null of {problem.dtype}: only 8-bit types have scales", scaling.kind)
+    if scaling.x_zero and problem.dtype != "i8":
+        raise contradiction("scaling.x_zero", f"False of {problem.dtype}: only i8 has zero points", True)
+    if scaling.x_zero and problem.k > _MAX_SHIFTED:
+        raise contradiction("k", f"at most {_MAX_SHIFTED} with zero points, so that sums fit i32", problem.k)
     if problem.dtype == "i8" and scaling.in_k:
         raise contradiction("scaling.kind", "tensor or token of i8", scaling.kind)

@@ -150,6 +150,8 @@ def _refuse(problem: GroupedMatmulDescriptor) -> None:
         raise contradiction("x_layout", "mk: groups are parts of rows that are contiguous", problem.x_layout)
     if problem.zero_tail and problem.accumulate:
         raise contradiction("zero_tail", "False with accumulate, by which out keeps what it holds", True)
+    if problem.scaling is not None and problem.scaling.x_zero:
+        raise contradiction("scaling.x_zero", "False: products of groups have no zero points", True)
     if problem.layout != "k":
         return
     for field in ("gather", "zero_tail"):

@@ -51,7 +51,10 @@ def _rows_axis(spec: TensorSpec) -> int | None:
 
 def _scales(problem: Any, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
     shapes = {"x_scale": _x_scale(problem, scaling, rows), "weight_scale": _weight_scale(problem, scaling, n)}
-    dtypes = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
+    dtypes: dict[str, str] = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
+    if scaling.x_zero:
+        shapes |= {"x_zero": shapes["x_scale"], "weight_sum": _batched(problem, (n,))}
+        dtypes |= {"x_zero": "i32", "weight_sum": "i32"}
     return {name: TensorSpec(shape, dtypes[name], "in", "strided", ITEMSIZE[dtypes[name]]) for name, shape in shapes.items()}
 
 

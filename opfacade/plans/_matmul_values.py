@@ -38,6 +38,12 @@ def leaves_of(problem: Any, args: Any) -> dict[tuple[str, Any], Tensor]:
     return leaves
 
 
+def shift(kind: str, zero: Tensor, weight_sum: Tensor) -> Tensor:
+    """The products of zero points and sums of weight that leave the sums, f64 that broadcasts to them."""
+    rows = zero if kind == "tensor" else zero[..., None]
+    return rows.double() * weight_sum.double()[..., None, :]
+
+
 def weight_scales(problem: Any, args: Any) -> Tensor:
     """The scale of each column, [.., 1, n], of scales that do not differ along k."""
     import torch

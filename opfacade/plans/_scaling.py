@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from opfacade.core.model import Count, FromList, Size, Written, contradiction
 
@@ -24,6 +24,8 @@ class Scaling(Written):
     [1 + len(weight_starts)].
     block_offset: where weight begins inside its first block, in n and in k, for a slice of a larger matrix; its scales are
     [ceil((n + offset) / 128), ceil((k + offset) / 128)]. Parts of x begin with x.
+    x_zero: x stands for (x - x_zero) * x_scale, with an i32 from -128 to 127 for each scale of x, as Quant(zero=True) writes
+    them. It takes the sums of weight over k, exactly, instead of changing x.
     x_scale_layout: of scales for parts of a row: "row"; "column" with the parts as rows; "column_padded4" the same with
     total_num_rows rounded up to a multiple of 4.
     """
@@ -43,6 +45,13 @@ class Scaling(Written):
     x_scale_layout: Literal["row", "column", "column_padded4"] = Field(
         default="row", description="How scales of parts of rows lie: a row for each row, or for each part."
     )
+
+    x_zero: bool = Field(default=False, description="Whether i8 of x have a zero point for each scale.")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A field that came later is absent at its default, so that older texts and digests hold."""
+        return {name: value for name, value in fields(self).items() if name != "x_zero" or value}
 
     @model_validator(mode="after")
     def _consistent(self) -> Scaling:

@@ -50,6 +50,8 @@ class MatmulArgs(Args):
     weight_zero: Tensor | None = operand("with weight_format.zero: [n, groups], as weight_scale")
     weight_global: Tensor | None = operand("f32 [1], with weight_format.global_scale: a factor of all of weight")
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
+    x_zero: Tensor | None = operand("int32 of the shape of x_scale, with `scaling.x_zero`: the number of x that stands for 0")
+    weight_sum: Tensor | None = operand("int32, with `scaling.x_zero`: the sum over k of each row of weight")
     num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
 
 
@@ -225,5 +227,6 @@ EXAMPLES = (
         dtype="bf16",
         weight_format=Weight(dtype="int4", group=64, zero="added", dequantise="rounded"),
     ),
+    MatmulDescriptor(total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", x_zero=True), bias=True),
     *GROUPED,
 )

@@ -43,6 +43,7 @@ def _facts_of_scales(scaling: Scaling) -> dict[str, Fact]:
     found: dict[str, Fact] = {"scale": scaling.kind}
     found |= {"weight_scale": scaling.of_weight} if scaling.of_weight != scaling.kind else {}
     found |= {"ranges": 1 + len(scaling.weight_starts)} if scaling.weight_starts else {}
+    found |= {"x_zero": True} if scaling.x_zero else {}
     found |= {"x_scale_layout": "column"} if scaling.x_scale_layout != "row" else {}
     found |= {"cut": _cut(scaling)} if _cut(scaling) < _STEPS else {}
     return found | ({"offset_columns": True} if scaling.block_offset[0] else {})
@@ -121,7 +122,7 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
 def _printed_scales(scaling: Scaling | None) -> dict[str, Any]:
     """Kinds, types and axes of scales."""
     if scaling is None:
-        return {"scaling": "none", "ranges": 1}
+        return {"scaling": "none", "ranges": 1, "x_zero": False}
     axes = _PART_AXES[scaling.x_scale_layout] if scaling.in_k else _X_AXES[scaling.kind]
     return {
         "scaling": scaling.kind,
@@ -131,6 +132,7 @@ def _printed_scales(scaling: Scaling | None) -> dict[str, Any]:
         "weight_scale_dtype": scaling.weight_scale_dtype,
         "x_scale_axes": axes,
         "weight_scale_axes": _WEIGHT_AXES[scaling.of_weight],
+        "x_zero": scaling.x_zero,
         "cut": _cut(scaling),
         "offset_columns": bool(scaling.block_offset[0]),
     }

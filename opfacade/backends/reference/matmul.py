@@ -11,7 +11,7 @@ from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
 from opfacade.plans._matmul_program import epilogue
-from opfacade.plans._matmul_values import cut, leaves_of
+from opfacade.plans._matmul_values import cut, leaves_of, shift
 from opfacade.plans._scaling import Scaling
 from opfacade.plans.matmul import GroupedMatmulArgs, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
@@ -30,6 +30,8 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
     w = _weight(descriptor, given)
     scaling = descriptor.scaling
     sums = x @ w if scaling is None or not scaling.in_k else _by_parts(scaling, x, w, given)
+    if scaling is not None and scaling.x_zero:
+        sums = sums - shift(scaling.kind, given.x_zero, given.weight_sum)
     if descriptor.result == "i32":
         given.out.copy_(sums)
         return
@@ -127,6 +129,7 @@ def _facts(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
     found |= {"scale": descriptor.scaling.kind} if descriptor.scaling is not None else {}
     weight = getattr(descriptor, "weight_format", None)
     found |= {"weight": weight.dtype, "dequantise": weight.dequantise, "zero": weight.zero} if weight is not None else {}
+    found |= {"x_zero": True} if descriptor.scaling is not None and descriptor.scaling.x_zero else {}
     return tuple(sorted(found.items()))
 
 

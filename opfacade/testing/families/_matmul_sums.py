@@ -38,6 +38,9 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
         w, room = weight_of(problem, args)
         moved = x.abs() @ room
     value, absolute = x @ w, x.abs() @ w.abs()
+    if problem.scaling is not None and problem.scaling.x_zero:
+        zero = args.x_zero if problem.scaling.kind == "tensor" else args.x_zero.unsqueeze(-1)
+        value = value - torch.einsum("...mi,...n->...mn", zero.expand(*x.shape[:-1], 1).double(), args.weight_sum.double())
     k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have neither
     segments = math.ceil(k / c.get("segment", math.inf))
     spread = (k / k_step + segments + 4) * u_acc * absolute

@@ -64,7 +64,10 @@ class MatmulHarness(Harness):
 
 
 def draw_scales(draw: Draw) -> None:
-    """Scales of a quantised model: positive, and powers of two where they are stored as such."""
+    """Scales of a quantised model: positive, and powers of two where they are stored as such. Zero points are i8."""
+    for name, most in (("x_zero", 127), ("weight_sum", 5000)):
+        if name in draw.values:
+            draw.values[name] = draw.integers(-most - 1, most, draw.values[name].shape).int()
     for name in ("x_scale", "weight_scale"):
         if name in draw.values:
             shape, dtype = draw.values[name].shape, draw.values[name].dtype

@@ -77,6 +77,8 @@ def formula(d, args, out):
     x, w, rest = one(args.x), one(args.weight), {name: one(t) for name, t in (("add", args.add), ("out", out)) if t is not None}
     x = x if d.x_layout == "mk" else x.swapaxes(1, 2)
     w = w if d.weight_layout == "nk" else w.swapaxes(1, 2)
+    if args.x_zero is not None:
+        x = x - args.x_zero.double().numpy().reshape(d.batch, -1, 1)
     sx, sw = whole(d, args.x_scale, "x"), whole(d, args.weight_scale, "weight")
     rows = d.total_num_rows if args.num_valid is None else int(args.num_valid[0])
 
@@ -98,6 +100,8 @@ def test_it_is_the_formula(problem):
     few = few if few.n * few.k < 20000 else few.model_copy(update={"n": 24, "k": 200}).revalidated()
     args = inputs.make_args(few, seed=3)
     before = args.out.clone()
+    if args.weight_sum is not None:
+        args.weight_sum.copy_(args.weight.long().sum(-1))
     MatmulPlan.select(few).run(args)
     want = formula(few, args, before)
     rows = want.shape[-2]
