@@ -31,18 +31,18 @@ struct LineChunk {
   bool whole;     // the vectors lie in the line
   uint4 first, second;
 
-  // before: elements of the line in front of `from`.
-  __device__ __forceinline__ void load(const Bits* at, int64_t before, int behind) {
+  // step: from one element to the next; before: elements of the line in front of `from`.
+  __device__ __forceinline__ void load(const Bits* at, int64_t step, int64_t before, int behind) {
     from = at, left = behind, over = reinterpret_cast<uintptr_t>(at) % 16;
     const int64_t size = sizeof(Bits), bytes = left * size;
-    whole = over <= before * size && (over == 0 ? 16 : 32 - static_cast<int>(over)) <= bytes;
+    whole = step == 1 && over <= before * size && (over == 0 ? 16 : 32 - static_cast<int>(over)) <= bytes;
     first = second = make_uint4(0, 0, 0, 0);
     const uint4* vector = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(at) - over);
     if (whole) first = vector[0];
     if (whole && over != 0) second = vector[1];
   }
-  __device__ __forceinline__ uint4 get() const {
-    if (!whole) return chunk_of(from, 1, left);
+  __device__ __forceinline__ uint4 get(int64_t step) const {
+    if (!whole) return chunk_of(from, step, left);
     uint32_t word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
     shift_down<4, sizeof(Bits)>(word, over);
     return make_uint4(word[0], word[1], word[2], word[3]);

@@ -1,6 +1,6 @@
 // The producer of a product: TMA, or threads that copy elements of any stride and alignment.
 #pragma once
-#include "kernels/matmul/lines.cuh"
+#include "kernels/matmul/copied_lines.cuh"
 #include "kernels/matmul/tiles.cuh"
 
 namespace opfacade {
@@ -56,28 +56,75 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
   const int64_t line_step = kRowsAcross ? from.k : from.row, step = kRowsAcross ? from.row : from.k;
   const int lines = kRowsAcross ? size - k : rows - first, length = kRowsAcross ? rows - first : size - k;
   const Bits* base = static_cast<const Bits*>(from.data) + batch * from.batch + first * from.row + k * from.k;
+  const int before = kRowsAcross ? first : k;
+  constexpr int kBatch = C::kRows == 64 ? 4 : 1;  // chunks under way; a thread that has few registers has one
 #pragma unroll 1
-  for (int i = threadIdx.x % kWarpgroup; i < kLines * kChunks; i += kWarpgroup) {
-    const int line = i / kChunks, chunk = i % kChunks, left = line < lines ? length - chunk * kEach : 0;
-    const uint32_t at = kRowsAcross ? line / kPanel<C> * kRows * 128 + panel_address(line % kPanel<C>, chunk % 8) : panel_address(line, chunk % 8);
-    store_shared_16(to + chunk / 8 * kGroup + at, chunk_of(base + line * line_step + chunk * kEach * step, step, left));
+  for (int start = threadIdx.x % kWarpgroup; start < kLines * kChunks; start += kBatch * kWarpgroup) {
+    LineChunk<Bits> found[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = start + j * kWarpgroup, line = i / kChunks, chunk = i % kChunks;
+      found[j].load(base + line * line_step + chunk * kEach * step, step, before + chunk * kEach, line < lines ? length - chunk * kEach : 0);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = start + j * kWarpgroup, line = i / kChunks, chunk = i % kChunks;
+      const uint32_t at = kRowsAcross ? line / kPanel<C> * kRows * 128 + panel_address(line % kPanel<C>, chunk % 8) : panel_address(line, chunk % 8);
+      if (i < kLines * kChunks) store_shared_16(to + chunk / 8 * kGroup + at, found[j].get(step));
+    }
   }
 }
 
-// The same as load_mapped, by a warpgroup.
+// The panels of one tile of an operand, copied by a warpgroup.
+template <class C, int kRows, bool kRowsAcross>
+struct CopiedTile {
+  const MatmulOperand& from;
+  int batch, first, rows, size;
+  CopiedLines<C, kRows> lines;
+
+  __device__ __forceinline__ CopiedTile(const MatmulOperand& of, int at, int row, int end, int k)
+      : from(of), batch(at), first(row), rows(end), size(k), lines(of, at, row, end, k) {}
+  __device__ __forceinline__ bool in_lines() const { return !kRowsAcross && from.k == 1; }
+  // behind: the step is behind the last one.
+  __device__ __forceinline__ void copy(uint32_t stage, int k, bool behind) const {
+    if (in_lines()) return lines.copy(stage, k, behind);
+    if (!behind) copy_panels<C, kRows, kRowsAcross>(stage, from, batch, first, rows, k, size);
+  }
+  __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
+    if (in_lines()) lines.shift(stage, next, k);
+  }
+};
+
+// The same as load_mapped, by a warpgroup. Copies of kDepth steps are under way while the one before is shifted, which takes the
+// first vectors of the next stage, also behind the last step. A consumer keeps the stage of a step until it has begun the next one.
 template <class C, class All>
 __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
-  Ring<C::kStages> ring;
+  constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6, kStep = C::kPanels * kPanel<C>;
+  static_assert(kDepth > 0, "three stages at least");
+  Ring<C::kStages> ring, done;
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
-    for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
-      const int k = (tiles.begin + step) * C::kPanels * kPanel<C>;
-      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-      copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, tile.batch, tile.row, tile.end, k, p.k);
-      copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.weight, tile.column, p.columns, k, p.k);
+    const CopiedTile<C, C::kRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
+    const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
+#pragma unroll 1
+    for (int step = 0; step < tiles.steps + kDepth; ++step) {
+      if (step <= tiles.steps) {
+        const int k = (tiles.begin + step) * kStep;
+        mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+        x.copy(smem.x(ring.stage), k, step == tiles.steps), weight.copy(smem.weight(ring.stage), k, step == tiles.steps);
+        if (step < tiles.steps) ring.advance();
+      }
+      cp_async_commit();
+      cp_async_wait<kDepth - 1>();
+      if (step < kDepth) continue;
+      Ring<C::kStages> next = done;
+      next.advance();
+      const int shifted = (tiles.begin + step - kDepth) * kStep;
+      x.shift(smem.x(done.stage), smem.x(next.stage), shifted), weight.shift(smem.weight(done.stage), smem.weight(next.stage), shifted);
       fence_async_shared();
-      mbarrier_arrive(smem.full(ring.stage));
+      mbarrier_arrive(smem.full(done.stage));
+      done = next;
     }
   }
 }

@@ -18,20 +18,11 @@ __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits*
 #pragma unroll
   for (int i = 0; i < kRepackChunks; ++i) {
     const int64_t at = (first + 32 * i) * kEach;
-    found[i].load(from + at, at, static_cast<int>(of.length - at));
+    found[i].load(from + at * of.step, of.step, at, static_cast<int>(of.length - at));
   }
 #pragma unroll
   for (int i = 0; i < kRepackChunks; ++i)
-    if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get());
-}
-
-// The same of elements that are not neighbours.
-template <class Bits>
-__device__ __forceinline__ void repack_strided(const RepackOperand& of, const Bits* from, uint4* to, int64_t first) {
-  constexpr int kEach = 16 / sizeof(Bits);
-#pragma unroll 1
-  for (int64_t chunk = first; chunk < first + kRepackPart && chunk * kEach < of.length; chunk += 32)
-    store_vector(to + chunk, chunk_of(from + chunk * kEach * of.step, of.step, static_cast<int>(of.length - chunk * kEach)));
+    if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get(of.step));
 }
 
 // blockIdx.y: which operand. Each warp has one part of a line.
@@ -47,7 +38,7 @@ __device__ __forceinline__ void repack(const RepackParams& p) {
   const int64_t batch = row / of.lines, line = row % of.lines, first = warp % parts * kRepackPart + threadIdx.x % 32;
   const Bits* from = static_cast<const Bits*>(of.from) + batch * of.batch + line * of.line;
   uint4* to = static_cast<uint4*>(of.to) + row * chunks;
-  if (of.step == 1) repack_part(of, from, to, first); else repack_strided(of, from, to, first);
+  repack_part(of, from, to, first);
 }
 
 }  // namespace opfacade

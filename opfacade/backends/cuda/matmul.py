@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import matmul_grouped, matmul_repack, matmul_source, ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate
 from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import Sizes, tile_of
+from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
@@ -34,7 +34,13 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
     tile = tile_of(sizes, sms)
-    return Shape(tile, segments, matmul_repack.pays(problem, tile, sizes, sms))
+    if not matmul_repack.copies_of(problem):
+        return Shape(tile, segments)
+    copied = sizes._replace(copied=matmul_repack.rate_of(problem))
+    by_threads = tile_of(copied, sms)
+    times = nanoseconds(tile, sizes, sms), nanoseconds(by_threads, copied, sms)
+    repack = matmul_repack.pays(problem, *times)
+    return Shape(tile if repack else by_threads, segments, repack)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -3,7 +3,6 @@ workspace for them. Otherwise threads copy such operands into every tile."""
 
 from __future__ import annotations
 
-from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, nanoseconds
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
@@ -11,7 +10,8 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 _CHUNK = 16  # bytes
 _MEMORY = 2900.0  # bytes a nanosecond
 _LAUNCH = 2500.0  # nanoseconds of a copy of nothing
-_COPIED = 4.0  # bytes a nanosecond that the threads of a CTA copy into its stages
+# Bytes a nanosecond that the threads of a CTA copy, counted from instructions and not yet measured: where k is contiguous, and not.
+_LINES, _ACROSS = 20.0, 8.0
 
 
 def copies_of(problem: MatmulDescriptor) -> int:
@@ -31,21 +31,16 @@ def _copy(problem: MatmulDescriptor, across: bool, rows: int) -> int:
     return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
-def pays(problem: MatmulDescriptor, tile: Tile, sizes: Sizes, sms: int) -> bool:
-    """Whether the product and copies, each read and written once, take less time than threads that copy for every tile."""
+def rate_of(problem: MatmulDescriptor) -> float:
+    """Of threads that copy both operands."""
+    return _LINES if (problem.x_layout, problem.weight_layout) == ("mk", "nk") else _ACROSS
+
+
+def pays(problem: MatmulDescriptor, with_tma: float, by_threads: float) -> bool:
+    """Whether copies, each read and written once, and the product of them by TMA take less time than threads that copy for each
+    tile. Times of both products are in nanoseconds."""
     copied = copies_of(problem)
-    if not copied:
-        return False
-    mapped = nanoseconds(tile, sizes, sms)
-    return mapped + _LAUNCH + 2 * copied / _MEMORY < max(mapped, _by_threads(tile, sizes, sms))
-
-
-def _by_threads(tile: Tile, sizes: Sizes, sms: int) -> float:
-    """Time of the last CTA."""
-    down, across = -(-sizes.rows // (tile.rows * tile.cluster)), -(-sizes.columns // tile.columns)
-    rounds = max(1, -(-down * across * sizes.batch // max(1, sms // (tile.cluster * tile.split))))
-    lines = min(tile.rows, sizes.rows) + min(tile.columns, sizes.columns)
-    return rounds * lines * sizes.k * sizes.size / tile.split / _COPIED
+    return copied > 0 and with_tma + _LAUNCH + 2 * copied / _MEMORY < by_threads
 
 
 def bytes_of(problem: MatmulDescriptor | GroupedMatmulDescriptor, repack: bool) -> int:

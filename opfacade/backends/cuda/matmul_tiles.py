@@ -55,6 +55,7 @@ class Sizes(NamedTuple):
     size: int = 2  # bytes of an element
     segments: int = 1  # of k that are summed apart
     parts: bool = False  # a chain ends with each panel, as those of fp8 do
+    copied: float = 0.0  # bytes a nanosecond that the threads of a CTA copy, where TMA cannot load operands
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +91,8 @@ def _tiles(tile: Tile, sizes: Sizes) -> int:
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     """The longest of products, L2 and memory, and part of the others, because they do not overlap in full."""
     rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
-    times = (_products(tile, sizes, rounds), _level2(tile, sizes), _memory(tile, sizes, rounds))
+    times = [_products(tile, sizes, rounds), _level2(tile, sizes), _memory(tile, sizes, rounds)]
+    times += [_copies(tile, sizes, rounds)] if sizes.copied else []
     summed = _SUM if tile.split > 1 else 0.0
     return 0.9 * max(times) + 0.1 * sum(times) + rounds * (_TILE + _STORE * tile.rows * tile.columns) + summed
 
@@ -102,6 +104,12 @@ def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
     if sizes.parts and tile.rows == 64:
         cycles += tile.columns // 2 + _PART
     return rounds * panels * cycles / _CYCLES
+
+
+def _copies(tile: Tile, sizes: Sizes, rounds: int) -> float:
+    """By the threads of the last CTA. CTAs of a cluster share none."""
+    lines = min(tile.rows, sizes.rows) + min(tile.columns, sizes.columns)
+    return rounds * lines * sizes.k * sizes.size / tile.split / sizes.copied
 
 
 def _level2(tile: Tile, sizes: Sizes) -> float:

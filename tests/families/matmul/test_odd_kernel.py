@@ -133,7 +133,15 @@ def test_the_workspace_has_lines_of_whole_chunks(problem, wanted):
 
 @pytest.mark.parametrize(
     ("rows", "n", "k", "wanted"),
-    [(3673, 3072, 5447, True), (2746, 4672, 833, True), (3673, 3072, 5448, False), (70, 72, 77, False), (9, 9, 0, False)],
+    [
+        (3673, 3072, 5447, True),
+        (2746, 4672, 833, True),
+        (3673, 3072, 5448, False),
+        (70, 72, 77, False),
+        (9, 9, 0, False),
+        (1, 9368, 7845, False),
+        (14, 144, 8174, False),
+    ],
 )
 def test_large_products_are_worth_copies(rows, n, k, wanted):
     plan = Plan.select(made(rows, n, k), Preference(backend="cuda"), SM_90A)
