@@ -10,7 +10,7 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 _CHUNK = 16  # bytes
 _MEMORY = 2900.0  # bytes a nanosecond
 _LAUNCH = 2500.0  # nanoseconds of a copy of nothing
-# Bytes a nanosecond that the threads of a CTA copy, counted from instructions and not yet measured: where k is contiguous, and not.
+# Bytes a nanosecond that threads of a CTA copy, counted from instructions and not yet measured: where k is contiguous, and not.
 _LINES, _ACROSS = 20.0, 8.0
 
 

@@ -19,6 +19,10 @@ def fault(name, file, old, new, tests=BOUND):
     return cpu(f"products: {name}", f"{K}/{file}", old, new, tests)
 
 
+def odd(name, file, old, new):
+    return cpu(f"products of odd operands: {name}", f"{K}/{file}", old, new, ODD)
+
+
 def apart(name, file, old, new):
     return cpu(f"products in segments: {name}", f"{K}/{file}", old, new, SEGMENTS)
 
@@ -85,20 +89,18 @@ FAULTS = (
     fault("the next steps of a transposed operand are its rows", "stage_reader.cuh", "kAcross), 2048)", "kAcross), 1024)",
           LAYOUTS),
     fault("copied lines of columns lie in one panel", "load.cuh", "line / kPanel<C> * kRows * 128 + ", "", LAYOUTS),
-    fault("chunks of a line are not shifted", "lines.cuh", "    shift_down<4, sizeof(Bits)>(word, over);\n", "", ODD),
-    fault("vectors of a line are not shifted", "copied_lines.cuh", "    shift_down<4, C::kSize>(word, over(i) * C::kSize);\n", "",
-          ODD),
-    fault("the last chunk of a stage goes on with its first", "copied_lines.cuh", "place(next, i, 0)", "place(stage, i, 0)", ODD),
-    fault("elements behind a line are copied", "copied_lines.cuh", "min(max(length - at, 0), kEach)", "kEach", ODD),
-    fault("the first chunk of a line is shifted too", "copied_lines.cuh", "    if (k + chunk == 0) return", "    if (false) return",
-          ODD),
-    fault("copies of the next stage are not waited for", "load.cuh", "cp_async_wait<kDepth - 1>", "cp_async_wait<kDepth>", ODD),
-    fault("no vector behind the last step is copied", "load.cuh", "if (step <= tiles.steps) {", "if (step < tiles.steps) {", ODD),
-    fault("stages are shifted without their bytes of k", "load.cuh", "(tiles.begin + step - kDepth) * kStep", "step - kDepth", ODD),
-    fault("parts of a line are the first", "repack.cuh", "warp % parts * kRepackPart", "0", ODD),
-    fault("a copy has the first of the batch", "repack.cuh", "batch * of.batch + ", "", ODD),
-    fault("copies of both operands have one place", "../../csrc/matmul/repack.h",
-          "if (placed) next_ += ceil_div(p.batch * lines * pitch, 256) * 256;", "", ODD),
+    odd("chunks are not shifted", "lines.cuh", "    shift_down<4, sizeof(Bits)>(word, over);\n", ""),
+    odd("vectors are not shifted", "copied_lines.cuh", "    shift_down<4, C::kSize>(word, over(i) * C::kSize);\n", ""),
+    odd("the last chunk of a stage goes on with its first", "copied_lines.cuh", "place(next, i, 0)", "place(stage, i, 0)"),
+    odd("elements behind a line are copied", "copied_lines.cuh", "min(max(length - at, 0), kEach)", "kEach"),
+    odd("the first chunk is shifted too", "copied_lines.cuh", "    if (k + chunk == 0) return", "    if (false) return"),
+    odd("copies of the next stage are not waited for", "load.cuh", "cp_async_wait<kDepth - 1>", "cp_async_wait<kDepth>"),
+    odd("no vector behind the last step is copied", "load.cuh", "if (step <= tiles.steps) {", "if (step < tiles.steps) {"),
+    odd("a stage is shifted as if k began with it", "load.cuh", "(tiles.begin + step - kDepth) * kStep", "0"),
+    odd("parts of a line are the first", "repack.cuh", "warp % parts * kRepackPart", "0"),
+    odd("a copy has the first of the batch", "repack.cuh", "batch * of.batch + ", ""),
+    odd("copies of both have one place", "../../csrc/matmul/repack.h",
+        "if (placed) next_ += ceil_div(p.batch * lines * pitch, 256) * 256;", ""),
     cpu("products of i8: sums of a tile begin with those of the last", f"{K}/integers.cuh", "multiply(found, step > 0);",
         "multiply(found, true);", I8),
     cpu("products of i8: sums are read while products run", f"{K}/integers.cuh", "    wgmma_wait<0>();\n", "", I8),
