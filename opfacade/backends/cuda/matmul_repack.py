@@ -32,7 +32,7 @@ def _copy(problem: MatmulDescriptor, across: bool, rows: int) -> int:
 
 
 def rate_of(problem: MatmulDescriptor) -> float:
-    """Of threads that copy both operands."""
+    """The rate of threads that copy both operands."""
     return _LINES if (problem.x_layout, problem.weight_layout) == ("mk", "nk") else _ACROSS
 
 
