@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -139,14 +140,19 @@ def library(ranks: Ranks) -> dict[str, Any]:
     time.sleep(1.5)
     found: dict[str, Any] = {"waits_until_aborted": not done.query()}
     start = time.monotonic()
-    found["abort"] = _tried(lambda: str(pg._get_backend(ranks.device).abort()))
-    found["abort_seconds"] = time.monotonic() - start
+    abort = threading.Thread(target=lambda: _tried(pg._get_backend(ranks.device).abort), daemon=True)
+    abort.start()
     while not _over(done) and time.monotonic() - start < 10:
         time.sleep(0.01)
     found |= {"ended": _over(done), "seconds": time.monotonic() - start}
     if found["ended"]:
         found["sync"] = _tried(lambda: str(torch.cuda.synchronize()))
         found["context"] = _tried(lambda: float(torch.ones(8, device=ranks.device).sum()))
+        abort.join(1.0)
+        found["abort_waits_for_graphs"] = abort.is_alive()
+        graph.reset()
+        abort.join(10.0)
+        found["abort_ends_after_reset"] = not abort.is_alive()
     return found
 
 

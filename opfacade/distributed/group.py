@@ -173,13 +173,14 @@ class Group:
     def abort(self) -> None:
         """Close the connections of the process group, after a failure: peers that wait in it learn that this rank left.
 
-        Make the next group of a new process group, with a fresh store that lies on no dead rank.
+        Reset the CUDA graphs that have calls of this group before: NCCL waits for them. Make the next group of a new process
+        group, with a fresh store that lies on no dead rank.
         """
         self.ended, self._failure = True, self._failure or _CLOSED
         self._stop_watch()
         if self.link is not None:
             self.link.poison()
-            self.link.abort()
+            self.link.abort(_LEAVES)
         self._mail.abort()
 
     def __enter__(self) -> Group:
@@ -258,6 +259,7 @@ class Group:
         return EAGER.get(frame.kind) or self._names.get(frame.digest, "another plan")
 
 
+_LEAVES = 5.0  # s that NCCL has to end, before the process group is aborted too
 _AGAIN = "Make a new Group over a new process group."
 _open: list[tuple[Any, int, weakref.ref[Group]]] = []
 

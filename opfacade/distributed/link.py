@@ -7,9 +7,12 @@ the stream keep up to date: so replays of a graph are watched like calls.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from opfacade.base.fork_lock import ForkLock
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +34,8 @@ class Link:
         self._state = torch.zeros(1 + self.world, dtype=torch.int64, device=device)
         self._seen, self._begun = self._shared([0] * (1 + self.world)), self._shared([-1])
         self._poison = self._shared([0])
+        self._aborting = ForkLock()
+        self._abort: threading.Thread | None = None
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
     def _shared(self, values: list[int]) -> Tensor:
@@ -68,9 +73,19 @@ class Link:
         """Fill the outputs of every call that has not ended."""
         self._poison[0] = 1
 
-    def abort(self) -> None:
-        """End all waits of NCCL, of replays too."""
-        with suppress(RuntimeError, AttributeError):
+    def abort(self, seconds: float = 0.0) -> None:
+        """End all waits of NCCL, of replays too. It is asked once, and then waited for so long.
+
+        NCCL tells its kernels at once, and then waits until no graph has calls of it, so a thread of its own waits.
+        """
+        with self._aborting:
+            if self._abort is None:
+                self._abort = threading.Thread(target=self._end, name="opfacade-abort", daemon=True)
+                self._abort.start()
+        self._abort.join(seconds)
+
+    def _end(self) -> None:
+        with suppress(RuntimeError):
             self._pg._get_backend(self.device).abort()
 
     @property

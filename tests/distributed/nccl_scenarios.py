@@ -20,6 +20,9 @@ from tests.support.local_ranks import on_ranks
 _ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round otherwise
 
 
+EAGER = ("skips", "dies")
+
+
 def group_of(pg, descriptors, **options):
     group = Group(pg, **({"timeout_s": 30} | options))
     assert group.link is not None
@@ -80,9 +83,7 @@ def captured(call, group, want):
     """Where replays of a graph, each on new inputs, have other bits than a call."""
     args = call.with_group(group, group.link.device)
     before = {name: getattr(args, name).clone() for name in (*call.inputs, *want)}
-    plan, graph = Plan.select(call.descriptor), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        plan.run(args)
+    graph = graph_of(call, args)
     for number in range(3):
         for name, tensor in before.items():
             getattr(args, name).copy_(tensor)
@@ -100,38 +101,32 @@ def fails(rank, pg, folder, act):
     call = calls.call_of("norm/one", descriptor, rank)
     calls.run(call, group, group.link.device)
     torch.cuda.synchronize()
-    made = made_for(call, group)
+    args = call.with_group(group, group.link.device)
+    graph = None if act in EAGER else graph_of(call, args)
     say(folder, f"sound {rank}")
     wait_for(folder, "sound 0", "sound 1")
-    if rank == 1 and act == "dies":
+    if rank == 1 and act.startswith("dies"):
         os.kill(os.getpid(), signal.SIGKILL)
     start, out = time.monotonic(), None
     if rank == 0:
-        out = made[act]()
+        with suppress(GroupError):
+            Plan.select(descriptor).run(args) if graph is None else graph.replay()
         torch.cuda.synchronize()
+        out = call.written(args)
     code, ranks, text = told(group)
     found = {"told": [code, ranks], "text": text, "seconds": time.monotonic() - start}
     found["filled"] = out is None or all(bool(t.float().isnan().all()) for t in out.values())
     found["works"] = float(torch.ones(8, device=group.link.device).sum())
-    return found | ({} if act == "dies" else {"again": again(rank, group, folder, descriptor)})
+    if graph is not None:
+        graph.reset()
+    return found | ({} if act.startswith("dies") else {"again": again(rank, group, folder, descriptor)})
 
 
-def made_for(call, group):
-    """Ways to make the call that fails: eager, and by a graph."""
-    args, plan, graph = call.with_group(group, group.link.device), Plan.select(call.descriptor), torch.cuda.CUDAGraph()
+def graph_of(call, args):
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        plan.run(args)
-
-    def eager():
-        with suppress(GroupError):
-            plan.run(args)
-        return call.written(args)
-
-    def replayed():
-        graph.replay()
-        return call.written(args)
-
-    return {"skips": eager, "dies": eager, "replays less": replayed}
+        Plan.select(call.descriptor).run(args)
+    return graph
 
 
 def again(rank, group, folder, descriptor):
