@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs"),
 ]
-_SECONDS = 60
+_SECONDS = 40
 
 
 def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path):
