@@ -84,15 +84,15 @@ class Run:
         tally = self.tallies.setdefault((problem.engine, problem.arch), Tally())
         tally.drawn += 1
         try:
-            spec = Plan.select(problem.descriptor, CUDA, Target.parse(problem.arch)).jit_spec
-            fresh = spec is not None and self.builds.claim(spec)
+            specs = Plan.select(problem.descriptor, CUDA, Target.parse(problem.arch)).jit_specs
+            fresh = [spec for spec in specs if self.builds.claim(spec)]
         except UnsupportedError:
             tally.without_kernel += 1
             return
         except Exception as error:  # whatever selection or rendering raises is what is looked for
             tally.count(problem.descriptor, Built(f"{type(error).__name__}: {error}"))
             return
-        if fresh and spec is not None:
+        for spec in fresh:
             tally.sources += 1
             self.flying.append((problem, pool.submit(self.builds.build, spec, deadline)))
 

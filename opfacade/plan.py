@@ -201,27 +201,37 @@ class Plan(Generic[ArgsT]):
 
         Raises JitDisabledError where it is not built and Preference(jit="never") or OPFACADE_DISABLE_JIT forbids to.
         """
-        spec = self.jit_spec
-        if spec is not None:
+        specs = self.jit_specs
+        if specs:
             from opfacade import jit
 
             with build_errors.of_problem(self.descriptor):
-                jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
-        if spec is None or Target.current().arch == self.target.arch:
+                for spec in specs:
+                    jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
+        if not specs or Target.current().arch == self.target.arch:
             self._load()
 
     @property
     def jit_spec(self) -> JitSpec | None:
-        """The kernel of this plan; None if it has none."""
+        """The kernel of this plan; None if it has none, or is made of several."""
         make = self._candidate.jit_spec
         return None if make is None else make(self.descriptor, self.target)
 
     @property
+    def jit_specs(self) -> tuple[JitSpec, ...]:
+        """Every kernel of this plan, each once; of a plan of plans those of its parts."""
+        return self._candidate.jit_specs(self.descriptor, self.target)
+
+    @property
     def cache_state(self) -> str:
-        """Whether kernel and host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without a kernel."""
+        """Whether kernels and host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without a kernel.
+
+        The state of several kernels is that of the worst.
+        """
         from opfacade import jit
 
-        return "none" if self.jit_spec is None else jit.cache_state_for_plan(self.jit_spec)
+        specs = self.jit_specs
+        return jit.cache_state_for_plan(*specs) if specs else "none"
 
     def _load(self, device: torch.device | None = None) -> Launcher:
         with telemetry.held_back(), self._lock, build_errors.of_problem(self.descriptor), capture.current(device):

@@ -30,9 +30,14 @@ def templates():
     for example in examples():
         for target in map(Target.parse, ("sm_80", "sm_90a", "sm_100a")):
             for one in configs_for(type(example)):
-                if one.jit_spec and {reason.code for reason in one.declines(example, target)} <= {COMPILER_TOO_OLD}:
-                    found[example.family()].add(one.jit_spec(example, target).template)
+                if one.compiles and {reason.code for reason in one.declines(example, target)} <= {COMPILER_TOO_OLD}:
+                    found[example.family()] |= {spec.template for spec in _own(one, example, target)}
     return found
+
+
+def _own(candidate, example, target):
+    """Its kernels; those of a plan of plans belong to the families of its steps."""
+    return candidate.jit_specs(example, target) if candidate.parts is None else ()
 
 
 @pytest.mark.parametrize("family", families())

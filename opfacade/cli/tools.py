@@ -81,7 +81,7 @@ def _built(problems: Sequence[Work], target: str | None, jobs: int | None) -> in
 
     machine, started = Target.parse(target) if target else None, time.monotonic()
     plans = [work.plan(target=machine) for work in problems]
-    kernels = len({plan.jit_spec for plan in plans} - {None})
+    kernels = len({spec for plan in plans for spec in plan.jit_specs})
     if not kernels and machine is None and Target.current().is_cpu:
         told = f"this machine has no GPU, and all {len(plans)} problems run on the reference: nothing was built"
         raise click.ClickException(f"{told}. Pass --target, such as sm_90a.")

@@ -62,7 +62,7 @@ class Candidate:
 
     declines: every reason against it; the other functions are called only if there is none.
     workspace: exact bytes. launcher: returns the function that `run` calls; may load, and build if `allow_build`.
-    jit_spec: the kernel to compile; None if there is none.
+    jit_spec: the kernel to compile; None if there is none. parts: kernels of one that is made of others, instead of jit_spec.
     config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
     splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
     estimate: predicted time of a SKU of this implementation; None without a cost model.
@@ -81,6 +81,18 @@ class Candidate:
     config: str = ""
     estimate: EstimateOf | None = None
     needs: Callable[[Any, Operands], Operands] | None = None
+    parts: Callable[[Any, Target], tuple[JitSpec, ...]] | None = None
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there is anything to compile."""
+        return self.jit_spec is not None or self.parts is not None
+
+    def jit_specs(self, descriptor: Descriptor[Any], target: Target) -> tuple[JitSpec, ...]:
+        """Every kernel to compile, each once."""
+        if self.parts is not None:
+            return self.parts(descriptor, target)
+        return () if self.jit_spec is None else (self.jit_spec(descriptor, target),)
 
     def operands(self, descriptor: Descriptor[Any]) -> Operands:
         """Operands of a call of this implementation."""
@@ -123,7 +135,7 @@ def with_config(
             return (Reason("OPF-S017", "config", config, "a descriptor for which it is not the default"),)
         return ()
 
-    jit_spec = base.jit_spec
+    jit_spec, parts = base.jit_spec, base.parts
     return replace(
         base,
         declines=declines,
@@ -131,6 +143,7 @@ def with_config(
         workspace=lambda descriptor, target: base.workspace(other(descriptor), target),
         launcher=lambda descriptor, target, sku, allow: base.launcher(other(descriptor), target, sku, allow),
         jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(other(descriptor), target),
+        parts=None if parts is None else lambda descriptor, target: parts(other(descriptor), target),
         config=config,
     )
 

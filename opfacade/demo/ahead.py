@@ -29,7 +29,7 @@ def plans(settings: Settings, lengths: Sequence[Length], num_pages: int, target:
 
 def compile_all(chosen: Sequence[Plan[Any]], show: Callable[[str], None]) -> str:
     """Build what is missing, with a line of progress for each kernel; the sentence that tells of it, "" without kernels."""
-    kernels = {plan.jit_spec for plan in chosen if plan.jit_spec is not None}
+    kernels = {spec for plan in chosen for spec in plan.jit_specs}
     if not kernels:
         return ""
     began, ended, cores = time.monotonic(), [0], min(os.cpu_count() or 1, len(kernels))

@@ -10,6 +10,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from opfacade.jit.host import HOST
 from opfacade.jit.spec import JitSpec, source_root
 
 __all__ = [
-    "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "code_digest", "compiler_digest",
-    "forget", "is_built", "is_built_for_plan", "key", "load", "slow_code", "source_digest", "source_root",
+    "HOST", "JitSpec", "build", "build_for_plan", "cache_state", "cache_state_for_plan", "code_digest", "code_digest_of",
+    "compiler_digest", "compiler_digest_of", "forget", "is_built", "is_built_for_plan", "key", "load", "slow_code",
+    "source_digest", "source_root",
 ]  # fmt: skip
 
 _by_spec: dict[JitSpec, Any] = {}
@@ -83,8 +85,8 @@ def is_built_for_plan(spec: JitSpec) -> bool:
     return is_built(spec) and is_built(HOST)
 
 
-def cache_state_for_plan(spec: JitSpec) -> str:
-    states = {cache_state(spec), cache_state(HOST)}
+def cache_state_for_plan(*specs: JitSpec) -> str:
+    states = {cache_state(spec) for spec in (*specs, HOST)}
     return next(state for state in ("absent", "private", "shared") if state in states)
 
 
@@ -101,6 +103,24 @@ def source_digest(spec: JitSpec) -> str:
 def code_digest(spec: JitSpec) -> str:
     """Digest of the code that makes a kernel: rendered sources and headers without comments, flags, arch; no compiler."""
     return identity.code(spec, rendered.sources(spec))
+
+
+def code_digest_of(specs: Sequence[JitSpec]) -> str:
+    """`code_digest` of the kernels of one plan: of several, a digest of theirs in their order."""
+    return _together([code_digest(spec) for spec in specs])
+
+
+def compiler_digest_of(specs: Sequence[JitSpec]) -> str:
+    """`compiler_digest` of the kernels of one plan: of several the one that they share, else a digest of theirs; "" if that of
+    any is not known."""
+    found = [compiler_digest(spec) for spec in specs]
+    if not all(found):
+        return ""
+    return found[0] if len(set(found)) == 1 else _together(found)
+
+
+def _together(digests: Sequence[str]) -> str:
+    return digests[0] if len(digests) == 1 else codegen.canonical_digest({"parts": list(digests)})
 
 
 def compiler_digest(spec: JitSpec) -> str:

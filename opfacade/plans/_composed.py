@@ -1,7 +1,7 @@
 """composed: a candidate that is made of plans of one backend, which run one behind the other in one workspace.
 
-Each step is the first candidate of that backend that takes its problem. Tensors between steps lie in the workspace as
-`plans._steps.places` has it, and behind them the largest workspace of a step.
+Each step is the first candidate of that backend that takes its problem, and its kernel is one of the whole. Tensors between
+steps lie in the workspace as `plans._steps.places` has it, and behind them the largest workspace of a step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.candidate import COMPILER_TOO_OLD, WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor, operands_of
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
@@ -23,6 +23,8 @@ from opfacade.select import registry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from opfacade.jit.spec import JitSpec
 
 Pairs = tuple[tuple[str, Any], ...]
 _MODELS = (EXACT, "f64", "f32", "mma16")  # ends of the names of error models, strictest first
@@ -52,17 +54,22 @@ class Room(NamedTuple):
 
 
 def composed(
-    descriptor: type[Descriptor[Any]], backend: str, dtypes: Callable[[Any], Pairs], facts: Callable[[Any], Pairs]
+    descriptor: type[Descriptor[Any]],
+    backend: str,
+    dtypes: Callable[[Any], Pairs],
+    facts: Callable[[Any], Pairs],
+    impl: str = "plans",
 ) -> Candidate:
     """The candidate of a descriptor that has `steps()`. dtypes, facts: sorted pairs in the SKU besides its parts."""
 
     def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
-        return [
+        reasons = [
             _of_step(step, reason)
             for step in problem.steps()
             if _taker(step, backend, target) is None
             for reason in _refusals(step, backend, target)
         ]
+        return list(dict.fromkeys(reasons))
 
     def sku(problem: Stepwise, target: Target) -> KernelSku:
         parts = parts_of(problem, backend, target)
@@ -72,7 +79,7 @@ def composed(
             op=problem.op,
             backend=backend,
             arch=target.arch,
-            impl="plans",
+            impl=impl,
             revision=1,
             dtypes=dtypes(problem),
             layout="strided",
@@ -88,13 +95,20 @@ def composed(
         launches = [part.candidate.launcher(part.step.problem, target, part.sku, allow_build) for part in parts]
         return _runner(problem, _room(problem, parts, target), [(p.step, run) for p, run in zip(parts, launches, strict=True)])
 
-    return Candidate(backend, "plans", descriptor, declines, sku, workspace, launcher)
+    def specs(problem: Stepwise, target: Target) -> tuple[JitSpec, ...]:
+        found = (part.candidate.jit_specs(part.step.problem, target) for part in parts_of(problem, backend, target))
+        return tuple(dict.fromkeys(spec for of_part in found for spec in of_part))
+
+    compiled = None if backend == "reference" else specs
+    return Candidate(backend, impl, descriptor, declines, sku, workspace, launcher, parts=compiled)
 
 
 @lru_cache(maxsize=256)
 def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
-    """The steps of a problem that is not declined, each with its candidate."""
-    found = [(step, _taker(step, backend, target)) for step in problem.steps()]
+    """The steps of a problem that is not declined, or for the compiler alone, each with its candidate."""
+    found = [
+        (step, _taker(step, backend, target) or _taker(step, backend, target, COMPILER_TOO_OLD)) for step in problem.steps()
+    ]
     return tuple(Part(step, one, one.sku(step.problem, target)) for step, one in found if one is not None)
 
 
@@ -102,9 +116,10 @@ def _offered(step: Step, backend: str) -> list[Candidate]:
     return [one for one in registry.candidates_for(type(step.problem)) if one.backend == backend]
 
 
-def _taker(step: Step, backend: str, target: Target) -> Candidate | None:
-    """The first candidate that takes a step."""
-    return next((one for one in _offered(step, backend) if not one.declines(step.problem, target)), None)
+def _taker(step: Step, backend: str, target: Target, but: str = "") -> Candidate | None:
+    """The first candidate that takes a step. but: the code of a reason that does not count."""
+    offered = _offered(step, backend)
+    return next((one for one in offered if {r.code for r in one.declines(step.problem, target)} <= {but}), None)
 
 
 def _refusals(step: Step, backend: str, target: Target) -> Sequence[Reason]:
@@ -114,6 +129,9 @@ def _refusals(step: Step, backend: str, target: Target) -> Sequence[Reason]:
 
 
 def _of_step(step: Step, reason: Reason) -> Reason:
+    """The reason, with the name of its step before the field: but the compiler is one for all."""
+    if reason.code == COMPILER_TOO_OLD:
+        return reason
     return Reason(reason.code, f"{step.name}.{reason.field}", reason.got, reason.allowed, reason.hint)
 
 

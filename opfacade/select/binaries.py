@@ -22,7 +22,7 @@ Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class SkuBinary(Model):
-    """Inputs of the compilation of one SKU's kernel, as digests.
+    """Inputs of the compilation of one SKU's kernels, as digests.
 
     code: SHA-256 of its rendered sources and headers without comments, flags and architecture. compilers: SHA-256 of the
     content of the compilers; "" if there were none.
@@ -36,10 +36,10 @@ class SkuBinary(Model):
 def binary_of(option: Option, descriptor: Descriptor[Any], target: Target) -> SkuBinary | None:
     """The digests of a chosen candidate; None if it compiles nothing."""
     assert option.sku is not None
-    if option.candidate.jit_spec is None:
+    if not option.candidate.compiles:
         return None
-    spec = option.candidate.jit_spec(descriptor, target)
-    return SkuBinary(sku=option.sku.id, code=jit.code_digest(spec), compilers=jit.compiler_digest(spec))
+    specs = option.candidate.jit_specs(descriptor, target)
+    return SkuBinary(sku=option.sku.id, code=jit.code_digest_of(specs), compilers=jit.compiler_digest_of(specs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from opfacade import jit
@@ -9,15 +10,20 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.target import Target
 from opfacade.errors import CacheError, ToolchainError
 from opfacade.jit import cache
+from opfacade.jit.spec import JitSpec
 from opfacade.select.selection import Option
 
 
 def slow_code(option: Option | None, descriptor: Descriptor[Any], target: Target) -> tuple[str, ...]:
     """Spills and the like of a chosen option, a line for each; () where it is not built, or nothing was found."""
-    make = option.candidate.jit_spec if option else None
-    if make is None:
+    if option is None or not option.candidate.compiles:
         return ()
     try:
-        return tuple(map(str, jit.slow_code(make(descriptor, target)))) if cache.root().is_dir() else ()
+        return tuple(_found(option.candidate.jit_specs(descriptor, target))) if cache.root().is_dir() else ()
     except (CacheError, ToolchainError):  # whether the cache can be used is the doctor's question
         return ()
+
+
+def _found(specs: Iterable[JitSpec]) -> Iterator[str]:
+    for spec in specs:
+        yield from map(str, jit.slow_code(spec))

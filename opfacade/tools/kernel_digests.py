@@ -28,9 +28,9 @@ def present(arch: str = ARCH) -> Mapping[str, str]:
     target, found = Target.parse(arch), dict[str, str]()
     for descriptor in (*matrix.matrix().values(), *examples()):
         candidate = _first(descriptor, target)
-        if candidate is not None and candidate.jit_spec is not None:
+        if candidate is not None and candidate.compiles:
             sku = candidate.sku(descriptor, target).id
-            found[sku] = found.get(sku) or jit.code_digest(candidate.jit_spec(descriptor, target))
+            found[sku] = found.get(sku) or jit.code_digest_of(candidate.jit_specs(descriptor, target))
     return MappingProxyType(dict(sorted(found.items())))
 
 

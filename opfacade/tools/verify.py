@@ -265,12 +265,15 @@ def _bound_of_random(op: str, backend: str, device: str, how: VerifyEffort) -> d
 
 
 def _binary(subject: Subject) -> dict[str, Any]:
-    """The kernel behind a SKU: the digest of its code, its cache key, and the digest of its SASS where a disassembler is."""
-    spec = subject.plan.jit_spec
-    if spec is None:
-        return {"code": None, "cache_key": None, "sass_sha256": None}
+    """The kernel behind a SKU: the digest of its code, its cache key, and the digest of its SASS where a disassembler is.
+
+    A plan of plans has no binary of its own: its code is that of its parts, whose own rows have the rest.
+    """
     from opfacade import jit
 
+    spec, specs = subject.plan.jit_spec, subject.plan.jit_specs
+    if spec is None:
+        return {"code": jit.code_digest_of(specs) if specs else None, "cache_key": None, "sass_sha256": None}
     # An entry is named by its key, which cannot be made where no compiler is, and kernels come from a bundle.
     library = jit.build(spec, label=subject.plan.sku.id)
     return {"code": jit.code_digest(spec), "cache_key": library.parent.name, "sass_sha256": sass_digest(library)}

@@ -62,8 +62,8 @@ def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | N
     """`warmup` for plans that are there."""
     needed: dict[JitSpec, Plan[Any]] = {}
     for plan in plans:
-        if plan.jit_spec is not None:
-            needed.setdefault(plan.jit_spec, plan)
+        for spec in plan.jit_specs:
+            needed.setdefault(spec, plan)
     line = progress.begun(len(needed)) if report is None else None
     announce, expected = _one_at_a_time((lambda step: line(step.state, step.sku)) if line else report), _expectation(needed)
     if needed:

@@ -114,7 +114,7 @@ def _plans(works: Iterable[Work], require: Require | str | None, target: Target)
         prefer = _preference(work, require)
         with suppress(UnsupportedError):
             for option in eligible(work.descriptor, prefer, target):
-                if option.sku is not None and option.candidate.jit_spec is not None:
+                if option.sku is not None and option.candidate.compiles:
                     yield Plan.select(work.descriptor, _pinned(prefer, option.sku.id), target)
 
 

@@ -80,7 +80,8 @@ def kernels():
         for arch in ARCHS:
             if explain(descriptor, CUDA, Target.parse(arch)).chosen is not None:
                 plan = Plan.select(descriptor, CUDA, target=Target.parse(arch))
-                yield descriptor, arch, plan._candidate.jit_spec(plan.descriptor, plan.target).template
+                for spec in () if plan.jit_spec is None else (plan.jit_spec,):  # others have no template of their own
+                    yield descriptor, arch, spec.template
 
 
 def params():

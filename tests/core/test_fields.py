@@ -54,8 +54,8 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
         capable = next(d for d in _accepted_by_each(checked) if not candidate.declines(d, target))
         sku = candidate.sku(capable, target)
         candidate.workspace(capable, target)
-        if candidate.jit_spec:
-            candidate.jit_spec(capable, target)
+        if candidate.compiles:
+            candidate.jit_specs(capable, target)
             _launcher_parameters(candidate, capable, target, sku, monkeypatch)
         else:
             candidate.launcher(checked, target, sku, True)(args, None)

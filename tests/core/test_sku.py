@@ -258,8 +258,7 @@ def test_different_binaries_or_promises_of_the_library_have_different_ids(target
     for descriptor in grid():
         for option in survey(descriptor, Preference(), Target.parse(target)):
             if option.sku is not None:
-                spec = option.candidate.jit_spec
-                binary = repr(spec(descriptor, Target.parse(target))) if spec else ""
+                binary = repr(option.candidate.jit_specs(descriptor, Target.parse(target)))
                 assert seen.setdefault(option.sku.id, (option.sku, binary)) == (option.sku, binary)
     assert len(seen) >= 5
 

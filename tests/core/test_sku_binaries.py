@@ -83,12 +83,9 @@ def identities(descriptors):
                 if candidate.declines(descriptor, target):
                     continue
                 sku = candidate.sku(descriptor, target)
-                binary = (candidate.backend, candidate.impl, descriptor.op, arch)
-                if candidate.jit_spec is not None:
-                    spec = candidate.jit_spec(descriptor, target)
-                    if spec not in digests:
-                        digests[spec] = jit.source_digest(spec)
-                    binary = digests[spec]
+                specs = candidate.jit_specs(descriptor, target)
+                digests |= {spec: jit.source_digest(spec) for spec in specs if spec not in digests}
+                binary = tuple(digests[spec] for spec in specs) or (candidate.backend, candidate.impl, descriptor.op, arch)
                 yield sku, (binary, sku.precision_guarantee)
 
 

@@ -88,7 +88,7 @@ def test_what_a_source_accepts_is_told_all_the_same(tiny, root, monkeypatch):
 
 @pytest.fixture
 def chosen(slow):
-    return SimpleNamespace(candidate=SimpleNamespace(jit_spec=lambda descriptor, target: slow))
+    return SimpleNamespace(candidate=SimpleNamespace(compiles=True, jit_specs=lambda descriptor, target: (slow,)))
 
 
 def test_explain_tells_of_the_binary_that_is_in_the_cache(chosen, slow, monkeypatch):

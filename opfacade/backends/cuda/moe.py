@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from opfacade.backends.cuda.composed import composed_on_cuda
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, Fact
 from opfacade.core.candidate import Reason
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.target import Target
-from opfacade.plans.moe import MoeCombineDescriptor, MoeGatherDescriptor, MoeSortDescriptor, RouteDescriptor
+from opfacade.plans.moe import (
+    FusedMoeDescriptor,
+    MoeCombineDescriptor,
+    MoeGatherDescriptor,
+    MoeSortDescriptor,
+    RouteDescriptor,
+)
 
 _KERNELS = "tests/families/moe/test_moe_kernels.py"
 _EVIDENCE = (
@@ -94,4 +101,6 @@ _COMBINE = CudaKernel(
     guarantee=_promise("f32", "moe-f32", _ROUNDED),
 )
 
-CANDIDATES = tuple(one.candidate for one in (_ROUTE, _SORT, _GATHER, _COMBINE))
+_LAYER = composed_on_cuda(FusedMoeDescriptor, lambda d: (("x", d.dtype),), lambda d: (("halves", d.halves),) if d.gated else ())
+
+CANDIDATES = (*(one.candidate for one in (_ROUTE, _SORT, _GATHER, _COMBINE)), _LAYER)

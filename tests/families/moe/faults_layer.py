@@ -3,6 +3,7 @@
 from tests.mutation.mutant import host
 
 LAYER, REFERENCE = "tests/families/moe/test_layer.py", "tests/families/moe/test_reference.py"
+KERNELS = "tests/families/moe/test_layer_kernels.py"
 LOOP = f"{LAYER} -k loop_over_rows"
 
 
@@ -72,6 +73,83 @@ FAULTS = (
         'f"{part.step.name}.{name}": value',
         'f"down.{name}": value',
         f"{LAYER} -k keeps_its_bound",
+    ),
+    python(
+        "kernels of the last step alone are compiled",
+        "plans/_composed.py",
+        "dict.fromkeys(spec for of_part in found for spec in of_part)",
+        "list(found)[-1]",
+        f"{KERNELS} -k each_once",
+    ),
+    python(
+        "a kernel of two steps is compiled twice",
+        "plans/_composed.py",
+        "dict.fromkeys(spec for of_part in found for spec in of_part)",
+        "spec for of_part in found for spec in of_part",
+        f"{KERNELS} -k each_once",
+    ),
+    python(
+        "the first kernel alone is compiled ahead",
+        "plan.py",
+        "for spec in specs:\n",
+        "for spec in specs[:1]:\n",
+        f"{KERNELS} -k built_ahead",
+    ),
+    python(
+        "a layer is built when its first kernel is",
+        "plan.py",
+        "cache_state_for_plan(*specs)",
+        "cache_state_for_plan(specs[0])",
+        f"{KERNELS} -k once_all",
+    ),
+    python(
+        "the first kernel of a layer names its code",
+        "jit/__init__.py",
+        "if len(digests) == 1 else",
+        "if digests else",
+        f"{KERNELS} -k digests_of_a_layer",
+    ),
+    python(
+        "unknown compilers of one kernel are known of the layer",
+        "jit/__init__.py",
+        "if not all(found):",
+        "if not any(found):",
+        f"{KERNELS} -k digests_of_a_layer",
+    ),
+    python(
+        "the id of a layer is of fewer steps where a compiler is too old",
+        "plans/_composed.py",
+        " or _taker(step, backend, target, COMPILER_TOO_OLD)",
+        "",
+        f"{KERNELS} -k too_old",
+    ),
+    python(
+        "each step tells of the compiler",
+        "plans/_composed.py",
+        "if reason.code == COMPILER_TOO_OLD:",
+        "if not reason.code:",
+        f"{KERNELS} -k too_old",
+    ),
+    python(
+        "a step of another backend is taken",
+        "plans/_composed.py",
+        "if one.backend == backend]",
+        "]",
+        f"{KERNELS} -k dtype_that_no_product",
+    ),
+    python(
+        "the id of a layer leaves its last step out",
+        "plans/_composed.py",
+        "_digest([part.sku.id for part in parts])",
+        "_digest([part.sku.id for part in parts[:2]])",
+        f"{KERNELS} -k another_sku",
+    ),
+    python(
+        "a call that nothing checks goes to the bindings",
+        "backends/cuda/composed.py",
+        "        return _sound(problem, allow_build, workspace_bytes, operands).refuse_unsound\n",
+        "        return lambda args, workspace: None\n",
+        f"{KERNELS} -k without_a_check",
     ),
     python(
         "an id of the reference's sort is not looked at",

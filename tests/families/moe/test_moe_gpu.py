@@ -1,9 +1,14 @@
 """GPU tests of routing, sorting, gathering and combining."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from opfacade import Plan, Preference
-from opfacade.plans.moe import EXAMPLES, MoeSortDescriptor, RouteDescriptor
+from opfacade.errors import OpfacadeError
+from opfacade.plan import forget_selections
+from opfacade.plans.moe import EXAMPLES, FusedMoeDescriptor, MoeSortDescriptor, RouteDescriptor, Router
 from opfacade.testing import inputs, numerics
 from opfacade.testing.bits import same_bits
 
@@ -33,9 +38,84 @@ def test_runs_repeat_bitwise(descriptor):
         assert all(same_bits(getattr(args, name), first[name]) for name in written)
 
 
-@pytest.mark.parametrize("descriptor", [d for d in EXAMPLES if d.op == "fused_moe"], ids=lambda d: d.digest()[:6])
+LAYERS = [d for d in EXAMPLES if d.op == "fused_moe"]
+
+
+@pytest.mark.parametrize("descriptor", LAYERS, ids=lambda d: d.digest()[:6])
 def test_a_layer_of_the_reference_keeps_its_bound_on_a_gpu(descriptor):
     plan = Plan.select(descriptor, Preference(backend="reference"))
     args = inputs.make_args(descriptor, seed=1, device="cuda")
     plan.run(args)
     assert numerics.check(descriptor, args, plan.sku).worst <= 1
+
+
+@pytest.fixture
+def _hopper():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma needs sm_90a")
+
+
+LARGE_LAYERS = [
+    FusedMoeDescriptor(
+        total_num_rows=300, experts=64, top_k=8, hidden=512, width=256, dtype="bf16", shared_width=256,
+        router=Router(dtype="f32", renormalise=True),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=1000, experts=32, top_k=4, hidden=360, width=360, dtype="bf16", halves="interleaved", limit=7.0,
+        alpha=1.702, beta=1.0, weight_layout="kn", bias=True, router=Router(dtype="bf16", score="softmax_chosen", bias=True),
+    ),
+]  # fmt: skip
+WITH_KERNELS = [*(d for d in LAYERS if d.dtype != "f32"), *LARGE_LAYERS]
+
+
+@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("descriptor", WITH_KERNELS, ids=lambda d: d.digest()[:6])
+def test_a_layer_on_its_kernels_keeps_its_bound_and_repeats(descriptor):
+    plan = Plan.select(descriptor, Preference(backend="cuda"))
+    args = inputs.make_args(descriptor, seed=1, device="cuda")
+    plan.run(args)
+    assert numerics.check(descriptor, args, plan.sku, rows=32).worst <= 1
+    first = args.out.clone()
+    for byte in (0, 0xFF) * 10:
+        args.out.fill_(7)
+        plan.run(args, torch.full((plan.workspace_size,), byte, dtype=torch.uint8, device="cuda"))
+        assert same_bits(args.out, first)
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_captured_layer_replays_with_other_routings():
+    """No count comes to the host: each replay has the bits of a run with its logits."""
+    descriptor = LARGE_LAYERS[0]
+    plan = Plan.select(descriptor, Preference(backend="cuda"))
+    args = inputs.make_args(descriptor, seed=2, device="cuda")
+    workspace = torch.zeros(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    plan.run(args, workspace)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(args, workspace)
+    skewed = torch.full_like(args.logits, -20.0)
+    skewed[:, :8] = torch.rand(skewed.shape[0], 8, device="cuda")
+    for logits in (torch.randn_like(args.logits), skewed, torch.randn_like(args.logits)):
+        args.logits.copy_(logits)
+        args.out.fill_(7)
+        graph.replay()
+        torch.cuda.synchronize()
+        replayed = args.out.clone()
+        args.out.fill_(7)
+        plan.run(args)
+        assert same_bits(args.out, replayed)
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "off")
+    forget_selections()
+    try:
+        descriptor = LAYERS[0]
+        plan, args = Plan.select(descriptor, Preference(backend="cuda")), inputs.make_args(descriptor, 3, device="cuda")
+        plan.run(args)
+        assert numerics.check(descriptor, args, plan.sku).worst <= 1
+        with pytest.raises(OpfacadeError):
+            plan.run(replace(args, x=args.x[:, 1:]))
+    finally:
+        forget_selections()

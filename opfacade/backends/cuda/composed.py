@@ -1,0 +1,50 @@
+"""Plans of plans on CUDA: what `plans._composed` has, whose calls the host library refuses where nothing else checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opfacade.backends.cuda.host.direct import Direct, KernelCall
+from opfacade.core.candidate import Candidate, Launcher, Operands
+from opfacade.core.descriptor import Descriptor
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._composed import Pairs, Stepwise, composed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.core.descriptor import Args
+
+
+D = TypeVar("D", bound="Descriptor[Any]")
+
+
+def composed_on_cuda(descriptor: type[D], dtypes: Callable[[D], Pairs], facts: Callable[[D], Pairs]) -> Candidate:
+    """dtypes, facts: as `composed` has them. Steps take what the whole has checked, or memory between them."""
+    plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels")
+
+    def launcher(problem: Stepwise, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        run = plain.launcher(problem, target, sku, allow_build)
+
+        def refuse_unsound(workspace_bytes: int, operands: Operands) -> Callable[[Args, Tensor | None], None]:
+            return _sound(problem, allow_build, workspace_bytes, operands).refuse_unsound
+
+        run.refuse_unsound = refuse_unsound  # type: ignore[attr-defined]
+        return run
+
+    return replace(plain, launcher=launcher)
+
+
+def _sound(problem: Stepwise, allow_build: bool, workspace_bytes: int, operands: Operands) -> Direct:
+    """The check alone: it launches nothing."""
+    from opfacade import jit
+
+    host = jit.load(jit.HOST, allow_build=allow_build)
+    return Direct(host, KernelCall(_nothing, (), True, workspace_bytes), problem, operands)
+
+
+def _nothing(*_: object) -> None:
+    """Stands where a kernel's `run` stands."""
