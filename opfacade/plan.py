@@ -224,14 +224,10 @@ class Plan(Generic[ArgsT]):
 
     @property
     def cache_state(self) -> str:
-        """Whether kernels and host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without a kernel.
-
-        The state of several kernels is that of the worst.
-        """
+        """Whether all kernels and the host library are built: "shared", "private" (docs/cache.md), "absent"; "none" without."""
         from opfacade import jit
 
-        specs = self.jit_specs
-        return jit.cache_state_for_plan(*specs) if specs else "none"
+        return jit.cache_state_for_plan(*specs) if (specs := self.jit_specs) else "none"
 
     def _load(self, device: torch.device | None = None) -> Launcher:
         with telemetry.held_back(), self._lock, build_errors.of_problem(self.descriptor), capture.current(device):

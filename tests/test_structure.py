@@ -141,15 +141,11 @@ def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
     assert readers or not path.name.startswith("_")
 
 
-# Ops that run on the reference alone, until they have a kernel.
-WITHOUT_KERNELS = {"fused_moe"}
-
-
 @pytest.mark.parametrize("family", families())
 @pytest.mark.parametrize("backend", ["cuda", "reference"])
 def test_a_backend_module_ends_in_its_candidates(backend, family):
     module = importlib.import_module(f"opfacade.backends.{backend}.{family}")
-    ops = {e.op for e in examples() if e.family() == family} - (WITHOUT_KERNELS if backend == "cuda" else set())
+    ops = {e.op for e in examples() if e.family() == family}
     assert {c.descriptor.model_fields["op"].default for c in module.CANDIDATES} == ops
     assert {c.backend for c in module.CANDIDATES} == ({backend} if ops else set())
     last = ast.parse(Path(module.__file__).read_text()).body[-1]

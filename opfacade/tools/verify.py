@@ -265,10 +265,8 @@ def _bound_of_random(op: str, backend: str, device: str, how: VerifyEffort) -> d
 
 
 def _binary(subject: Subject) -> dict[str, Any]:
-    """The kernel behind a SKU: the digest of its code, its cache key, and the digest of its SASS where a disassembler is.
-
-    A plan of plans has no binary of its own: its code is that of its parts, whose own rows have the rest.
-    """
+    """The kernel behind a SKU: digest of its code, its cache key, digest of its SASS where a disassembler is. Several kernels
+    have the code alone."""
     from opfacade import jit
 
     spec, specs = subject.plan.jit_spec, subject.plan.jit_specs
