@@ -34,13 +34,13 @@ def merges(world: int, cpu: bool) -> dict[tuple[str, int], MergeAcrossDescriptor
 def exchange(ranks: Ranks) -> dict[str, Any]:
     """`merge_across` beside NCCL's packed exchange and all-gather of the same bytes, alone."""
     pg, known = ranks.join(), merges(ranks.world, ranks.cpu)
-    group = Group(pg, timeout_s=20)
+    group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
     group.reserve([Plan.select(d) for d in known.values()])
     found = {}
     for (name, tokens), descriptor in known.items():
         found[f"{name} {tokens}"] = _merged(ranks, group, descriptor)
         ranks.keep({"calls": found})
-    return {"link": group.link is not None, "calls": found}
+    return {"link": type(group.link).__name__, "calls": found}
 
 
 def _merged(ranks: Ranks, group: Group, d: MergeAcrossDescriptor) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def draws(world: int, cpu: bool) -> dict[int, SampleAcrossDescriptor]:
 def sampling(ranks: Ranks) -> dict[str, Any]:
     """`sample_across` beside a gather of logits with our `sample` behind it."""
     pg, known = ranks.join(), draws(ranks.world, ranks.cpu)
-    group = Group(pg, timeout_s=20)
+    group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
     group.reserve([Plan.select(d) for d in known.values()])
-    return {"link": group.link is not None, "rows": {str(rows): _drawn(ranks, group, d) for rows, d in known.items()}}
+    return {"link": type(group.link).__name__, "rows": {str(rows): _drawn(ranks, group, d) for rows, d in known.items()}}
 
 
 def alone(d: SampleAcrossDescriptor) -> SampleDescriptor:

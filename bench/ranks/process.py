@@ -30,6 +30,10 @@ class Ranks:
     folder: Path
     cpu: bool
 
+    @property
+    def peer_memory(self) -> bool:
+        return not self.cpu and os.environ.get("OPFACADE_BENCH_LINK") != "nccl"
+
     def join(self) -> Any:
         """The process group, over a store in a file."""
         import torch

@@ -43,7 +43,8 @@ class Group:
     of it succeeds on all ranks (`link`), else through host memory. max_bytes: the
     most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
     warn_s: seconds after which a rank that has not arrived is an error, or causes a LagWarning. fill_id: the content of
-    outputs of integers after a failure. name: for ops of torch, which pass no objects.
+    outputs of integers after a failure. name: for ops of torch, which pass no objects. peer_memory: whether small rounds
+    between GPUs of one host are kernels that write to the memory of peers, with a deadline of their own.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Group:
         warn_s: float | None = None,
         fill_id: int = -1,
         name: str = "",
+        peer_memory: bool = False,
     ) -> None:
-        options = setup.Options(max_bytes, channel, timeout_s, timeout_s / 3 if warn_s is None else warn_s)
+        options = setup.Options(max_bytes, channel, timeout_s, timeout_s / 3 if warn_s is None else warn_s, peer_memory)
         self.process_group = setup.usable(process_group, options)
         self.rank, self.world, self.fill_id = process_group.rank(), process_group.size(), fill_id
         self.name = name or f"{setup.name_of(process_group)}:{channel}"
@@ -74,7 +76,7 @@ class Group:
         self._watch: Watch | None = None
         try:
             self.members = setup.agreed(self._mail, options, self._round)
-            self.link = linked.made(self.process_group, self.timeout_s, self._asked)
+            self.link = linked.made(self.process_group, self.timeout_s, peer_memory, self._asked)
         except GroupError:
             self.close()
             raise

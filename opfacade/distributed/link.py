@@ -36,7 +36,8 @@ class Link:
         self._poison = self._shared([0])
         self._aborting = ForkLock()
         self._abort: threading.Thread | None = None
-        self.bad = torch.zeros((), dtype=torch.bool, device=device)
+        self._failed = torch.zeros((), dtype=torch.bool, device=device)
+        self.bad = self._failed
 
     def _shared(self, values: list[int]) -> Tensor:
         """int64 on the host, that the device reads and writes by copies on its stream."""
@@ -99,6 +100,16 @@ class Link:
         return int(self._seen[0])
 
     @property
+    def in_flight(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return int(self._begun[0]) == int(self._seen[0])
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """Ranks that a kernel did not wait for any longer; NCCL has no such kernel."""
+        return ()
+
+    @property
     def odd(self) -> tuple[int, ...]:
         """Ranks whose header differed from this rank's."""
         return tuple(r for r, differs in enumerate(self._seen[1:].tolist()) if differs)
@@ -145,7 +156,8 @@ class Link:
         self._state[:1].add_(1)
         self._seen.copy_(self._state, non_blocking=True)
         poison = self._poison.to(self.device, non_blocking=True)
-        self.bad = torch.cat([self._state[1:], poison]).any()
+        self.bad = torch.cat([self._state[1:], poison]).any() | self._failed
+        found.masked_fill_(self.bad, 0xFF)  # NaN in every float, -1 in every integer
         size = like.numel() * like.element_size()
         return [row[_HEADER : _HEADER + size].view(like.dtype).view(like.shape) for row in found]
 

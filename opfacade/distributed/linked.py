@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from opfacade.distributed.frames import SETUP
 from opfacade.distributed.link import Link
+from opfacade.distributed.peers import MOST_PEERS, PeerLink, known_by
+from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +21,7 @@ Ask = Callable[[int, object], Iterable[tuple[int, str]]]
 _WORDS = 1000
 
 
-def made(process_group: ProcessGroup, timeout_s: float, ask: Ask) -> Link | None:
+def made(process_group: ProcessGroup, timeout_s: float, by_peers: bool, ask: Ask) -> Link | None:
     """The link, if every rank has a GPU of its own and an NCCL backend, and data arrived whole; None on all ranks otherwise."""
     if process_group.size() == 1:
         return None
@@ -26,9 +29,30 @@ def made(process_group: ProcessGroup, timeout_s: float, ask: Ask) -> Link | None
     gpus = _said(ask, "" if device is None else _gpu(device))
     if device is None or not all(gpus) or len(set(gpus)) < len(gpus):
         return None
+    peers = _of_peers(process_group, device, timeout_s, ask) if by_peers else None
+    if peers is not None:
+        return peers
     link = Link(process_group, device)
     wrong = _tried(link, process_group.rank(), timeout_s)
     return None if any(_said(ask, wrong)) else link
+
+
+def _of_peers(process_group: ProcessGroup, device: torch.device, timeout_s: float, ask: Ask) -> Link | None:
+    """A link by the memory of peers, if all ranks are on one host, can reach each other's GPUs, and data arrived whole."""
+    import torch
+
+    hosts = _said(ask, platform.node())
+    reach = all(torch.cuda.can_device_access_peer(device, i) for i in range(torch.cuda.device_count()) if i != device.index)
+    able = _said(ask, "" if reach and known_by(process_group) else "no way to the GPUs of peers")
+    if len(set(hosts)) > 1 or any(able) or process_group.size() > MOST_PEERS:
+        return None
+    try:
+        link, wrong = PeerLink(process_group, device, timeout_s), ""
+    except (RuntimeError, OpfacadeError, ImportError) as error:
+        link, wrong = None, str(error) or "an error"
+    if any(_said(ask, wrong)) or link is None:
+        return None
+    return None if any(_said(ask, _tried(link, process_group.rank(), timeout_s))) else link
 
 
 def _said(ask: Ask, text: str) -> list[str]:

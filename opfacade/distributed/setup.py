@@ -31,6 +31,7 @@ class Options:
     channel: int
     timeout_s: float
     warn_s: float
+    peer_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def _must_be_equal(options: Options) -> dict[str, object]:
     import torch
 
     versions = {"opfacade": opfacade.__version__, "torch": torch.__version__}
-    return versions | {"max_bytes": options.max_bytes, "timeout_s": options.timeout_s}
+    return versions | {"max_bytes": options.max_bytes, "timeout_s": options.timeout_s, "peer_memory": options.peer_memory}
 
 
 def _reason(rank: int, told_by: Sequence[Any], patterns: Sequence[Tensor]) -> str:

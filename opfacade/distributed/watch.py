@@ -79,8 +79,10 @@ class Watch:
         """The failure of now, if there is one."""
         if self._link.odd:
             return self._differ(group)
-        if self._mail.alarm() is not None:
+        if self._mail.alarm() is not None or (self._link.failed and self._mail.gone()):
             return rounds.bad_news(self._mail)
+        if self._link.failed:
+            return self._not_there(group, self._link.failed)
         waited = self._waited()
         if waited is None:
             return None
@@ -97,13 +99,18 @@ class Watch:
         now, at = time.monotonic(), (self._link.begun, self._link.ended)
         if at != self._last:
             self._last, self._since, self._told_of = at, now, False
-        return now - self._since if at[0] == at[1] else None
+        return now - self._since if self._link.in_flight else None
 
     def _differ(self, group: Watched) -> GroupError:
         values = {r: r in self._link.odd for r in range(group.world)}
         odd = odd_ones(values) if group.world > 2 else (0, 1)
         got = f"another plan, or other seeds, targets or counts, on {named(odd)}"
         return told(f"{group.op}.run", "OPF-N002", "all ranks at one call", got, odd)
+
+    def _not_there(self, group: Watched, ranks: tuple[int, ...]) -> GroupError:
+        """A kernel waited for these ranks for as long as it may."""
+        got = f"nothing from {named(ranks)} within {group.timeout_s:g} s, as a kernel tells"
+        return told(f"{group.op}.run", "OPF-N001", "all ranks to arrive", got, ranks)
 
     def _tell_lag(self, group: Watched) -> None:
         places = self._places(group)

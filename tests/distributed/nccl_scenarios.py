@@ -9,6 +9,8 @@ import torch
 
 from opfacade import Plan, Preference
 from opfacade.distributed import Group
+from opfacade.distributed.link import Link
+from opfacade.distributed.peers import PeerLink
 from opfacade.errors import GroupError
 from opfacade.plans.collective import MergeAcrossArgs
 from tests.distributed import calls
@@ -25,15 +27,15 @@ EAGER = ("skips", "dies")
 
 def group_of(pg, descriptors, **options):
     group = Group(pg, **({"timeout_s": 30} | options))
-    assert group.link is not None
+    assert type(group.link) is (PeerLink if options.get("peer_memory") else Link)
     group.reserve([Plan.select(d) for d in descriptors])
     return group
 
 
-def every_op(rank, pg, folder):
+def every_op(rank, pg, folder, peer_memory):
     """{op: what is wrong} of each op, eager and captured."""
     device, known = torch.device("cuda", rank), calls.descriptors(pg.size())
-    group, found = group_of(pg, known.values()), {}
+    group, found = group_of(pg, known.values(), peer_memory=peer_memory), {}
     for name, descriptor in known.items():
         call = calls.call_of(name, descriptor, rank)
         got = calls.run(call, group, device)
@@ -94,10 +96,10 @@ def captured(call, group, want):
     return ""
 
 
-def fails(rank, pg, folder, act):
+def fails(rank, pg, folder, act, peer_memory=False):
     """A sound call, then one that rank 1 does not come to; both ranks go on in a new group where both live."""
     descriptor = calls.descriptors(2)["norm/one"]
-    group = group_of(pg, [descriptor], timeout_s=HASTY)
+    group = group_of(pg, [descriptor], timeout_s=HASTY, peer_memory=peer_memory)
     call = calls.call_of("norm/one", descriptor, rank)
     calls.run(call, group, group.link.device)
     torch.cuda.synchronize()

@@ -14,8 +14,10 @@ pytestmark = [
 _SECONDS = 40
 
 
-def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path):
-    found = worlds.run(tmp_path, 2, nccl_scenarios.every_op, seconds=_SECONDS, backend=worlds.NCCL)
+@pytest.mark.parametrize("peer_memory", [False, True])
+def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path, peer_memory):
+    scenario = partial(nccl_scenarios.every_op, peer_memory=peer_memory)
+    found = worlds.run(tmp_path, 2, scenario, seconds=_SECONDS, backend=worlds.NCCL)
     assert {name: one["wrong"] for own in found.values() for name, one in own.items() if one["wrong"]} == {}
     for own in found.values():
         assert own["norm/one"]["bits"] == own["norm/two"]["bits"]
@@ -24,9 +26,10 @@ def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path):
         assert found[0][name]["bits"] == found[1][name]["bits"]
 
 
+@pytest.mark.parametrize("peer_memory", [False, True])
 @pytest.mark.parametrize("act", ["skips", "replays less", "dies", "dies in a replay"])
-def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, act):
-    scenario = partial(nccl_scenarios.fails, act=act)
+def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, act, peer_memory):
+    scenario = partial(nccl_scenarios.fails, act=act, peer_memory=peer_memory)
     dead = (1,) if act.startswith("dies") else ()
     found = worlds.run(tmp_path, 2, scenario, dead=dead, seconds=_SECONDS, backend=worlds.NCCL)
     for own in found.values():

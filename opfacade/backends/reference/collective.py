@@ -179,7 +179,8 @@ def _of_logprob(descriptor: LogprobAcrossDescriptor) -> PrecisionGuarantee:
 
 
 def _candidate(kind: Any, promise: Any, run: Callable[[Any, Any], None], name: str, facts: Any = ()) -> Candidate:
-    return reference(kind, promise, lambda d: ((name, d.dtype),), filled_on_failure(run), facts)
+    filled = filled_on_failure(run, spreads=kind is not LogprobAcrossDescriptor)
+    return reference(kind, promise, lambda d: ((name, d.dtype),), filled, facts)
 
 
 # As `sample` on one rank: adjusted logits are rounded to f32, races are f64.

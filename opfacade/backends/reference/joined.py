@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 Facts = Sequence["Tensor | None"]
 
 
-def filled_on_failure(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """`run`, which leaves NaN in every float that it writes, and the group's fill_id in integers, where a rank fails."""
+def filled_on_failure(run: Callable[[Any, Any], None], spreads: bool = False) -> Callable[[Any, Any], None]:
+    """`run`, which leaves NaN in every float that it writes, and the group's fill_id in integers, where a rank fails.
+
+    spreads: whether NaN in all that arrives makes every output of floats NaN, so that only others are filled.
+    """
 
     def launch(descriptor: Any, args: Any) -> None:
         require_group(descriptor, args)
@@ -31,7 +34,8 @@ def filled_on_failure(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
         link = link_of(args)
         if link is not None:  # the host does not know yet whether the call failed
             for tensor in _written(descriptor, args):
-                _fill_where(link.bad, tensor, args.group.fill_id)
+                if not (spreads and tensor.is_floating_point() and tensor.element_size() > 1):
+                    _fill_where(link.bad, tensor, args.group.fill_id)
 
     return launch
 

@@ -1,0 +1,136 @@
+"""PeerLink: small rounds by a kernel that writes to the memory of all peers of a host, large ones by NCCL.
+
+Memory of peers is torch's symmetric memory. A round is one launch: push, wait for arrivals in own memory, and take; headers
+travel with arrivals. Waits end in the kernel.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opfacade.distributed.link import Link, as_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+MOST_BYTES = 1 << 21  # of a part: from there on NCCL has more of the bandwidth
+MOST_PEERS = 8
+_LINE, _CTAS, _ARRIVAL = 16, 32, 32
+_HEAD = 2 * MOST_PEERS * _CTAS * _ARRIVAL  # bytes of an arena before its places
+_BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
+
+
+_used: dict[str, weakref.ref[ProcessGroup]] = {}
+
+
+def known_by(process_group: ProcessGroup) -> bool:
+    """Whether the name of a process group is new here. Symmetric memory keeps the store of the first group of a name."""
+    name = process_group.group_name
+    return _used.setdefault(name, weakref.ref(process_group))() is process_group
+
+
+class PeerLink(Link):
+    """arena: of this rank; handle: of all. page: words of pinned memory that the kernel writes."""
+
+    def __init__(self, process_group: ProcessGroup, device: torch.device, timeout_s: float) -> None:
+        import torch
+        import torch.distributed._symmetric_memory as symmetric
+
+        super().__init__(process_group, device)
+        self._rank, self._patience = process_group.rank(), int(timeout_s * 1e9)
+        self._arena: Any = symmetric.empty(_HEAD + 2 * self.world * MOST_BYTES, dtype=torch.uint8, device=device)
+        self._arena.zero_()
+        self._handle: Any = symmetric.rendezvous(self._arena, process_group.group_name)
+        self._epochs = torch.zeros(_CTAS, dtype=torch.int32, device=device)
+        self._page = self._shared([0] * (_FAILED + _CTAS))
+        self._module = _module(device)
+        self._numbers: dict[Hashable, int] = {}
+        torch.cuda.synchronize(device)
+
+    def learn(self, descriptor: Hashable, digest: bytes) -> None:
+        super().learn(descriptor, digest)
+        self._numbers[descriptor] = int.from_bytes(digest, "little", signed=True)
+
+    def gathered(self, descriptor: Hashable, own: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
+        if own.numel() * own.element_size() > MOST_BYTES:
+            return super().gathered(descriptor, own, facts)
+        return self._round(descriptor, _lines([own]), own, facts)
+
+    def swapped(
+        self, descriptor: Hashable, parts: Sequence[Tensor], like: Tensor, facts: Sequence[Tensor | None]
+    ) -> list[Tensor]:
+        if like.numel() * like.element_size() > MOST_BYTES:
+            return super().swapped(descriptor, parts, like, facts)
+        return self._round(descriptor, _lines(parts), like, facts)
+
+    def poison(self) -> None:
+        super().poison()
+        self._page[_POISON] = 1
+
+    @property
+    def begun(self) -> int:
+        return super().begun + int(self._page[_BEGUN])
+
+    @property
+    def ended(self) -> int:
+        return super().ended + int(self._page[_ENDED])
+
+    @property
+    def in_flight(self) -> bool:
+        return super().in_flight or int(self._page[_BEGUN]) > int(self._page[_ENDED])
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        mask = 0
+        for ranks in self._page[_FAILED:].tolist():
+            mask |= ranks
+        return tuple(r for r in range(self.world) if mask >> r & 1)
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        mask = int(self._page[_ODD])
+        return tuple(sorted({*super().odd, *(r for r in range(self.world) if mask >> r & 1)}))
+
+    def _round(self, descriptor: Hashable, sent: Tensor, like: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
+        """One launch; sent: [1 or world, bytes]."""
+        size = sent.shape[1]
+        found = sent.new_empty(self.world, size)
+        known = [fact for fact in facts if fact is not None]
+        hashed = self._hash(known) if known else None
+        step = size if len(sent) > 1 else 0
+        self._module.run(
+            sent, found, self._epochs, self._failed, 0 if hashed is None else hashed.data_ptr(), self._page.data_ptr(), step,
+            MOST_BYTES, self._numbers[descriptor], self._patience, self._rank, *self._handle.buffer_ptrs,
+        )  # fmt: skip
+        self.bad = self._failed
+        used = like.numel() * like.element_size()
+        return [row[:used].view(like.dtype).view(like.shape) for row in found]
+
+
+def _module(device: torch.device) -> Any:
+    import torch
+
+    from opfacade import jit
+    from opfacade.core.target import Target
+    from opfacade.jit.spec import JitSpec
+
+    with torch.cuda.device(device):
+        module = jit.load(JitSpec.of("exchange", "collective/exchange", Target.current().arch))
+    module.prepare(device.index)
+    return module
+
+
+def _lines(parts: Sequence[Tensor]) -> Tensor:
+    """[parts, bytes] in whole lines, without a copy where there is one part that lies so."""
+    import torch
+
+    flat = [as_bytes(part) for part in parts]
+    room = -len(flat[0]) % _LINE
+    if len(flat) == 1 and not room and flat[0].data_ptr() % _LINE == 0:
+        return flat[0][None]
+    pad = flat[0].new_zeros(room)
+    return torch.cat([piece for part in flat for piece in (part, pad)]).view(len(flat), -1)
