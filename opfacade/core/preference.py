@@ -16,15 +16,16 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is taken too
 
 
 class Require(Model):
-    """The least a plan must guarantee.
+    """The guarantees that a plan must have.
 
-    max_error_model: no looser bound than this one, in the order of the descriptor's own `error_models`. A kernel whose
-    model is "exact" satisfies every requirement; others are refused where it is a model that the op does not have.
+    max_error_model: the bound may not be wider than this model, in the order of the descriptor's own `error_models`. A kernel
+    whose model is "exact" satisfies every requirement; a model that the op does not have is refused.
     """
 
     deterministic: bool = Field(default=False, description="The same inputs give the same bits, run to run, in one process.")
     bit_stable_on_same_hardware: bool = Field(
-        default=False, description="The same bits also across processes, streams, allocations and workspace contents."
+        default=False,
+        description="The same inputs give the same bits also in other processes, streams, allocations and workspace contents.",
     )
     batch_invariant: Literal["none", "composition"] = Field(
         default="none", description='"composition": the bits of a request do not depend on the rest of its batch.'
@@ -34,7 +35,7 @@ class Require(Model):
         description='"ranks": all ranks of a group get the same bits; "world": nor do they depend on the number of ranks.',
     )
     max_error_model: Word | None = Field(
-        default=None, description="No looser error bound than this one, in the order of ERROR_MODELS; None is any."
+        default=None, description="The error bound may not be wider than this model, in the order of ERROR_MODELS; None: any."
     )
 
 
@@ -55,38 +56,40 @@ def _require(value: object) -> object:
 
 
 class Preference(Model):
-    """A caller's preferences. Every field is honoured, or `select` raises UnsupportedError with the reasons.
+    """A caller's preferences. `select` respects every field, or raises UnsupportedError with the reasons.
 
-    backend: only this one.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any
-    op.  allow: only these SKU ids.
-    max_workspace_bytes: no plan that needs more.  require: the least guarantee ("deterministic" and "batch_invariant"
-    are short forms).  jit: "never" refuses to compile, at load.  pin: only this SKU id.  autotune: "use" takes
-    what `opfacade tune` measured to be faster, where it has measured; `explain` says so.
+    backend: only this backend.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids that are never
+    used, for any op.  allow: only these SKU ids.
+    max_workspace_bytes: the largest workspace.  require: guarantees that a plan must have ("deterministic" and
+    "batch_invariant" are short forms).  jit: "never" does not compile when a kernel is loaded.  pin: only this SKU id.
+    autotune: "use" takes the candidate that `opfacade tune` measured to be faster, if it has measured; `explain` reports this.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
     backend: Literal["cuda", "reference"] | None = Field(
-        default=None, description="Only candidates of this backend; None is any."
+        default=None, description="Only candidates of this backend are used; None: any backend."
     )
     forbid: Names = Field(
-        default=(), description='Backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids never to use, of any op.'
+        default=(),
+        description='Backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids that are never used, for any op.',
     )
-    allow: Names | None = Field(default=None, description="Only these SKU ids; None is any.")
+    allow: Names | None = Field(default=None, description="Only these SKU ids are used; None: any SKU.")
     max_workspace_bytes: Bytes | None = Field(
-        default=None, description="No plan that needs a larger workspace, in bytes; None is no limit."
+        default=None, description="Largest workspace of a plan, in bytes; None: no limit."
     )
     require: Annotated[Require, BeforeValidator(_require)] = Field(
-        default=Require(), description="The least guarantee: a Require, or the name of one of its flags."
+        default=Require(), description="Guarantees that a plan must have: a Require, or the name of one of its flags."
     )
     jit: Literal["build", "never"] = Field(
-        default="build", description='"never" refuses to compile when a kernel is loaded; what is chosen does not change.'
+        default="build",
+        description='"never": loading a kernel that is not built raises an error; the choice does not change.',
     )
     pin: str | None = Field(
         default=None,
-        description="Only the candidate with this SKU id; an UnsupportedError (OPF-S012) names the nearest where none has it.",
+        description="Only the candidate with this SKU id is used; if there is none, OPF-S012 names similar ids.",
     )
     autotune: Literal["off", "use"] = Field(
-        default="off", description='"use" takes what `opfacade tune` measured to be faster, where it has measured.'
+        default="off", description='"use": choose the candidate that `opfacade tune` measured to be faster, if it has measured.'
     )
 
     @property

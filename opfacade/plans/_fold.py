@@ -63,18 +63,20 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     workspace_hint: ClassVar[str] = 'split="off" needs no workspace.'
     invariance_hint: ClassVar[str] = 'split="off" keeps the bits of a row independent of other rows.'
     shape: Extents = Field(description="Extents of all axes, at most 8.")
-    fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(description="Folded axes, rising.")
+    fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
+        description="Folded axes, in increasing order."
+    )
     inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
-        default=(), description="Tensors that are read, at most 8."
+        default=(), description="Input tensors, at most 8."
     )
     scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = Field(
-        default=(), description="Numbers of the plan, at most 16; another value takes the same kernel."
+        default=(), description="Numbers that the plan stores, at most 16; other values use the same kernel."
     )
     stages: Annotated[tuple[Stage, ...], Field(max_length=MAX_STAGES)] = Field(
-        default=(), description="Reductions in their order, at most 8; each may use the results of earlier ones."
+        default=(), description="Reductions, at most 8, in order; each may use the results of earlier ones."
     )
     outputs: Annotated[tuple[FoldOutput, ...], Field(min_length=1, max_length=MAX_OUTPUTS)] = Field(
-        description="Tensors that are written, 1 to 4, each with the program of its elements."
+        description="Output tensors, 1 to 4, each with the program of its elements."
     )
     in_place: tuple[tuple[Name, Name], ...] = Field(
         default=(), description="Pairs of an output and the input that it overwrites."
@@ -82,11 +84,11 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows of axis 0.")
     split: Literal["off", "auto"] = Field(
         default="off",
-        description='"auto": many CTAs may share a row where there are few long ones; its bits then depend on their number.',
+        description='"auto": if there are few long rows, many CTAs share a row; its bits then depend on the number of CTAs.',
     )
     ragged: Literal["i32", "i64"] | None = Field(
         default=None,
-        description="Type of the operand indptr, by which a row of axis 0 is a part of axis 1; null: every row is all of it.",
+        description="Type of the operand indptr, the ranges of axis 1 for rows of axis 0; null: rows have the whole axis.",
     )
 
     def values(self) -> dict[str, Node]:

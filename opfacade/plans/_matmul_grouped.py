@@ -30,27 +30,27 @@ class GroupedMatmulArgs(Args):
     """The tensors of one call. The first axis of an operand of every group is groups."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; masked: [groups, total_num_rows, k]; gather: [num_x_rows, k]")
-    weight: Tensor | None = operand("[groups, n, k] in dtype, 2 n with `gated`; layout k: as that of a product, [n, k]")
+    weight: Tensor | None = operand("[groups, n, k] in dtype, 2 n with `gated`; layout k: as in matmul, [n, k]")
     bias: Tensor | None = operand("in bias_dtype, with `bias`: [groups, n], 2 n with `gated`")
-    add: Tensor | None = operand("as out, with `add`: added to the result")
+    add: Tensor | None = operand("like out, with `add`: added to the result")
     out: Tensor | None = operand("written: [total_num_rows, n]; masked and k: [groups, total_num_rows, n]")
-    x_scale: Tensor | None = operand("with `scaling`: the factors of x, in its order of rows")
-    weight_scale: Tensor | None = operand("with `scaling`: the factors of weight, [groups, ..] as weight has them")
+    x_scale: Tensor | None = operand("with `scaling`: the scales of x, in the order of its rows")
+    weight_scale: Tensor | None = operand("with `scaling`: the scales of weight, with a first axis [groups]")
     indptr: Tensor | None = operand("int32 [groups + 1]: group g has rows (layout k: elements) indptr[g] to indptr[g + 1]")
-    counts: Tensor | None = operand("int32 [groups], with layout masked: the first counts[g] rows of group g are its own")
-    x_rows: Tensor | None = operand("int32, with `gather`: the row of x that each row of out takes")
+    counts: Tensor | None = operand("int32 [groups], with layout masked: group g has its first counts[g] rows")
+    x_rows: Tensor | None = operand("int32, with `gather`: the row of x for each row of out")
 
 
 class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
-    """out of each group = what MatmulDescriptor computes of its rows of x and its weight.
+    """A product for each group of rows with a weight of its own; otherwise as MatmulDescriptor.
 
-    layout: "ragged": the rows of a group lie one behind the other, from indptr[g] to indptr[g + 1], with no alignment;
-    "masked": each group has room for total_num_rows rows, and counts[g] of them are there; "k": indptr divides the sums, and
-    out has a matrix for each group, as gradients of the weights of experts need it: sums of an empty group are 0.
-    gather: row r of out is of row x_rows[r] of x. Rows of out outside every group are neither read nor written, with zero_tail
-    they are 0. Sizes of groups lie on the device. Entries of indptr below 0 are 0 and those past the rows are as many; a group
-    whose entries fall is empty, and so is one whose count is out of range; a row with an id out of range is not written.
-    Raises DescriptorError for fields that contradict each other.
+    layout: "ragged": group g has the rows indptr[g] to indptr[g + 1] - 1, without alignment; "masked": each group has space for
+    total_num_rows rows and uses the first counts[g]; "k": indptr divides the terms of the sums, and out has one matrix per
+    group, as for gradients of the weights of experts; sums of an empty group are 0.
+    gather: row r of out is computed from row x_rows[r] of x. Rows of out that belong to no group are neither read nor written;
+    with zero_tail they are set to 0. The sizes of groups are on the device. Entries of indptr are clamped to 0 and to the
+    number of rows. A group is empty if its entries decrease or its count is out of range; a row with an invalid id is not
+    written. Raises DescriptorError for fields that contradict each other.
     """
 
     op: Literal["grouped_matmul"] = Field(default="grouped_matmul", description="The operator.")
@@ -65,33 +65,37 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
     )
     sizes: ClassVar[frozenset[str]] = frozenset({"groups", "total_num_rows", "n", "k", "num_x_rows"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
-    groups: Size = Field(description="Products of one call, as many as experts.")
-    total_num_rows: Count = Field(description="Rows of out; of each group with layout masked or k.")
+    groups: Size = Field(description="Number of products in one call, such as the number of experts.")
+    total_num_rows: Count = Field(description="Rows of out; with layout masked or k, rows of each group.")
     n: Count = Field(description="Columns of out.")
-    k: Count = Field(description="Elements of a sum; with layout k of the sums of all groups together.")
+    k: Count = Field(description="Terms of a sum; with layout k, of all groups together.")
     dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
-    layout: Literal["ragged", "masked", "k"] = Field(default="ragged", description="What of a call is a group's.")
-    gather: bool = Field(default=False, description="Whether the operand x_rows says which row of x each row takes.")
-    num_x_rows: Count | None = Field(default=None, description="Rows of x with gather; null: total_num_rows.")
-    zero_tail: bool = Field(default=False, description="Whether rows of out outside every group become 0.")
-    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
-        default=None, description="Element type of out and add; null: dtype, bf16 of 8-bit types, i32 of i8 without scaling."
+    layout: Literal["ragged", "masked", "k"] = Field(
+        default="ragged", description="Which part of an operand belongs to a group."
     )
-    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="The last two axes of weight.")
-    x_layout: Literal["mk", "km"] = Field(default="mk", description="Axes of x; km with layout k alone.")
-    scaling: Scaling | None = Field(default=None, description="Factors of 8-bit operands; null: 1.")
+    gather: bool = Field(default=False, description="Whether the operand x_rows has the row of x for each row of out.")
+    num_x_rows: Count | None = Field(default=None, description="Rows of x with gather; null: total_num_rows.")
+    zero_tail: bool = Field(default=False, description="Whether rows of out that belong to no group are set to 0.")
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
+        default=None, description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32."
+    )
+    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Order of the last two axes of weight.")
+    x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; km only with layout k.")
+    scaling: Scaling | None = Field(default=None, description="Scales of 8-bit operands; null: 1.")
     bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
     bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
         default=None, description="Element type of bias; null: out_dtype."
     )
-    activation: Activation = Field(default="none", description="The function of the result.")
-    gated: bool = Field(default=False, description="Whether columns alternate as gate and up.")
-    add: bool = Field(default=False, description="Whether the operand add is added behind the activation.")
+    activation: Activation = Field(default="none", description="Function that is applied to the result.")
+    gated: bool = Field(default=False, description="Whether columns alternate between gate and up.")
+    add: bool = Field(default=False, description="Whether the operand add is added after the activation.")
     accumulate: bool = Field(default=False, description="Whether the result is added to out.")
-    alpha: Single = Field(default=1.0, description="Factor of the product; another value takes the same kernel.")
-    beta: Single = Field(default=1.0, description="Factor of add and of out as it was; another value takes the same kernel.")
-    order: Literal["free", "k"] = Field(default="free", description="The order of sums: any that a SKU states, or that of k.")
-    sm_limit: Size | None = Field(default=None, description="SMs that a kernel may occupy; null: all.")
+    alpha: Single = Field(default=1.0, description="Factor of the product; other values use the same kernel.")
+    beta: Single = Field(default=1.0, description="Factor of add and of the old out; other values use the same kernel.")
+    order: Literal["free", "k"] = Field(
+        default="free", description='Order of addition: "free": as the SKU states; "k": the order of k.'
+    )
+    sm_limit: Size | None = Field(default=None, description="Largest number of SMs that a kernel may occupy; null: all.")
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:

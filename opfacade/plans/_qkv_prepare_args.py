@@ -31,10 +31,10 @@ class QkvPrepareArgs(Args):
         "q_weight": "[head_dim] in weight_dtype: factors of the norm of q; with a norm",
         "k_weight": "as q_weight, of k",
         "q_out": "written: like q; absent with in_place",
-        "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; a negative one skips its row",
-        "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines, of each position",
+        "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; negative positions are skipped",
+        "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines and then rotary_dim / 2 sines per position",
         "slots": "int64 [total_num_rows]: page * page_size + token of each row, -1: it is not stored; with page_table='slots'",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
     })  # fmt: skip
     q: Tensor
     k: Tensor

@@ -16,13 +16,11 @@ Narrow = Literal["f16", "bf16", "f32"]
 class Sectioned(Model):
     """Groups of pairs of angles that have positions of their own."""
 
-    rotary_dim: Size = Field(description="Elements of a head that are rotated, even.")
+    rotary_dim: Size = Field(description="Even number of elements of a head that are rotated.")
     sections: Annotated[tuple[Size, ...], FromList, Field(min_length=2, max_length=4)] | None = Field(
-        default=None, description="Pairs of each group that has positions of its own, 2 to 4 groups; null: one for all."
+        default=None, description="Number of pairs in each of 2 to 4 groups with separate positions; null: one group."
     )
-    section_order: Literal["blocks", "interleaved"] = Field(
-        default="blocks", description="How the pairs of the groups follow each other."
-    )
+    section_order: Literal["blocks", "interleaved"] = Field(default="blocks", description="Order of the pairs of the groups.")
 
     @property
     def groups(self) -> int:

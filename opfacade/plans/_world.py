@@ -9,7 +9,9 @@ from pydantic import Field
 from opfacade.core.model import Size
 
 World = Annotated[Size, Field(le=72)]
-WORLD: Any = Field(description="Ranks of the group, 1 to 72; the rank itself is no part of a descriptor, so all have the same.")
+WORLD: Any = Field(
+    description="Number of ranks of the group, 1 to 72; a descriptor does not contain the rank, so it is equal on all ranks."
+)
 _LINE = 128
 
 

@@ -40,8 +40,8 @@ class GatedActivationArgs(Args):
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
         "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
         "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [1] with tensor, "
-        "[total_num_rows] with token, a value a group as quant.scale_layout has it",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "[total_num_rows] with token, one value per group, laid out as quant.scale_layout says",
+        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
     out: Tensor | None = None
@@ -50,18 +50,18 @@ class GatedActivationArgs(Args):
 
 
 class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
-    """out = activation(gate) * up, for each row of x, which holds both.
+    """out = activation(gate) * up, for each row of x, which contains both.
 
-    gate_first: a row is `width` gates, then `width` ups; else the ups come first. interleaved: gate and up alternate (with
-    gate_first the gate is the first of each pair). gated=False: a row is `width` gates, and out = activation(gate).
-    limit: the gate is at most `limit`, up lies in [-limit, limit]; NaN stays NaN. alpha: the slope of the sigmoid, for silu and
-    swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
-    expression: the value of out instead, an f32 program of the inputs gate and up and, where they are set, of the scalars
-    limit and alpha. in_place: the first `width` elements of each row of x are overwritten; the rest stays.
-    quant: out is divided by a scale, which is an operand or a result, or by nothing, and cast to an 8-bit type. quant.scale
-    "tensor" is the scale of all valid rows, of which there may be none: then it is that of zeros.
-    All arithmetic is f32, rounded once into out. Rows of x and out may have any strides; pairs that are interleaved lie
-    side by side.
+    gate_first: a row has `width` gates and then `width` ups; otherwise the ups come first. interleaved: gates and ups alternate
+    (with gate_first, each pair begins with the gate). gated=False: a row has `width` gates, and out = activation(gate).
+    limit: clamps the gate to at most `limit` and up to [-limit, limit]; NaN stays NaN. alpha: the slope of the sigmoid, for
+    silu and swiglu_oai. swiglu_oai is gate * sigmoid(alpha * gate) * (up + 1), by default with alpha 1.702 and limit 7.
+    expression: replaces the value of out by an f32 program of the inputs gate and up and, if they are set, of the scalars limit
+    and alpha. in_place: the first `width` elements of each row of x are overwritten; the others do not change.
+    quant: out is divided by a scale and cast to an 8-bit type; the scale is an operand, a result, or 1. quant.scale "tensor" is
+    one scale for all valid rows; if no row is valid, it is the scale of zeros.
+    All arithmetic is f32, and out is rounded once. Rows of x and out may have any strides; an interleaved pair must be
+    contiguous.
     Raises DescriptorError for fields that contradict each other, with the path to the node for an expression.
     """
 
@@ -71,24 +71,25 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "width"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"limit", "alpha"})
     total_num_rows: Count = Field(description="Rows of x.")
-    width: Size = Field(description="Elements of a row of out.")
+    width: Size = Field(description="Number of elements per row of out.")
     dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x and out.")
     activation: Activation = Field(default="silu", description="The function of the gate.")
     expression: Expression | None = Field(
-        default=None, description="The value of out instead: an expression of gate and up as docs/programs.md has it."
+        default=None, description="Replaces the value of out by an expression of gate and up (docs/programs.md)."
     )
     gate_first: bool = Field(default=True, description="Whether the gates precede the ups.")
     interleaved: bool = Field(default=False, description="Whether gates and ups alternate.")
-    gated: bool = Field(default=True, description="Whether rows of x have ups.")
+    gated: bool = Field(default=True, description="Whether rows of x contain up elements.")
     limit: Annotated[Single, Field(gt=0)] | None = Field(
-        default=None, description="Bound above the gate and on both sides of up; another value takes the same kernel."
+        default=None,
+        description="Clamps the gate to at most limit, and up to -limit to limit; other values use the same kernel.",
     )
     alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(
-        default=None, description="Slope of the sigmoid; another value takes the same kernel."
+        default=None, description="Slope of the sigmoid; other values use the same kernel."
     )
-    quant: Quant | None = Field(default=None, description="How out is quantised; null: it is not.")
+    quant: Quant | None = Field(default=None, description="How out is quantised; null: not quantised.")
     in_place: bool = Field(default=False, description="Whether the first half of each row of x is overwritten.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:

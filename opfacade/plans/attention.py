@@ -44,7 +44,7 @@ class PagedKvAttention(PagedAttention[ArgsT]):
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
     kv_scale: KvScale = Field(
-        default="none", description='"tensor" or "head": an fp8 cache holds K / k_scale and V / v_scale; "none" is 1.'
+        default="none", description='fp8 pools contain K / k_scale and V / v_scale: one scale, one per head, or 1 ("none").'
     )
 
     @model_validator(mode="after")
@@ -98,7 +98,7 @@ class BatchPagedPrefillDescriptor(PagedKvAttention[BatchPagedPrefillArgs], Scale
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr"})
     sizes: ClassVar[frozenset[str]] = PagedKvAttention.sizes | {"total_num_rows"}
     total_num_rows: Count = Field(description="Rows of q over all requests.")
-    causal: bool = Field(description="Row i of a request sees keys j <= i + kv_len - q_len (aligned to the bottom right).")
+    causal: bool = Field(description="Row i of a request sees the keys j <= i + kv_len - q_len.")
 
     def request_tables(self) -> RequestTables:
         return replace(super().request_tables(), rows="q_indptr", total_rows=self.total_num_rows)
@@ -171,13 +171,13 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "total_num_rows", "total_kv_rows"}
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"q": "q_indptr", "k": "kv_indptr", "v": "kv_indptr"})
-    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    batch_size: Count = Field(description="Number of requests, 0 or more.")
     total_num_rows: Count = Field(description="Rows of q over all requests.")
     total_kv_rows: Count = Field(description="Rows of k and v over all requests.")
     num_kv_heads: Size = Field(description="KV heads.")
     head_dim: Size = Field(description="Elements of a head of q and k.")
-    head_dim_vo: Size | None = Field(default=None, description="Elements of a head of v and o; None is head_dim.")
-    causal: bool = Field(description="Row i of a request sees keys j <= i + kv_len - q_len (aligned to the bottom right).")
+    head_dim_vo: Size | None = Field(default=None, description="Elements of a head of v and o; None: head_dim.")
+    causal: bool = Field(description="Row i of a request sees the keys j <= i + kv_len - q_len.")
     dtype: FloatDType = Field(description="Element type of k and v.")
 
     @property

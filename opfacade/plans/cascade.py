@@ -48,9 +48,9 @@ class MergeStatesArgs(Args):
 class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     """o = sum_s exp(lse_s - lse) o_s with lse = log sum_s exp(lse_s): attention over the union of the states' keys.
 
-    A state with lse = -inf is empty and its o is not looked at; merging only empty states gives o = 0, lse = -inf. An
-    attention sink is counted by the lse of one of the states, and by no other. The tensors of `states`, all contiguous, are in
-    MergeStatesArgs; an entry of a ragged indptr below 0 is 0, and one above num_states is num_states.
+    A state with lse = -inf is empty, and its o is not read; merging only empty states gives o = 0, lse = -inf. At most one of
+    the states may include an attention sink in its lse. All tensors are contiguous; MergeStatesArgs describes them. An entry of
+    a ragged indptr below 0 counts as 0, and an entry above num_states as num_states.
     """
 
     op: Literal["merge_states"] = Field(default="merge_states", description="The operator.")
@@ -58,14 +58,14 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-f32")
     later: ClassVar[frozenset[str]] = frozenset({"states", "in_place"})
     sizes: ClassVar[frozenset[str]] = frozenset({"num_states", "total_num_rows"})
-    num_states: Size = Field(description="Partial results to merge: of each row, at most 8 of a list; ragged, of all rows.")
+    num_states: Size = Field(description="Partial results per row, at most 8 in a list; ragged: of all rows together.")
     total_num_rows: Count = Field(description="Rows of each state.")
     num_heads: Size = Field(description="Heads of each row.")
     head_dim: Size = Field(description="Elements of one head.")
     dtype: FloatDType = Field(description="Element type of o.")
     states: Literal["stacked", "list", "ragged"] = Field(
         default="stacked",
-        description='"stacked": one tensor holds all; "list": lists of up to 8 tensors; "ragged": as many a row as it has.',
+        description='"stacked": all in one tensor; "list": up to 8 tensors; "ragged": each row has its own number of states.',
     )
     in_place: bool = Field(default=False, description="Write o and lse into state 0 and leave the other states as they are.")
 

@@ -42,19 +42,19 @@ Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=72, strict=
 class CollectiveArgs(JoinedArgs):
     """The tensors of one plain collective, and the group."""
 
-    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
+    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
     x: Tensor = operand("[rows of x, width] in dtype; all_gather: the first counts[rank] rows are sent")
     out: Tensor = operand("written: [rows of out, width] in dtype; reduce_scatter: the first counts[rank] rows")
 
 
 class CollectiveDescriptor(Descriptor[CollectiveArgs]):
-    """A plain collective of rows, with a number of rows for each rank.
+    """A plain collective of rows; each rank may have a different number of rows.
 
-    all_gather: out has the rows of rank 0, of rank 1 and so on. all_reduce: out is the sum of x over all ranks.
-    reduce_scatter: x has the rows for rank 0, for rank 1 and so on, and out the sum of this rank's. all_to_all: x is cut
-    likewise, and out has counts[rank] rows from each rank, in places of the largest count.
-    Sums are added in the order of ranks, in f32, and rounded once, so they are the same on all ranks and in every run. Shapes
-    are the same on all ranks: where a rank has fewer rows than another, the rest of a place is neither read nor written.
+    all_gather: out contains the rows of all ranks, in the order of ranks. all_reduce: out is the sum of x over all ranks.
+    reduce_scatter: x contains rows for every rank, in the order of ranks, and out is the sum of the rows for this rank.
+    all_to_all: x is divided in the same way, and out has counts[rank] rows from each rank, with space for the largest count.
+    Sums are added in f32, in the order of ranks, and rounded once, so they are the same on all ranks and in every run. The
+    shapes are the same on all ranks: if a rank has fewer rows, the remaining rows are neither read nor written.
     """
 
     op: Literal["collective"] = Field(default="collective", description="The operator.")
@@ -63,7 +63,7 @@ class CollectiveDescriptor(Descriptor[CollectiveArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"width"})
     world: World = WORLD
     kind: Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"] = Field(description="Which collective.")
-    counts: Counts = Field(description="Rows of each rank; all_reduce has their sum on every one.")
+    counts: Counts = Field(description="Rows of each rank; for all_reduce, every rank has the sum of these.")
     width: Size = Field(description="Elements of a row.")
     dtype: DType = Field(description="Element type of x and out.")
 
@@ -102,10 +102,10 @@ class CollectivePlan(Plan[CollectiveArgs]):
 class MergeAcrossArgs(JoinedArgs):
     """The tensors of one merge over ranks, and the group."""
 
-    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
+    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
     o_part: Tensor = operand("[states, total_num_rows, num_heads, head_dim] in dtype: this rank's partial results")
-    lse_part: Tensor = operand("f32 [states, total_num_rows, num_heads]: their log-sum-exps; -inf is an empty state")
-    sinks: Tensor | None = operand("f32 [num_heads], with `sinks`: a logit of each head without a value, counted once")
+    lse_part: Tensor = operand("f32 [states, total_num_rows, num_heads]: their log-sum-exps; -inf marks an empty state")
+    sinks: Tensor | None = operand("f32 [num_heads], with `sinks`: a logit per head, added once to the denominator")
     o: Tensor = operand("written: [total_num_rows, heads that this rank keeps, head_dim] in out_dtype")
     lse: Tensor = operand("written: f32 [total_num_rows, heads that this rank keeps]")
 
@@ -114,9 +114,10 @@ class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
     """o = sum exp(lse_s - lse) o_s over the states of all ranks: attention over a cache whose keys are sharded.
 
     Each rank passes the results of attention over its own keys for all heads. A state with lse = -inf is empty, and its o is
-    not looked at; where all are empty o is 0 and lse -inf, or the sink. States are merged in one order: state 0 of rank 0, of
-    rank 1 and so on, then state 1 of rank 0. So with fixed chunks of keys that ranks hold in turn (`KvShard` with the chunk as
-    interleave), each a state, the bits do not depend on the number of ranks; states that a rank has fewer are empty.
+    not read; if all states are empty, o is 0 and lse is -inf, or the sink. The order of states is fixed: state 0 of every rank,
+    then state 1 of every rank, and so on. So if each state is a fixed chunk of keys, and ranks have the chunks in turn
+    (`KvShard` with the chunk as interleave), the bits do not depend on the number of ranks. If a rank has fewer states, pass
+    empty states.
     """
 
     op: Literal["merge_across"] = Field(default="merge_across", description="The operator.")
@@ -130,11 +131,14 @@ class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
     head_dim: Size = Field(description="Elements of a head.")
     dtype: DType = Field(description="Element type of o_part.")
     out_dtype: DType | None = Field(default=None, description="Element type of o; null: dtype.")
-    exchange_dtype: DType | None = Field(default=None, description="What o_part is rounded to on its way; null: dtype.")
+    exchange_dtype: DType | None = Field(default=None, description="Element type in which o_part is sent; null: dtype.")
     scatter: Literal["none", "heads"] = Field(
-        default="none", description='"none": every rank gets all heads; "heads": rank r those from r * num_heads / world on.'
+        default="none",
+        description='"none": each rank gets all heads; "heads": rank r gets num_heads / world heads, in order of ranks.',
     )
-    sinks: bool = Field(default=False, description="Whether heads have a sink; plans of shards then have none.")
+    sinks: bool = Field(
+        default=False, description="Whether heads have sinks; the attention plans of the shards must then have none."
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> MergeAcrossDescriptor:
@@ -174,7 +178,7 @@ class MergeAcrossPlan(Plan[MergeAcrossArgs]):
 class LogprobAcrossArgs(JoinedArgs):
     """The tensors of one call, and the group."""
 
-    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
+    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
     label: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
     out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of label, or the loss")
@@ -182,12 +186,11 @@ class LogprobAcrossArgs(JoinedArgs):
 
 
 class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
-    """log softmax(logits)[label] of rows whose vocabulary is sharded; `loss` is its negative, the cross entropy.
+    """log softmax(logits)[label] of rows whose vocabulary is sharded; `loss` gives its negative, the cross entropy.
 
-    Rank r has the tokens from r * shard on; columns at and past vocab are padding and not read. Sums are f64, over tiles of
-    `tile` tokens, whose largest logits and sums alone are exchanged; then tiles are added in the order of tokens. So where tile
-    divides shard the bits do not depend on the number of ranks. A label outside of the vocabulary gives 0: with `loss` such
-    rows, which trainers mark by -100, add nothing.
+    Rank r has the tokens from r * shard on; columns from vocab on are padding and are not read. Sums are f64, over tiles of
+    `tile` tokens. Ranks exchange only the largest logit and the sum of each tile, and add tiles in the order of tokens. So if
+    tile divides shard, the bits do not depend on the number of ranks. A label outside the vocabulary, such as -100, gives 0.
     """
 
     op: Literal["logprob_across"] = Field(default="logprob_across", description="The operator.")
@@ -200,7 +203,11 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
     shard: Size = Field(description="Columns of each rank.")
     dtype: DType = Field(description="Element type of the logits.")
     loss: bool = Field(default=False, description="Whether out is the cross entropy, the negative log-probability.")
-    tile: Integer = Field(default=512, ge=1, description="Tokens that are added together first.")
+    tile: Integer = Field(
+        default=512,
+        ge=1,
+        description="Number of tokens whose terms are added first; the sums of tiles are then added in order.",
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> LogprobAcrossDescriptor:

@@ -47,13 +47,13 @@ class MapArgs(Args):
 
 
 class MapDescriptor(ProgramDescriptor[MapArgs]):
-    """Each output at each place of `shape` is its value there: a program of the inputs, of the numbers, and of the place.
+    """Each element of an output is the value of a program of the inputs, of numbers, and of the position in `shape`.
 
-    shape: the extents of the result, at most 8 axes. inputs: up to 8, of any strides, also 0; outputs: up to 4, of any
-    positive strides, all of the shape. An input without an axis (`over`) is one and the same along it.
-    scalars: numbers of the plan. in_place: (output, input) pairs; the output overwrites that input, which has its dtype and all
-    axes, and is no operand. num_valid: rows of axis 0 at and past the operand num_valid are neither read nor written.
-    Raises DescriptorError with the path to the node for a program that has no meaning.
+    shape: the extents of the result, at most 8 axes. inputs: up to 8, with any strides, also 0; outputs: up to 4, with positive
+    strides and the full shape. An input may lack axes (`over`); it is then constant along these axes.
+    scalars: numbers of the plan. in_place: (output, input) pairs; the output overwrites the input, which has the same dtype and
+    all axes, and there is no separate operand. num_valid: rows of axis 0 from num_valid on are neither read nor written.
+    Raises DescriptorError, with the path to the node, for an invalid program.
     """
 
     op: Literal["map"] = Field(default="map", description="The operator.")
@@ -65,13 +65,13 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
         description="Extents of the result, at most 8 axes."
     )
     inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
-        default=(), description="Tensors that are read, at most 8."
+        default=(), description="Input tensors, at most 8."
     )
     scalars: Annotated[tuple[Number, ...], Field(max_length=MAX_SCALARS)] = Field(
-        default=(), description="Numbers of the plan, at most 16; another value takes the same kernel."
+        default=(), description="Numbers that the plan stores, at most 16; other values use the same kernel."
     )
     outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=MAX_OUTPUTS)] = Field(
-        description="Tensors that are written, 1 to 4, each with the program of its elements."
+        description="Output tensors, 1 to 4, each with the program of its elements."
     )
     in_place: tuple[tuple[Name, Name], ...] = Field(
         default=(), description="Pairs of an output and the input that it overwrites."

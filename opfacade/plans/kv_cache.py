@@ -78,17 +78,17 @@ class PagedKvAppendArgs(ScaledArgs):
 
 
 class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
-    """Copy new K and V rows into their pages, bit for bit, unless K is rotated or rows are quantised.
+    """Copy new K and V rows to their pages, without change unless K is rotated or rows are quantised.
 
-    The page table already counts the new rows, which are each request's last: row i of the n of request b goes to
-    position kv_len - n + i. total_num_rows: new rows over all requests.
-    new_dtype: dtype of k_new and v_new; None is the cache's. f16, bf16 or f32 rows in an fp8 cache are divided by k_scale and
-    v_scale, if kv_scale declares them (attention multiplies by them), and cast: to the nearest value, saturating at the
-    largest finite one, NaN to NaN.
-    rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) when "interleaved", (i, i + rotary_dim/2) when
-    "half", over its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] holds rotary_dim/2
-    cosines, then as many sines, for each position, in rope_dtype; every position that is written must have a row there.
-    All arithmetic is f32, rounded once into the cache.
+    The lengths in the page table include the new rows, which are the last rows of each request: row i of the n new rows of
+    request b has the position kv_len - n + i. total_num_rows: new rows of all requests.
+    new_dtype: dtype of k_new and v_new; None: as the cache. For an fp8 cache, f16, bf16 or f32 rows are divided by k_scale and
+    v_scale if kv_scale is set (attention multiplies by them), and rounded to the nearest value; too large values become the
+    largest finite value, and NaN stays NaN.
+    rope: K is rotated by the angle of its position, in pairs (2i, 2i + 1) for "interleaved" or (i, i + rotary_dim/2) for
+    "half", in its first rotary_dim elements (None: head_dim). cos_sin_cache [max_positions, rotary_dim] has rotary_dim/2
+    cosines and then as many sines per position, in rope_dtype; it must have a row for every position that is written.
+    All arithmetic is f32, and rows are rounded once.
     """
 
     op: Literal["paged_kv_append"] = Field(default="paged_kv_append", description="The operator.")
@@ -97,29 +97,29 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     later: ClassVar[frozenset[str]] = frozenset({"new_dtype", "kv_scale", "rope", "rotary_dim", "rope_dtype"})
     owners: ClassVar[Mapping[str, str]] = MappingProxyType({"k_new": "append_indptr", "v_new": "append_indptr"})
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "max_kv_indices"})
-    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    batch_size: Count = Field(description="Number of requests, 0 or more.")
     total_num_rows: Count = Field(description="New rows over all requests.")
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
     page_table: PageTable = Field(
         default="csr",
-        description='"csr": kv_indptr, kv_indices, last_page_len; "block": block_table and kv_lens. The new rows are counted.',
+        description='"csr": kv_indptr, kv_indices, last_page_len; "block": block_table, kv_lens. Lengths include the new rows.',
     )
     max_kv_indices: Count | None = Field(
-        default=None, description="Bound on the pages of all requests together; None is num_total_pages."
+        default=None, description="Largest number of pages of all requests; None: num_total_pages."
     )
     new_dtype: FloatDType | None = Field(
-        default=None, description="Element type of k_new and v_new; None is that of the cache, an fp8 cache takes wider rows."
+        default=None, description="Element type of k_new and v_new; None: as the cache. An fp8 cache also accepts wider rows."
     )
     kv_scale: KvScale = Field(
         default="none",
-        description='"tensor" or "head": new rows are divided by k_scale and v_scale before they are quantised; "none" is 1.',
+        description='"tensor" or "head": new rows are divided by k_scale and v_scale before they are quantised; "none": by 1.',
     )
     rope: Rope = Field(
         default="none",
         description="K is rotated by the angle of its position, in pairs (2i, 2i + 1) or (i, i + rotary_dim / 2).",
     )
     rotary_dim: Size | None = Field(
-        default=None, description="Elements of a row of K that are rotated, even; None is head_dim."
+        default=None, description="Even number of elements of a row of K that are rotated; None: head_dim."
     )
     rope_dtype: RopeDType = Field(default="f32", description="Element type of cos_sin_cache.")
 

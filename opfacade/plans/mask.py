@@ -40,14 +40,14 @@ class PackMaskArgs(Args):
 
 
 class PackMaskDescriptor(Descriptor[PackMaskArgs]):
-    """Eight entries of a mask become a byte, request by request; each request begins a new byte.
+    """Pack eight entries of a mask into a byte; each request begins with a new byte.
 
-    mask: uint8 [num_bits], any value but 0 is true; a bool tensor is one by `.view(torch.uint8)`.
-    segments: "indptr" takes bits_indptr, int32 [batch_size + 1]: request b has entries bits_indptr[b] to bits_indptr[b + 1];
-    "even" has no such operand: each request has num_bits // batch_size entries.
-    packed: uint8 [num_bytes], num_bytes = (num_bits + 7 * batch_size) // 8; 0 after the last request. packed_indptr: int32
-    [batch_size + 1], the first byte of each request and the end of the last. Entry i of a request is bit i % 8 of its byte
-    i // 8, where bit 0 is the least significant ("little") or the most significant one ("big"); bits past its end are 0.
+    mask: uint8 [num_bits]; every value except 0 is true; convert a bool tensor by `.view(torch.uint8)`.
+    segments: "indptr" has the operand bits_indptr, int32 [batch_size + 1]: request b has the entries bits_indptr[b] to
+    bits_indptr[b + 1] - 1. "even" has no such operand: each request has num_bits // batch_size entries.
+    packed: uint8 [num_bytes], num_bytes = (num_bits + 7 * batch_size) // 8; bytes after the last request are 0. packed_indptr:
+    int32 [batch_size + 1], the first byte of each request and the end of the last one. Entry i of a request is bit i % 8 of its
+    byte i // 8; bit 0 is the least significant bit ("little") or the most significant bit ("big"). Remaining bits are 0.
     """
 
     op: Literal["pack_mask"] = Field(default="pack_mask", description="The operator.")
@@ -57,7 +57,8 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
     batch_size: Count = Field(description="Requests, 0 or more.")
     num_bits: Count = Field(description="Entries of the mask over all requests.")
     segments: Literal["indptr", "even"] = Field(
-        default="indptr", description='"indptr": bits_indptr says where requests begin; "even": all have as many entries.'
+        default="indptr",
+        description='"indptr": the operand bits_indptr has starts of requests; "even": all have the same number of entries.',
     )
     bit_order: BitOrder = Field(
         default="little", description="Whether entry 0 is the least or the most significant bit of a byte."

@@ -43,27 +43,27 @@ class MatmulArgs(Args):
     x: Tensor | None = operand("[total_num_rows, k] in dtype; [k, total_num_rows] with x_layout km")
     weight: Tensor | None = operand("[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn; weight_format says")
     bias: Tensor | None = operand("in bias_dtype, with `bias`: an element for each row of weight")
-    add: Tensor | None = operand("as out, with `add`: added to the result")
+    add: Tensor | None = operand("like out, with `add`: added to the result")
     out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype; read with `accumulate`")
-    x_scale: Tensor | None = operand("with `scaling`: the factors of x")
-    weight_scale: Tensor | None = operand("with `scaling` or weight_format: the factors of weight")
+    x_scale: Tensor | None = operand("with `scaling`: the scales of x")
+    weight_scale: Tensor | None = operand("with `scaling` or weight_format: the scales of weight")
     weight_zero: Tensor | None = operand("with weight_format.zero: [n, groups], as weight_scale")
-    weight_global: Tensor | None = operand("f32 [1], with weight_format.global_scale: a factor of all of weight")
+    weight_global: Tensor | None = operand("f32 [1], with weight_format.global_scale: one scale for the whole weight")
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
-    x_zero: Tensor | None = operand("int32 of the shape of x_scale, with `scaling.x_zero`: the number of x that stands for 0")
+    x_zero: Tensor | None = operand("int32 of the shape of x_scale, with `scaling.x_zero`: the code of x that represents 0")
     weight_sum: Tensor | None = operand("int32, with `scaling.x_zero`: the sum over k of each row of weight")
-    num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
+    num_valid: Tensor | None = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
 
 
 class MatmulDescriptor(Descriptor[MatmulArgs]):
-    """out = activation(alpha * sum over k of x * weight + bias) + beta * add; with accumulate + beta * out, as out was.
+    """out = activation(alpha * sum over k of x * weight + bias) + beta * add; accumulate also adds beta * the old out.
 
-    gated: columns of weight alternate, gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1: weight
-    and bias have 2 n of them.
-    Sums and the epilogue are f32 (f64 of f64, s32 of i8) and rounded once into out. With k = 0 the sum is 0. Without scaling
-    i8 gives i32. order "k": sums have the one order of the reference, in which no part of k is summed apart, so that bits do
-    not depend on n, k or a split. NaN and infinities of a row of x stay in its row, those of weight in its column.
-    weight_format: weight has codes of few bits, which stand for the numbers that Weight says.
+    gated: columns of weight alternate between gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1;
+    weight and bias have 2 n columns.
+    Sums and the epilogue are f32 (f64 for f64, s32 for i8), and out is rounded once. With k = 0 the sum is 0. Without scaling,
+    the result of i8 is i32. order "k": sums are added in the order of k without segments, as in the reference, so the bits do
+    not depend on n, k or a split. NaN and infinities in a row of x affect only this row, those of weight only their column.
+    weight_format: weight contains codes of few bits; Weight describes the numbers they stand for.
     Raises DescriptorError for fields that contradict each other.
     """
 
@@ -81,29 +81,31 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
     total_num_rows: Count = Field(description="Rows of x and out.")
     n: Count = Field(description="Columns of out.")
-    k: Count = Field(description="Elements of a sum.")
-    batch: Size = Field(default=1, description="Products side by side; with 1 operands have no axis for it.")
+    k: Count = Field(description="Terms of a sum.")
+    batch: Size = Field(default=1, description="Number of independent products; with 1, operands have no batch axis.")
     dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
     out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
-        default=None, description="Element type of out and add; null: dtype, bf16 of 8-bit types, i32 of i8 without scaling."
+        default=None, description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32."
     )
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
-    x_layout: Literal["mk", "km"] = Field(default="mk", description="Axes of x; m are the rows.")
-    scaling: Scaling | None = Field(default=None, description="Factors of 8-bit operands; null: 1.")
-    weight_format: Weight | None = Field(default=None, description="Codes of a weight of fewer bits than x; null: dtype.")
+    x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; m is the axis of rows.")
+    scaling: Scaling | None = Field(default=None, description="Scales of 8-bit operands; null: 1.")
+    weight_format: Weight | None = Field(default=None, description="Format of a weight with fewer bits than x; null: dtype.")
     bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
     bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
         default=None, description="Element type of bias; null: out_dtype."
     )
-    activation: Activation = Field(default="none", description="The function of the result.")
-    gated: bool = Field(default=False, description="Whether columns alternate as gate and up.")
-    add: bool = Field(default=False, description="Whether the operand add is added behind the activation.")
+    activation: Activation = Field(default="none", description="Function that is applied to the result.")
+    gated: bool = Field(default=False, description="Whether columns alternate between gate and up.")
+    add: bool = Field(default=False, description="Whether the operand add is added after the activation.")
     accumulate: bool = Field(default=False, description="Whether the result is added to out.")
-    alpha: Single = Field(default=1.0, description="Factor of the product; another value takes the same kernel.")
-    beta: Single = Field(default=1.0, description="Factor of add and of out as it was; another value takes the same kernel.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
-    order: Literal["free", "k"] = Field(default="free", description="The order of sums: any that a SKU states, or that of k.")
-    sm_limit: Size | None = Field(default=None, description="SMs that a kernel may occupy; null: all.")
+    alpha: Single = Field(default=1.0, description="Factor of the product; other values use the same kernel.")
+    beta: Single = Field(default=1.0, description="Factor of add and of the old out; other values use the same kernel.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
+    order: Literal["free", "k"] = Field(
+        default="free", description='Order of addition: "free": as the SKU states; "k": the order of k.'
+    )
+    sm_limit: Size | None = Field(default=None, description="Largest number of SMs that a kernel may occupy; null: all.")
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:

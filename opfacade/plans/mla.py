@@ -53,21 +53,23 @@ class BatchMlaDecodeArgs(AttentionArgs):
 
 
 class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs], Sharded):
-    """q_len query rows a request: softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over its pages.
+    """softmax(scale * (q_nope ckv^T + q_pe kpe^T)) ckv over pages, for q_len query rows per request.
 
-    Row i of request b is row b * q_len + i of q_nope, q_pe, o and lse, and stands at position kv_len - q_len + i of the
-    request: with causal it sees the keys up to that position. The keys of the rows themselves are in the pages.
-    q_nope is the query after absorption of the key's up-projection; the value's is applied to o by the caller.
-    sm_scale: None is 1/sqrt(128 + 64), the width of a head before absorption, for latents of 512 + 64; other widths, and
-    models that scale their attention otherwise (YaRN), must say it; it is usually
-    1/sqrt(qk_nope_head_dim + qk_rope_head_dim). A pool that holds X / f: pass sm_scale * f and multiply o by f.
+    Row i of request b is row b * q_len + i of q_nope, q_pe, o and lse, and has the position kv_len - q_len + i in the request.
+    With causal, it sees the keys up to this position. The pages already contain the keys of these rows.
+    q_nope is the query multiplied by the up-projection of keys; the caller applies the up-projection of values to o.
+    sm_scale: for latents of 512 + 64, None is 1/sqrt(128 + 64), from the width of a head before absorption. Set it for other
+    widths and for models that scale their attention differently (YaRN); usually it is
+    1/sqrt(qk_nope_head_dim + qk_rope_head_dim). If a pool contains X / f, pass sm_scale * f and multiply o by f.
     """
 
     op: Literal["mla_decode"] = Field(default="mla_decode", description="The operator.")
     elsewhere: ClassVar[Mapping[str, str]] = LATENT_ATTENTION
     later: ClassVar[frozenset[str]] = PagedAttention.later | {"q_len", "causal", "shard"}
     paged_kv: PagedLatentCacheDescriptor = Field(description="The pool of latent rows.")
-    q_len: Size = Field(default=1, description="Query rows of each request, its last tokens; kernels are compiled for it.")
+    q_len: Size = Field(
+        default=1, description="Query rows per request, which are its last tokens; a kernel is compiled for each value."
+    )
     causal: bool = Field(
         default=True, description="Row i of q_len rows sees kv_len - (q_len - 1 - i) keys; False: each row sees all kv_len."
     )

@@ -37,8 +37,8 @@ class NormArgs(Args):
         "out": "written: [total_num_rows, hidden] in dtype, or in that of `quant`",
         "full_out": "written: [total_num_rows, hidden] in dtype, with `full_out`: the result before it is quantised",
         "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [1] with tensor, [total_num_rows] with "
-        "token, or a value a group",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "token, or one value per group",
+        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
     x: Tensor | None = None
@@ -53,17 +53,17 @@ class NormArgs(Args):
 
 
 class NormDescriptor(NamedFold[NormArgs]):
-    """out = (s - mean) * rsqrt(variance + eps) * weight + bias, of each row, or of each of `groups` parts of a row.
+    """out = (s - mean) * rsqrt(variance + eps) * weight + bias, for each row, or for each of `groups` parts of a row.
 
-    s is x, or x + residual, which then overwrites residual, rounded to dtype. kind "rms": mean is 0 and variance the mean of
-    squares; "layer": the variance is that of deviations from the mean. All of it is f32 and rounded once, unless
-    residual_sum "rounded": s is the rounded sum for the norm too; normed "rounded": what is multiplied by the weight is rounded
-    to dtype before. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by silu or sigmoid of the operand
-    gate. quant: the result, in f32, is quantised; full_out also writes it in dtype. quant.scale "tensor" is the scale of all
-    valid rows, of which there may be none: then it is that of zeros.
-    Kernels add squares in f32: their bound holds for elements of s up to 2^63 / sqrt(n) with n elements of a norm, of "layer"
-    up to 2^62 / sqrt(n). Beyond it they may give 0 or NaN; the reference adds in f64.
-    eps 0 and a row of zeros give NaN. Raises DescriptorError for a hidden that groups or quant.group do not divide, and for
+    s is x, or x + residual, which overwrites residual, rounded to dtype. kind "rms": mean is 0, and variance is the mean of
+    squares; "layer": variance is the mean of squared deviations from the mean. Arithmetic is f32 and the result is rounded
+    once. residual_sum "rounded": the norm also uses the rounded sum; normed "rounded": the normalised elements are rounded to
+    dtype before they are multiplied by the weight. weight "one_plus" multiplies by 1 + weight. gate multiplies the result by
+    silu or sigmoid of the operand gate. quant: the f32 result is quantised; full_out also writes it in dtype. quant.scale
+    "tensor" is one scale for all valid rows; if no row is valid, it is the scale of zeros.
+    Kernels add squares in f32. Their bound holds for elements of s up to 2^63 / sqrt(n) with n elements per norm, for "layer"
+    up to 2^62 / sqrt(n). For larger elements they may give 0 or NaN; the reference adds in f64.
+    With eps 0, a row of zeros gives NaN. Raises DescriptorError if groups or quant.group do not divide hidden, and for
     quant.scale "tensor" without rows.
     """
 
@@ -74,20 +74,28 @@ class NormDescriptor(NamedFold[NormArgs]):
     kind: Literal["rms", "layer"] = Field(description="RMS norm, or layer norm, which subtracts the mean.")
     total_num_rows: Count = Field(description="Rows.")
     hidden: Size = Field(description="Elements of a row.")
-    groups: Size = Field(default=1, description="Equal parts of a row, each with a norm of its own, such as heads.")
+    groups: Size = Field(default=1, description="Number of equal parts of a row that are normalised separately, such as heads.")
     dtype: FloatDType = Field(description="Element type of x, residual, gate and full_out, and of out without quant.")
-    weight: Literal["scale", "one_plus", "none"] = Field(default="scale", description="What normed elements are multiplied by.")
+    weight: Literal["scale", "one_plus", "none"] = Field(default="scale", description="Factor of the normalised elements.")
     weight_dtype: FloatDType | None = Field(default=None, description="Element type of weight and bias; null: dtype.")
     bias: bool = Field(default=False, description="Whether the operand bias is added.")
-    eps: Single = Field(default=1e-6, description="Added to the variance.")
-    residual: bool = Field(default=False, description="Whether the operand residual is added before, and overwritten.")
-    residual_sum: Literal["f32", "rounded"] = Field(default="f32", description="Which sum the norm is of.")
-    normed: Literal["f32", "rounded"] = Field(default="f32", description="Whether normed elements are rounded before weight.")
-    gate: Literal["none", "silu", "sigmoid"] = Field(default="none", description="What the operand gate multiplies by.")
-    quant: Quant | None = Field(default=None, description="How the result is quantised; null: it is not.")
+    eps: Single = Field(default=1e-6, description="Number added to the variance.")
+    residual: bool = Field(
+        default=False, description="Whether the operand residual is added first, and overwritten with the sum."
+    )
+    residual_sum: Literal["f32", "rounded"] = Field(
+        default="f32", description="Whether the norm uses the f32 sum or the rounded sum."
+    )
+    normed: Literal["f32", "rounded"] = Field(
+        default="f32", description="Whether normalised elements are rounded before they are multiplied by the weight."
+    )
+    gate: Literal["none", "silu", "sigmoid"] = Field(
+        default="none", description="Function of the operand gate that multiplies the result."
+    )
+    quant: Quant | None = Field(default=None, description="How the result is quantised; null: not quantised.")
     full_out: bool = Field(default=False, description="Whether the result is also written before it is quantised.")
-    in_place: bool = Field(default=False, description="Write the result into x, which has no output of its own then.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    in_place: bool = Field(default=False, description="Whether the result overwrites x; there is then no operand out.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     def refuse(self) -> None:
         if self.hidden % self.groups:

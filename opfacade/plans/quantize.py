@@ -34,10 +34,10 @@ __all__ = [
     "QuantizePlan",
 ]
 
-_VALID = "int32 [1]: rows at and past it are neither read nor written, nor do they enter a scale; with `num_valid`"
-_ZERO = "the stored number that stands for 0"
+_VALID = "int32 [1]: rows from this one on are neither read nor written, and do not affect a scale; with `num_valid`"
+_ZERO = "the stored number that represents 0"
 _SCALE = (
-    "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, a value a group as "
+    "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, one value per group as "
     "quant.scale_layout has it, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
 )
 
@@ -70,7 +70,7 @@ class DequantizeArgs(Args):
         "scale": f"{_SCALE}; absent with none",
         "zero": f"with quant.zero: int32 of the shape of scale, {_ZERO}",
         "out": "written: [total_num_rows, hidden] in dtype",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
     x: Tensor | None = None
@@ -86,9 +86,9 @@ class _Quantised(NamedFold[ArgsT]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     total_num_rows: Count = Field(description="Rows.")
     hidden: Size = Field(description="Elements of a row.")
-    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of what is not quantised.")
+    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of the tensor that is not quantised.")
     quant: Quant = Field(default=Quant(), description="How elements are quantised.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     def refuse(self) -> None:
         if self.quant.scale == "group" and self.hidden % self.quant.group:
@@ -161,11 +161,11 @@ class _Quantised(NamedFold[ArgsT]):
 
 
 class QuantizeDescriptor(_Quantised[QuantizeArgs]):
-    """out = x / scale, to the nearest, ties to even, saturating; the scales are results, an operand, or 1, as `quant` says.
+    """out = x / scale, rounded to nearest, ties to even, saturating; `quant` says whether scales are results, an operand or 1.
 
-    With quant.zero out = x / scale, to the nearest, + zero. The division is exact: bits are the same on every device. With
-    num_valid a scale is that of the valid rows; with quant.scale "tensor" there may be none of them, and it is that of zeros.
-    Raises DescriptorError for a hidden that quant.group does not divide.
+    With quant.zero, out = round(x / scale) + zero. The division is correctly rounded, so the bits are the same on every device.
+    With num_valid, a scale depends only on the valid rows; if no row is valid, a quant.scale "tensor" is the scale of zeros.
+    Raises DescriptorError if quant.group does not divide hidden.
     """
 
     op: Literal["quantize"] = Field(default="quantize", description="The operator.")

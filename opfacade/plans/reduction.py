@@ -14,21 +14,21 @@ __all__ = ["FoldArgs", "FoldDescriptor", "FoldOutput", "FoldPlan", "Stage"]
 
 
 class FoldDescriptor(FoldProgram):
-    """Stages join values along the axes `fold`, in their order; outputs are programs of elements and of the stages' results.
+    """Stages reduce values along the axes `fold`, in order; outputs are programs of elements and of the stages' results.
 
-    shape: the extents of all axes, at most 8. fold: the folded ones, rising. inputs, scalars, in_place, num_valid: as in a map.
-    stages: up to 8; each joins the values of one expression along all folded axes or some of them. outputs: up to 4;
-    one over all axes has a value of each element, one that lacks the last folded axes has one a row.
-    Raises DescriptorError with the path to the node for a program that has no meaning: an axis out of range, an output whose
-    value differs along an axis that it lacks, a maximum of no elements.
-    The axes are in the order of memory: a kernel reads neighbours along the last one.
-    split="auto": many CTAs may share a row, if the stages do not use each other and outputs lack all folded axes; it takes a
+    shape: the extents of all axes, at most 8. fold: the folded axes, in increasing order. inputs, scalars, in_place, num_valid:
+    as in a map. stages: up to 8; each reduces the values of one expression along all folded axes or some of them. outputs: up
+    to 4; an output over all axes has one value per element, an output without the last folded axes one value per row.
+    Raises DescriptorError, with the path to the node, for an invalid program: an axis out of range, an output whose value
+    differs along an axis that it lacks, a maximum of no elements.
+    Give the axes in the order of memory: a kernel reads neighbours along the last one.
+    split="auto": many CTAs may share a row, if stages do not use each other and outputs lack all folded axes; this needs a
     workspace.
-    ragged: rows have different lengths. shape is (rows, elements of all rows, ...), and row i is the part indptr[i] ..
-    indptr[i + 1] - 1 of axis 1, which is folded; indptr is [rows + 1]. Each tensor names in `over` axis 0 or axis 1, or
-    neither; coord(1) and extent(1) count within the row. Entries are clamped to the tensor, a row whose entries fall is empty,
-    and elements of no row are neither read nor written. An empty row has the identity of its reducers: a maximum is -inf, or
-    the least integer; argmax and argmin are refused.
+    ragged: rows have different lengths. shape is (rows, elements of all rows, ...), and row i consists of indptr[i] to
+    indptr[i + 1] - 1 of axis 1, which is folded; indptr is [rows + 1]. `over` of each tensor has axis 0, axis 1 or neither;
+    coord(1) and extent(1) are those within the row. Entries are clamped to the tensor, a row whose entries decrease is empty,
+    and elements of no row are neither read nor written. An empty row has the identity of its reducers: for a maximum -inf, or
+    the smallest integer; argmax and argmin are refused.
     """
 
 

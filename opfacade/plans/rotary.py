@@ -61,9 +61,9 @@ class RotaryArgs(Args):
         "k": "[total_num_rows, num_kv_heads, head_dim]; overwritten with in_place; absent without kv heads",
         "q_out": "written: like q; absent with in_place",
         "k_out": "written: like k; absent with in_place, and without kv heads",
-        "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; a negative one skips its row",
-        "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines, of each position",
-        "num_valid": "int32 [1]: rows at and past it are neither read nor written; with `num_valid`",
+        "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; negative positions are skipped",
+        "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines and then rotary_dim / 2 sines per position",
+        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
     })  # fmt: skip
     q: Tensor
     k: Tensor | None = None
@@ -75,19 +75,19 @@ class RotaryArgs(Args):
 
 
 class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
-    """Pairs of elements of each head of q and k are rotated by the angles of their row's position.
+    """Rotate pairs of elements of each head of q and k by the angles of the row's position.
 
-    Rotated are the elements rotary_offset to rotary_offset + rotary_dim of a head; pairs are (i, i + rotary_dim / 2), or
-    neighbours (2i, 2i + 1) with interleaved. (x, y) becomes (x cos - y sin, y cos + x sin), and with inverse it is turned back.
-    The arithmetic is f32, each step rounded, and the result is rounded once: the same bits on every device.
-    cos_sin_cache [max_positions, rotary_dim] holds rotary_dim / 2 cosines, then as many sines, for each position;
-    `rotary_table` makes one. A position past the table takes its last row, and is reported at level indices. A row with a
+    The elements rotary_offset to rotary_offset + rotary_dim of a head are rotated, in pairs (i, i + rotary_dim / 2), or with
+    interleaved in pairs (2i, 2i + 1). (x, y) becomes (x cos - y sin, y cos + x sin); inverse rotates by the negative angle.
+    Each step is rounded to f32, and the result is rounded once, so the bits are the same on every device.
+    cos_sin_cache [max_positions, rotary_dim] has rotary_dim / 2 cosines and then as many sines per position; `rotary_table`
+    creates one. A position after the end of the table uses the last row, and is reported at level indices. A row with a
     negative position (padding) is neither rotated nor written.
-    sections: sizes of groups of pairs, rotary_dim / 2 together, each with positions of its own: positions is [groups, rows].
-    section_order: "blocks": the first sections[0] pairs are group 0, and so on; "interleaved": pair i is of group
-    g = i % groups if i < groups * sections[g], else of group 0.
-    in_place: q and k are overwritten; else q_out and k_out are written whole. Rows and heads may have any strides.
-    Raises DescriptorError.
+    sections: the number of pairs in each group, rotary_dim / 2 in total; each group has separate positions, so positions is
+    [groups, rows]. section_order: "blocks": the first sections[0] pairs are group 0, and so on; "interleaved": pair i is in
+    group g = i % groups if i < groups * sections[g], otherwise in group 0.
+    in_place: q and k are overwritten; otherwise all elements of q_out and k_out are written. Rows and heads may have any
+    strides. Raises DescriptorError.
     """
 
     op: Literal["rotary"] = Field(default="rotary", description="The operator.")
@@ -96,16 +96,16 @@ class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "num_qo_heads"})
     total_num_rows: Count = Field(description="Rows of q and k.")
     num_qo_heads: Size = Field(description="Heads of q.")
-    num_kv_heads: Count = Field(description="Heads of k; 0: there is no k.")
+    num_kv_heads: Count = Field(description="Heads of k; 0: no k.")
     head_dim: Size = Field(description="Elements of a head.")
-    rotary_offset: Count = Field(default=0, description="Elements of a head before those.")
-    interleaved: bool = Field(default=False, description="Whether pairs are neighbours.")
-    inverse: bool = Field(default=False, description="Whether heads are turned back.")
+    rotary_offset: Count = Field(default=0, description="Number of elements of a head before the rotated elements.")
+    interleaved: bool = Field(default=False, description="Whether a pair consists of neighbouring elements.")
+    inverse: bool = Field(default=False, description="Whether heads are rotated by the negative angle.")
     dtype: Narrow = Field(description="Element type of q and k.")
     table_dtype: Narrow = Field(default="f32", description="Element type of cos_sin_cache.")
     positions: Literal["i32", "i64"] = Field(default="i64", description="Element type of positions.")
     in_place: bool = Field(default=True, description="Whether q and k are overwritten.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     @model_validator(mode="after")
     def _fits(self) -> RotaryDescriptor:
@@ -140,14 +140,14 @@ class RotaryPlan(Plan[RotaryArgs]):
 
 
 class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
-    """All between the projection of q, k and v and attention: norm of each head of q and k, rotation, append to a paged cache.
+    """All steps between the projection of q, k and v and attention: norm of q and k heads, rotation, append to a paged cache.
 
-    norm: "rms" divides a head by the root of its mean square plus eps and multiplies by a weight; "rms_one_plus" by 1 + weight.
-    Rotation is that of RotaryDescriptor. q goes to q_out, or back with in_place; k and v go to their pages, divided by k_scale
-    and v_scale where kv_scale says so, and rounded once, an fp8 cache saturating. k and v themselves stay as they are.
-    page_table: "csr" and "block" as PagedKvAppendDescriptor has them: the table counts the new rows, which are the last ones of
-    their requests; a row of no request is left alone. "slots": page * page_size + token for each row; with -1 it is not stored.
-    A row with a negative position is left alone, and so is one past num_valid. Raises DescriptorError.
+    norm: "rms" divides a head by sqrt(mean square + eps) and multiplies by a weight; "rms_one_plus" multiplies by 1 + weight.
+    The rotation is that of RotaryDescriptor. q is written to q_out, or with in_place to q. k and v are written to their pages,
+    divided by k_scale and v_scale if kv_scale is set, and rounded once; an fp8 cache saturates. k and v are not changed.
+    page_table: "csr" and "block" as in PagedKvAppendDescriptor: lengths include the new rows, which are the last rows of their
+    requests; rows that belong to no request are skipped. "slots": page * page_size + token for each row; -1: the row is not
+    stored. A row with a negative position is skipped, and so are rows from num_valid on. Raises DescriptorError.
     """
 
     op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
@@ -161,23 +161,23 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
     page_table: Literal["csr", "block", "slots"] = Field(
         default="slots",
-        description='"csr" and "block": the tables of requests that count the new rows; "slots": a slot for each row.',
+        description='"csr" and "block": tables of requests, whose lengths include the new rows; "slots": one slot per row.',
     )
-    batch_size: Count = Field(default=0, description="Requests of the batch; with slots no operand depends on it.")
+    batch_size: Count = Field(default=0, description="Requests of the batch; with slots, no operand depends on it.")
     max_kv_indices: Count | None = Field(
-        default=None, description="Bound on the pages of all requests together; None is num_total_pages."
+        default=None, description="Largest number of pages of all requests; None: num_total_pages."
     )
     dtype: Narrow = Field(description="Element type of q, k and v.")
     norm: Literal["none", "rms", "rms_one_plus"] = Field(default="rms", description="The norm of each head of q and k.")
-    eps: Annotated[Real, Field(ge=0, le=F32_MAX)] = Field(default=1e-6, description="What the norm adds to the mean square.")
-    weight_dtype: Narrow | None = Field(default=None, description="Element type of the weights; None is that of q.")
-    rotary_offset: Count = Field(default=0, description="Elements of a head before those that are rotated.")
-    interleaved: bool = Field(default=False, description="Whether pairs are neighbours.")
+    eps: Annotated[Real, Field(ge=0, le=F32_MAX)] = Field(default=1e-6, description="Number added to the mean square.")
+    weight_dtype: Narrow | None = Field(default=None, description="Element type of the weights; None: as q.")
+    rotary_offset: Count = Field(default=0, description="Number of elements of a head before the rotated elements.")
+    interleaved: bool = Field(default=False, description="Whether a pair consists of neighbouring elements.")
     table_dtype: Narrow = Field(default="f32", description="Element type of cos_sin_cache.")
     positions: Literal["i32", "i64"] = Field(default="i64", description="Element type of positions.")
     kv_scale: KvScale = Field(default="none", description='"tensor" or "head": K and V are divided by k_scale and v_scale.')
     in_place: bool = Field(default=False, description="Whether q is overwritten.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     @model_validator(mode="after")
     def _fits(self) -> QkvPrepareDescriptor:

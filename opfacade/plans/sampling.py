@@ -37,15 +37,16 @@ _LEAST = {"temperature": 0.0, "repetition": 2.0**-126}  # values that validation
 
 
 class SampleDescriptor(Descriptor[SampleArgs]):
-    """One token of each row of logits, drawn from its filtered distribution.
+    """Draw one token per row of logits from the filtered distribution.
 
-    Adjusted logits: f32, by the operations that are selected, in this order: bitmask, bias, repetition, frequency and presence
-    penalty, soft cap, division by the temperature. NaN and -inf are no candidates; values beyond 2^127 in magnitude, +inf too,
-    count as 2^127. Order of candidates: larger adjusted logit first, then the lower id.
+    Logits are adjusted in f32 by the selected operations, in this order: bitmask, bias, repetition, frequency and presence
+    penalty, soft cap, division by the temperature. NaN and -inf are not candidates; values above 2^127, and +inf, count as
+    2^127. Candidates are ordered by adjusted logit, the largest first, and then by id, the lowest first.
     Filters keep a prefix of that order. top_k: the first k. top_p: the shortest prefix whose mass is at least p times the sum,
-    in masses round(2^40 exp(a - max)). min_p: candidates with a probability of at least min_p times the largest.
-    Token: argmax over the kept set of a / ln 2 - log2 E, with E from a Philox4x32-10 word of (seed; token, offset, stream); the
-    batch slot has no influence. A temperature of 0 takes the first candidate. A row without candidates has token -1, valid 0.
+    with the mass round(2^40 exp(a - max)). min_p: candidates with a probability of at least min_p times the largest.
+    Token: argmax over kept tokens of a / ln 2 - log2 E, with E from a Philox4x32-10 word of (seed; token, offset, stream); it
+    does not depend on the row of the batch. A temperature of 0 takes the first candidate. Without candidates token is -1, valid
+    0.
     """
 
     op: Literal["sample"] = Field(default="sample", description="The operator.")
@@ -57,34 +58,41 @@ class SampleDescriptor(Descriptor[SampleArgs]):
     off: ClassVar[Mapping[str, object]] = MappingProxyType({"soft_cap": 0.0})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
     total_num_rows: Count = Field(description="Tokens to draw.")
-    vocab: Size = Field(description="Logits of a row.")
+    vocab: Size = Field(description="Number of logits per row.")
     dtype: LogitsDType = Field(default="f32", description="Element type of the logits.")
-    top_k: bool = Field(default=False, description="Rows have a top_k.")
-    top_p: bool = Field(default=False, description="Rows have a top_p.")
-    min_p: bool = Field(default=False, description="Rows have a min_p.")
+    top_k: bool = Field(default=False, description="Whether rows have a top_k.")
+    top_p: bool = Field(default=False, description="Whether rows have a top_p.")
+    min_p: bool = Field(default=False, description="Whether rows have a min_p.")
     order: Literal["top_k_first", "joint"] = Field(
         default="top_k_first",
-        description='Mass that top_p refers to: "top_k_first" of the top_k kept, "joint" of all candidates.',
+        description='Tokens whose mass top_p refers to: "top_k_first": those that top_k keeps; "joint": all candidates.',
     )
-    max_top_k: Size | None = Field(default=None, description="At most so many tokens of a row are kept, whatever its top_k.")
-    temperature: bool = Field(default=True, description="Rows have a temperature; without, it is 1.")
-    penalties: bool = Field(default=False, description="Rows have repetition, frequency and presence penalties.")
+    max_top_k: Size | None = Field(default=None, description="Largest number of tokens that any row keeps.")
+    temperature: bool = Field(default=True, description="Whether rows have a temperature; otherwise it is 1.")
+    penalties: bool = Field(default=False, description="Whether rows have repetition, frequency and presence penalties.")
     bias: Literal["none", "dense", "sparse"] = Field(
         default="none", description='Values added to the logits: "dense" for each token, "sparse" for a list of tokens.'
     )
-    num_biases: Count = Field(default=0, description="Entries of a row's sparse bias.")
-    bitmask: bool = Field(default=False, description="Rows have a bit for each token that is a candidate.")
-    soft_cap: SoftCap = Field(default=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
-    indices: bool = Field(default=False, description="Rows name their row of logits, so that several draw from one.")
-    num_logits: Count | None = Field(default=None, description="Rows of logits with indices; by default total_num_rows.")
-    report: Literal["none", "logprob", "top_n"] = Field(
-        default="none", description='"logprob": of the token, with its rank; "top_n": also of the top_n most likely tokens.'
+    num_biases: Count = Field(default=0, description="Number of sparse bias entries per row.")
+    bitmask: bool = Field(default=False, description="Whether rows have a bit per token that marks candidates.")
+    soft_cap: SoftCap = Field(default=0.0, description="Replaces a logit a by soft_cap * tanh(a / soft_cap); 0: off.")
+    indices: bool = Field(
+        default=False, description="Whether each row names its row of logits, so that several rows can use the same logits."
     )
-    top_n: int = Field(default=0, ge=0, le=MAX_TOP_N, description='Tokens of report="top_n", 1 to 128.')
-    probs_out: Literal["none", "filtered"] = Field(default="none", description='"filtered": write the distribution drawn from.')
-    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+    num_logits: Count | None = Field(
+        default=None, description="Number of rows of logits, with indices; by default total_num_rows."
+    )
+    report: Literal["none", "logprob", "top_n"] = Field(
+        default="none",
+        description='"logprob": log-probability and rank of the token; "top_n": also those of the top_n most likely tokens.',
+    )
+    top_n: int = Field(default=0, ge=0, le=MAX_TOP_N, description='Number of tokens for report="top_n", 1 to 128.')
+    probs_out: Literal["none", "filtered"] = Field(
+        default="none", description='"filtered": also write the distribution from which the token is drawn.'
+    )
+    num_valid: bool = Field(default=False, description="Whether an operand on the device has the number of valid rows.")
     stream: int = Field(
-        default=0, ge=0, le=2**32 - 1, description="Word of the counter: 0 for a target model, 1 + i for draft model i."
+        default=0, ge=0, le=2**32 - 1, description="Random stream: 0 for a target model, 1 + i for draft model i."
     )
 
     @model_validator(mode="after")

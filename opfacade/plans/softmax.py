@@ -29,31 +29,31 @@ class SoftmaxArgs(Args):
     """The tensors of one softmax, of any strides."""
 
     x: Tensor | None = operand("[shape] in dtype")
-    mask: Tensor | None = operand("bool [shape], with `mask`: true where an element is seen; it may be expanded")
+    mask: Tensor | None = operand("bool [shape], with `mask`: true for elements that count; may be expanded")
     out: Tensor | None = operand("written: [shape] in out_dtype")
     num_valid: Tensor | None = operand(
-        "int32 [1]: entries of axis 0 at and past it are neither read nor written; with `num_valid`"
+        "int32 [1]: entries of axis 0 from this one on are neither read nor written; with `num_valid`"
     )
 
 
 class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     """out = exp(y - max) / sum of exp(y - max) along `axis`, with y = x / temperature; with `log` its logarithm.
 
-    mask: what is false has y = -inf. A row of -inf alone gives NaN; with `safe` it gives 0, or -inf with `log`. Arithmetic is
-    f32 (f64 of f64) and rounded once. Raises DescriptorError for an axis out of range.
+    mask: elements with false have y = -inf. A row with only -inf gives NaN; with `safe` it gives 0, or -inf with `log`.
+    Arithmetic is f32 (f64 for f64), and out is rounded once. Raises DescriptorError for an axis out of range.
     """
 
     op: Literal["softmax"] = Field(default="softmax", description="The operator.")
     category: ClassVar[str] = "softmax"
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"temperature"})
     shape: Extents = Field(description="Extents, at most 8 axes.")
-    axis: Integer = Field(default=-1, description="The axis along which results add up to 1; negative ones count from the end.")
+    axis: Integer = Field(default=-1, description="Axis along which results add up to 1; negative values count from the end.")
     dtype: RealDType = Field(description="Element type of x.")
     out_dtype: RealDType | None = Field(default=None, description="Element type of out; null: dtype.")
     log: bool = Field(default=False, description="Whether the result is the logarithm.")
-    temperature: Single = Field(default=1.0, description="What elements are divided by before; 2^-126 or more, f64: above 0.")
+    temperature: Single = Field(default=1.0, description="Divisor of the elements; at least 2^-126, or for f64 above 0.")
     mask: bool = Field(default=False, description="Whether the operand mask hides elements.")
-    safe: bool = Field(default=False, description="Whether a row that sees nothing gives 0 in place of NaN.")
+    safe: bool = Field(default=False, description="Whether a row in which the mask hides everything gives 0 instead of NaN.")
     num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the entries of axis 0.")
 
     @property

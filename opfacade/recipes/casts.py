@@ -18,7 +18,7 @@ METHODS: dict[str, DType] = {
     "bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "byte": "u8", "char": "i8", "short": "i16",
     "int": "i32", "long": "i64", "bool": "bool",
 }  # fmt: skip
-SATURATES = "a float beyond the range of an integer gives its end, NaN gives 0"
+SATURATES = "a float outside the range of an integer becomes the nearest integer of the range, NaN becomes 0"
 
 
 def converted(node: Node, dtype: DType) -> Node:

@@ -59,7 +59,7 @@ def test_help_has_every_field_with_its_default_and_description(model):
 def test_a_field_in_help_has_its_type_in_words_of_python():
     text = inspect.getdoc(BatchPagedDecodeDescriptor)
     assert text.startswith(BatchPagedDecodeDescriptor.__dict__["__doc__"].text.split("\n")[0])
-    assert "\n    num_qo_heads: int, required. Query heads: a multiple" in text
+    assert "\n    num_qo_heads: int, required. Number of query heads: a multiple" in text
     assert "\n    kv_scale: 'none' | 'tensor' | 'head', default 'none'. " in text
     assert "\n    paged_kv: PagedKvCacheDescriptor, required. " in text
     assert "\n    max_kv_len: int | None, default None. " in text

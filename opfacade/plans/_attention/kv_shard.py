@@ -83,7 +83,7 @@ class KvShard(Written):
 class Sharded(Model):
     """The field of decodes whose cache may be sharded."""
 
-    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: it is not.")
+    shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: not sharded.")
 
     @model_validator(mode="after")
     def _sharded(self) -> Sharded:

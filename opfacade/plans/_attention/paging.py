@@ -32,8 +32,8 @@ class PagePool(Written):
     """Facts of a pool that page tables depend on."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
-    num_total_pages: Count = Field(description="Pages of the pool, 0 or more.")
-    page_size: Size = Field(description="Tokens of one page, 1 or more.")
+    num_total_pages: Count = Field(description="Number of pages of the pool, 0 or more.")
+    page_size: Size = Field(description="Number of tokens per page, 1 or more.")
     dtype: FloatDType = Field(description="Element type of the pool.")
 
     @property
@@ -43,21 +43,21 @@ class PagePool(Written):
 
 
 class PagedKvCacheDescriptor(PagePool):
-    """A pool of pages, K and V apart.
+    """A pool of pages, with separate tensors for K and V.
 
     HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads,
     head_dim]`. Page, token and head strides are free; head_dim is contiguous.
     """
 
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({"layout": _LAYOUTS})
-    num_kv_heads: Size = Field(description="KV heads of a token.")
+    num_kv_heads: Size = Field(description="Number of KV heads.")
     head_dim: Size = Field(description="Elements of one head.")
     layout: Layout = Field(  # without a default: with as many tokens in a page as heads, a wrong guess passes every check
-        description='Order of a pool: "HND" is pages, heads, tokens, elements; "NHD" is pages, tokens, heads, elements.',
+        description='Axes of a pool: "HND": pages, heads, tokens, elements; "NHD": pages, tokens, heads, elements.',
     )
     any_page_size: bool = Field(
         default=False,
-        description="Take a kernel of any page_size, because the pages of later calls have others: a dense cache that grows.",
+        description="Use a kernel for any page_size, for caches whose page_size changes between calls.",
     )
 
     @model_serializer(mode="wrap")
@@ -105,12 +105,12 @@ class PagedLatentCacheDescriptor(PagePool):
     """A pool of pages of latent rows: `ckv [num_total_pages, page_size, latent_dim]`, which is key and value, and
     `kpe [num_total_pages, page_size, rope_dim]`, the rotated part of the key.
 
-    Two base pointers with free page and token strides: two tensors, or columns of one of width latent_dim + rope_dim.
+    Page and token strides are free, so ckv and kpe may be two tensors, or columns of one tensor of latent_dim + rope_dim.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = LATENT_FIELDS
-    latent_dim: Size = Field(default=512, description="Elements of ckv: the part of a row that is key and value.")
-    rope_dim: Size = Field(default=64, description="Elements of kpe: the rotated part of the key.")
+    latent_dim: Size = Field(default=512, description="Elements of ckv, which is both key and value.")
+    rope_dim: Size = Field(default=64, description="Elements of kpe, the rotated part of the key.")
 
     @property
     def token_axis(self) -> int:

@@ -58,29 +58,31 @@ class Attention(Descriptor[ArgsT]):
     tuning_rounds: ClassVar[frozenset[str]] = frozenset({"window_left"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"sm_scale", "allow_unusual_scale"})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"logits_soft_cap"})
-    num_qo_heads: Size = Field(description="Query heads: a multiple of the KV heads; any number in latent attention.")
+    num_qo_heads: Size = Field(
+        description="Number of query heads: a multiple of the number of KV heads; any number in latent attention."
+    )
     sm_scale: Single | None = Field(
-        default=None, description="Factor on q.k, finite; None is 1/sqrt(head_dim), for latent attention 1/sqrt(192)."
+        default=None, description="Finite factor of q.k; None: 1/sqrt(head_dim), and 1/sqrt(192) in latent attention."
     )
     allow_unusual_scale: bool = Field(default=False, description="Accept an sm_scale that is zero or negative.")
     kv_split: KvSplit = Field(
         default="auto",
-        description='"auto" splits long contexts over the device, "off" never splits, an int is a fixed chunk in tokens.',
+        description='"auto": long contexts are split over the device; "off": no split; an int: chunks of so many tokens.',
     )
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = Field(
-        default=-1, description="w >= 0 hides keys more than w positions before the row; -1 is no window."
+        default=-1, description="w >= 0 hides keys more than w positions before the row; -1: no window."
     )
-    logits_soft_cap: SoftCap = Field(default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0 is no cap.")
-    q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None is that of the cache.")
-    o_dtype: FloatDType | None = Field(default=None, description="Element type of o; None is that of q, and bf16 of an fp8 q.")
+    logits_soft_cap: SoftCap = Field(default=0.0, description="c > 0 replaces a score s by c * tanh(s / c); 0: no cap.")
+    q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None: as the cache.")
+    o_dtype: FloatDType | None = Field(default=None, description="Element type of o; None: as q, or bf16 for an fp8 q.")
     return_lse: bool = Field(default=True, description="Also write lse, the natural logarithm of the sum of exponentials, f32.")
     sinks: bool = Field(
         default=False,
-        description="A learned logit for each query head (f32 [num_qo_heads]) joins the denominator without a value.",
+        description="Adds a learned logit per query head (f32 [num_qo_heads]) to the softmax denominator.",
     )
     max_kv_len: Count | None = Field(
         default=None,
-        description="Bound on the tokens of one request; split and workspace follow it. None is what its page table can hold.",
+        description="Most tokens of a request, which affects split and workspace; None: as many as its page table permits.",
     )
 
     @model_validator(mode="after")
@@ -187,7 +189,7 @@ class ScaledQuery(Model):
 
     q_scale: Literal["none", "tensor", "head"] = Field(
         default="none",
-        description='"tensor": q is fp8 and holds Q / q_scale, one positive factor; "head": one for each KV head; "none" is 1.',
+        description='fp8 q contains Q / q_scale: "tensor" has one positive scale, "head" one per KV head, "none" the scale 1.',
     )
 
     @model_validator(mode="after")
@@ -217,7 +219,7 @@ class Varied(Model):
         default=None, description="Expressions for scores, mask or query; its parameters are operands. None: plain attention."
     )
     custom_mask: bool = Field(
-        default=False, description="The call has packed_mask and mask_indptr: a bit for each pair of a row and a key."
+        default=False, description="Adds the operands packed_mask and mask_indptr, with one bit per row and key."
     )
 
     @model_validator(mode="after")
@@ -258,14 +260,14 @@ class PagedAttention(Attention[ArgsT]):
     """Attention over a pool of pages. Without max_kv_indices requests may share pages and together have more than the pool."""
 
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
-    batch_size: Count = Field(description="Requests of the batch, 0 or more.")
+    batch_size: Count = Field(description="Number of requests, 0 or more.")
     paged_kv: PagePool = Field(description="The pool of pages.")
     page_table: PageTable = Field(
         default="csr", description='"csr": kv_indptr, kv_indices, last_page_len; "block": block_table and kv_lens.'
     )
     max_kv_indices: Count | None = Field(
         default=None,
-        description="Bound on the pages of all requests together, shared ones counted each time; None is num_total_pages.",
+        description="Largest number of pages of all requests, with shared pages counted each time; None: num_total_pages.",
     )
 
     @model_validator(mode="after")

@@ -44,13 +44,13 @@ class Variant(Model):
     _key: ClassVar[str]
     hints: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("logits", "mask", "query"), _WRITTEN))
     logits: Expression | None = Field(
-        default=None, description="f32 expression of `score` that goes into the softmax instead; None: the score."
+        default=None, description="f32 expression of `score` that replaces the input of the softmax; None: the score."
     )
     mask: Expression | None = Field(
-        default=None, description="bool expression: whether a row sees a key, beside causal and window; None: all."
+        default=None, description="bool expression: whether a row sees a key, in addition to causal and window; None: all keys."
     )
     query: Expression | None = Field(
-        default=None, description="Exact f32 expression of `query`, an element of q, that stands for it; None: q."
+        default=None, description="Exact f32 expression of `query`, an element of q, that replaces it; None: q."
     )
 
     @field_validator("logits", "query")

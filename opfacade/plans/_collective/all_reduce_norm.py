@@ -32,21 +32,21 @@ _epilogues: AnswerCache[Descriptor[Any]] = AnswerCache()
 class AllReduceNormArgs(JoinedArgs):
     """The tensors of one sum with its norm, and the group."""
 
-    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
-    x: Tensor = operand("[total_num_rows, hidden] in dtype: this rank's part of the sum")
+    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    x: Tensor = operand("[total_num_rows, hidden] in dtype: the term of this rank")
     weight: Tensor | None = operand("[hidden] in weight_dtype, the same on all ranks; absent with weight none")
     bias: Tensor | None = operand("[hidden] in weight_dtype, the same on all ranks, with `bias`")
     residual: Tensor | None = operand(
         "in dtype: read, and overwritten with sum + residual; [total_num_rows, hidden], with row_sharded "
-        "[ceil(total_num_rows / world), hidden]: row i lies on rank i mod world in place i div world"
+        "[ceil(total_num_rows / world), hidden]: row i is row i div world of rank i mod world"
     )
     out: Tensor = operand("written: [total_num_rows, hidden] in dtype, or in that of `quant`")
     full_out: Tensor | None = operand("written: [total_num_rows, hidden] in dtype, with `full_out`: before it is quantised")
     scale: Tensor | None = operand(
-        "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows] with token, or a value a group"
+        "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows] with token, or one value per group"
     )
     num_valid: Tensor | None = operand(
-        "int32 [1], the same on all ranks: rows at and past it are neither read nor written; with `num_valid`"
+        "int32 [1], the same on all ranks: rows from this one on are neither read nor written; with `num_valid`"
     )
 
 
@@ -71,19 +71,25 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
     hidden: Size = Field(description="Elements of a row.")
     dtype: DType = Field(description="Element type of x, residual and full_out, and of out without quant.")
     residual: Residual = Field(
-        default="none", description='What is added to the sum: all rows on every rank, or with "row_sharded" a part on each.'
+        default="none", description='Tensor that is added to the sum; with "row_sharded", each rank has a part of its rows.'
     )
-    norm: Literal["rms", "layer", "none"] = Field(default="rms", description="The norm of the op norm, or none.")
-    weight: Literal["scale", "one_plus", "none"] = Field(default="scale", description="What normed elements are multiplied by.")
+    norm: Literal["rms", "layer", "none"] = Field(default="rms", description="The kind of norm, as in the op norm, or none.")
+    weight: Literal["scale", "one_plus", "none"] = Field(default="scale", description="Factor of the normalised elements.")
     weight_dtype: DType | None = Field(default=None, description="Element type of weight and bias; null: dtype.")
     bias: bool = Field(default=False, description="Whether the operand bias is added.")
-    eps: Single = Field(default=1e-6, description="Added to the variance.")
-    residual_sum: Literal["f32", "rounded"] = Field(default="f32", description="Which sum with the residual the norm is of.")
-    normed: Literal["f32", "rounded"] = Field(default="f32", description="Whether normed elements are rounded before weight.")
-    quant: Quant | None = Field(default=None, description="How the result is quantised; null: it is not.")
+    eps: Single = Field(default=1e-6, description="Number added to the variance.")
+    residual_sum: Literal["f32", "rounded"] = Field(
+        default="f32", description="Whether the norm uses the f32 sum or the rounded sum with the residual."
+    )
+    normed: Literal["f32", "rounded"] = Field(
+        default="f32", description="Whether normalised elements are rounded before they are multiplied by the weight."
+    )
+    quant: Quant | None = Field(default=None, description="How the result is quantised; null: not quantised.")
     full_out: bool = Field(default=False, description="Whether the result is also written before it is quantised.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
-    steps: Literal["auto", "one_shot", "two_shot"] = Field(default="auto", description="How rows move; bits are the same.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
+    steps: Literal["auto", "one_shot", "two_shot"] = Field(
+        default="auto", description="How rows are sent between ranks; the bits are the same."
+    )
 
     @model_validator(mode="after")
     def _coherent(self) -> AllReduceNormDescriptor:

@@ -29,7 +29,7 @@ _CONTROLS = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32
 class SampleAcrossArgs(JoinedArgs):
     """The tensors of one draw, and the group. All but logits are the same on all ranks."""
 
-    group: Joined | None = operand("the group whose ranks call together; a world of 1 needs none")
+    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
     temperature: Tensor | None = operand("f32 [total_num_rows]; at most 0 is greedy; with temperature")
     top_k: Tensor | None = operand("i32 [total_num_rows]; at most 0, or at least vocab, is off; with top_k")
@@ -37,7 +37,7 @@ class SampleAcrossArgs(JoinedArgs):
     min_p: Tensor | None = operand("f32 [total_num_rows]; at most 0 is off; with min_p")
     seed: Tensor = operand("i64 [total_num_rows], the seed of each row's request")
     offset: Tensor = operand("i64 [total_num_rows], the position of the token in its request")
-    num_valid: Tensor | None = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
+    num_valid: Tensor | None = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
     token: Tensor = operand("written: i32 [total_num_rows]; -1 for a row without candidates")
     valid: Tensor = operand("written: u8 [total_num_rows], 1 if the row has a candidate, else 0")
 
@@ -61,18 +61,18 @@ class SampleAcrossDescriptor(CollectiveOp[SampleAcrossArgs]):
     vocab: Size = Field(description="Tokens of the whole vocabulary.")
     shard: Size = Field(description="Columns of each rank.")
     dtype: DType = Field(default="f32", description="Element type of the logits.")
-    temperature: bool = Field(default=True, description="Rows have a temperature; without, it is 1.")
-    top_k: bool = Field(default=False, description="Rows have a top_k.")
-    top_p: bool = Field(default=False, description="Rows have a top_p.")
-    min_p: bool = Field(default=False, description="Rows have a min_p.")
+    temperature: bool = Field(default=True, description="Whether rows have a temperature; otherwise it is 1.")
+    top_k: bool = Field(default=False, description="Whether rows have a top_k.")
+    top_p: bool = Field(default=False, description="Whether rows have a top_p.")
+    min_p: bool = Field(default=False, description="Whether rows have a min_p.")
     order: Literal["top_k_first", "joint"] = Field(
         default="top_k_first",
-        description='Mass that top_p refers to: "top_k_first" of the top_k kept, "joint" of all candidates.',
+        description='Tokens whose mass top_p refers to: "top_k_first": those that top_k keeps; "joint": all candidates.',
     )
-    max_top_k: Size | None = Field(default=None, description="At most so many tokens of a row are kept, whatever its top_k.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    max_top_k: Size | None = Field(default=None, description="Largest number of tokens that any row keeps.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
     stream: int = Field(
-        default=0, ge=0, le=2**32 - 1, description="Word of the counter: 0 for a target model, 1 + i for draft model i."
+        default=0, ge=0, le=2**32 - 1, description="Random stream: 0 for a target model, 1 + i for draft model i."
     )
 
     @model_validator(mode="after")

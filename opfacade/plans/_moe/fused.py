@@ -13,15 +13,14 @@ from opfacade.plans._steps import Step
 class FusedMoeDescriptor(LayerFields):
     """out[r] = sum over slots of weights[r, slot] * expert ids[r, slot] of x[r], in the order of slots, + shared expert + add.
 
-    An expert is down @ act(up @ x + up_bias) + down_bias; act is activation(gate) * (up + beta), of gates and ups that the rows
-    of `up` hold as `halves` says, or activation(gate) alone without gates. limit: the gate is at most `limit`, up lies in
-    [-limit, limit]; alpha: silu is gate * sigmoid(alpha * gate). weights_at "input": x is multiplied by the weight of a choice,
-    and rounded, before the expert, and the sum is that of the results. The shared expert has no biases.
-    router: chosen_ids and chosen_weights are results, of logits, as RouteDescriptor has them; null: ids and weights are given.
-    An id of no local expert is left out: its row of weights and x has no part in the sum. first_expert, num_local: as of
-    MoeSortDescriptor. Tensors between steps are stored in dtype: results of `up` (unless its product applies the activation),
-    of the activation, and of `down`. Sums are as the kernels of the steps have them; that of the slots is f32. The workspace
-    holds all of it.
+    An expert is down @ act(up @ x + up_bias) + down_bias. With gates, act is activation(gate) * (up + beta), and `halves` is
+    the order of gates and ups in the rows of `up`; without gates, act is activation(gate). limit: clamps the gate to at most
+    `limit` and up to [-limit, limit]; alpha: silu is gate * sigmoid(alpha * gate). weights_at "input": x is multiplied by the
+    weight of a choice and rounded before the expert, and the results are added without weights. The shared expert has no
+    biases. router: chosen_ids and chosen_weights are computed from logits, as by RouteDescriptor; null: ids and weights are
+    inputs. Choices of experts that are not on this rank are skipped. first_expert, num_local: as in MoeSortDescriptor. Tensors
+    between steps are stored in dtype: the results of `up` (unless its product applies the activation), of the activation, and
+    of `down`. Products add as their kernels do, and the sum over slots is f32. The workspace contains all these tensors.
     Raises DescriptorError for fields that contradict each other.
     """
 

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 class FusedMoeArgs(Args):
     """The tensors of one layer. Weights have their last two axes as weight_layout says; nk is [rows of the weight, k]."""
 
-    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows lie any distance apart")
+    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may be any distance apart")
     logits: Tensor = operand("[total_num_rows, experts] in router.dtype, with `router`")
     router_bias: Tensor = operand("f32 [experts], with router.bias: added to the logits")
-    correction: Tensor = operand("f32 [experts], with router.correction: added to scores for the choice alone")
+    correction: Tensor = operand("f32 [experts], with router.correction: added to the scores for the choice only")
     ids: Tensor = operand("int32 [total_num_rows, top_k], without `router`: the experts of each row")
-    weights: Tensor = operand("f32 [total_num_rows, top_k], without `router`: the factor of each")
+    weights: Tensor = operand("f32 [total_num_rows, top_k], without `router`: the weight of each choice")
     chosen_ids: Tensor = operand("written, with `router`: int32 [total_num_rows, top_k]")
     chosen_weights: Tensor = operand("written, with `router`: f32 [total_num_rows, top_k]")
     up: Tensor = operand("[local experts, 2 * width, hidden] in dtype; without gates [local experts, width, hidden]")
     up_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, 2 * width], or width without gates")
     down: Tensor = operand("[local experts, hidden, width] in dtype")
     down_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, hidden]")
-    shared_up: Tensor = operand("[2 * shared_width, hidden], with shared_width: as `up` of an expert of every row")
-    shared_down: Tensor = operand("[hidden, shared_width], with shared_width: as `down` of that expert")
+    shared_up: Tensor = operand("[2 * shared_width, hidden], with shared_width: the `up` of the shared expert")
+    shared_down: Tensor = operand("[hidden, shared_width], with shared_width: the `down` of the shared expert")
     add: Tensor = operand("[total_num_rows, hidden] in dtype, with `add`: added to the sum")
     out: Tensor = operand("written: [total_num_rows, hidden] in dtype")
 
@@ -47,30 +47,36 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
     total_num_rows: Count = Field(description="Rows of x.")
-    experts: Experts = Field(description="Experts there are.")
-    top_k: TopK = Field(description="Experts of each row.")
+    experts: Experts = Field(description="Number of experts.")
+    top_k: TopK = Field(description="Number of experts that each row chooses.")
     hidden: Size = Field(description="Elements of a row.")
-    width: Size = Field(description="Elements between the two products of an expert.")
+    width: Size = Field(description="Number of elements between the two products of an expert.")
     dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x, the weights of experts, add and out.")
-    router: Router | None = Field(default=None, description="How ids and weights follow from logits; null: they are given.")
+    router: Router | None = Field(
+        default=None, description="How ids and weights are computed from logits; null: they are inputs."
+    )
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "identity"] = Field(
         default="silu", description="The function of the gate."
     )
-    gated: bool = Field(default=True, description="Whether an expert has ups beside its gates.")
+    gated: bool = Field(default=True, description="Whether an expert has gates as well as ups.")
     halves: Literal["gate_up", "up_gate", "interleaved"] = Field(
-        default="gate_up", description="How rows of `up` hold both: gates first, ups first, or a gate before each up."
+        default="gate_up", description="Order of the rows of `up`: gates first, ups first, or alternating with the gate first."
     )
-    limit: Annotated[Single, Field(gt=0)] | None = Field(default=None, description="Bound of gates and ups.")
-    alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(default=None, description="Slope of the sigmoid of silu.")
-    beta: Single = Field(default=0.0, description="Added to each up.")
-    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="The last two axes of weights.")
+    limit: Annotated[Single, Field(gt=0)] | None = Field(
+        default=None, description="Clamps the gate to at most limit, and up to -limit to limit."
+    )
+    alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(default=None, description="Slope of the sigmoid in silu.")
+    beta: Single = Field(default=0.0, description="Number added to each up element.")
+    weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Order of the last two axes of the weights.")
     bias: bool = Field(default=False, description="Whether both products of an expert have biases.")
     bias_dtype: Literal["f16", "bf16", "f32"] | None = Field(default=None, description="Element type of biases; null: dtype.")
-    weights_at: Literal["output", "input"] = Field(default="output", description="What the weight of a choice multiplies.")
-    shared_width: Count = Field(default=0, description="Width of the expert that every row has; 0: none.")
+    weights_at: Literal["output", "input"] = Field(
+        default="output", description="Whether the weight of a choice multiplies the output or the input of the expert."
+    )
+    shared_width: Count = Field(default=0, description="Width of the shared expert, which every row uses; 0: none.")
     add: bool = Field(default=False, description="Whether the operand add is added to the sum.")
-    first_expert: Count = Field(default=0, description="The first expert whose weights are here.")
-    num_local: Size | None = Field(default=None, description="Experts whose weights are here; null: all from the first on.")
+    first_expert: Count = Field(default=0, description="First expert of this rank.")
+    num_local: Size | None = Field(default=None, description="Number of experts of this rank; null: all from first_expert on.")
 
     @model_validator(mode="after")
     def _coherent(self) -> LayerFields:

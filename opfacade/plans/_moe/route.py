@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 class RouteArgs(Args):
     """The tensors of one routing."""
 
-    logits: Tensor = operand("[total_num_rows, experts] in dtype; rows lie any distance apart")
+    logits: Tensor = operand("[total_num_rows, experts] in dtype; rows may be any distance apart")
     bias: Tensor = operand("f32 [experts], with `bias`: added to the logits")
-    correction: Tensor = operand("f32 [experts], with `correction`: added to scores for the choice alone")
+    correction: Tensor = operand("f32 [experts], with `correction`: added to the scores for the choice only")
     given_ids: Tensor = operand("int32 [total_num_rows, top_k], with ids_given: the experts of each row")
     ids: Tensor = operand("written, without ids_given: int32 [total_num_rows, top_k]")
     weights: Tensor = operand("written: f32 [total_num_rows, top_k]")
     loads: Tensor = operand("written, with `loads`: int32 [experts], how many rows chose each")
     replicas: Tensor = operand("int32 [experts, most_replicas]: physical ids of each expert; with most_replicas")
-    num_replicas: Tensor = operand("int32 [experts]: how many of them there are, at least 1; with most_replicas")
+    num_replicas: Tensor = operand("int32 [experts]: number of replicas of each expert, at least 1; with most_replicas")
     physical_ids: Tensor = operand("written, with most_replicas: int32 [total_num_rows, top_k]")
-    num_valid: Tensor = operand("int32 [1]: rows at and past it are neither read nor written; with `num_valid`")
+    num_valid: Tensor = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
 
 
 class RouteDescriptor(MoeOp[RouteArgs], Routing):
-    """For each row the top_k experts of the greatest key, in that order, and their weights.
+    """Choose the top_k experts with the largest keys for each row, in descending order, and compute their weights.
 
-    z = logits + bias in f32. score: "softmax" of z over all experts; "softmax_chosen" over those chosen; "sigmoid";
-    "sqrt_softplus". The key is the score, with `correction` the score + correction. Without correction keys are compared by z,
-    which has their order, unless sums of two decide about groups.
-    groups: experts lie in as many groups of one size, and only those of the top_groups best groups are chosen; a group counts
-    its greatest key or, with group_score "top2", the sum of its two greatest. Equal keys rank by the lower id, NaN behind all:
-    ids are distinct and in range whatever the logits are. weights = scores of the chosen, over their sum with `renormalise` (as
-    they are where that is 0), times `scale`. NaN reaches the weights of its row.
-    ids_given: given_ids are an input, and weights are what they would be had they been chosen; an id out of range has weight 0.
-    most_replicas: physical id of expert e in row r is replicas[e, r % num_replicas[e]].
+    z = logits + bias in f32. score: "softmax" of z over all experts; "softmax_chosen" over the chosen experts; "sigmoid";
+    "sqrt_softplus". The key is the score, with `correction` the score + correction. Without correction, z is compared instead,
+    because its order is the same, unless the sum of two keys decides about groups.
+    groups: experts are divided into groups of equal size, and only experts of the top_groups best groups are chosen. Groups are
+    compared by their largest key or, with group_score "top2", by the sum of their two largest keys. For equal keys, the lower
+    id comes first, and NaN comes last, so ids are distinct and in range for any logits. A weight is the score of a chosen
+    expert, with `renormalise` divided by the sum of these scores (unless the sum is 0), times `scale`. NaN reaches the weights
+    of its row. ids_given: given_ids is an input, and weights are computed as if these experts were chosen; an invalid id has
+    weight 0. most_replicas: the physical id of expert e in row r is replicas[e, r % num_replicas[e]].
     Raises DescriptorError for fields that contradict each other.
     """
 
@@ -55,12 +55,12 @@ class RouteDescriptor(MoeOp[RouteArgs], Routing):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "route-f64", "route-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
     total_num_rows: Count = Field(description="Rows of logits.")
-    experts: Experts = Field(description="Experts that a row chooses among.")
-    top_k: TopK = Field(description="Experts of each row.")
+    experts: Experts = Field(description="Number of experts.")
+    top_k: TopK = Field(description="Number of experts that each row chooses.")
     ids_given: bool = Field(default=False, description="Whether ids are an input.")
-    loads: bool = Field(default=False, description="Whether rows of each expert are counted.")
-    most_replicas: Count = Field(default=0, description="Columns of the table of replicas; 0: no physical ids.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the rows.")
+    loads: bool = Field(default=False, description="Whether the rows of each expert are counted in the operand loads.")
+    most_replicas: Count = Field(default=0, description="Columns of the table of replicas; 0: physical ids are not computed.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid limits the number of rows.")
 
     @model_validator(mode="after")
     def _coherent(self) -> RouteDescriptor:

@@ -14,15 +14,20 @@ class Routing(Written):
 
     dtype: Literal["f32", "bf16", "f16"] = Field(description="Element type of logits.")
     score: Literal["softmax", "softmax_chosen", "sigmoid", "sqrt_softplus"] = Field(
-        default="softmax", description="The function of z that weights are made of."
+        default="softmax", description="Function that converts the logits z to scores."
     )
     bias: bool = Field(default=False, description="Whether the operand bias is added to the logits.")
-    correction: bool = Field(default=False, description="Whether the operand correction is added for the choice.")
-    groups: Size = Field(default=1, description="Groups of experts, of one size.")
-    top_groups: Size = Field(default=1, description="Groups that experts are chosen from.")
-    group_score: Literal["max", "top2"] = Field(default="max", description="What a group counts.")
+    correction: bool = Field(
+        default=False,
+        description="Whether the operand correction is added to the scores for the choice, but not to the weights.",
+    )
+    groups: Size = Field(default=1, description="Number of groups of experts, which have equal sizes.")
+    top_groups: Size = Field(default=1, description="Number of groups from which experts are chosen.")
+    group_score: Literal["max", "top2"] = Field(
+        default="max", description="Score of a group: its largest key, or the sum of its two largest keys."
+    )
     renormalise: bool = Field(default=False, description="Whether weights are divided by their sum.")
-    scale: Single = Field(default=1.0, description="Factor of the weights.")
+    scale: Single = Field(default=1.0, description="Factor of all weights.")
 
     @classmethod
     def routing(cls) -> tuple[str, ...]:

@@ -23,28 +23,30 @@ if TYPE_CHECKING:
 class MoeGatherArgs(Args):
     """The tensors of one gathering."""
 
-    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows lie any distance apart")
-    order: Tensor = operand("int32 [total_num_rows * top_k], choices by expert, as moe_sort writes them")
+    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may be any distance apart")
+    order: Tensor = operand("int32 [total_num_rows * top_k], choices sorted by expert, as moe_sort writes them")
     weights: Tensor = operand("f32 [total_num_rows, top_k], with `weighted`: the factor of each choice")
-    out: Tensor = operand("written: [total_num_rows * top_k, hidden] in dtype, a row of each choice in order")
-    num_valid: Tensor = operand("int32 [1], with `num_valid`: how many choices have a place, the last entry of indptr")
+    out: Tensor = operand("written: [total_num_rows * top_k, hidden] in dtype, one row per choice, in the order of `order`")
+    num_valid: Tensor = operand(
+        "int32 [1], with `num_valid`: the number of choices with a place, which is the last entry of indptr"
+    )
 
 
 class MoeGatherDescriptor(MoeOp[MoeGatherArgs]):
-    """out[i] = x[order[i] // top_k], with `weighted` times the weight of that choice, in f32 and rounded once.
+    """out[i] = x[order[i] // top_k]; with `weighted` times the weight of that choice, in f32 and rounded once.
 
-    Rows of out at and past num_valid are not written, nor is the row of an entry of order out of range.
+    Rows of out from num_valid on are not written, nor are rows whose entry of order is out of range.
     """
 
     op: Literal["moe_gather"] = Field(default="moe_gather", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden"})
     total_num_rows: Count = Field(description="Rows of x.")
-    top_k: TopK = Field(description="Choices of each row.")
+    top_k: TopK = Field(description="Number of choices per row.")
     hidden: Count = Field(description="Elements of a row.")
     dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x and out.")
     weighted: bool = Field(default=False, description="Whether each row is multiplied by the weight of its choice.")
-    num_valid: bool = Field(default=False, description="Whether the operand num_valid says how many choices have a place.")
+    num_valid: bool = Field(default=False, description="Whether the operand num_valid has the number of choices with a place.")
 
     def operands(self) -> dict[str, TensorSpec]:
         rows, hidden = Dim("total_num_rows", self.total_num_rows), Dim("hidden", self.hidden)
@@ -68,18 +70,22 @@ class MoeGatherPlan(Plan[MoeGatherArgs]):
 class MoeCombineArgs(Args):
     """The tensors of one combination."""
 
-    y: Tensor = operand("[total_num_rows * top_k, hidden] in dtype: what experts made, in order; others are not read")
-    places: Tensor = operand("int32 [total_num_rows, top_k], as moe_sort writes it: -1 of a choice without a row")
+    y: Tensor = operand(
+        "[total_num_rows * top_k, hidden] in dtype: outputs of the experts, in sorted order; rows without a place are not read"
+    )
+    places: Tensor = operand("int32 [total_num_rows, top_k], as moe_sort writes it; -1 for a choice without a row")
     weights: Tensor = operand("f32 [total_num_rows, top_k], with `weighted`: the factor of each choice")
-    add: Tensor = operand("[total_num_rows, hidden] in dtype, with `add`: added to the sum, as of shared experts")
+    add: Tensor = operand(
+        "[total_num_rows, hidden] in dtype, with `add`: added to the sum, such as the output of shared experts"
+    )
     out: Tensor = operand("written: [total_num_rows, hidden] in dtype")
 
 
 class MoeCombineDescriptor(MoeOp[MoeCombineArgs]):
     """out[r] = scale * sum over slots of weights[r, slot] * y[places[r, slot]], in the order of slots, + add[r].
 
-    Sums are f32 and rounded once. A slot whose place is no row of y is left out, not multiplied by 0; a row without a slot is
-    0 + add.
+    Sums are f32 and rounded once. A slot with an invalid place is skipped and not multiplied by 0; the sum of a row without
+    valid slots is 0.
     """
 
     op: Literal["moe_combine"] = Field(default="moe_combine", description="The operator.")
@@ -87,7 +93,7 @@ class MoeCombineDescriptor(MoeOp[MoeCombineArgs]):
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scale"})
     total_num_rows: Count = Field(description="Rows of out.")
-    top_k: TopK = Field(description="Choices of each row.")
+    top_k: TopK = Field(description="Number of choices per row.")
     hidden: Count = Field(description="Elements of a row.")
     dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of y, add and out.")
     weighted: bool = Field(default=True, description="Whether each row of y is multiplied by the weight of its choice.")

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 class MoeSortArgs(Args):
     """The tensors of one sort, all int32 and contiguous."""
 
-    ids: Tensor = operand("[total_num_rows, top_k]: an expert of each choice; others than the local ones are left out")
-    indptr: Tensor = operand("written: [local experts + 1], where the choices of each begin in order")
-    order: Tensor = operand("written: [total_num_rows * top_k], choices by expert; behind the last one 0")
-    x_rows: Tensor = operand("written: [total_num_rows * top_k], the row of each choice in order; behind the last one 0")
-    places: Tensor = operand("written: [total_num_rows, top_k], where each choice is in order; -1 of those left out")
+    ids: Tensor = operand("[total_num_rows, top_k]: the expert of each choice; choices of experts on other ranks are ignored")
+    indptr: Tensor = operand("written: [local experts + 1], the position in order where the choices of each expert begin")
+    order: Tensor = operand("written: [total_num_rows * top_k], choices sorted by expert; 0 after the last one")
+    x_rows: Tensor = operand("written: [total_num_rows * top_k], the row of each choice in order; 0 after the last one")
+    places: Tensor = operand("written: [total_num_rows, top_k], the position of each choice in order; -1 for ignored choices")
 
 
 class MoeSortDescriptor(MoeOp[MoeSortArgs]):
-    """Choices of experts, numbered row * top_k + slot, in the order of experts and then of their numbers.
+    """Sort the choices of experts, numbered row * top_k + slot, by expert and then by number.
 
-    Only the num_local experts from first_expert on have a part, as a rank of expert parallelism owns them; a choice of another
-    expert, or of an id that is none, has no place. `indptr` and `x_rows` are those of a grouped product that gathers.
+    Only choices of the num_local experts from first_expert on are sorted, as for a rank of expert parallelism; choices of other
+    experts and invalid ids have no place. `indptr` and `x_rows` are operands of a grouped product with gather.
     """
 
     op: Literal["moe_sort"] = Field(default="moe_sort", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows"})
-    total_num_rows: Count = Field(description="Rows that chose.")
-    top_k: TopK = Field(description="Choices of each row.")
-    experts: Experts = Field(description="Experts there are.")
-    first_expert: Count = Field(default=0, description="The first expert that has a part.")
-    num_local: Size | None = Field(default=None, description="Experts that have a part; null: all from the first on.")
+    total_num_rows: Count = Field(description="Rows of ids.")
+    top_k: TopK = Field(description="Number of choices per row.")
+    experts: Experts = Field(description="Number of experts.")
+    first_expert: Count = Field(default=0, description="First expert of this rank.")
+    num_local: Size | None = Field(default=None, description="Number of experts of this rank; null: all from first_expert on.")
 
     @model_validator(mode="after")
     def _coherent(self) -> MoeSortDescriptor:

@@ -27,7 +27,7 @@ class AdjustLogitsArgs(Args):
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "logits": "[rows, vocab] in dtype, overwritten",
-        "temperature": "f32 [rows]; at most 0 leaves a row as it is; with temperature",
+        "temperature": "f32 [rows]; a row with at most 0 is not changed; with temperature",
         **ADJUSTMENT_DOCS,
         "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
     })  # fmt: skip
@@ -46,9 +46,9 @@ class AdjustLogitsArgs(Args):
 
 
 class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
-    """Logits become what `sample` draws from, by the same f32 operations in the same order, rounded once to dtype.
+    """Adjust logits as `sample` does, by the same f32 operations in the same order, rounded once to dtype.
 
-    A token that is no candidate becomes -inf, NaN too.
+    A token that is not a candidate gets -inf; this includes NaN.
     """
 
     op: Literal["adjust_logits"] = Field(default="adjust_logits", description="The operator.")
@@ -57,15 +57,15 @@ class AdjustLogitsDescriptor(SamplingOp[AdjustLogitsArgs]):
     off: ClassVar[Mapping[str, object]] = MappingProxyType({"soft_cap": 0.0})
     tuning_flags: ClassVar[frozenset[str]] = frozenset({"soft_cap"})
     total_num_rows: Count = Field(description="Rows.")
-    vocab: Size = Field(description="Logits of a row.")
+    vocab: Size = Field(description="Number of logits per row.")
     dtype: LogitsDType = Field(default="f32", description="Element type of the logits.")
-    temperature: bool = Field(default=False, description="Rows have a temperature.")
-    penalties: bool = Field(default=False, description="Rows have repetition, frequency and presence penalties.")
+    temperature: bool = Field(default=False, description="Whether rows have a temperature.")
+    penalties: bool = Field(default=False, description="Whether rows have repetition, frequency and presence penalties.")
     bias: Literal["none", "dense", "sparse"] = Field(default="none", description="Values added to the logits, as in sample.")
-    num_biases: Count = Field(default=0, description="Entries of a row's sparse bias.")
-    bitmask: bool = Field(default=False, description="Rows have a bit for each token that is a candidate.")
-    soft_cap: SoftCap = Field(default=0.0, description="Logits a become soft_cap * tanh(a / soft_cap); 0 is off.")
-    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+    num_biases: Count = Field(default=0, description="Number of sparse bias entries per row.")
+    bitmask: bool = Field(default=False, description="Whether rows have a bit per token that marks candidates.")
+    soft_cap: SoftCap = Field(default=0.0, description="Replaces a logit a by soft_cap * tanh(a / soft_cap); 0: off.")
+    num_valid: bool = Field(default=False, description="Whether an operand on the device has the number of valid rows.")
 
     @model_validator(mode="after")
     def _coherent(self) -> AdjustLogitsDescriptor:

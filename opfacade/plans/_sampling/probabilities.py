@@ -25,7 +25,7 @@ class ProbabilitiesArgs(Args):
     """The tensors of one call. rows: total_num_rows."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "x": '[rows, vocab] in dtype: logits, or with form="renorm" probabilities of any sum',
+        "x": '[rows, vocab] in dtype: logits, or with form="renorm" probabilities, which need not add up to 1',
         "temperature": "f32 [rows]; at most 0 is 1; with temperature",
         "top_k": "i32 [rows]; at most 0, or at least vocab, is off; with top_k",
         "top_p": "f32 [rows]; at least 1 is off, at most 0 keeps the most likely token; with top_p",
@@ -45,28 +45,31 @@ class ProbabilitiesArgs(Args):
 
 
 class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
-    """The kept set of each row, by the filters of `sample`, as a distribution.
+    """The distribution of the tokens that the filters of `sample` keep, for each row.
 
-    softmax: probabilities of the kept tokens of logits, 0 elsewhere. renorm: the same of probabilities; those of 0 and NaN are
-    no candidates. mask: the logits of the kept tokens as they are, -inf elsewhere. A row without candidates is 0, or -inf.
+    softmax: x has logits; out has the probabilities of kept tokens, 0 elsewhere. renorm: the same for x with probabilities;
+    those of 0 and NaN are not candidates. mask: the unchanged logits of kept tokens, -inf elsewhere. A row without candidates
+    is all 0, or -inf for mask.
     """
 
     op: Literal["probabilities"] = Field(default="probabilities", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "race-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "max_top_k"})
     total_num_rows: Count = Field(description="Rows.")
-    vocab: Size = Field(description="Entries of a row.")
-    form: Literal["softmax", "renorm", "mask"] = Field(default="softmax", description="Logits or probabilities, in and out.")
-    dtype: LogitsDType = Field(default="f32", description="Element type of x.")
-    temperature: bool = Field(default=False, description="Rows of logits have a temperature; without, it is 1.")
-    top_k: bool = Field(default=False, description="Rows have a top_k.")
-    top_p: bool = Field(default=False, description="Rows have a top_p.")
-    min_p: bool = Field(default=False, description="Rows have a min_p.")
-    order: Literal["top_k_first", "joint"] = Field(
-        default="top_k_first", description="Mass that top_p refers to, as in sample."
+    vocab: Size = Field(description="Number of entries per row.")
+    form: Literal["softmax", "renorm", "mask"] = Field(
+        default="softmax", description="Whether x and out are logits or probabilities."
     )
-    max_top_k: Size | None = Field(default=None, description="At most so many tokens of a row are kept, whatever its top_k.")
-    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+    dtype: LogitsDType = Field(default="f32", description="Element type of x.")
+    temperature: bool = Field(default=False, description="Whether rows of logits have a temperature; otherwise it is 1.")
+    top_k: bool = Field(default=False, description="Whether rows have a top_k.")
+    top_p: bool = Field(default=False, description="Whether rows have a top_p.")
+    min_p: bool = Field(default=False, description="Whether rows have a min_p.")
+    order: Literal["top_k_first", "joint"] = Field(
+        default="top_k_first", description="Tokens whose mass top_p refers to, as in sample."
+    )
+    max_top_k: Size | None = Field(default=None, description="Largest number of tokens that any row keeps.")
+    num_valid: bool = Field(default=False, description="Whether an operand on the device has the number of valid rows.")
 
     @model_validator(mode="after")
     def _coherent(self) -> ProbabilitiesDescriptor:

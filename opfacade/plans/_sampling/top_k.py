@@ -27,8 +27,8 @@ class TopKArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[rows, vocab] in dtype, of any row stride",
         "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
-        "values": "written: [rows, k] in dtype, falling; -inf past the last",
-        "positions": "written: i32 [rows, k]; -1 past the last",
+        "values": "written: [rows, k] in dtype, in descending order; -inf after the last one",
+        "positions": "written: i32 [rows, k]; -1 after the last one",
     })  # fmt: skip
     x: Tensor
     num_valid: Tensor | None = None
@@ -37,19 +37,19 @@ class TopKArgs(Args):
 
 
 class TopKDescriptor(SamplingOp[TopKArgs]):
-    """The k largest values of each row and their positions: larger values first, then the lower position.
+    """The k largest values of each row and their positions; for equal values, the lower position comes first.
 
-    NaN and -inf are left out; a row with less than k others ends in values -inf and positions -1. -0 equals 0.
+    NaN and -inf are ignored; if a row has fewer than k other values, the rest is -inf with position -1. -0 equals 0.
     """
 
     op: Literal["topk"] = Field(default="topk", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "k"})
     total_num_rows: Count = Field(description="Rows.")
-    vocab: Size = Field(description="Values of a row.")
-    k: int = Field(default=1, ge=1, le=MAX_K, description="Values of a row to find, 1 to 2048.")
+    vocab: Size = Field(description="Number of values per row.")
+    k: int = Field(default=1, ge=1, le=MAX_K, description="Number of values to find per row, 1 to 2048.")
     dtype: LogitsDType = Field(default="f32", description="Element type.")
-    num_valid: bool = Field(default=False, description="An operand on the device counts the valid rows.")
+    num_valid: bool = Field(default=False, description="Whether an operand on the device has the number of valid rows.")
 
     def operands(self) -> dict[str, TensorSpec]:
         rows = Rows(self)

@@ -28,7 +28,7 @@ class VerifyDraftsArgs(Args):
     """The tensors of one verification. n: num_drafts."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "draft_tokens": "i32 [batch_size, n]; a token outside the vocabulary is rejected; with target_tokens, a negative one",
+        "draft_tokens": "i32 [batch_size, n]; tokens outside the vocabulary are rejected; with target_tokens, a negative one",
         "draft_probs": 'f32 [batch_size, n, vocab], the distributions that the drafts were drawn from; with kind="chain"',
         "target_probs": 'f32 [batch_size, n + 1, vocab], after the same filters; with kind="chain" and "tree"',
         "target_tokens": 'i32 [batch_size, n + 1], the target\'s own tokens; with kind="greedy" and "coupled"',
@@ -37,10 +37,10 @@ class VerifyDraftsArgs(Args):
         "seed": 'i64 [batch_size]; with kind="chain" and "tree"',
         "offset": 'i64 [batch_size], the position of the first drafted token; with kind="chain" and "tree"',
         "num_valid": "i32 [1] on the device: requests from this one on are neither read nor written; with num_valid",
-        "tokens": "written: i32 [batch_size, n + 1], accepted drafts and the token that follows; -1 past them",
-        "accepted": "written: i32 [batch_size], how many drafts are accepted",
-        "emitted": "written: i32 [batch_size], how many tokens there are",
-        "nodes": 'written: i32 [batch_size, n + 1], the accepted nodes, -1 past them; with kind="tree"',
+        "tokens": "written: i32 [batch_size, n + 1], the accepted drafts and the following token; -1 after them",
+        "accepted": "written: i32 [batch_size], number of accepted drafts",
+        "emitted": "written: i32 [batch_size], number of tokens written",
+        "nodes": 'written: i32 [batch_size, n + 1], the accepted nodes; -1 after them; with kind="tree"',
     })  # fmt: skip
     draft_tokens: Tensor
     draft_probs: Tensor | None = None
@@ -58,16 +58,16 @@ class VerifyDraftsArgs(Args):
 
 
 class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
-    """Accepted drafts of each request and the token that follows them.
+    """The accepted drafts of each request, and the token that follows them.
 
-    chain: draft t at position i is accepted iff u q(t) < p(t), strictly, with a coin u in [0, 1) of 24 bits; the first rejected
-    one is replaced by a race over max(p - q, 0), and after the last accepted one a token is raced over p.
-    tree: children of an accepted node in their order: accepted iff u < (mass of the children so far) / threshold_acc or
-    p >= threshold_single, one coin for each depth; else a race over p without the rejected children. A token that was rejected
-    among its siblings has no mass there again, so that a draft may occur twice.
-    greedy, coupled: a draft is accepted iff it equals the target's token of its position; then the target's next token follows.
-    For coupled these are what `sample` draws with the noise of their positions, so the output is that without drafts.
-    Coins and races are words of (seed; position, stream): coins of stream + 2^31, races of stream.
+    chain: draft t at position i is accepted if u q(t) < p(t), where u is a random number in [0, 1) of 24 bits. A token drawn
+    from max(p - q, 0) replaces the first rejected draft; after the last accepted draft, a token is drawn from p.
+    tree: the children of an accepted node are tried in their order. A child is accepted if u < (mass of the children so far) /
+    threshold_acc or p >= threshold_single, with one u per depth. If all are rejected, a token is drawn from p without them. A
+    token that occurs twice among siblings counts once.
+    greedy, coupled: a draft is accepted if it equals the target's token of its position; then the target's next token follows.
+    For coupled, `sample` drew the target's tokens with the noise of their positions, so the output is as without drafts.
+    Random numbers are words of (seed; position, stream): u uses stream + 2^31, and drawn tokens use stream.
     """
 
     op: Literal["verify_drafts"] = Field(default="verify_drafts", description="The operator.")
@@ -77,13 +77,17 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     )
     kind: Literal["chain", "tree", "greedy", "coupled"] = Field(description="The rule of acceptance.")
     batch_size: Count = Field(description="Requests.")
-    num_drafts: int = Field(ge=1, le=MAX_DRAFTS, description="Drafted tokens of a request, 1 to 128.")
-    vocab: Size = Field(description="Tokens there are.")
-    threshold_single: float = Field(default=1.0, gt=0.0, le=1.0, description="A child with so much probability is accepted.")
-    threshold_acc: float = Field(default=1.0, gt=0.0, le=1.0, description="Divides the mass that a coin is compared with.")
-    stream: int = Field(default=0, ge=0, lt=COINS, description="Word of the counter of races.")
-    draft_stream: int = Field(default=1, ge=0, lt=COINS, description="Word of the counter that drafts were drawn with.")
-    num_valid: bool = Field(default=False, description="An operand on the device counts the valid requests.")
+    num_drafts: int = Field(ge=1, le=MAX_DRAFTS, description="Number of drafted tokens per request, 1 to 128.")
+    vocab: Size = Field(description="Number of tokens of the vocabulary.")
+    threshold_single: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="A child with at least this probability is always accepted."
+    )
+    threshold_acc: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Number that divides the mass before it is compared with the random number."
+    )
+    stream: int = Field(default=0, ge=0, lt=COINS, description="Random stream for drawing tokens.")
+    draft_stream: int = Field(default=1, ge=0, lt=COINS, description="Random stream that was used to draw the drafts.")
+    num_valid: bool = Field(default=False, description="Whether an operand on the device has the number of valid requests.")
 
     @model_validator(mode="after")
     def _coherent(self) -> VerifyDraftsDescriptor:
