@@ -2,8 +2,8 @@
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/matmul/scales.cuh"
+#include "kernels/matmul/store_rows.cuh"
 #include "kernels/matmul/tiles.cuh"
-#include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
@@ -75,16 +75,22 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
   }
 }
 
-__device__ __forceinline__ void store_eight(uint16_t* to, const uint32_t (&word)[4], int left, bool aligned) {
-  if (aligned && left >= 8) return store_vector(to, make_uint4(word[0], word[1], word[2], word[3]));
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (i < left) to[i] = static_cast<uint16_t>(word[i / 2] >> 16 * (i % 2));
-}
+// Stores eight columns of a row of 16 bits, by all threads of a warp.
+struct WideRow {
+  UnalignedRow unaligned;
+
+  __device__ __forceinline__ void store(const MatmulParams& p, const Tile& tile, int row, int column, bool inside, const uint32_t (&word)[4], bool ends) {
+    const int at = column + threadIdx.x % 4 * 8, left = inside ? p.columns - at : -16;
+    uint16_t* to = static_cast<uint16_t*>(p.out.data) + tile.batch * p.out.batch + row * p.out.row + at;
+    if (p.out.eights == 0) unaligned.store(to, word, left, column == tile.column, ends);
+    else if (left >= 8) store_vector(to, make_uint4(word[0], word[1], word[2], word[3]));
+    else store_part(to, word, 0, left);
+  }
+};
 
 // Four blocks of results of 16 bits: each thread of a quad stores eight columns of one. All threads of a warp come here.
 template <class C>
-__device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums) {
+__device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums, WideRow (&rows)[2]) {
   using Program = typename C::Program;
   const int t = threadIdx.x % 4;
   const bool inside[2] = {is_row<C>(p, tile, row), is_row<C>(p, tile, row + 8)};
@@ -105,10 +111,17 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& t
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     transpose_quad(word[half]);
-    const int at = column + 8 * t, left = inside[half] ? p.columns - at : 0;
-    uint16_t* to = static_cast<uint16_t*>(p.out.data) + tile.batch * p.out.batch + (row + 8 * half) * p.out.row + at;
-    store_eight(to, word[half], left, p.out.eights);
+    rows[half].store(p, tile, row + 8 * half, column, inside[half], word[half], false);
   }
+}
+
+// What the last block has left over of two rows that are not aligned.
+template <class C>
+__device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& tile, int row, WideRow (&rows)[2]) {
+  if (p.out.eights != 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    rows[half].store(p, tile, row + 8 * half, tile.column + C::kColumns, is_row<C>(p, tile, row + 8 * half), {}, true);
 }
 
 // Some blocks a round, after which the sums move down: the code of a program is there for one round alone, which saves compile
@@ -117,17 +130,19 @@ template <class C>
 __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
   constexpr int kRound = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8, kStep = C::Program::kWide ? 4 : 1;
   const int thread = threadIdx.x % kWarpgroup, row = tile.row + group * 64 + thread / 32 * 16 + thread % 32 / 4;
+  WideRow rows[2];
 #pragma unroll 1
   for (int first = 0; first < C::kColumns; first += 8 * kRound) {
 #pragma unroll
     for (int block = 0; block < kRound; block += kStep) {
       const int column = tile.column + first + 8 * block;
-      if constexpr (C::Program::kWide) finish_wide<C>(p, tile, row, column, sums + 4 * block);
+      if constexpr (C::Program::kWide) finish_wide<C>(p, tile, row, column, sums + 4 * block, rows);
       else finish_block<C>(p, tile, row, column + thread % 4 * 2, sums + 4 * block);
     }
 #pragma unroll
     for (int i = 0; i + 4 * kRound < C::kColumns / 2; ++i) sums[i] = sums[i + 4 * kRound];
   }
+  if constexpr (C::Program::kWide) finish_rows<C>(p, tile, row, rows);
 }
 
 }  // namespace opfacade

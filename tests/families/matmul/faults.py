@@ -11,6 +11,7 @@ SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
+ROWS = "tests/families/matmul/test_rows_kernel.py"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
 ODD = "tests/families/matmul/test_odd_kernel.py -k odd_operand"
 
@@ -21,6 +22,10 @@ def fault(name, file, old, new, tests=BOUND):
 
 def odd(name, file, old, new):
     return cpu(f"products of odd operands: {name}", f"{K}/{file}", old, new, ODD)
+
+
+def unaligned(name, file, old, new):
+    return cpu(f"products to unaligned rows: {name}", f"{K}/{file}", old, new, ROWS)
 
 
 def apart(name, file, old, new):
@@ -71,7 +76,7 @@ FAULTS = (
           f"{KERNEL} -k no_tile"),
     fault("a row has the sums of the one above", "finish.cuh", "0, sums[4 * block + 2 * half],", "0, sums[4 * block],"),
     fault("words of a quad stay where they are", "finish.cuh", "    transpose_quad(word[half]);\n", ""),
-    fault("eight columns are stored at an edge", "finish.cuh", "if (aligned && left >= 8)", "if (aligned)"),
+    fault("eight columns are stored at an edge", "finish.cuh", "else if (left >= 8) store", "else if (true) store"),
     fault("bytes of rows that are not loaded are expected", "load.cuh", " - C::kPanels * (C::kRows - p.x_box) * 128", ""),
     fault("the column past an odd edge is stored", "finish.cuh", "if (left > 1) bits[1] = second;", "bits[1] = second;",
           f"{KERNEL} -k change_no_bit"),
@@ -101,6 +106,12 @@ FAULTS = (
     odd("a copy has the first of the batch", "repack.cuh", "batch * of.batch + ", ""),
     odd("copies of both have one place", "../../csrc/matmul/repack.h",
         "if (placed) next_ += ceil_div(p.batch * lines * pitch, 256) * 256;", ""),
+    unaligned("what is left over of a tile is lost", "finish.cuh", "  if (p.out.eights != 0) return;", "  return;"),
+    unaligned("elements before a tile are stored", "store_rows.cuh", "begins && lane % 4 == 0 ? over : 0", "0"),
+    unaligned("the first thread goes on with its own block", "store_rows.cuh", "lane % 4 == 0 ? left_over[i]", "false ? left_over[i]"),
+    unaligned("elements behind a row are stored", "store_rows.cuh", ": 8, left + over)", ": 8, 8)"),
+    unaligned("the element at an odd beginning is lost", "store_rows.cuh", "if (first == 2 * i + 1)", "if (false)"),
+    unaligned("a vector is shifted by what it should keep", "store_rows.cuh", "16 - 2 * over", "2 * over"),
     cpu("products of i8: sums of a tile begin with those of the last", f"{K}/integers.cuh", "multiply(found, step > 0);",
         "multiply(found, true);", I8),
     cpu("products of i8: sums are read while products run", f"{K}/integers.cuh", "    wgmma_wait<0>();\n", "", I8),

@@ -62,7 +62,9 @@ def test_a_row_has_its_bits_among_any_rows_on_a_gpu(n, k, types):
 
 
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize(("rows", "n", "k"), [(1, 1000, 4097), (70, 333, 2500), (1030, 2049, 833), (2050, 16, 5447), (3, 5, 6)])
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [(1, 1000, 4097), (70, 333, 2500), (1030, 2049, 833), (2050, 16, 5447), (3, 5, 6), (300, 13289, 64)]
+)
 def test_odd_sizes_have_the_bits_of_operands_that_tma_loads_on_a_gpu(rows, n, k, types):
     """Copied by threads or in a first launch, and views of rows that lie a multiple of 16 bytes apart."""
     problem = MatmulDescriptor(total_num_rows=rows, n=n, k=k, **TYPES[types])
