@@ -115,7 +115,7 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& t
   }
 }
 
-// What the last block has left over of two rows that are not aligned.
+// Stores the elements that the last block has left over of two rows that are not aligned.
 template <class C>
 __device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& tile, int row, WideRow (&rows)[2]) {
   if (p.out.eights != 0) return;
