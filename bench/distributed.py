@@ -39,9 +39,11 @@ def _build(ranks: process.Ranks) -> dict[str, Any]:
     norm = [d.normed_rows(d.total_num_rows) for d in sums.descriptors(ranks.world, ranks.cpu).values()]
     halves = [d.normed_rows(d.own_rows) for d in sums.descriptors(ranks.world, ranks.cpu).values()]
     draws = [decode.alone(d) for d in decode.draws(ranks.world, ranks.cpu).values()]
-    for descriptor in {*norm, *halves, *draws}:
+    merges = decode.merges(ranks.world, ranks.cpu).values()
+    behind = [decode.merged_alone(d) for d in merges]
+    for descriptor in {*norm, *halves, *draws, *behind}:
         Plan.select(descriptor).compile()
-    return {"compiled": len({*norm, *halves, *draws})}
+    return {"compiled": len({*norm, *halves, *draws, *behind})}
 
 
 PROBES = {

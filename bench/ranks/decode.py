@@ -8,6 +8,7 @@ from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
 from opfacade.distributed import Group
+from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.collective import (
     MergeAcrossArgs,
     MergeAcrossDescriptor,
@@ -29,6 +30,12 @@ def merges(world: int, cpu: bool) -> dict[tuple[str, int], MergeAcrossDescriptor
         for name, (heads, dim) in ({"grouped": (8, 64)} if cpu else SHAPES).items()
         for tokens in ((1, 3) if cpu else TOKENS)
     }
+
+
+def merged_alone(d: MergeAcrossDescriptor) -> MergeStatesDescriptor:
+    """The merge of the states of all ranks on one."""
+    shape = {"total_num_rows": d.total_num_rows, "num_heads": d.kept_heads, "head_dim": d.head_dim}
+    return MergeStatesDescriptor(num_states=d.world, dtype=d.dtype, **shape)
 
 
 def exchange(ranks: Ranks) -> dict[str, Any]:

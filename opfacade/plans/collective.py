@@ -122,7 +122,7 @@ class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
 
     op: Literal["merge_across"] = Field(default="merge_across", description="The operator.")
     category: ClassVar[str] = "collective"
-    error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-across-f64")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "merge-across-f64", "merge-across-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"states", "total_num_rows"})
     world: World = WORLD
     states: Size = Field(default=1, description="Partial results of each rank.")

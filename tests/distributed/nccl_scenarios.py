@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import torch
 
-from opfacade import Plan, Preference
+from opfacade import Plan
 from opfacade.distributed import Group
 from opfacade.distributed.link import Link
 from opfacade.distributed.peers import PeerLink
 from opfacade.errors import GroupError
-from opfacade.plans.collective import MergeAcrossArgs
+from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from tests.distributed import calls
 from tests.distributed.link_scenarios import HASTY, told
 from tests.distributed.scenarios import say, wait_for
@@ -72,9 +72,13 @@ def on_one_gpu(name, descriptor, got, device):
         plan.run(args)
     elif name == "merge":
         stacked = {k: torch.stack([one[k] for one in inputs], 1).flatten(0, 1).to(device) for k in ("o_part", "lse_part")}
-        problem = descriptor.model_copy(update={"world": 1, "states": 2 * descriptor.world}).revalidated()
-        args = MergeAcrossArgs(**stacked, o=torch.zeros_like(got["o"]), lse=torch.zeros_like(got["lse"]))
-        Plan.select(problem, Preference(backend="reference")).run(args)
+        shape = {"total_num_rows": calls.ROWS, "num_heads": descriptor.num_heads, "head_dim": descriptor.head_dim}
+        problem = MergeStatesDescriptor(num_states=2 * descriptor.world, dtype=descriptor.dtype, **shape)
+        args = MergeStatesArgs(
+            states_o=stacked["o_part"], states_lse=stacked["lse_part"],
+            o=torch.zeros_like(got["o"]), lse=torch.zeros_like(got["lse"]),
+        )  # fmt: skip
+        Plan.select(problem).run(args)
     else:
         return ""
     want = {output: getattr(args, output) for output in got}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.reference import _all_reduce_norm as _normed
@@ -21,10 +22,19 @@ from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plan import Plan
-from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor
+from opfacade.plans._steps import problem
+from opfacade.plans.collective import (
+    AllReduceNormArgs,
+    AllReduceNormDescriptor,
+    MergeAcrossArgs,
+    MergeAcrossDescriptor,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NAME = "nccl"
-_REFERENCE = next(c for c in _in_torch.CANDIDATES if c.descriptor is AllReduceNormDescriptor)
+_REFERENCE = {candidate.descriptor: candidate for candidate in _in_torch.CANDIDATES}
 
 
 def _declines(descriptor: Descriptor[Any], target: Target) -> Iterator[Reason]:
@@ -42,10 +52,7 @@ def _declines_counts(descriptor: AllReduceNormDescriptor, target: Target) -> Ite
 def _as_in_torch(base: Candidate) -> Candidate:
     """The functions of the reference, on tensors of a GPU."""
 
-    def sku(descriptor: Descriptor[Any], target: Target) -> KernelSku:
-        return base.sku(descriptor, target).model_copy(update={"backend": "cuda", "impl": _NAME}).revalidated()
-
-    return replace(base, backend="cuda", impl=_NAME, declines=_listed(_declines), sku=sku)
+    return replace(base, backend="cuda", impl=_NAME, declines=_listed(_declines), sku=partial(_over_nccl, base))
 
 
 def _listed(found: Callable[[Any, Target], Iterator[Reason]]) -> Callable[[Any, Target], list[Reason]]:
@@ -61,24 +68,78 @@ def _plan(problem: Descriptor[Any], target: Target | None = None) -> Plan[Any]:
     return Plan.select(problem, Preference(), target)
 
 
+def _with_kernel(known: KernelSku, kernel: KernelSku, promise: PrecisionGuarantee) -> KernelSku:
+    """The SKU of a candidate that runs a kernel behind the exchange, which it names."""
+    spec = tuple(sorted((*known.spec, ("behind", f"{kernel.op}.{kernel.impl}.{kernel.revision}"))))
+    return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
+
+
+def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku:
+    return base.sku(d, target).model_copy(update={"backend": "cuda", "impl": _NAME}).revalidated()
+
+
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
     """It promises as much as the kernel behind the sum."""
-    known = _REFERENCE.sku(d, target)
-    behind = _behind(d, d.total_num_rows)
-    update: dict[str, Any] = {"backend": "cuda", "impl": _NAME}
-    if behind is not None:
-        kernel = _plan(behind, target).sku
-        update["precision_guarantee"] = _promise(known.precision_guarantee, kernel.precision_guarantee)
-        update["spec"] = (*known.spec, ("rows", f"{kernel.impl}.{kernel.revision}"))
-        update["spec"] = tuple(sorted(update["spec"]))
-    return known.model_copy(update=update).revalidated()
-
-
-def _promise(known: PrecisionGuarantee, kernel: PrecisionGuarantee) -> PrecisionGuarantee:
-    if known.error_model.id == "rank-sum-f32":
+    known, behind = _over_nccl(_REFERENCE[AllReduceNormDescriptor], d, target), _behind(d, d.total_num_rows)
+    if behind is None:
         return known
-    model = ErrorModel(id="all-reduce-fold-f32", constants=kernel.error_model.constants)
-    return known.model_copy(update={"math_precision": "f32", "accumulator": "f32", "error_model": model}).revalidated()
+    kernel = _plan(behind, target).sku
+    exact = known.precision_guarantee.error_model.id == "rank-sum-f32"
+    promise = known.precision_guarantee if exact else _in_f32(known, kernel, "all-reduce-fold-f32")
+    return _with_kernel(known, kernel, promise)
+
+
+def _in_f32(known: KernelSku, kernel: KernelSku, model: str) -> PrecisionGuarantee:
+    constants = kernel.precision_guarantee.error_model.constants
+    update = {"math_precision": "f32", "accumulator": "f32", "error_model": ErrorModel(id=model, constants=constants)}
+    return known.precision_guarantee.model_copy(update=update).revalidated()
+
+
+def _merge_behind(d: MergeAcrossDescriptor) -> Any:
+    """Our merge of the states of all ranks; None where it is torch's: a sink is no state, and results are rounded once."""
+    kind = d.exchange_dtype or d.dtype
+    if d.sinks or kind != (d.out_dtype or d.dtype):
+        return None
+    return problem(
+        "merge_states",
+        num_states=d.states * d.world,
+        total_num_rows=d.total_num_rows,
+        num_heads=d.kept_heads,
+        head_dim=d.head_dim,
+        dtype=kind,
+    )
+
+
+def _merge_sku(d: MergeAcrossDescriptor, target: Target) -> KernelSku:
+    known, behind = _over_nccl(_REFERENCE[MergeAcrossDescriptor], d, target), _merge_behind(d)
+    if behind is None:
+        return known
+    kernel = _plan(behind, target).sku
+    return _with_kernel(known, kernel, _in_f32(known, kernel, "merge-across-f32"))
+
+
+def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    behind = _merge_behind(d)
+    if behind is None:
+        return _REFERENCE[MergeAcrossDescriptor].launcher(d, target, sku, allow_build)
+    merge = _plan(behind)
+    merge.compile()
+
+    def run(d: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
+        states_o, states_lse = _in_torch.states_of_all(d, args)
+        o, lse = args.o.contiguous(), args.lse.contiguous()
+        merge.run(behind.args_type(states_o=states_o, states_lse=states_lse, o=o, lse=lse))
+        _keep(o, args.o)
+        _keep(lse, args.lse)
+
+    filled = filled_on_failure(run, spreads=True)
+    return lambda args, workspace: filled(d, args)
+
+
+def _keep(made: Tensor, to: Tensor) -> None:
+    """Copy a result that could not be written in place."""
+    if made is not to:
+        to.copy_(made)
 
 
 def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -101,9 +162,13 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
     _plan(problem).run(args)
 
 
-CANDIDATES = tuple(
-    replace(_as_in_torch(base), declines=_listed(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
-    if base.descriptor is AllReduceNormDescriptor
-    else _as_in_torch(base)
-    for base in _in_torch.CANDIDATES
-)
+def _candidate(base: Candidate) -> Candidate:
+    made = _as_in_torch(base)
+    if base.descriptor is AllReduceNormDescriptor:
+        return replace(made, declines=_listed(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
+    if base.descriptor is MergeAcrossDescriptor:
+        return replace(made, sku=_merge_sku, launcher=in_inference_mode(_merge_launcher))
+    return made
+
+
+CANDIDATES = tuple(_candidate(base) for base in _in_torch.CANDIDATES)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _CONTROLS = ("temperature", "top_k", "top_p", "min_p", "seed", "offset")
 _BYTE, _BYTES = 8, 4
+_LOW = 2**32 - 1
 
 
 class Call(NamedTuple):
@@ -96,11 +97,11 @@ def _from_lists(call: Call) -> Tensor:
     import torch
 
     d, count = call.d, min(call.d.listed, call.a.shape[1])
-    values, at = call.a.sort(dim=-1, descending=True, stable=True)
+    values, at = _largest(call.a, count)
     own = torch.full((2, len(call.a), d.listed), -torch.inf, device=call.a.device)
-    own[0, :, :count] = values[:, :count]
+    own[0, :, :count] = values
     own[1] = 0
-    own[1, :, :count].view(torch.int32).copy_(call.ids[at[:, :count]])
+    own[1, :, :count].view(torch.int32).copy_(call.ids[at])
     found = call.all_ranks(own)
     a, ids = torch.cat([one[0] for one in found], 1), torch.cat([one[1].view(torch.int32) for one in found], 1).long()
     rows = Ordered.of(a)  # ranks have their tokens in order, so that equal logits are
@@ -109,6 +110,16 @@ def _from_lists(call: Call) -> Tensor:
     inside = torch.arange(a.shape[1], device=a.device) < kept[:, None]
     noise = words_at(call.args.seed, call.args.offset, d.stream, ids)
     return _first(_keys(call, rows.a, noise).masked_fill(~inside, -torch.inf), rows.a.masked_fill(~inside, -torch.inf), ids)
+
+
+def _largest(a: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The first tokens of each row in the order, and their columns: no two words of an order and a column are equal."""
+    import torch
+
+    column = torch.arange(a.shape[1], device=a.device)
+    words = (_sortable(a) - (1 << 31) << 32) + (_LOW - column)
+    at = _LOW - (words.topk(count, dim=1).values & _LOW)
+    return a.gather(1, at), at
 
 
 def _first(keys: Tensor, a: Tensor, ids: Tensor) -> Tensor:

@@ -61,6 +61,15 @@ def _exchanged(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> list[T
 
 
 def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
+    states_o, states_lse = states_of_all(descriptor, args)
+    sinks = None if args.sinks is None else _heads_of(descriptor, args.sinks, rank_of(args))
+    merged, total = _in_order(states_o, states_lse.double(), sinks)
+    args.o.copy_(merged)
+    args.lse.copy_(total)
+
+
+def states_of_all(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> tuple[Tensor, Tensor]:
+    """o, in the type of the exchange, and lse of the states of all ranks in the order of the merge."""
     import torch
 
     lses = _cut(descriptor, args.lse_part)
@@ -68,10 +77,7 @@ def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
     found, split = _states(descriptor, args, parts, lses), 4 * lses[0].numel()
     states_lse = torch.stack([p[:split].view(torch.float32).view(lses[0].shape) for p in found], 1).flatten(0, 1)
     states_o = torch.stack([p[split:].view(parts[0].dtype).view(parts[0].shape) for p in found], 1).flatten(0, 1)
-    sinks = None if args.sinks is None else _heads_of(descriptor, args.sinks, rank_of(args))
-    merged, total = _in_order(states_o, states_lse.double(), sinks)
-    args.o.copy_(merged)
-    args.lse.copy_(total)
+    return states_o, states_lse
 
 
 def _states(d: MergeAcrossDescriptor, args: MergeAcrossArgs, parts: list[Tensor], lses: list[Tensor]) -> list[Tensor]:
