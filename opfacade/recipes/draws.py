@@ -19,7 +19,7 @@ from opfacade.recipes._tensors import Shape, Shaped, dtype_of, refuse, sizes
 from opfacade.recipes.casts import converted
 from opfacade.recipes.creation import as_type, type_of
 
-KEYED = "`key` [seed, offset], or `seed` and `offset`, and `stream` say which; `input` is no operand"
+KEYED = "arguments: `stream`, and `key` [seed, offset] or `seed` and `offset`; `input` is not an operand"
 TORCH = f"{KEYED}; stream 0 as torch's stateless generator has it"
 
 

@@ -46,7 +46,7 @@ def present(op: str, name: str) -> str:
     if setting is not None and setting.field in kind.model_fields:
         return f"`{setting.field}`: {', '.join(f'`{value!r}`' for value in setting.present)}"
     parts = _parts(kind.args_type, name)
-    return "always" if all(any(part in operands for part in parts) for operands in _operands(op)) else "as it says"
+    return "always" if all(any(part in operands for part in parts) for operands in _operands(op)) else "conditional"
 
 
 def _fields(args: Any) -> list[str]:

@@ -36,11 +36,11 @@ def test_the_pages_say_what_the_code_says(monkeypatch):
         ("paged_prefill", "lse", ["out", "f32", "`return_lse`: `True`"]),
         ("ragged_prefill", "kv_indptr", ["in", "i32", "always"]),
         ("paged_kv_append", "k_data", ["in and out", "bf16, f16, f32, f8_e4m3, f8_e5m2", "always"]),
-        ("sample", "bitmask", ["in", "i32", "as it says"]),
+        ("sample", "bitmask", ["in", "i32", "conditional"]),
         ("sample", "logits", ["in", "bf16, f16, f32", "always"]),
         ("dequantize", "x", ["in", "f8_e4m3, f8_e5m2, i8", "always"]),
-        ("norm", "residual", ["in and out", "bf16, f16, f32", "as it says"]),
-        ("map", "outputs", ["out", "as declared", "as it says"]),
+        ("norm", "residual", ["in and out", "bf16, f16, f32", "conditional"]),
+        ("map", "outputs", ["out", "as declared", "conditional"]),
     ],
 )
 def test_a_row_says_role_types_and_presence(op, name, cells):

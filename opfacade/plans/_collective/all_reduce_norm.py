@@ -51,15 +51,14 @@ class AllReduceNormArgs(JoinedArgs):
 
 
 class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
-    """out = quantise(norm(sum of x over all ranks + residual)) of each row, the same on all ranks.
+    """out = quantise(norm(sum of x over all ranks + residual)) for each row, the same on all ranks.
 
-    The sum is added in the order of ranks, in f32, and rounded once to dtype. The op `norm` follows on it, with the same bits;
-    with norm "none" it is the addition of residual, rounded to dtype, and the op `quantize`. Every part but the sum may be
-    absent. `steps`: "one_shot" sends all rows to all ranks; "two_shot" sends row i to rank i mod world, which computes it and
-    sends the result, quantised if it is, to all; "auto" takes two steps where they save more bytes than the second one costs
-    time. Bits are the same, so neither a size nor a choice moves a result. A residual that is row_sharded is never sent, and
-    has two steps.
-    quant.scale is none, static, token or group: a row needs no other.
+    The sum is added in f32, in the order of ranks, and rounded once to dtype. The op `norm` processes it, with the same bits as
+    a separate call; with norm "none", the residual is added, rounded to dtype, and the op `quantize` follows. All parts except
+    the sum are optional. `steps`: "one_shot" sends all rows to all ranks; "two_shot" sends row i to rank i mod world, which
+    computes it and sends the result (quantised, if quant is set) to all ranks; "auto" uses two steps if they save more time for
+    bytes than the second step costs. The bits are the same. A residual that is row_sharded is never sent and needs two steps.
+    quant.scale may be none, static, token or group, which do not depend on other rows.
     """
 
     op: Literal["all_reduce_norm"] = Field(default="all_reduce_norm", description="The operator.")

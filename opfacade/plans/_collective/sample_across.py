@@ -43,14 +43,14 @@ class SampleAcrossArgs(JoinedArgs):
 
 
 class SampleAcrossDescriptor(CollectiveOp[SampleAcrossArgs]):
-    """The token that `sample` draws from logits that lie together, the same on all ranks.
+    """The token that `sample` draws from the logits of all ranks; all ranks get the same token.
 
-    Rank r has the tokens from r * shard on; columns at and past vocab are padding and not read. Filters, order, noise and ties
-    are those of `sample`; masses are integers, so sums of them have no order, and no number of ranks changes a token.
-    Logits are not exchanged. Without filters a rank sends its best token of each row. With max_top_k up to 128 it sends a list
-    of so many, and all ranks finish alike: one exchange, unless top_p refers to all candidates. Other filters exchange the
-    largest logit, then four sums of 256 bins for each of top_k and top_p, and the best tokens. Adjust logits before, by
-    `adjust_logits` on each shard.
+    Rank r has the tokens from r * shard on; columns from vocab on are padding and are not read. Filters, order, noise and equal
+    logits are treated as by `sample`. Masses are integers, so the order of their addition and the number of ranks do not
+    matter. Logits are not exchanged. Without filters, a rank sends its best token of each row. With max_top_k up to 128, it
+    sends a list of this length, and all ranks compute the same result; this takes one exchange, unless top_p refers to all
+    candidates. Other filters exchange the largest logit, four sums of 256 bins for each of top_k and top_p, and the best
+    tokens. To adjust the logits, run `adjust_logits` on each shard first.
     """
 
     op: Literal["sample_across"] = Field(default="sample_across", description="The operator.")
