@@ -216,6 +216,7 @@ FACTS = {
     "docs/quickstart.md": ["`.venv` takes about 2 GB of disk space with a CPU build of torch"],
     "docs/distributed.md": ["a single kernel performs each round of up to 2 MB"],
     "docs/using.md": ["faster by more than 3 % and more than the noise"],
+    "docs/ops/collective.md": ["a single kernel performs each round of up to 2 MB"],
     "docs/ops/cascade.md": ["copying a tensor of 2 GB reached in the same run"],
     "docs/ops/kv_cache.md": ["copying a tensor of 2 GB reached in the same run"],
 }
