@@ -15,7 +15,7 @@ from tests import structure
 
 ROOT = Path(opfacade.__file__).parents[1]
 # Two kernels check the values of all families, probes test single wrappers, the host library makes the calls of all plans.
-SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "host/host"}
+SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "host/host", "ranks/exchange"}
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
 SHARED = ("ptx", "common", "paged")
 # An include, or the header that a binding names for csrc/common/_binding.jinja to include.

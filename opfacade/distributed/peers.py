@@ -119,7 +119,7 @@ def _module(device: torch.device) -> Any:
     from opfacade.jit.spec import JitSpec
 
     with torch.cuda.device(device):
-        module = jit.load(JitSpec.of("exchange", "collective/exchange", Target.current().arch))
+        module = jit.load(JitSpec.of("exchange", "ranks/exchange", Target.current().arch))
     module.prepare(device.index)
     return module
 

@@ -1,7 +1,7 @@
 // A round of bytes between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no
 // longer. Every value may be a payload: epochs beside the data mark arrivals.
 #pragma once
-#include "kernels/collective/exchange_params.h"
+#include "kernels/ranks/exchange_params.h"
 
 namespace opfacade {
 
