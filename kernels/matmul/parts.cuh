@@ -1,6 +1,6 @@
 // The sums of a tile of 8-bit floats: the tensor core adds chains of at most 128 elements of k, because it cuts addends far more
-// than f32 does. Each chain is scaled and added to a sum in f32, in the order of k. The products of a part run while scales of the
-// next are read; those of the other warpgroup run while parts are added.
+// than f32 does. Each chain is scaled and added to a sum in f32, in the order of k. The products of a part run while the part
+// before is added.
 #pragma once
 #include "kernels/matmul/scales.cuh"
 #include "kernels/matmul/stage_reader.cuh"
@@ -8,79 +8,123 @@
 
 namespace opfacade {
 
-// The consumer of kinds whose scales do not differ along k: they are factors of the whole sum.
+// Kinds whose scales do not differ along k: they are factors of the whole sum.
 template <class C>
-struct PlainParts : StageReader<C> {
+struct PlainPart {
+  __device__ __forceinline__ PlainPart(const MatmulParams&, const Tile&, int) {}
+  template <int kCount>
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i] += part[i];
+  }
+  __device__ __forceinline__ void later(int) const {}
+};
+
+// Blocks: a chain has one scale of each row and one of a block of columns. Scales are read two parts ahead.
+template <class C>
+struct BlockPart {
+  using S = typename C::Scales;
+  BlockScales<C> scales;
+  int second;  // how many columns, from the first of this thread on, do not lie in the second block
+  PartScales found[2];
+
+  __device__ __forceinline__ BlockPart(const MatmulParams& p, const Tile& tile, int group)
+      : scales(p, tile, tile.row + group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {
+    second = scales.second - tile.column - threadIdx.x % 4 * 2;
+    found[0] = scales.next(), found[1] = scales.next();
+  }
+  template <int kCount>
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int slot, int next = 0) {
+    float factor[2][2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int block = 0; block < (S::kTwo ? 2 : 1); ++block) factor[half][block] = found[slot].row[half] * found[slot].column[next][block];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float* own = factor[i / 2 % 2];
+      sums[i] = fmaf(part[i], S::kTwo && i / 4 * 8 + i % 2 >= second ? own[1] : own[0], sums[i]);
+    }
+  }
+  __device__ __forceinline__ void later(int slot) { found[slot] = scales.next(); }
+  __device__ __forceinline__ void turn() { found[0] = found[1], found[1] = scales.next(); }
+};
+
+// own: what a part is multiplied with, and added to.
+template <class C, class Own>
+struct PartsConsumer : StageReader<C> {
   using Sums = float[C::kColumns / 2];
   using StageReader<C>::smem;
   using StageReader<C>::ring;
 
-  __device__ __forceinline__ void multiply(Sums& part, int panel) const {
+  // Issues the products of the next part; its stage.
+  __device__ __forceinline__ int multiply(Sums& part, int panel) {
+    const int stage = ring.stage;
+    if (panel == 0) mbarrier_wait(smem.full(stage), ring.parity);
     wgmma_fence();
     Wgmma<typename C::T, C::kColumns>::ss(part, this->x_steps(panel), this->weight_steps(panel), false);
     wgmma_commit();
+    if (panel + 1 == C::kPanels) ring.advance();
+    return stage;
   }
-  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const Tiles<C>& tiles, int) {
+  // Adds a part that has ended. slot: 1 for every other one, the last of its stage.
+  __device__ __forceinline__ void add(Sums& sums, Sums& part, Own& own, int stage, int slot) {
+    pin(part);
+    if (C::kPanels == 1 || slot == 1) this->release(stage);
+    own.add(sums, part, slot);
+    own.later(slot);
+  }
+  template <class All>
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const All& tiles, int index) {
+    constexpr int kSecond = C::kPanels - 1;
+    Own own(p, tiles.at(index), this->group);
 #pragma unroll
     for (float& one : sums) one = 0.f;
+    const int parts = tiles.steps * C::kPanels;
+    Sums even, odd;
+    int of_even = multiply(even, 0), part = 1;
 #pragma unroll 1
-    for (int step = 0; step < tiles.steps; ++step) {
-      mbarrier_wait(smem.full(ring.stage), ring.parity);
-#pragma unroll
-      for (int panel = 0; panel < C::kPanels; ++panel) {
-        Sums part;
-        multiply(part, panel);
-        wgmma_wait<0>();
-        pin(part);
-        if (panel + 1 == C::kPanels) this->release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < C::kColumns / 2; ++i) sums[i] += part[i];
-      }
-      ring.advance();
+    for (; part + 1 < parts; part += 2) {
+      const int of_odd = multiply(odd, kSecond);
+      wgmma_wait<1>();
+      add(sums, even, own, of_even, 0);
+      of_even = multiply(even, 0);
+      wgmma_wait<1>();
+      add(sums, odd, own, of_odd, 1);
+    }
+    if (part < parts) {
+      const int of_odd = multiply(odd, kSecond);
+      wgmma_wait<1>();
+      add(sums, even, own, of_even, 0);
+      wgmma_wait<0>();
+      add(sums, odd, own, of_odd, 1);
+    } else {
+      wgmma_wait<0>();
+      add(sums, even, own, of_even, 0);
     }
   }
 };
 
-// The consumer of blocks: a chain has one scale of each row and one of a block of columns.
+// Blocks of the weight that begin inside a part: it has two chains, each with its own factors, one after the other.
 template <class C>
-struct BlockParts : StageReader<C> {
+struct CutParts : StageReader<C> {
   using Sums = float[C::kColumns / 2];
-  using S = typename C::Scales;
   using StageReader<C>::smem;
   using StageReader<C>::ring;
+  static constexpr int kCut = C::Scales::kCut;
 
   // next: the k-steps of the next block of the weight.
   __device__ __forceinline__ void multiply(Sums& part, int panel, bool next) const {
     const Descriptors x = this->x_steps(panel), weight = this->weight_steps(panel);
     wgmma_fence();
-    if constexpr (S::kCut == 4) {
-      Wgmma<typename C::T, C::kColumns>::ss(part, x, weight, false);
-    } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if ((i >= S::kCut) == next) WgmmaOneStep<typename C::T, C::kColumns>::ss(part, x, weight, i, i != (next ? S::kCut : 0));
-    }
+    for (int i = 0; i < 4; ++i)
+      if ((i >= kCut) == next) WgmmaOneStep<typename C::T, C::kColumns>::ss(part, x, weight, i, i != (next ? kCut : 0));
     wgmma_commit();
   }
-  // second: how many columns, from the first of this thread on, do not lie in the second block.
-  static __device__ __forceinline__ void add(Sums& sums, const Sums& part, const PartScales& scales, int next, int second) {
-    float factor[2][2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int block = 0; block < (S::kTwo ? 2 : 1); ++block) factor[half][block] = scales.row[half] * scales.column[next][block];
-#pragma unroll
-    for (int i = 0; i < C::kColumns / 2; ++i) {
-      const float* own = factor[i / 2 % 2];
-      sums[i] = fmaf(part[i], S::kTwo && i / 4 * 8 + i % 2 >= second ? own[1] : own[0], sums[i]);
-    }
-  }
-  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const Tiles<C>& tiles, int index) {
-    const Tile tile = tiles.at(index);
-    const int thread = threadIdx.x % kWarpgroup, row = tile.row + this->group * 64 + thread / 32 * 16 + thread % 32 / 4;
-    const BlockScales<C> scales{p, tile.batch, row, tiles.rows, tile.column};
-    const int second = scales.next_block() - tile.column - thread % 4 * 2;
-    PartScales now = scales.at(0);
+  template <class All>
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const All& tiles, int index) {
+    BlockPart<C> own(p, tiles.at(index), this->group);
 #pragma unroll
     for (float& one : sums) one = 0.f;
 #pragma unroll 1
@@ -88,22 +132,25 @@ struct BlockParts : StageReader<C> {
       mbarrier_wait(smem.full(ring.stage), ring.parity);
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
-        PartScales later;
 #pragma unroll
-        for (int next = 0; next < (S::kCut < 4 ? 2 : 1); ++next) {
+        for (int next = 0; next < 2; ++next) {
           Sums part;
           multiply(part, panel, next != 0);
-          if (next == 0) later = scales.at(step * C::kPanels + panel + 1);
           wgmma_wait<0>();
           pin(part);
-          if (panel + 1 == C::kPanels && (S::kCut == 4 || next == 1)) this->release(ring.stage);
-          add(sums, part, now, next, second);
+          if (panel + 1 == C::kPanels && next == 1) this->release(ring.stage);
+          own.add(sums, part, 0, next);
         }
-        now = later;
+        own.turn();
       }
       ring.advance();
     }
   }
 };
+
+template <class C>
+using PlainParts = PartsConsumer<C, PlainPart<C>>;
+template <class C>
+using BlockParts = PartsConsumer<C, BlockPart<C>>;
 
 }  // namespace opfacade

@@ -1,7 +1,7 @@
 // Scales of 8-bit operands, read where they lie.
 #pragma once
 #include "kernels/common/stored.cuh"
-#include "kernels/matmul/matmul_params.h"
+#include "kernels/matmul/tiles.cuh"
 
 namespace opfacade {
 
@@ -41,29 +41,50 @@ struct PartScales {
 template <class C>
 struct BlockScales {
   using S = typename C::Scales;
-  const MatmulParams& p;
-  int batch, row, rows, column;
+  static constexpr int kBlocks = S::kTwo ? 2 : 1;  // of columns
+  using X = const typename Stored<typename S::X>::Bits*;
+  using Weight = const typename Stored<typename S::Weight>::Bits*;
+  X x[2];
+  Weight weight[kBlocks];
+  int64_t x_part, weight_part;
+  int left[2], left_of[kBlocks];  // elements of k from the part of `next` on; none of a row or column that is outside
+  int second;  // the first column of the block behind that of the tile's first column
 
-  __device__ __forceinline__ PartScales at(int part) const {
+  __device__ __forceinline__ BlockScales(const MatmulParams& p, const Tile& tile, int row) {
+    x_part = p.x_scale.part, weight_part = p.weight_scale.part;
+    second = ((tile.column + p.offset_columns) / 128 + 1) * 128 - p.offset_columns;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      x[half] = static_cast<X>(p.x_scale.data) + tile.batch * p.x_scale.batch + (row + 8 * half) * p.x_scale.row;
+      left[half] = row + 8 * half < tile.end ? p.k : 0;
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int first = block == 0 ? tile.column : second;
+      weight[block] = static_cast<Weight>(p.weight_scale.data) + tile.weight * p.weight_scale.batch +
+                      (first + p.offset_columns) / 128 * p.weight_scale.row;
+      left_of[block] = first < p.columns ? p.k : 0;
+    }
+  }
+  // Those of the next part.
+  __device__ __forceinline__ PartScales next() {
     PartScales found;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool inside = row + 8 * half < rows && part * 128 < p.k;
-      found.row[half] = inside ? scale_at<typename S::X>(p.x_scale, batch, row + 8 * half, part) : 0.f;
+      found.row[half] = left[half] > 0 ? Stored<typename S::X>::load(*x[half]) : 0.f;
+      x[half] += x_part, left[half] -= 128;
     }
 #pragma unroll
-    for (int next = 0; next < (S::kCut < 4 ? 2 : 1); ++next)
+    for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-      for (int block = 0; block < (S::kTwo ? 2 : 1); ++block) {
-        const int first = block == 0 ? column : next_block();
-        const bool inside = first < p.columns && part * 128 + next * S::kCut * 32 < p.k;
-        found.column[next][block] =
-            inside ? scale_at<typename S::Weight>(p.weight_scale, batch, (first + p.offset_columns) / 128, part + next) : 0.f;
+      for (int next = 0; next < (S::kCut < 4 ? 2 : 1); ++next) {
+        const bool inside = left_of[block] > next * S::kCut * 32;
+        found.column[next][block] = inside ? Stored<typename S::Weight>::load(weight[block][next * weight_part]) : 0.f;
       }
+      weight[block] += weight_part, left_of[block] -= 128;
+    }
     return found;
   }
-  // The first column of the block behind that of the tile's first column.
-  __device__ __forceinline__ int next_block() const { return ((column + p.offset_columns) / 128 + 1) * 128 - p.offset_columns; }
 };
 
 }  // namespace opfacade
