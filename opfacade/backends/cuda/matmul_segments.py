@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
-_SMS = 132  # of an H100 and an H200; another number would change bits
-_COLUMNS = 32  # of the smallest tile
+_WIDEST = 512  # columns: more have tiles enough. Another number would change bits
 _LEAST_SPLIT, _MOST_SPLIT = 4, 8  # CTAs of a cluster; two are not worth their sum
 _UNIT = 128  # elements: a segment is whole stages of every tile
 _LEAST = 512  # elements of a segment
@@ -24,8 +23,9 @@ def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments
     """None: k is one chain."""
     if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
         return None
-    across = -(-problem.n * problem.columns // _COLUMNS)
-    most = min(_MOST_SPLIT, problem.k // _LEAST, _SMS // max(1, across))
+    if problem.n * problem.columns > _WIDEST:
+        return None
+    most = min(_MOST_SPLIT, problem.k // _LEAST)
     return _cut(problem.k, most) if most >= _LEAST_SPLIT else None
 
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 _SHARED = 200 * 1024  # bytes of all stages
 _PANEL = 128  # bytes of k
-# Fitted to times of 16-bit tiles on an H100; those of an H200 rank tiles alike. Not yet measured: 192 columns, 64 columns for
-# 128 rows, splits, and all of 8-bit types.
-_CYCLES = 1.5  # a nanosecond
-_CHAIN = 165  # cycles of the four steps of a panel at least: each waits for the one before
+# Fitted to times of every tile on an H100 (bench/results/matmul_tiles.json); splits are not in it.
+_CYCLES = 1.73  # a nanosecond
+_CHAIN = 207  # cycles of the four steps of a panel at least: each waits for the one before
 _PART = 60  # cycles more of a chain that ends with each panel, before which the next does not begin
-_L2, _MEMORY, _ONE_SM = 7000.0, 2900.0, 57.0  # bytes a nanosecond: of all SMs, and of weights that one SM gets
-_TILE, _STORE = 1000.0, 0.06  # nanoseconds of a tile, and of an element of a tile
+_MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2600.0, 77.0, 108.6  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
+_TILE, _STORE = 83.0, 0.082  # nanoseconds of a tile, and of an element of a tile
+_CLUSTER = 556.0  # nanoseconds of a tile whose CTAs wait for each other
+_CLUSTERED = 0.8  # of all SMs: clusters of eight do not fit everywhere
 _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
 
 
@@ -40,8 +41,8 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 1, 2), Tile(128, 192, 1, 2), Tile(128, 128, 1, 2), Tile(128, 64, 1, 2), Tile(128, 256, 1), Tile(128, 128, 1),
-    Tile(64, 256, 1), Tile(64, 128, 2), Tile(64, 64, 2), Tile(64, 32, 2),
+    Tile(128, 256, 1, 2), Tile(128, 256, 1), Tile(128, 192, 1), Tile(128, 128, 1), Tile(128, 64, 1),
+    Tile(64, 256, 1), Tile(64, 192, 1), Tile(64, 128, 2), Tile(64, 64, 2), Tile(64, 32, 2),
 )  # fmt: skip
 _SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
 
@@ -79,7 +80,7 @@ def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
             yield tile
     for tile in _SPLIT if sizes.segments > 1 else ():
-        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= sms:
+        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms:
             yield tile._replace(split=sizes.segments)
 
 
@@ -89,21 +90,26 @@ def _tiles(tile: Tile, sizes: Sizes) -> int:
 
 
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
-    """The longest of products, L2 and memory, and part of the others, because they do not overlap in full."""
+    """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
     rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
-    times = [_products(tile, sizes, rounds), _level2(tile, sizes), _memory(tile, sizes, rounds)]
+    times = [_products(tile, sizes, rounds), _one_sm(tile, sizes, rounds), _memory(sizes)]
     times += [_copies(tile, sizes, rounds)] if sizes.copied else []
-    summed = _SUM if tile.split > 1 else 0.0
-    return 0.9 * max(times) + 0.1 * sum(times) + rounds * (_TILE + _STORE * tile.rows * tile.columns) + summed
+    each = _TILE + _STORE * tile.rows * tile.columns + (_CLUSTER if tile.cluster > 1 else 0.0)
+    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + (_SUM if tile.split > 1 else 0.0)
+
+
+def _of_k(tile: Tile, sizes: Sizes) -> int:
+    """Bytes of k that a CTA multiplies: whole stages."""
+    stage = _PANEL * tile.panels
+    return -(-sizes.k * sizes.size // (stage * tile.split)) * stage
 
 
 def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
     """Time of the last CTA. A second warpgroup multiplies while parts of the first are added."""
-    panels = -(-sizes.k * sizes.size // (_PANEL * tile.panels * tile.split)) * tile.panels
     cycles = max(tile.rows // 64 * 2 * tile.columns, _CHAIN)
     if sizes.parts and tile.rows == 64:
         cycles += tile.columns // 2 + _PART
-    return rounds * panels * cycles / _CYCLES
+    return rounds * _of_k(tile, sizes) / _PANEL * cycles / _CYCLES
 
 
 def _copies(tile: Tile, sizes: Sizes, rounds: int) -> float:
@@ -112,15 +118,14 @@ def _copies(tile: Tile, sizes: Sizes, rounds: int) -> float:
     return rounds * lines * sizes.k * sizes.size / tile.split / sizes.copied
 
 
-def _level2(tile: Tile, sizes: Sizes) -> float:
-    of_x = min(tile.rows * tile.cluster, sizes.rows)
-    return _tiles(tile, sizes) * (of_x + tile.columns) * sizes.k * sizes.size / _L2
-
-
-def _memory(tile: Tile, sizes: Sizes, rounds: int) -> float:
-    """The weight, from all memory; with one row of tiles also as fast as an SM gets its part."""
-    of_k = sizes.k * sizes.size
-    every = sizes.columns * of_k * sizes.batch / _MEMORY
+def _one_sm(tile: Tile, sizes: Sizes, rounds: int) -> float:
+    """Bytes of both operands that an SM gets; with one row of tiles weights come from memory, and slower."""
+    of_k = rounds * _of_k(tile, sizes)
+    every = (min(tile.rows, sizes.rows) + tile.columns) * of_k / _ONE_SM
     if sizes.rows > tile.rows * tile.cluster:
         return every
-    return max(every, rounds * tile.columns / (tile.cluster * tile.split) * of_k / _ONE_SM)
+    return max(every, tile.columns / tile.cluster * of_k / _WEIGHT_OF_ONE)
+
+
+def _memory(sizes: Sizes) -> float:
+    return (sizes.rows + sizes.columns) * sizes.k * sizes.size * sizes.batch / _MEMORY

@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
 from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, nanoseconds, tile_of
+from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
@@ -209,8 +209,8 @@ def test_order_k_has_no_segments():
     [
         (96, 7168, (8, 896)),
         (256, 7168, (8, 896)),
-        (1040, 4096, (4, 1024)),
-        (1057, 4096, None),
+        (512, 4096, (8, 512)),
+        (513, 4096, None),
         (2112, 7168, None),
         (96, 2100, (4, 640)),
         (96, 2047, None),
@@ -231,7 +231,7 @@ def test_clusters_of_segments_run_at_once(rows):
     for sms in (8, 32, 132):
         tile = tile_of(Sizes(rows, 96, 7168, 1, 32, 2, 8), sms)
         assert tile.split in (1, 8)
-        assert tile.split == 1 or -(-rows // 64) * 3 * 8 <= sms
+        assert tile.split == 1 or -(-rows // 64) * 3 * 8 <= 0.8 * sms
         assert tile.columns <= 128
     assert tile_of(Sizes(1, 96, 7168, 1, 32, 2, 8), 132).split == 8
 
@@ -241,8 +241,8 @@ def test_a_weight_whose_columns_lie_along_panels_has_whole_panels():
 
 
 def test_one_sm_has_no_cluster():
-    assert tile_of(Sizes(4096, 4096, 4096, 1), 1).cluster == 1
-    assert tile_of(Sizes(4096, 4096, 4096, 1), 2).cluster == 2
+    assert {tile.cluster for tile in _fitting(Sizes(4096, 4096, 4096, 1), 1)} == {1}
+    assert {tile.cluster for tile in _fitting(Sizes(4096, 4096, 4096, 1), 2)} == {1, 2}
 
 
 @emulator.needed
@@ -269,7 +269,7 @@ def test_few_rows_have_tiles_of_few_rows_and_many_the_largest(rows, n, k):
     assert tile in TILES
     assert tile.rows == 64 or rows > 64
     if rows == 4096:
-        assert tile == Tile(128, 256, 1, 2)
+        assert tile == Tile(128, 256, 1)
     if (rows, n) == (1, 4096):
         assert tile.columns == 32  # as many CTAs as there are SMs
 
@@ -294,9 +294,9 @@ def test_a_last_wave_that_is_nearly_empty_is_avoided():
     """With 2112 columns tiles of 256 take three waves for the work of 2.2, and tiles of 192 the time of 2.25."""
     sizes = Sizes(4096, 2112, 7168, 1)
     tile = tile_of(sizes, 132)
-    assert tile == Tile(128, 192, 1, 2)
-    assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1, 2), sizes, 132)
-    assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1, 2)  # 5.8 waves of 6
+    assert tile == Tile(128, 192, 1)
+    assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1), sizes, 132)
+    assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1)  # 5.8 waves of 6
 
 
 def test_a_part_of_a_weight_along_panels_is_whole_panels():

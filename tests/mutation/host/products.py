@@ -7,8 +7,8 @@ KERNEL = "tests/families/matmul/test_matmul_kernel.py"
 BY_N_AND_K = f"{KERNEL} -k by_n_and_k_alone"
 
 FAULTS = (
-    host("tiles: clusters of segments are more than the SMs", TILES, "* sizes.segments <= sms:", "* sizes.segments <= 9 * sms:",
-         f"{KERNEL} -k run_at_once"),
+    host("tiles: clusters of segments are more than the SMs", TILES, "* sizes.segments <= _CLUSTERED * sms:",
+         "* sizes.segments <= 9 * sms:", f"{KERNEL} -k run_at_once"),
     host("tiles: sums of segments have no registers", TILES, "sizes.parts or sizes.segments > 1 else 256",
          "sizes.parts else 256", f"{KERNEL} -k half_the_columns"),
     host("tiles: a part of the weight is half a panel", TILES, "tile.columns // tile.cluster % sizes.least",
@@ -18,7 +18,7 @@ FAULTS = (
     host("segments: order k has some", SEGMENTS, 'problem.order == "k" or ', "", BY_N_AND_K),
     host("segments: they follow the rows", SEGMENTS, "problem.k // _LEAST,",
          "problem.k // _LEAST // max(1, problem.total_num_rows // 64),", BY_N_AND_K),
-    host("segments: one more column has them", SEGMENTS, "-(-problem.n * problem.columns // _COLUMNS)",
-         "(problem.n * problem.columns // _COLUMNS)", BY_N_AND_K),
+    host("segments: one more column has them", SEGMENTS, "problem.n * problem.columns > _WIDEST",
+         "problem.n * problem.columns > _WIDEST + 1", BY_N_AND_K),
     host("segments: the last is lost", SEGMENTS, "Segments(-(-units // each)", "Segments((units // each)", BY_N_AND_K),
 )  # fmt: skip
