@@ -68,11 +68,11 @@ def _normal(shape: tuple[int, int], dtype: str, made: torch.Generator) -> torch.
     return torch.randn(shape, generator=made, device=made.device, dtype=torch.float32).to(_TORCH[dtype])
 
 
-def _halves(table: str, layer: str, rows: int, n: int, k: int) -> Problem:
+def halves(table: str, layer: str, rows: int, n: int, k: int) -> Problem:
     return Problem(table, layer, MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype="bf16"))
 
 
-def _bytes(table: str, layer: str, sizes: tuple[int, int, int], kind: str) -> Problem:
+def in_bytes(table: str, layer: str, sizes: tuple[int, int, int], kind: str) -> Problem:
     layout = "column_padded4" if kind == "block" else "row"
     rows, n, k = sizes
     scaling = Scaling.model_validate({"kind": kind, "x_scale_layout": layout})
@@ -82,10 +82,10 @@ def _bytes(table: str, layer: str, sizes: tuple[int, int, int], kind: str) -> Pr
 def layers() -> Iterator[Problem]:
     """The layers of models, the kinds of scales of one layer among them."""
     for layer, (n, k) in HALVES.items():
-        yield from (_halves("bf16", layer, rows, n, k) for rows in ROWS)
+        yield from (halves("bf16", layer, rows, n, k) for rows in ROWS)
     for layer, (n, k) in BYTES.items():
-        yield from (_bytes("fp8", layer, (rows, n, k), "block") for rows in ROWS_OF_BYTES)
-    yield from (_bytes("fp8", "8B o", (rows, 4096, 4096), kind) for kind in KINDS[1:] for rows in ROWS_OF_BYTES)
+        yield from (in_bytes("fp8", layer, (rows, n, k), "block") for rows in ROWS_OF_BYTES)
+    yield from (in_bytes("fp8", "8B o", (rows, 4096, 4096), kind) for kind in KINDS[1:] for rows in ROWS_OF_BYTES)
 
 
 def drawn(seed: int, count: int) -> list[Problem]:
@@ -95,7 +95,7 @@ def drawn(seed: int, count: int) -> list[Problem]:
         rows, n, k = (_size(rng, least, most) for least, most in ((1, 8192), (16, 16384), (16, 16384)))
         if rows * n * k <= _LARGEST * 64:
             eight = len(found) % 3 == 2
-            found.append(_bytes("sweep", "random", (rows, n, k), "block") if eight else _halves("sweep", "random", rows, n, k))
+            found.append(in_bytes("sweep", "random", (rows, n, k), "block") if eight else halves("sweep", "random", rows, n, k))
     return found
 
 

@@ -50,7 +50,7 @@ def test_random_sizes_repeat_by_their_seed_and_are_odd_too():
 def test_inputs_fit_their_descriptor_and_a_run_keeps_its_bound(kind, monkeypatch):
     monkeypatch.setattr(matmul, "PEERS", {})
     sizes = (5, 140, 130)
-    problem = matmul_problems._halves("t", "l", *sizes) if kind == "bf16" else matmul_problems._bytes("t", "l", sizes, kind)
+    problem = matmul_problems.halves("t", "l", *sizes) if kind == "bf16" else matmul_problems.in_bytes("t", "l", sizes, kind)
     row = measured(problem, CPU)
     assert (row["rows"], row["n"], row["k"], row["kind"]) == (*sizes, kind)
     assert row["us"]["median"] == 2.0
