@@ -297,6 +297,7 @@ def test_a_last_wave_that_is_nearly_empty_is_avoided():
     assert tile == Tile(128, 192, 1)
     assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1), sizes, 132)
     assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1)  # 5.8 waves of 6
+    assert tile_of(Sizes(1024, 10240, 8192, 1), 132) == Tile(128, 128, 1)  # 4.8 waves of half the work, in place of 2.4
 
 
 def test_a_part_of_a_weight_along_panels_is_whole_panels():
