@@ -46,7 +46,7 @@ def problems() -> Iterator[Problem]:
 
 
 def tiles_of(d: MatmulDescriptor, most: int = 2) -> list[Tile]:
-    """Those that fit registers, without tiles that are mostly outside of the product."""
+    """Tiles that fit registers, without tiles that lie mostly outside of the product."""
     columns = 256 if d.dtype == "bf16" and segments_of(d) is None else 128
     fit = [tile for tile in TILES if tile.columns <= min(columns, max(64, most * d.n))]
     return [tile for tile in fit if tile.rows * tile.cluster <= max(64, most * d.total_num_rows)]

@@ -66,7 +66,7 @@ struct BlockScales {
       left_of[block] = first < p.columns ? p.k : 0;
     }
   }
-  // Those of the next part.
+  // Scales of the next part.
   __device__ __forceinline__ PartScales next() {
     PartScales found;
 #pragma unroll
