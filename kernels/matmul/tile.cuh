@@ -39,6 +39,7 @@ __device__ __forceinline__ void gather() {
 template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
+  constexpr int kProducer = C::kGrouped ? 72 : 56, kConsumer = C::kGrouped ? 216 : 224;  // registers; those that find groups need more
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
@@ -53,10 +54,10 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   const int group = threadIdx.x / kWarpgroup - 1;
   if constexpr (C::kSplit > 1) return split_tile<C>(p, smem, tiles, group);
   if (group < 0) {
-    if constexpr (kGroups == 2) release_registers<56>();
+    if constexpr (kGroups == 2) release_registers<kProducer>();
     produce_tiles<C>(p, smem, tiles);
   } else {
-    if constexpr (kGroups == 2) acquire_registers<224>();
+    if constexpr (kGroups == 2) acquire_registers<kConsumer>();
     consume_tiles<C>(p, smem, tiles, group);
   }
   if constexpr (C::kCluster > 1) gather<C>();  // others may still arrive at barriers of this CTA

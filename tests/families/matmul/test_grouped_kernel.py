@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade import Target
+from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Scaling
 from opfacade.select.explanation import explain
@@ -199,3 +199,13 @@ def test_the_examples_have_a_kernel():
         if isinstance(problem, GroupedMatmulDescriptor) and problem.dtype in ("f16", "bf16") and problem.layout != "k":
             chosen = explain(problem, target=SM_90A).chosen
             assert chosen.name == ("reference/torch" if problem.zero_tail else "cuda/wgmma_groups")
+
+
+@pytest.mark.parametrize("layout", ["ragged", "masked"])
+def test_the_largest_tile_compiles_without_spills(layout):
+    """The suite refuses slow code of a kernel that ships."""
+    forget_specializations()
+    plan = Plan.select(made(groups=8, rows=4096, n=4096, k=4096, layout=layout), Preference(backend="cuda"), SM_90A)
+    assert dict(plan.sku.spec)["tile_columns"] == 256
+    plan.compile()
+    assert plan.cache_state == "shared"
