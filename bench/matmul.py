@@ -67,7 +67,7 @@ def peer(problem: Problem, args: MatmulArgs, name: str) -> interleaved.Contender
         far = distance(problem, args.out, call())  # type: ignore[arg-type]
     except REFUSALS as error:
         return {"declined": f"{type(error).__name__}: {error}"[:200]}
-    allowed = ALLOWED["bf16" if problem.kind == "bf16" else "fp8"]
+    allowed = ALLOWED["bf16" if problem.descriptor.dtype == "bf16" else "fp8"]
     if not far <= allowed:
         return {"wrong": f"{far:.3g} of the largest result of a row, {allowed} allowed"}
     return interleaved.Contender({"impl": name}, call)

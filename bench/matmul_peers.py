@@ -8,7 +8,7 @@ from importlib import import_module, metadata
 
 import torch
 
-from bench.matmul_problems import Problem
+from bench.matmul_problems import Problem, dense
 from opfacade.plans.matmul import MatmulArgs
 
 Call = Callable[[], torch.Tensor]
@@ -27,7 +27,7 @@ def _library(name: str) -> Iterator[None]:
 
 def _torch(problem: Problem, args: MatmulArgs, library: str) -> Call:
     """The library is chosen for each call: contenders take turns."""
-    made = _torch_halves(args) if problem.descriptor.scaling is None else _torch_scaled(problem, args)
+    made = _torch_halves(problem, args) if problem.descriptor.scaling is None else _torch_scaled(problem, args)
 
     def call() -> torch.Tensor:
         with _library(library):
@@ -36,8 +36,10 @@ def _torch(problem: Problem, args: MatmulArgs, library: str) -> Call:
     return call
 
 
-def _torch_halves(args: MatmulArgs) -> Call:
+def _torch_halves(problem: Problem, args: MatmulArgs) -> Call:
+    """Codes are decoded before anything is timed: torch has a weight of 16 bits."""
     x, weight, out = args.x, args.weight, args.out
+    weight = dense(problem.descriptor, args) if problem.kind == "W4A16" else weight
     assert x is not None
     assert weight is not None
     found, turned = torch.empty_like(out), weight.T

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling, Weight
 
 # Layers: (n, k).
 HALVES = {
@@ -22,7 +22,10 @@ BYTES = {
     "DeepSeek o": (7168, 16384), "DeepSeek gate_up": (4096, 7168), "DeepSeek down": (7168, 2048), "8B o": (4096, 4096),
 }  # fmt: skip
 ROWS, ROWS_OF_BYTES = (1, 16, 64, 128, 256, 1024, 4096, 8192), (1, 64, 128, 256, 4096, 8192)
+CODES = {"8B o": (4096, 4096), "70B o": (8192, 8192), "8B down": (4096, 14336)}
+ROWS_OF_CODES = (1, 16, 64, 512)
 KINDS = ("block", "token", "tensor")
+_W4A16 = Weight(dtype="uint4", group=128, zero="int", dequantise="rounded")
 _LARGEST = 2**32  # products of one random problem
 
 
@@ -36,6 +39,8 @@ class Problem:
     def kind(self) -> str:
         """The element type, or the kind of scales: peers tell these apart."""
         scaling = self.descriptor.scaling
+        if self.descriptor.weight_format is not None:
+            return "W4A16"
         return self.descriptor.dtype if scaling is None else scaling.kind
 
     @property
@@ -51,6 +56,8 @@ class Problem:
     def args(self, device: str, seed: int = 1) -> MatmulArgs:
         """Normal numbers; scales near those that quantised models have."""
         d, made = self.descriptor, torch.Generator(device).manual_seed(seed)
+        if d.weight_format is not None:
+            return _coded_args(d, made)
         x, weight = (_normal((rows, d.k), d.dtype, made) for rows in (d.total_num_rows, d.n))
         out = torch.full((d.total_num_rows, d.n), float("nan"), device=device).to(torch.bfloat16)
         if d.scaling is None:
@@ -68,6 +75,26 @@ def _normal(shape: tuple[int, int], dtype: str, made: torch.Generator) -> torch.
     return torch.randn(shape, generator=made, device=made.device, dtype=torch.float32).to(_TORCH[dtype])
 
 
+def _coded_args(d: MatmulDescriptor, made: torch.Generator) -> MatmulArgs:
+    """Any codes, and scales near a hundredth."""
+    shape = tuple(dim.size or 0 for dim in d.operands()["weight_scale"].shape)
+    codes, zero = (torch.randint(0, most, size, generator=made, device=made.device, dtype=torch.uint8)
+                   for most, size in ((256, (d.n, d.k // 2)), (16, shape)))  # fmt: skip
+    scale = (torch.rand(shape, generator=made, device=made.device) / 100 + 0.005).bfloat16()
+    x = _normal((d.total_num_rows, d.k), d.dtype, made)
+    return MatmulArgs(x=x, weight=codes, weight_scale=scale, weight_zero=zero, out=torch.full_like(x[:, :1], 0).repeat(1, d.n))
+
+
+def dense(d: MatmulDescriptor, args: MatmulArgs) -> torch.Tensor:
+    """The weight [n, k] in the type of x that codes stand for: what peers without codes multiply."""
+    assert args.weight is not None
+    assert args.weight_scale is not None
+    assert args.weight_zero is not None
+    codes = torch.stack((args.weight & 15, args.weight >> 4), -1).flatten(1).float()
+    zero, scale = (one.float().repeat_interleave(128, 1)[:, : d.k] for one in (args.weight_zero, args.weight_scale))
+    return ((codes - zero) * scale).to(_TORCH[d.dtype])
+
+
 def halves(table: str, layer: str, rows: int, n: int, k: int) -> Problem:
     return Problem(table, layer, MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype="bf16"))
 
@@ -79,12 +106,18 @@ def in_bytes(table: str, layer: str, sizes: tuple[int, int, int], kind: str) -> 
     return Problem(table, layer, MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype="f8_e4m3", scaling=scaling))
 
 
+def _coded(layer: str, rows: int, n: int, k: int) -> Problem:
+    return Problem("codes", layer, MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype="bf16", weight_format=_W4A16))
+
+
 def layers() -> Iterator[Problem]:
     """The layers of models, the kinds of scales of one layer among them."""
     for layer, (n, k) in HALVES.items():
         yield from (halves("bf16", layer, rows, n, k) for rows in ROWS)
     for layer, (n, k) in BYTES.items():
         yield from (in_bytes("fp8", layer, (rows, n, k), "block") for rows in ROWS_OF_BYTES)
+    for layer, (n, k) in CODES.items():
+        yield from (_coded(layer, rows, n, k) for rows in ROWS_OF_CODES)
     yield from (in_bytes("fp8", "8B o", (rows, 4096, 4096), kind) for kind in KINDS[1:] for rows in ROWS_OF_BYTES)
 
 

@@ -48,7 +48,8 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
 // Fills the panels of one operand from row `first` and element `k`: neighbouring threads take neighbouring chunks of a line,
 // which is a row, or the rows of an element of k.
 template <class C, int kRows, bool kRowsAcross>
-__device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& from, int batch, int first, int rows, int k, int size) {
+__device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& from, int batch, int first, int rows, int k, int size,
+                                            int thread = threadIdx.x % kWarpgroup, int threads = kWarpgroup) {
   using Bits = typename UnsignedOf<C::kSize>::Type;
   constexpr int kEach = 16 / C::kSize;  // elements of a chunk
   constexpr int kLines = kRowsAcross ? C::kPanels * kPanel<C> : kRows, kChunks = kRowsAcross ? kRows / kEach : C::kPanels * 8;
@@ -59,16 +60,16 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
   const int before = kRowsAcross ? first : k;
   constexpr int kBatch = C::kRows == 64 ? 4 : 1;  // chunks under way; a thread that has few registers has one
 #pragma unroll 1
-  for (int start = threadIdx.x % kWarpgroup; start < kLines * kChunks; start += kBatch * kWarpgroup) {
+  for (int start = thread; start < kLines * kChunks; start += kBatch * threads) {
     LineChunk<Bits> found[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = start + j * kWarpgroup, line = i / kChunks, chunk = i % kChunks;
+      const int i = start + j * threads, line = i / kChunks, chunk = i % kChunks;
       found[j].load(base + line * line_step + chunk * kEach * step, step, before + chunk * kEach, line < lines ? length - chunk * kEach : 0);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = start + j * kWarpgroup, line = i / kChunks, chunk = i % kChunks;
+      const int i = start + j * threads, line = i / kChunks, chunk = i % kChunks;
       const uint32_t at = kRowsAcross ? line / kPanel<C> * kRows * 128 + panel_address(line % kPanel<C>, chunk % 8) : panel_address(line, chunk % 8);
       if (i < kLines * kChunks) store_shared_16(to + chunk / 8 * kGroup + at, found[j].get(step));
     }

@@ -2,6 +2,7 @@
 // of a tile. Sums go in the order of k, whatever the tile: C::Consumer makes them, as one chain of wgmma k-steps (chain.cuh) or of
 // scaled parts (parts.cuh).
 #pragma once
+#include "kernels/matmul/codes.cuh"
 #include "kernels/matmul/finish.cuh"
 #include "kernels/matmul/gathered.cuh"
 #include "kernels/matmul/groups.cuh"
@@ -26,6 +27,7 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
 template <class C, class All>
 __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   if constexpr (C::kGather) return load_gathered<C>(p, smem, tiles);
+  if constexpr (C::kCoded) return load_coded<C>(p, smem, tiles);
   if (p.mapped == 0) return load_copied<C>(p, smem, tiles);
   if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
 }
@@ -39,11 +41,12 @@ __device__ __forceinline__ void gather() {
 template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
-  constexpr int kProducer = C::kGrouped ? 72 : 56, kConsumer = C::kGrouped ? 216 : 224;  // registers; those that find groups need more
+  // Registers: producers that find groups need more, those that decode most.
+  constexpr int kProducer = C::kCoded ? 96 : C::kGrouped ? 72 : 56, kConsumer = C::kCoded ? 208 : C::kGrouped ? 216 : 224;
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
-      mbarrier_init(smem.full(stage), (p.mapped != 0 ? 1 : 0) + (p.mapped == 0 || C::kGather ? kWarpgroup : 0));
+      mbarrier_init(smem.full(stage), (p.mapped != 0 ? 1 : 0) + (C::kCoded ? 32 : p.mapped == 0 || C::kGather ? kWarpgroup : 0));
       mbarrier_init(smem.empty(stage), 4 * kGroups * (p.mapped != 0 ? C::kCluster : 1));
     }
     mbarrier_init_fence();

@@ -31,8 +31,12 @@ def fake(*results):
 def test_layers_are_those_of_models_for_few_and_many_rows():
     found = list(layers())
     assert len({one.name for one in found}) == len(found)
-    assert {one.kind for one in found} == {"bf16", "block", "token", "tensor"}
-    for table, rows in (("bf16", matmul_problems.ROWS), ("fp8", matmul_problems.ROWS_OF_BYTES)):
+    assert {one.kind for one in found} == {"bf16", "W4A16", "block", "token", "tensor"}
+    for table, rows in (
+        ("bf16", matmul_problems.ROWS),
+        ("fp8", matmul_problems.ROWS_OF_BYTES),
+        ("codes", matmul_problems.ROWS_OF_CODES),
+    ):
         assert {one.descriptor.total_num_rows for one in found if one.table == table} == set(rows)
 
 
@@ -58,6 +62,13 @@ def test_inputs_fit_their_descriptor_and_a_run_keeps_its_bound(kind, monkeypatch
     assert row["of_best_peer"] is None
 
 
+def test_a_peer_of_codes_multiplies_the_numbers_that_they_stand_for(monkeypatch):
+    """Its results are near ours, so that it is timed."""
+    monkeypatch.setattr(matmul, "PEERS", {"torch": lambda problem, args: matmul_peers._torch_halves(problem, args)})
+    row = measured(matmul_problems._coded("l", 5, 40, 256), CPU)
+    assert (row["kind"], row["peers"], row["refused"]) == ("W4A16", {"torch": timing(3.0)}, {})
+
+
 def test_a_peer_is_timed_beside_ours_and_a_wrong_one_is_not(monkeypatch):
     monkeypatch.setattr(matmul, "PEERS", fake(0.0, 100.0, float("nan")))
     row = measured(SMALL, CPU)
@@ -81,7 +92,7 @@ def test_a_wrong_result_of_ours_ends_the_run(monkeypatch):
 def test_torch_multiplies_what_we_do():
     args = SMALL.args("cpu")
     want = args.x.double() @ args.weight.double().T
-    assert torch.allclose(matmul_peers._torch_halves(args)().double(), want, rtol=0.01, atol=0.05)
+    assert torch.allclose(matmul_peers._torch_halves(SMALL, args)().double(), want, rtol=0.01, atol=0.05)
 
 
 def test_problems_without_time_are_named(monkeypatch):

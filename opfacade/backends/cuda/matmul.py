@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_grouped, matmul_repack, matmul_source, ptxas, support
+from opfacade.backends.cuda import matmul_codes, matmul_grouped, matmul_repack, matmul_source, ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
@@ -20,6 +20,7 @@ _FORM = Form(
     impl="wgmma_tile",
     in_any_batch={
         "matmul-mma16": "tests/families/matmul/test_matmul_kernel.py::test_a_row_has_its_bits_in_any_batch",
+        "codes": "tests/families/matmul/test_codes_kernel.py::test_a_row_has_its_bits_in_any_batch",
         "matmul-mma8": "tests/families/matmul/test_fp8_kernel.py::test_a_row_has_its_bits_in_any_batch",
         "matmul-s32": "tests/families/matmul/test_integer_kernel.py::test_sums_are_exact",
     },
@@ -33,6 +34,8 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
+    if problem.weight_format is not None:
+        return matmul_codes.shape_of(sizes, sms)
     tile = tile_of(sizes, sms)
     if not matmul_repack.copies_of(problem):
         return Shape(tile, segments)
@@ -46,9 +49,9 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
-    few = None if problem.weight_format is None else problem.weight_format.dtype
-    yield from support.choice_reason("OPF-S003", "weight_format", few, (None,))
-    if problem.dtype not in HALVES:
+    if problem.weight_format is not None:
+        yield from matmul_codes.lacks(problem, problem.weight_format)
+    elif problem.dtype not in HALVES:
         yield from _lacks_of_bytes(problem)
 
 

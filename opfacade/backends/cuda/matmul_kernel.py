@@ -37,7 +37,7 @@ _SUMS = {
 
 
 class Form(NamedTuple):
-    """template: below csrc. in_any_batch: by error model, the test of a row's bits; on_a_gpu: the same on a GPU."""
+    """template: below csrc. in_any_batch: by error model, or of codes, the test of a row's bits; on_a_gpu: that on a GPU."""
 
     descriptor: type[MatmulDescriptor] | type[GroupedMatmulDescriptor]
     template: str
@@ -68,7 +68,11 @@ def _guarantee(problem: Product, target: Target, form: Form, segments: Segments 
         bit_stable_on_same_hardware=True,
         batch_invariant="composition",
         error_model=ErrorModel(id=model, constants=tuple(sorted(constants.items()))),
-        evidence=(form.in_any_batch[model], form.on_a_gpu, *REPEATS),
+        evidence=(
+            form.in_any_batch["codes" if matmul_source.codes_of(problem) is not None else model],
+            form.on_a_gpu,
+            *REPEATS,
+        ),
     )
 
 

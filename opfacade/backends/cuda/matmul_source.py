@@ -11,6 +11,7 @@ from opfacade.backends.cuda.matmul_segments import Segments, segments_of
 from opfacade.backends.cuda.matmul_tiles import Tile
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
+from opfacade.plans._weight import Weight
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
@@ -21,6 +22,7 @@ _STEPS = 4  # of wgmma in a part of 128 elements of 8 bits
 STEP = 32  # elements of 8 bits
 _X_AXES = {"tensor": "kOne", "token": "kRows"}
 _PART_AXES = {"row": "kRowsParts", "column": "kPartsRows", "column_padded4": "kPartsRows"}
+_ZEROS = {"none": "kNone", "int": "kSubtracted", "float": "kSubtracted", "added": "kAdded"}
 _WEIGHT_AXES = {"tensor": "kRanges", "token": "kRows", "block": "kRowsParts"}
 
 
@@ -36,7 +38,20 @@ def facts(problem: Product) -> Mapping[str, Fact]:
     found |= {"activation": problem.activation} if problem.activation != "none" else {}
     layouts = (("weight_layout", "nk"), ("x_layout", "mk"))
     found |= {name: getattr(problem, name) for name, plain in layouts if getattr(problem, name) != plain}
+    found |= _facts_of_codes(codes_of(problem))
     return found | (_facts_of_scales(problem.scaling) if problem.scaling is not None else {})
+
+
+def codes_of(problem: Product) -> Weight | None:
+    """How few bits a weight has; None: those of x."""
+    return problem.weight_format if isinstance(problem, MatmulDescriptor) else None
+
+
+def _facts_of_codes(weight: Weight | None) -> dict[str, Fact]:
+    if weight is None:
+        return {}
+    found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or "k"}
+    return found | ({"zero": weight.zero} if weight.zero != "none" else {})
 
 
 def _facts_of_scales(scaling: Scaling) -> dict[str, Fact]:
@@ -60,6 +75,9 @@ def dtypes(problem: Product) -> tuple[tuple[str, str], ...]:
         found["bias"] = problem.bias_dtype or problem.result
     if problem.scaling is not None:
         found |= {"x_scale": problem.scaling.x_scale_dtype, "weight_scale": problem.scaling.weight_scale_dtype}
+    codes = codes_of(problem)
+    if codes is not None:
+        found["weight_scale"] = codes.scale_dtype
     return tuple(sorted(found.items()))
 
 
@@ -85,6 +103,8 @@ def scalars(problem: Product) -> tuple[Fact | float, ...]:
     segments = segments_of(problem)
     length = () if segments is None else (segments.length,)
     of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
+    codes = codes_of(problem)
+    of_scales = of_scales if codes is None else (codes.group_offset,)
     return (*source.numbers(problem), problem.sm_limit or 0, *length, *of_scales)
 
 
@@ -108,6 +128,7 @@ def printed(problem: Product) -> dict[str, Any]:
         "x_layout": problem.x_layout,
         "weight_layout": problem.weight_layout,
         **_printed_scales(problem.scaling),
+        **_printed_codes(codes_of(problem)),
         **_printed_rows(problem),
     }
 
@@ -117,6 +138,15 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
     if isinstance(problem, MatmulDescriptor):
         return {"num_valid": True} if problem.num_valid else {}
     return {"layout": problem.layout} | ({"gather": True} if problem.gather else {})
+
+
+def _printed_codes(weight: Weight | None) -> dict[str, Fact]:
+    """Types of tables, and how a code becomes a number."""
+    if weight is None:
+        return {}
+    found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}
+    zero_dtype = "u8" if weight.zero in ("none", "int") else weight.scale_dtype
+    return found | {"weight_scale_dtype": weight.scale_dtype, "zero_dtype": zero_dtype}
 
 
 def _printed_scales(scaling: Scaling | None) -> dict[str, Any]:

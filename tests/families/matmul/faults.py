@@ -10,6 +10,7 @@ I8 = "tests/families/matmul/test_integer_kernel.py -k exact"
 SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
+CODES = "tests/families/matmul/test_codes_kernel.py"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
 ROWS = "tests/families/matmul/test_rows_kernel.py"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
@@ -47,6 +48,10 @@ def weights(name, old, new, tests, file="backends/reference/_matmul_weights.py")
     return cpu(
         f"weights of few bits: {name}", f"opfacade/{file}", old, new, f"tests/families/matmul/test_weights.py -k {tests}"
     )
+
+
+def codes(name, old, new, tests, file="codes.cuh"):
+    return cpu(f"products of codes: {name}", f"{K}/{file}", old, new, f"{CODES} -k {tests}")
 
 
 FAULTS = (
@@ -181,4 +186,16 @@ FAULTS = (
         "static_cast<int32_t>(__float_as_uint(sum))) - static_cast<float>(static_cast<int32_t>(zero * weight_sum))", I8),
     cpu("product: columns of a pair have the sum of the first", "csrc/matmul/_program.cu.jinja",
         "unshifted(sum1, zero, of.sum[1])", "unshifted(sum1, zero, of.sum[0])", I8),
+    codes("halves of a byte are exchanged", "const float low = number(__uint_as_float(0x4b000000u | (word >> 8 * i & 15))",
+          "const float low = number(__uint_as_float(0x4b000000u | (word >> (8 * i + 4) & 15))", "columns"),
+    codes("a group is lost", "(k + p.group_offset) / (Q", "p.group_offset / (Q", "columns"),
+    codes("the offset of the first group is lost", "(k + p.group_offset)", "k", "bound and zeros"),
+    codes("a zero point is off by one", "(Q::kWholeZero ? shift : 0.f)", "(Q::kWholeZero ? shift + 1.f : 0.f)", "columns"),
+    codes("a sign is lost", "word ^= 0x88888888u;", "word ^= 0u;", "columns and int4"),
+    codes("elements past k have numbers", "kInside || 2 * i < rest ? low", "true ? low", "past_the_end"),
+    codes("a stage is decoded before it is free", "mbarrier_wait(smem.empty(stage), at / C::kStages % 2 ^ 1);", "",
+          "in_any_batch"),
+    codes("the phase of a stage is stale", "at / C::kStages % 2 ^ 1", "1", "in_any_batch"),
+    codes("numbers are not seen by products", "      fence_async_shared();\n", "", "bound"),
+    codes("chunks of the next tile are those of this", "now = later;", "", "in_any_batch"),
 )  # fmt: skip

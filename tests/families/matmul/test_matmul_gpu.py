@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling, Weight
 from opfacade.testing import inputs, numerics
-from tests.families.matmul import test_fp8_kernel, test_grouped_kernel, test_odd_kernel
+from tests.families.matmul import test_codes_kernel, test_fp8_kernel, test_grouped_kernel, test_odd_kernel
 from tests.families.matmul.test_matmul_kernel import FORMS, replace_sizes
 
 ALL = FORMS | {f"fp8-{name}": one for name, one in test_fp8_kernel.FORMS.items()}
+ALL |= {f"codes-{name}": one for name, one in test_codes_kernel.FORMS.items()}
 
 pytestmark = pytest.mark.gpu
 
@@ -43,6 +44,7 @@ def part_of(args, rows):
 
 
 TYPES = {"bf16": {"dtype": "bf16"}, "fp8": {"dtype": "f8_e4m3", "scaling": Scaling(kind="block")}}
+TYPES["codes"] = {"dtype": "bf16", "weight_format": Weight(dtype="uint4", group=128, zero="int", dequantise="rounded")}
 
 
 @pytest.mark.parametrize("types", TYPES)

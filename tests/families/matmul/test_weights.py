@@ -183,9 +183,9 @@ def test_fields_that_contradict_each_other_are_refused(case):
         MatmulDescriptor(**{"total_num_rows": 1, "n": 2, "k": 4, "dtype": "bf16", "weight_format": weight, **fields})
 
 
-def test_no_kernel_takes_them_yet():
+def test_a_kernel_that_rounds_declines_exact_numbers_by_name():
     from opfacade import explain
 
     found = explain(FORMS[0], Preference(backend="cuda"), Target.parse("sm_90a"))
     assert found.chosen is None
-    assert any(reason.field == "weight_format" for option in found.options for reason in option.reasons)
+    assert any(reason.field == "weight_format.dequantise" for option in found.options for reason in option.reasons)
