@@ -9,12 +9,12 @@ from typing import NamedTuple
 _SHARED = 200 * 1024  # bytes of all stages
 _PANEL = 128  # bytes of k
 # Fitted to times of every tile on an H100 (bench/results/matmul_tiles.json); splits are not in it.
-_CYCLES = 1.73  # a nanosecond
-_CHAIN = 207  # cycles of the four steps of a panel at least: each waits for the one before
-_PART = 60  # cycles more of a chain that ends with each panel, before which the next does not begin
-_MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2600.0, 77.0, 108.6  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
-_TILE, _STORE = 83.0, 0.082  # nanoseconds of a tile, and of an element of a tile
-_CLUSTER = 556.0  # nanoseconds of a tile whose CTAs wait for each other
+_CYCLES = 1.72  # a nanosecond
+_CHAIN = 124  # cycles of the four steps of a panel at least: each waits for the one before
+_BYTES, _PART = 2.365, 207  # cycles of a column of a panel of 8-bit floats, whose parts are added; of a panel at least
+_MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
+_TILE, _STORE = 310.0, 0.09  # nanoseconds of a tile, and of an element of a tile
+_CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
 _CLUSTERED = 0.8  # of all SMs: clusters of eight do not fit everywhere
 _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
 
@@ -105,10 +105,9 @@ def _of_k(tile: Tile, sizes: Sizes) -> int:
 
 
 def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
-    """Time of the last CTA. A second warpgroup multiplies while parts of the first are added."""
-    cycles = max(tile.rows // 64 * 2 * tile.columns, _CHAIN)
-    if sizes.parts and tile.rows == 64:
-        cycles += tile.columns // 2 + _PART
+    """Time of the last CTA."""
+    of_column, least = (_BYTES, _PART) if sizes.parts else (2.0, _CHAIN)
+    cycles = max(tile.rows // 64 * of_column * tile.columns, least)
     return rounds * _of_k(tile, sizes) / _PANEL * cycles / _CYCLES
 
 
