@@ -9,6 +9,7 @@ import torch
 from tests.integrations.test_transformers_gpu import on_gpu
 from tests.integrations.tiny_models import generate, padded, prompts
 
+CLOSE = 0.06  # logits of bf16 and of f32 differ by 0.02; one of a token by chance lies 1.9 below the largest
 pytestmark = [pytest.mark.gpu, pytest.mark.transformers, pytest.mark.usefixtures("registered")]
 
 
@@ -21,10 +22,11 @@ def tensors(length):
 def test_attention_is_recorded_for_two_sizes(masked):
     from opfacade.integrations.transformers.standard import attention
 
+    modules = [SimpleNamespace(layer_idx=layer, is_causal=True) for layer in range(3)]
+
     def layers(q, k, v, mask):
         for layer in range(3):
-            module = SimpleNamespace(layer_idx=layer, is_causal=True)
-            q = attention(module, q, k, v, mask if masked else None)[0].transpose(1, 2) * 1
+            q = attention(modules[layer], q, k, v, mask if masked else None)[0].transpose(1, 2) * 1
         return q
 
     torch._dynamo.reset()
@@ -41,12 +43,23 @@ def test_a_model_generates_with_a_static_cache_in_graph_trees(ops):
     from opfacade.integrations.transformers import use_ops
 
     inputs = {name: x.to("cuda") for name, x in padded(prompts(5, 23, 17)).items()}
-    model = on_gpu("llama", "opfacade")
+    model, exact = on_gpu("llama", "opfacade"), on_gpu("llama", "sdpa", torch.float32)
     if ops:
         use_ops(model)
-    want = generate(model, inputs)
     for _ in range(2):
-        assert generate(model, inputs, cache_implementation="static") == want
+        tokens = generate(model, inputs, cache_implementation="static")
+        assert worst_choice(exact, inputs, tokens) <= CLOSE
+
+
+def worst_choice(exact, inputs, tokens):
+    """How far logits of the tokens that were taken lie below the largest, in f32; a compiler rounds otherwise than eager."""
+    ids = torch.tensor(tokens, device="cuda")
+    new = ids.shape[1] - inputs["input_ids"].shape[1]
+    mask = torch.cat([inputs["attention_mask"], torch.ones_like(ids[:, -new:])], 1)
+    with torch.no_grad():
+        logits = exact(input_ids=ids, attention_mask=mask).logits[:, -new - 1 : -1]
+    taken = logits.gather(-1, ids[:, -new:, None])[..., 0]
+    return float((logits.amax(-1) - taken).max())
 
 
 def test_two_threads_on_two_streams_have_complete_tables():
