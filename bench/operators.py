@@ -148,7 +148,7 @@ LINES = (
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
     Line("products of matrices", "MatmulPlan", HOPPER, unrecorded),
     Line("products of groups", "GroupedMatmulPlan", HOPPER, unrecorded),
-    Line("layers of experts", "FusedMoePlan", NONE, unrecorded),
+    Line("layers of experts", "FusedMoePlan", HOPPER, unrecorded),
     Line("collectives of several GPUs", "CollectivePlan", NONE, unrecorded),
     Line("merge over a sharded cache", "MergeAcrossPlan", NONE, unrecorded),
     Line("log-probabilities of a sharded vocabulary", "LogprobAcrossPlan", NONE, unrecorded),

@@ -12,7 +12,7 @@ cores.share(os.environ, cores.here())
 gpus_here.take_turns(os.environ)
 # Kernels that ship have no slow code; a user's problem may have (tests/jit/test_slow_code.py). CI, which has no GPU, holds them
 # to that. With a GPU any toolkit of the documentation may build them.
-os.environ["OPFACADE_JIT_STRICT"] = "0" if gpus_here.here() else "1"
+os.environ["OPFACADE_JIT_STRICT"] = "0" if gpus_here.now() else "1"
 
 
 def pytest_addoption(parser):

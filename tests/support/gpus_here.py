@@ -13,12 +13,17 @@ from functools import lru_cache
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-@lru_cache(maxsize=1)
-def here() -> bool:
-    """Asked once, before a test hides anything."""
+def now() -> bool:
+    """Whether torch has a GPU at this moment."""
     import torch
 
     return torch.cuda.is_available()
+
+
+@lru_cache(maxsize=1)
+def here() -> bool:
+    """Asked once, before a test hides anything."""
+    return now()
 
 
 def turned(names: list[str], number: int) -> list[str]:
