@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import operators, program_pages, reliability, sampling_pages
+from bench import operators, program_pages, reliability, sampling_pages, sweep_pages
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -147,6 +147,24 @@ def sampling(page: Path) -> list[str]:
     return [*stamps, "", *draws, "", *costs]
 
 
+def swept(page: Path, kind: str) -> list[str]:
+    of = record(f"sweep_{kind}")
+    return ["", stamp(f"sweep_{kind}", of, page, "Random problems"), "", *sweep_pages.lines(of["rows"])]
+
+
+def matmul(page: Path) -> list[str]:
+    of, tiles = record("matmul"), record("matmul_tiles")
+    rows, summary = sweep_pages.products(of), tiles["summary"]
+    regret = (
+        f"Every tile of {summary['products']} products; the chosen one takes {summary['mean_regret']:.1%} longer than the best"
+    )
+    stamps = [stamp("matmul", of, page, "Products"), stamp("matmul_tiles", tiles, page, regret)]
+    layers = [row for row in rows if not row["random"] and row["ratio"] is not None]
+    ahead = sum(row["ratio"] >= 1 for row in layers)
+    told = f"{len(layers)} products of layers of models beside torch (cuBLAS, cuBLASLt); {ahead} are at least as fast."
+    return [*stamps, "", told, *sweep_pages.lines([row for row in rows if row["random"]])]
+
+
 def compiled(page: Path) -> list[str]:
     ours, theirs = record("compile"), record("compile_flashinfer")
     stamps = [
@@ -183,10 +201,11 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/activation.md": lambda page: programs(page, "maps", "silu", "swiglu"),
     "docs/ops/rotary.md": lambda page: programs(page, "maps", "rope"),
     "docs/notebook/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
-    "docs/ops/softmax.md": lambda page: programs(page, "rows", "softmax"),
+    "docs/ops/softmax.md": lambda page: [*programs(page, "rows", "softmax"), *swept(page, "softmax")],
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
-    "docs/ops/sampling.md": sampling,
-    "docs/ops/reduction.md": lambda page: programs(page, "rows", "sum", "segment"),
+    "docs/ops/sampling.md": lambda page: [*sampling(page), *swept(page, "sampling")],
+    "docs/ops/matmul.md": matmul,
+    "docs/ops/reduction.md": lambda page: [*programs(page, "rows", "sum", "segment"), *swept(page, "rows")],
     "bench/README.md": compiled,
     "README.md": lambda page: [*operators.table(), *reliability.sums()],
 }

@@ -66,7 +66,7 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
 
 @lru_cache(maxsize=4096)
 def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
-    """The same without a split. alone: without a cluster too."""
+    """The fastest without a split. alone: without a cluster too."""
     return min(_whole(sizes, sms, alone), key=lambda tile: nanoseconds(tile, sizes, sms))
 
 

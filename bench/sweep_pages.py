@@ -1,0 +1,34 @@
+"""Random problems beside their peers, for pages: how many there were, how many are slower than the fastest peer, the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.operators import Record
+
+HEAD = ["| worst of the random problems | us | fastest peer, us | speed-up over it |", "|---|---|---|---|"]
+_WORST = 3
+
+
+def lines(rows: Sequence[Record]) -> list[str]:
+    """rows: problem, us by name with ours as opfacade, ratio: the time of the fastest peer over ours, if there is one."""
+    beside = sorted((row for row in rows if row.get("ratio") is not None), key=lambda row: row["ratio"])
+    slower = sum(row["ratio"] < 1 for row in beside)
+    counted = f"{len(beside)} random problems beside a peer, of which {slower} are slower than the fastest."
+    return [counted, "", *HEAD, *map(_line, beside[:_WORST])]
+
+
+def _line(row: Record) -> str:
+    peers = {name: us for name, us in row["us"].items() if name != "opfacade"}
+    name = min(peers, key=lambda peer: peers[peer])
+    return f"| {row['problem']} | {row['us']['opfacade']:.1f} | {name} {peers[name]:.1f} | {row['ratio']:.2f} |"
+
+
+def products(of: Record) -> list[Record]:
+    """Rows of matmul.json in the form that `lines` takes."""
+    found = []
+    for row in of["rows"]:
+        us = {"opfacade": row["us"]["median"]} | {name: one["median"] for name, one in row["peers"].items()}
+        problem = f"{row['kind']} {row['rows']} x {row['n']} x {row['k']}"
+        found.append({"problem": problem, "us": us, "ratio": row["of_best_peer"], "random": row["table"] == "sweep"})
+    return found
