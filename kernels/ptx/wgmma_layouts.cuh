@@ -10,6 +10,7 @@ namespace opfacade {
 // multiply: d = a * b^T or d += a * b^T, four k-steps. kA, kB: that operand is transposed.
 template <class T, int kColumns, bool kA, bool kB>
 struct WgmmaLayouts {
+  static_assert(!kA && !kB, "this width has no instruction of that layout");
   static __device__ __forceinline__ void multiply(float (&d)[kColumns / 2], const Descriptors& a, const Descriptors& b, bool accumulate) {
     Wgmma<T, kColumns>::ss(d, a, b, accumulate);
   }
@@ -33,12 +34,12 @@ struct WgmmaLayouts {
 OPF_WGMMA_LAYOUT(F16, "f16", 32, 16, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(F16, "f16", 64, 32);
 OPF_WGMMA_LAYOUTS(F16, "f16", 128, 64);
-OPF_WGMMA_LAYOUT(F16, "f16", 192, 96, true, false, ", 1, 1, 1, 0");
+OPF_WGMMA_LAYOUTS(F16, "f16", 192, 96);
 OPF_WGMMA_LAYOUTS(F16, "f16", 256, 128);
 OPF_WGMMA_LAYOUT(BF16, "bf16", 32, 16, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 64, 32);
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 128, 64);
-OPF_WGMMA_LAYOUT(BF16, "bf16", 192, 96, true, false, ", 1, 1, 1, 0");
+OPF_WGMMA_LAYOUTS(BF16, "bf16", 192, 96);
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 256, 128);
 
 }  // namespace opfacade

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, Shape, candidate
 from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import Sizes, tile_of_groups
+from opfacade.backends.cuda.matmul_tiles import Sizes, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
@@ -33,7 +33,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     segments = segments_of(problem)
     sizes = Sizes(rows, problem.n * problem.columns, problem.k, problem.groups, least, ITEMSIZE[problem.dtype])
     sizes = sizes._replace(segments=1 if segments is None else segments.many)
-    return Shape(tile_of_groups(sizes, sms, problem.gather), segments)
+    return Shape(whole_tile_of(sizes, sms, problem.gather), segments)
 
 
 def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -67,19 +67,8 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
 @lru_cache(maxsize=4096)
 def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
     """The fastest without a split. alone: without a cluster too."""
-    return min(_whole(sizes, sms, alone), key=lambda tile: nanoseconds(tile, sizes, sms))
-
-
-@lru_cache(maxsize=4096)
-def tile_of_groups(sizes: Sizes, sms: int, alone: bool) -> Tile:
-    """The same for one computing warpgroup: on an H200 the second one of a product of groups read outside of shared memory, and
-    the emulator does not show why."""
-    few = (tile for tile in _whole(sizes, sms, alone) if tile.rows == 64)
-    return min(few, key=lambda tile: nanoseconds(tile, sizes, sms))
-
-
-def _whole(sizes: Sizes, sms: int, alone: bool) -> Iterator[Tile]:
-    return (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
+    whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
+    return min(whole, key=lambda tile: nanoseconds(tile, sizes, sms))
 
 
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:

@@ -332,3 +332,21 @@ def test_it_compiles_without_spills(tile):
         plan.compile()
         assert plan.cache_state == "shared"
     forget_specializations()
+
+
+ACROSS = [
+    pytest.param(tile, x, marks=() if tile.columns == 192 and x == "mk" else pytest.mark.heavy)
+    for tile in TILES
+    for x in ("mk", "km")
+    if tile.columns // tile.cluster % 64 == 0 and tile.rows == 64
+]
+
+
+@pytest.mark.parametrize(("tile", "x"), ACROSS, ids=str)
+def test_every_width_has_an_instruction_that_transposes(tile, x):
+    """The emulator transposes tiles of any width."""
+    with tiled(tile):
+        plan = Plan.select(made(rows=64, x_layout=x, weight_layout="kn"), Preference(backend="cuda"), SM_90A)
+        plan.compile()
+        assert plan.cache_state == "shared"
+    forget_specializations()
