@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.ranks.process import Ranks
+from opfacade.errors import OpfacadeError
 
 SAMPLES, COPIES = 7, 10
+FAILURES = (OpfacadeError, RuntimeError, OSError, ValueError, TypeError, AttributeError, NotImplementedError)
 Calls = Mapping[str, Callable[[], Any]]
 
 
@@ -20,7 +22,7 @@ def race(ranks: Ranks, calls: Calls, copies: int = COPIES) -> dict[str, Any]:
     for name, call in calls.items():
         try:
             timers[name] = _timer(ranks, call, copies)
-        except Exception as error:
+        except FAILURES as error:
             found[name] = {"failed": str(error).splitlines()[0][:200] if str(error) else type(error).__name__}
         known = ranks.slowest([float(name not in timers)])[0]
         if known and name in timers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -103,7 +103,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     def races(self) -> bool:
         return self.kind in ("chain", "tree")
 
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+    def wrong_values(self, name: str, args: VerifyDraftsArgs) -> tuple[Tensor, str] | None:
         """Links that make no tree are wrong in valid requests."""
         if name not in LINKS:
             return super().wrong_values(name, args)
