@@ -8,8 +8,8 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from opfacade.cost.model import amount
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
+from opfacade.tools.amount import amount
 
 _SHAPE = re.compile(r"(\d+)x q(\d+) kv(\d+) h(\d+)/(\d+) d(\d+) page(\d+) (\w+)")
 

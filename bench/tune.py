@@ -1,7 +1,7 @@
 """Tunes a workload twice, each time from nothing, and says what it is worth: `python -m bench.tune work.jsonl [--out FILE]`.
 
 agreement: the share of problems on which both tunings chose the same SKU. gain: what the choice saves over the default, shape
-by shape, as the second tuning measured what the first chose. regret: what the cost model's choice loses to the best.
+by shape, as the second tuning measured what the first chose.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def compared(work, one, two) -> dict:
         "default_us": times.get(default),
         "chosen_us": times.get(chosen),
         "gain": 1 - times[chosen] / times[default] if chosen in times and default in times else None,
-        "regret": two.regret,
         "measured": {m.sku: [round(m.median_us, 3), round(m.noise, 4), m.samples] for m in two.row.measured},
         "wrong": one.wrong | two.wrong,
     }
@@ -68,13 +67,12 @@ def main() -> None:
         "problems": len(rows),
         "agreement": mean(row["same"] for row in rows) if rows else None,
         "mean_gain": mean(gains) if gains else None,
-        "mean_regret": mean(row["regret"] for row in rows) if rows else None,
         "rows": rows,
     }
     for row in sorted(rows, key=lambda row: -(row["gain"] or 0)):
         spec = row["chosen"].split("/")[7]
         print(f"{row['gain'] or 0:+7.1%} {'same' if row['same'] else 'OTHER':5} {row['problem']:60} {spec}")
-    print({name: record[name] for name in ("problems", "agreement", "mean_gain", "mean_regret", "seconds")})
+    print({name: record[name] for name in ("problems", "agreement", "mean_gain", "seconds")})
     if options.table:
         options.table.write_text(export(t.row for t in tunings[0] if t.row and not t.reused))
     records.write(records.place(options.out, "tune", not options.top), record)

@@ -36,7 +36,6 @@ LAYERS = (
     "torch_ops",
     "testing",
     "tools",
-    "cost",
     "tune",
     "bench",
     "report",

@@ -18,8 +18,8 @@ from tests.structure import modules as package_modules
 
 # Folders that belong to families.
 FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
-# Names of torch, of matplotlib and of a level of validation that a family has too.
-FOREIGN = {"alpha", "gather", "indices", "query", "scatter"}
+# Names of torch, of matplotlib, of dataclasses and of a level of validation that a family has too.
+FOREIGN = {"alpha", "gather", "indices", "query", "scatter", "slots"}
 OF_PYTHON = {name for kind in (str, re.Match, Executor) for name in dir(kind)}
 # Fields of every operand and candidate, and the module `in_place`.
 CORE = {*TensorSpec._fields, *(field.name for kind in (Candidate, DrawnLengths) for field in fields(kind)), "in_place"}

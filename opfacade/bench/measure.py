@@ -11,12 +11,12 @@ from typing import Any
 from opfacade.bench import ceilings, peers, timers
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
-from opfacade.cost.model import Amount, amount
 from opfacade.errors import OpfacadeError, UnsupportedError
 from opfacade.plan import Plan
 from opfacade.select.decision import summary
 from opfacade.testing import inputs
-from opfacade.testing.harness import harness_of
+from opfacade.testing.harness import Amount, harness_of
+from opfacade.tools.amount import amount
 from opfacade.tools.machine import machine
 from opfacade.tools.workload import Work, lengths_of
 from opfacade.tune.measure import MeasureEffort, Timer, race

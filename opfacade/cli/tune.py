@@ -42,10 +42,7 @@ def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool
     changed = sum(t.gain > 0 for t in measured)
     click.echo(f"{len(found)} problems: {len(measured)} measured, {changed} of them better than the default choice")
     if measured:
-        gains, lost = ([getattr(t, name) for t in measured] for name in ("gain", "regret"))
-        click.echo(
-            f"mean gain {sum(gains) / len(gains):.1%}; the cost model's choice loses {sum(lost) / len(lost):.1%} on the mean"
-        )
+        click.echo(f"mean gain {sum(t.gain for t in measured) / len(measured):.1%}")
 
 
 def _saying(total: int) -> Callable[[TuneResult], None]:
@@ -78,7 +75,6 @@ def _facts(tuning: TuneResult) -> dict[str, Any]:
         "descriptor": tuning.descriptor.model_dump(mode="json"),
         "default": tuning.default,
         "gain": tuning.gain,
-        "regret": tuning.regret,
         "reused": tuning.reused,
         "wrong": tuning.wrong,
         "row": row,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 Operands = Mapping[str, TensorSpec]
 COMPILER_TOO_OLD = "OPF-S018"  # the code of a reason that lies in this machine's compiler, not in descriptor or target
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
-# (descriptor, sku, target, lengths of requests, bytes of the problem) -> `core.waves.Predicted`
-EstimateOf = Callable[[Any, KernelSku, Target, Any, float], Any]
 
 WORKSPACE_ALIGNMENT = 256
 
@@ -65,7 +63,6 @@ class Candidate:
     jit_spec: the kernel to compile; None if there is none. parts: kernels of one that is made of others, instead of jit_spec.
     config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
     splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
-    estimate: predicted time of a SKU of this implementation; None without a cost model.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all that the descriptor permits. Calls are held to it.
     """
@@ -79,7 +76,6 @@ class Candidate:
     launcher: Callable[[Any, Target, KernelSku, bool], Launcher]
     jit_spec: Callable[[Any, Target], JitSpec] | None = None
     config: str = ""
-    estimate: EstimateOf | None = None
     needs: Callable[[Any, Operands], Operands] | None = None
     parts: Callable[[Any, Target], tuple[JitSpec, ...]] | None = None
 

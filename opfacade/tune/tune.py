@@ -17,7 +17,6 @@ from opfacade import telemetry
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import Preference, Require
 from opfacade.core.target import Target
-from opfacade.cost import model as cost
 from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
 from opfacade.plan import Plan
 from opfacade.select import hardware_stamp as autotune_stamp
@@ -41,7 +40,7 @@ class TuneResult:
 
     row: None if there was nothing to choose. wrong: candidates that failed or exceeded their bound, with the reason; they are
     never timed; key "select" if there is no candidate at all, and then no default. reused: another problem with the same tuning
-    key was measured just before. regret: relative slowdown of the cost model's choice against the best.
+    key was measured just before.
     """
 
     descriptor: Descriptor[Any]
@@ -49,7 +48,6 @@ class TuneResult:
     row: TuningRow | None
     wrong: dict[str, str] = field(default_factory=dict)
     reused: bool = False
-    regret: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -124,7 +122,7 @@ def _preference(work: Work, require: Require | str | None) -> Preference:
 
 
 def _again(work: Work, known: TuneResult) -> TuneResult:
-    return TuneResult(work.descriptor, known.default, known.row, known.wrong, reused=True, regret=known.regret)
+    return TuneResult(work.descriptor, known.default, known.row, known.wrong, reused=True)
 
 
 def _place(row: TuningRow) -> tuple[str, str, str, str]:
@@ -176,9 +174,7 @@ def _tuned(work: Work, prefer: Preference, target: Target, setup: Setup, before:
     timer = setup.timer or (host_timer if target.is_cpu else device_timer)
     samples = race(calls, timer, setup.effort, incumbent)
     measured = tuple(measure(name, samples[name], worst[name]) for name in names if name in samples)
-    predicted = {o.sku.id: cost.estimate(checked, o.sku, target, lengths).seconds for o in options if o.sku is not None}
-    lost = cost.regret(predicted, {m.sku: m.median_us for m in measured})
-    return TuneResult(checked, default, _row(place, measured, incumbent), wrong, regret=lost)
+    return TuneResult(checked, default, _row(place, measured, incumbent), wrong)
 
 
 def _row(place: tuple[str, str, str, str], measured: tuple[Measured, ...], incumbent: str) -> TuningRow:

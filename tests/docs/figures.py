@@ -63,15 +63,11 @@ def _tuning(name):
     record = _json(f"tests/data/{name}.json")
     rows = record["rows"]
     saved = [1 - min(us for us, *_ in row["measured"].values()) / row["default_us"] for row in rows]
-    others = [row["regret"] for row in rows if not row["problem"].startswith("mla")]
     return {
         "seconds": record["seconds"],
         "problems": len(rows),
         "best": 100 * fmean(saved),
         "won": 100 * fmean(row["gain"] for row in rows),
-        "regret": 100 * fmean(row["regret"] for row in rows),
-        "worst": 100 * max(row["regret"] for row in rows),
-        "others": 100 * fmean(others),
     }
 
 
@@ -184,9 +180,7 @@ QUOTES = [
     ("docs/measuring.md", "tune", "`python -m bench.tune work.jsonl --rounds 40`, {seconds:.0f} s)"),
     ("docs/measuring.md", "tune", "The mean gain over the {problems} problems is {best:.1f} %."),
     ("docs/measuring.md", "tune", "win by more than the margin contribute {won:.1f} % of this gain"),
-    ("docs/measuring.md", "tune", "The regret of the model is {regret:.1f} % on average and {worst:.0f} % at worst."),
-    ("docs/measuring.md", "tune", "without latent decode the mean was {others:.1f} %."),
-    ("docs/measuring.md", "tune_fitted", "the mean gain was {best:.1f} % then, and the mean regret {regret:.1f} %"),
+    ("docs/measuring.md", "tune_fitted", "the mean gain was {best:.1f} % then"),
     ("docs/measuring.md", "bench", "Our kernels are the fastest for {led} of {of} problems."),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[0]:.1f} us, fa2 {theirs[0]:.1f})"),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[1]:.1f} us, fa3 {theirs[1]:.1f})"),
@@ -208,10 +202,6 @@ FACTS = {
         "two tunings agree on 98 % of the choices with a noise of 1 %, and on 99 % of the choices with a noise of 0.2 % "
         "(`tests/tune/test_measure.py`)",
         "with or without the margin of 3 %",
-        # tests/cost/test_cost.py holds these
-        "These medians are within 23 % of the prediction, and the model chooses the best candidate for all four latent decode "
-        "problems, which reduces the mean to 0.3 % (`tests/cost/test_cost.py` checks this)",
-        "the mean is at most 1 % and the worst at most 5 % (`tests/cost/test_cost.py`)",
     ],
     "docs/quickstart.md": ["`.venv` takes about 2 GB of disk space with a CPU build of torch"],
     "docs/distributed.md": ["a single kernel performs each round of up to 2 MB"],

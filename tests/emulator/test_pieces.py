@@ -4,11 +4,11 @@ import pytest
 
 from opfacade import Target
 from opfacade.backends.cuda.attention import decode as attention_decode
-from opfacade.backends.cuda.attention.cost_pieces import splits
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs
 from tests import emulator
 from tests.support.assert_guarantee import hold
+from tests.support.decode_splits import splits
 
 pytestmark = emulator.needed
 

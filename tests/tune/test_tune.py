@@ -109,12 +109,6 @@ def test_a_default_that_is_wrong_leaves_nothing_to_compare_with(field):
     assert used() == "plain"
 
 
-def test_what_the_cost_model_would_have_lost_is_told(field):
-    field(candidate("plain"), candidate("other"))  # which the model cannot tell apart, so it takes the first
-    (found,) = tuned(plain=100.0, other=80.0)
-    assert found.regret == pytest.approx(0.25)
-
-
 def test_one_candidate_is_not_measured(field):
     field(candidate("plain"))
     (found,) = tuned(plain=1.0)
@@ -362,7 +356,7 @@ def test_the_command_tunes_lists_exports_and_imports(field, tmp_path, monkeypatc
     assert result.exit_code == 0, result.output
     assert "merge_states: one candidate" in result.output
     assert "2 problems: 1 measured, 1 of them better than the default choice\n" in result.output
-    assert re.search(r"mean gain [\d.]+%; the cost model's choice loses [\d.]+% on the mean\n$", result.output)
+    assert re.search(r"mean gain [\d.]+%\n$", result.output)
     assert "way=quick" in run("tuned", "ls").output
     assert run("tuned", "export", tmp_path / "t.json", "--hardware=sm_90a").output.startswith("0 choices")
     run("tuned", "export", tmp_path / "t.json")

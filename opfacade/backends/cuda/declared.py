@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 from typing_extensions import TypeVar
 
 from opfacade.backends.cuda import support
-from opfacade.core.candidate import Candidate, EstimateOf, Launcher, Operands, Reason
+from opfacade.core.candidate import Candidate, Launcher, Operands, Reason
 from opfacade.core.descriptor import Descriptor, cached_by_specialization, operands_of
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import numel
@@ -72,7 +72,7 @@ class CudaKernel(Generic[D]):
     what the template is rendered with. A later field at its default is none. dtypes: operand -> the field of its dtype, or a
     function of the pairs in the SKU. guarantee: what the SKU promises, or a function (descriptor, target) of it. in_dtypes:
     constants that the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands.
-    is_empty: whether there is nothing to launch. estimate, needs: as in Candidate.
+    is_empty: whether there is nothing to launch. needs: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]
@@ -87,7 +87,6 @@ class CudaKernel(Generic[D]):
     in_dtypes: tuple[str, ...] = ()
     scalars: Told[tuple[Fact | float, ...]] = ()
     is_empty: Callable[[Any], bool] = writes_nothing
-    estimate: EstimateOf | None = None
     needs: Callable[[Any, Operands], Operands] | None = None
 
     @property
@@ -101,7 +100,6 @@ class CudaKernel(Generic[D]):
             lambda descriptor, target: 0,
             self.launcher,
             self.jit_spec,
-            estimate=self.estimate,
             needs=self.needs,
         )
 

@@ -131,13 +131,5 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
     return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
 
 
-def estimate(descriptor: BatchMlaDecodeDescriptor, identity: KernelSku, target: Target, lengths: Any, least: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_decode
-
-    return cost_decode.predicted(descriptor, identity, target, lengths, head_blocks(descriptor))
-
-
-_DEFAULT = Candidate(
-    "cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec, estimate=estimate
-)
+_DEFAULT = Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec)
 CANDIDATES = (_DEFAULT, *facts_of.split_configs(_DEFAULT))

@@ -8,8 +8,8 @@ from math import hypot
 
 import pytest
 
-from opfacade.backends.cuda.attention import cost_pieces as model
-from opfacade.core.waves import drained
+from tests.support import decode_splits as model
+from tests.support.block_times import drained
 from tests.support.host_library import library
 
 HOST = """

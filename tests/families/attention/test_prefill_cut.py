@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.attention import cost_prefill as attention_cost_prefill
 from opfacade.backends.cuda.attention import prefill_pieces as attention_prefill_pieces
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.testing import inputs, numerics
@@ -87,14 +86,6 @@ def test_whole_tiles_serve_what_cut_ones_do_not_promise(prefer):
 def test_the_workspace_is_two_parts_for_each_block(rows, held):
     descriptor = paged([1, rows - 1], [LONG, rows])
     assert attention_prefill_pieces.WGMMA.workspace(descriptor, TARGET) == 132 * (2 * 4 * held * 129 + 8 * 8)
-
-
-def test_a_cut_batch_is_predicted_to_take_what_its_keys_do():
-    sku, lengths = Plan.select(MIXED, target=TARGET).sku, inputs.DrawnLengths(q=[1, 512], kv=[LONG, 512])
-    whole = Plan.select(MIXED, Preference(max_workspace_bytes=0), target=TARGET).sku
-    cut, uncut = (attention_cost_prefill.cut(MIXED, one, TARGET, lengths).sizes for one in (sku, whole))
-    assert sum(cut) == sum(uncut)
-    assert max(cut) * 12 < max(uncut)
 
 
 BATCHES = {

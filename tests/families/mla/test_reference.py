@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, explain
-from opfacade.cost.model import amount
 from opfacade.errors import DescriptorError, IndexDataError, UnsupportedError
 from opfacade.plans.mla import BatchMlaDecodeDescriptor, BatchMlaDecodePlan, PagedLatentCacheDescriptor
 from opfacade.testing import determinism, numerics
 from opfacade.testing.batches import changed
 from opfacade.testing.inputs import DrawnLengths
 from opfacade.testing.subject import Subject
+from opfacade.tools.amount import amount
 from tests.support import naive_attention as naive
 from tests.support.problems import bits, cloned, i32, mla, on_reference, poison, run
 

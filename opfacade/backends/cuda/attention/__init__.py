@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from opfacade.backends.cuda.attention import decode, prefill
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.backends.cuda.attention import prefill_pieces as pieces
 from opfacade.backends.cuda.attention import prefill_sm90 as wgmma
 from opfacade.backends.cuda.attention import prefill_sm90_fp8 as fp8
-from opfacade.backends.cuda.attention.decode_block import head_blocks
 from opfacade.backends.cuda.attention.decode_configs import CONFIGS as DECODE_CONFIGS
 from opfacade.backends.cuda.attention.prefill_configs import CONFIGS as PREFILL_CONFIGS
 from opfacade.core.candidate import Candidate
-from opfacade.core.sku import KernelSku
-from opfacade.core.target import Target
 from opfacade.plans.attention import (
     BatchPagedDecodeDescriptor,
     BatchPagedPrefillDescriptor,
     BatchRaggedPrefillDescriptor,
 )
-
-
-def _prefill(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_prefill
-
-    return cost_prefill.predicted(descriptor, sku, target, lengths, least_bytes)
-
-
-def _decode(descriptor: Any, sku: KernelSku, target: Target, lengths: Any, least_bytes: float) -> Any:
-    from opfacade.backends.cuda.attention import cost_decode
-
-    return cost_decode.predicted(descriptor, sku, target, lengths, head_blocks(descriptor))
-
 
 _DEFAULTS = (
     *(
@@ -45,7 +27,6 @@ _DEFAULTS = (
             prefill.workspace,
             wgmma.launcher,
             wgmma.jit_spec,
-            estimate=_prefill,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
@@ -59,7 +40,6 @@ _DEFAULTS = (
             prefill.workspace,
             prefill.launcher,
             prefill.jit_spec,
-            estimate=_prefill,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
@@ -73,7 +53,6 @@ _DEFAULTS = (
             prefill.workspace,
             fp8.launcher,
             fp8.jit_spec,
-            estimate=_prefill,
             needs=fp8.needs,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
@@ -87,16 +66,13 @@ _DEFAULTS = (
         decode.workspace,
         decode.launcher,
         decode.jit_spec,
-        estimate=_decode,
     ),
 )
 
 
 # Before the candidates of whole tiles, which serve wherever these decline: no workspace allowed, or a guarantee required.
 _PIECES = tuple(
-    Candidate(
-        "cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, estimate=_prefill, needs=needs
-    )
+    Candidate("cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, needs=needs)
     for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))
     for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
 )

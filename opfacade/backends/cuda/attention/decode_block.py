@@ -57,11 +57,8 @@ _LEAST_STAGES = 2  # double buffering; if two stages do not fit, shared memory i
 
 
 def default_shape(descriptor: BatchPagedDecodeDescriptor, cluster: bool) -> Shape:
-    """The shape before its stages are fitted into shared memory. cluster: a cluster shares a work unit.
-
-    For head dims without a kernel (cost model only) it is the shape of the next larger one.
-    """
-    dim = next((dim for dim in SHAPES if dim >= descriptor.dim), max(SHAPES))
+    """The shape before its stages are fitted into shared memory. cluster: a cluster shares a work unit."""
+    dim = descriptor.dim
     if cluster:
         return CLUSTER_SHAPES[dim]
     of_columns = COLUMN_SHAPES.get((dim, ITEMSIZE[descriptor.kv_dtype])) if rows_of(descriptor) <= _COLUMNS else None

@@ -1,6 +1,5 @@
-"""Splits of a decode in the order in which CTAs take them.
-
-As kernels/attention/decode/schedule/cut.cuh and decode/schedule/pieces.cuh make them.
+"""Model of the splits of a decode in the order in which CTAs take them: kernels/attention/decode/schedule, `cut.cuh` and
+`pieces.cuh`, in Python.
 
 Splits start at multiples of a scheduling tile (64 keys). A work unit is all tiles of one request and one head block.
 """

@@ -5,16 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
-
-
-class Predicted(NamedTuple):
-    """Prediction of a candidate: seconds, CTAs of its launch, concurrent CTAs, bytes of partial results."""
-
-    seconds: float
-    blocks: int
-    slots: int
-    partial_bytes: float
 
 
 def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> float:
