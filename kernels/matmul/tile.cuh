@@ -2,6 +2,7 @@
 // of a tile. Sums go in the order of k, whatever the tile: C::Consumer makes them, as one chain of wgmma k-steps (chain.cuh) or of
 // scaled parts (parts.cuh).
 #pragma once
+#include "kernels/common/registers.h"
 #include "kernels/matmul/codes.cuh"
 #include "kernels/matmul/finish.cuh"
 #include "kernels/matmul/gathered.cuh"
@@ -42,7 +43,8 @@ template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
   // Registers: producers that find groups need more, those that decode most.
-  constexpr int kProducer = C::kCoded ? 96 : C::kGrouped ? 72 : 56, kConsumer = C::kCoded ? 208 : C::kGrouped ? 216 : 224;
+  constexpr int kProducer = C::kCoded ? 88 : C::kGrouped ? 72 : 56, kConsumer = C::kCoded ? 208 : C::kGrouped ? 216 : 224;
+  static_assert(fit_registers(kProducer + 2 * kConsumer, 3), "warpgroups would wait for registers that the CTA has not");
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {

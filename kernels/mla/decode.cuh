@@ -11,6 +11,7 @@
 // their windows are masked row by row.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
+#include "kernels/common/registers.h"
 #include "kernels/mla/add.cuh"
 #include "kernels/mla/gather.cuh"
 #include "kernels/mla/weigh.cuh"
@@ -19,6 +20,7 @@ namespace opfacade {
 
 // Registers a thread: producer + score group + two value groups use all 64 K registers of an SM.
 constexpr int kMlaProducerRegisters = 48, kMlaScoreRegisters = 144, kMlaValueRegisters = 160;
+static_assert(fit_registers(kMlaProducerRegisters + kMlaScoreRegisters + 2 * kMlaValueRegisters, 4), "more registers than a CTA has");
 
 template <class C>
 __device__ __forceinline__ void mla_decode(const MlaParams& p) {

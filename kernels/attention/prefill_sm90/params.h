@@ -7,6 +7,7 @@
 // Workspace, splits and the merge launch: see prefill/params.h.
 #pragma once
 #include "kernels/attention/prefill/params.h"
+#include "kernels/common/registers.h"
 #include "kernels/ptx/tensor_map.h"
 
 namespace opfacade {
@@ -39,7 +40,7 @@ struct WgmmaBlock {
   static constexpr int kRows = kTileRows;
   static constexpr int kConsumerWarpgroups = kRows / 64, kThreads = (kConsumerWarpgroups + 1) * 128;
   static constexpr int kRegisters = kConsumerRegisters, kProducerRegisters = kOwnProducerRegisters;
-  static_assert(kConsumerWarpgroups * kRegisters + kProducerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumerWarpgroups + 1), "more registers than a CTA has");
+  static_assert(fit_registers(kConsumerWarpgroups * kRegisters + kProducerRegisters, kConsumerWarpgroups + 1), "more registers than a CTA has");
 };
 
 // Tile shapes by head dimension; sizes in bytes. fp8 cache (kKvBytes 1): raw parts of tiles wait in a ring to be dequantised.
