@@ -129,19 +129,23 @@ def programs(page: Path, kind: str, *words: str) -> list[str]:
     """A table of the problems of a record whose names begin with one of the words."""
     of = record(kind)
     lines = list(map(program_pages.line, program_pages.timed(of, words)))
-    stamps = [stamp(kind, of, page, "Programs")]
-    shown = zip(program_pages.COUNTERS, program_pages.LEGENDS, strict=True)
-    legends = [legend for mark, legend in shown if any(mark in line for line in lines)]
-    if legends:
-        what = f"In brackets, ncu's counters: {'; '.join(legends)}"
-        stamps.append(stamp("program_bounds", record("program_bounds"), page, what))
-    return [*stamps, "", *program_pages.HEAD, *lines]
+    return [stamp(kind, of, page, "Programs"), "", *program_pages.HEAD, *lines]
+
+
+def limits(page: Path) -> list[str]:
+    """Every problem that needs a reason, with the counters of the profiler."""
+    parts = {"maps": "Maps", "rows": "Rows", "sampling": "Sampling"}
+    found = {kind: record(kind) for kind in parts}
+    counters = f"In brackets, ncu's counters: {'; '.join(program_pages.LEGENDS)}; of a draw, DRAM over the bytes of the logits"
+    stamps = [stamp(kind, found[kind], page, what) for kind, what in parts.items()]
+    stamps.append(stamp("program_bounds", record("program_bounds"), page, counters))
+    programs = [line for kind in ("maps", "rows") for line in program_pages.reasons(found[kind])]
+    return [*stamps, "", *program_pages.REASONS, *programs, *sampling_pages.reasons(found["sampling"])]
 
 
 def sampling(page: Path) -> list[str]:
-    of, counters = record("sampling"), f"In brackets, ncu's counters: {sampling_pages.LEGEND}"
+    of = record("sampling")
     stamps = [stamp("sampling", of, page, "Logits with a sigma of 4, k = 50, p = 0.9")]
-    stamps.append(stamp("program_bounds", record("program_bounds"), page, counters))
     draws = [*sampling_pages.HEAD, *sampling_pages.draws(of)]
     costs = [textwrap.fill(sampling_pages.ADJUSTMENTS, WIDTH), "", *sampling_pages.COSTS, *sampling_pages.costs(of)]
     return [*stamps, "", *draws, "", *costs]
@@ -201,6 +205,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/activation.md": lambda page: programs(page, "maps", "silu", "swiglu"),
     "docs/ops/rotary.md": lambda page: programs(page, "maps", "rope"),
     "docs/notebook/norm.md": lambda page: programs(page, "rows", "rms", "add", "layer"),
+    "docs/notebook/limits.md": limits,
     "docs/ops/softmax.md": lambda page: [*programs(page, "rows", "softmax"), *swept(page, "softmax")],
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
     "docs/ops/sampling.md": lambda page: [*sampling(page), *swept(page, "sampling")],

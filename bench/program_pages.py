@@ -1,6 +1,6 @@
 """Tables of programs for docs/ops: each problem of a record beside its fastest peer.
 
-The last column has the reason where a peer is faster, and the limit where a large problem is short of its goal.
+`reason` is a line of docs/notebook/limits.md: why a peer is faster, and what limits a large problem that is short of its goal.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import NamedTuple
 from bench import limits, operators
 from bench.operators import Record, median_of, problems
 
-HEAD = [
-    "| work | us | of copying | over the model | fastest peer, us | speed-up over it | why |",
-    "|---|---|---|---|---|---|---|",
-]
+HEAD = ["| work | us | of copying | over the model | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|"]
+REASONS = ["| work | us | why |", "|---|---|---|"]
 NEAR = 0.98  # a peer's time over ours that needs no reason
 UNEXPLAINED = "not explained yet"
 UNCOUNTED = "not counted yet"
@@ -92,6 +90,10 @@ class Timed(NamedTuple):
         return self.peer[0] / self.us if self.peer else float("inf")
 
     @property
+    def name(self) -> str:
+        return f"{self.ours['problem']}{', in a graph' if 'graph_us' in self.ours else ''}"
+
+    @property
     def why(self) -> str:
         """Why a peer is faster, and why we are short of the goal: what applies."""
         return "; ".join(filter(None, [self.slower, self.short]))
@@ -123,11 +125,15 @@ def timed(of: Record, words: tuple[str, ...]) -> Iterator[Timed]:
 
 
 def line(one: Timed) -> str:
-    name = one.ours["problem"] + (", in a graph" if "graph_us" in one.ours else "")
     rate = f"{one.ours['of_copying']:.2f}" if "of_copying" in one.ours else ""
     over = f"{one.ours['over_model']:.2f}" if "over_model" in one.ours else ""
     peer = [f"{one.peer[1]} {one.peer[0]:.1f}", f"{one.ratio:.2f}"] if one.peer else ["", ""]
-    return f"| {' | '.join([name, f'{one.us:.1f}', rate, over, *peer, one.why])} |"
+    return f"| {' | '.join([one.name, f'{one.us:.1f}', rate, over, *peer])} |"
+
+
+def reasons(of: Record) -> Iterator[str]:
+    """A line for each problem of a record that needs a reason."""
+    return (f"| {one.name} | {one.us:.1f} | {one.why} |" for one in timed(of, ("",)) if one.why)
 
 
 def uncounted() -> list[str]:

@@ -1,6 +1,7 @@
 """Tables of sampling for docs/ops/sampling.md: draws beside the fastest peer, and what each adjustment costs.
 
-The last column says what limits a draw that takes longer than its goal, and an adjustment that costs more than LIMIT.
+`reasons` are lines of docs/notebook/limits.md: what limits a draw that takes longer than its goal, and an adjustment that
+costs more than LIMIT.
 """
 
 from __future__ import annotations
@@ -11,12 +12,8 @@ from collections.abc import Iterator
 from bench import limits, operators
 from bench.operators import Record
 
-HEAD = ["| work | us | fastest peer, us | speed-up over it | goal, us | why |", "|---|---|---|---|---|---|"]
-COSTS = ["| adjustment | us | over none | why |", "|---|---|---|---|"]
-LEGEND = (
-    "cycles in which an instruction issued, warps of those that fit, what memory moved of what it can, waves of CTAs, and what "
-    "DRAM moved over the bytes of the logits"
-)
+HEAD = ["| work | us | fastest peer, us | speed-up over it | goal, us |", "|---|---|---|---|---|"]
+COSTS = ["| adjustment | us | over none |", "|---|---|---|"]
 ADJUSTMENTS = (
     "Adjustments of 64 rows of 128256 f32 logits, without filters. Penalties that lower logits are those of most requests; in "
     "the other row some requests raise logits."
@@ -54,13 +51,25 @@ def draws(of: Record) -> Iterator[str]:
         cells = [name.replace(" peaked, filters", ", filters"), f"{us:.1f}"]
         cells += [f"{best[1]} {best[0]:.1f}", f"{best[0] / us:.2f}"] if best else ["", ""]
         goal = GOALS.get(name)
-        cells += [f"{goal:.0f}", why(name) if us > goal else ""] if goal else ["", ""]
+        cells.append(f"{goal:.0f}" if goal else "")
         yield f"| {' | '.join(cells)} |"
 
 
 def costs(of: Record) -> Iterator[str]:
+    return (f"| {name.partition(', with ')[2]} | {us:.1f} | {over:.2f} |" for name, us, over in adjusted(of))
+
+
+def adjusted(of: Record) -> Iterator[tuple[str, float, float]]:
+    """Problems with an adjustment: their microseconds, and these over those of the same rows without it."""
     times = {row["problem"]: row["us"]["median"] for row in of["rows"]}
     for name, us in times.items():
         if found := ADJUSTED.match(name):
-            over = us / times[f"{found[1]}, filters none"]
-            yield f"| {found[2]} | {us:.1f} | {over:.2f} | {why(name) if over > LIMIT else ''} |"
+            yield name, us, us / times[f"{found[1]}, filters none"]
+
+
+def reasons(of: Record) -> Iterator[str]:
+    """A line for each draw beyond its goal, and for each adjustment that costs much."""
+    late = [(row["problem"], row["us"]["median"]) for row in of["rows"]]
+    needed = [(name, us) for name, us in late if us > GOALS.get(name, float("inf"))]
+    needed += [(name, us) for name, us, over in adjusted(of) if over > LIMIT]
+    return (f"| sample {name} | {us:.1f} | {why(name)} |" for name, us in needed)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bench import operators, program_pages
-from bench.program_pages import CAUSES, NEAR, UNEXPLAINED, line, timed
+from bench.program_pages import CAUSES, NEAR, UNEXPLAINED, line, reasons, timed
 
 OURS = {
     "problem": "softmax f32 65536 x 8",
@@ -38,9 +38,11 @@ def test_a_row_is_beside_its_fastest_peer_and_says_why_that_is_faster(monkeypatc
     [one] = timed(record(*PEERS), ("softmax",))
     why = "more instructions: two exponentials an element, each within the promised error"
     figures = "(instructions 1.5 x, warps 90 and 90 %, memory 60 and 60 %)"
-    assert line(one) == f"| softmax f32 65536 x 8 | 10.0 | 0.50 | 1.20 | torch.compile 9.0 | 0.90 | {why} {figures} |"
+    assert line(one) == "| softmax f32 65536 x 8 | 10.0 | 0.50 | 1.20 | torch.compile 9.0 | 0.90 |"
+    assert list(reasons(record(*PEERS))) == [f"| softmax f32 65536 x 8 | 10.0 | {why} {figures} |"]
     [near] = timed(record(("torch.compile", 9.81)), ("softmax",))
-    assert line(near).endswith("| 0.98 |  |")
+    assert line(near).endswith("| 0.98 |")
+    assert near.why == ""
 
 
 def test_a_cause_is_told_where_counters_show_it_alone(monkeypatch):
@@ -55,9 +57,11 @@ def test_a_cause_is_told_where_counters_show_it_alone(monkeypatch):
 
 def test_a_row_without_a_peer_or_a_reason_says_so():
     [alone] = timed(record(), ("sum",))
-    assert line(alone) == "| sum, in a graph | 1.0 |  |  |  |  |  |"
+    assert line(alone) == "| sum, in a graph | 1.0 |  |  |  |  |"
+    assert list(reasons(record())) == []
     [unknown] = timed({"rows": [row | {"problem": "other"} for row in record(*PEERS)["rows"][:3]]}, ("other",))
     assert unknown.why == UNEXPLAINED
+    assert UNEXPLAINED in "".join(reasons({"rows": [row | {"problem": "other"} for row in record(*PEERS)["rows"][:3]]}))
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.pattern)

@@ -17,8 +17,8 @@ def row(problem, us, **peers):
 
 def test_the_newest_record_has_counters_of_whatever_is_short():
     of = operators.record("sampling")
-    lines = [*sampling_pages.draws(of), *sampling_pages.costs(of)]
-    assert len(lines) > 12
+    lines = list(sampling_pages.reasons(of))
+    assert len(lines) > 4
     assert not [line for line in lines if sampling_pages.UNCOUNTED in line]
 
 
@@ -30,13 +30,19 @@ def test_every_goal_is_of_a_row():
 def test_a_draw_beyond_its_goal_has_a_reason(monkeypatch, us, why):
     of = record_of(monkeypatch, [row("64 x 128256 f32 peaked, filters k and p", us, torch=90.0, flashinfer=42.0)])
     (line,) = sampling_pages.draws(of)
-    assert line == f"| 64 x 128256 f32, filters k and p | {us} | flashinfer 42.0 | {42 / us:.2f} | 20 | {why} |"
+    assert line == f"| 64 x 128256 f32, filters k and p | {us} | flashinfer 42.0 | {42 / us:.2f} | 20 |"
+    late = [f"| sample 64 x 128256 f32 peaked, filters k and p | {us} | {why} |"] if why else []
+    assert list(sampling_pages.reasons(of)) == late
 
 
 def test_an_adjustment_is_compared_with_the_same_rows_without_it(monkeypatch):
     rows = [row(f"64 x 128256 f32 peaked, {what}", us) for what, us in (("filters none", 20.0), ("with a bias", 20.8))]
     (line,) = sampling_pages.costs(record_of(monkeypatch, rows))
-    assert line == "| a bias | 20.8 | 1.04 |  |"
+    assert line == "| a bias | 20.8 | 1.04 |"
+    assert list(sampling_pages.reasons(record_of(monkeypatch, rows))) == []
+    slow = [*rows, row("64 x 128256 f32 peaked, with penalties", 22.0)]
+    (line,) = sampling_pages.reasons(record_of(monkeypatch, slow))
+    assert line == f"| sample 64 x 128256 f32 peaked, with penalties | 22.0 | {sampling_pages.UNCOUNTED} |"
 
 
 def test_bytes_are_counted_by_the_dtype():
