@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 VOCAB = 128
@@ -46,12 +48,9 @@ def config_of(family: str, **fields):
 
 
 def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32, **fields):
-    """The same weights for every attention."""
-    import transformers
-
-    torch.manual_seed(7)
-    kind = getattr(transformers, f"{MODELS[family][0]}ForCausalLM")
-    model = kind._from_config(config_of(family, **fields), attn_implementation=attention, dtype=dtype)
+    """The same weights for every attention and, but for their rounding, for every dtype: they are drawn in f32, since
+    random numbers of another dtype are others on some machines."""
+    model = _made(family, attention, torch.float32, fields)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # As initialised, logits are so near each other that a token says little, and sinks are nought.
@@ -59,7 +58,18 @@ def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32, **
                 parameter.normal_(0.0, 2.0)
             elif parameter.ndim > 1:
                 parameter.mul_(4.0)
+    if dtype != torch.float32:
+        drawn, model = model, _made(family, attention, dtype, fields)
+        model.load_state_dict(drawn.state_dict())
     return model.eval()
+
+
+def _made(family: str, attention: str, dtype: torch.dtype, fields: dict[str, Any]):
+    import transformers
+
+    torch.manual_seed(7)
+    kind = getattr(transformers, f"{MODELS[family][0]}ForCausalLM")
+    return kind._from_config(config_of(family, **fields), attn_implementation=attention, dtype=dtype)
 
 
 def prompts(*lengths: int) -> list[list[int]]:
