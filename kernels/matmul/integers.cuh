@@ -20,7 +20,8 @@ struct IntegerConsumer : StageReader<C> {
     wgmma_commit();
   }
   // Products of a step run while the stage before it is released.
-  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const Tiles<C>& tiles, int) {
+  template <class All>
+  __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const All& tiles, int) {
     Integers found;
     int before = 0;
 #pragma unroll 1

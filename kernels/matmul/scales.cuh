@@ -12,6 +12,12 @@ __device__ __forceinline__ float scale_at(const MatmulScales& scales, int batch,
   return Stored<S>::load(from[batch * scales.batch + row * scales.row + part * scales.part]);
 }
 
+// The row of x that a row of a tile takes; -1: none.
+__device__ __forceinline__ int row_taken(const MatmulParams& p, const Tile& tile, int row) {
+  const int found = row < tile.end ? p.x_rows[static_cast<int64_t>(tile.batch) * p.rows + row] : -1;
+  return static_cast<uint32_t>(found) < static_cast<uint32_t>(p.num_x_rows) ? found : -1;
+}
+
 __device__ __forceinline__ uint32_t integer_at(const MatmulScales& of, int batch, int row) {
   return static_cast<const uint32_t*>(of.data)[batch * of.batch + row * of.row];
 }
@@ -55,8 +61,13 @@ struct BlockScales {
     second = ((tile.column + p.offset_columns) / 128 + 1) * 128 - p.offset_columns;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      x[half] = static_cast<X>(p.x_scale.data) + tile.batch * p.x_scale.batch + (row + 8 * half) * p.x_scale.row;
-      left[half] = row + 8 * half < tile.end ? p.k : 0;
+      x[half] = static_cast<X>(p.x_scale.data) + tile.batch * p.x_scale.batch;
+      if constexpr (C::kGather) {
+        const int taken = row_taken(p, tile, row + 8 * half);
+        x[half] += taken * p.x_scale.row, left[half] = taken >= 0 ? p.k : 0;
+      } else {
+        x[half] += (row + 8 * half) * p.x_scale.row, left[half] = row + 8 * half < tile.end ? p.k : 0;
+      }
     }
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {

@@ -1,6 +1,6 @@
 """Problems whose output bits are on record: most are compiled for other tests of the emulator too, and lengths are short."""
 
-from opfacade.plans.matmul import MatmulDescriptor, Scaling
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
 from opfacade.testing import matrix
 from opfacade.testing.harness import harness_of
 from opfacade.testing.inputs import DrawnLengths
@@ -26,6 +26,8 @@ def emulated():
         "matrices in segments, many rows": MatmulDescriptor(total_num_rows=3, n=40, k=2100, dtype="bf16", sm_limit=4),
         "matrices of fp8, blocks": _of_fp8(kind="block", block_offset=(64, 64)),
         "matrices of fp8, tokens": _of_fp8(kind="token"),
+        "groups of fp8, blocks": _groups("f8_e4m3", kind="block"),
+        "groups of i8, tokens": _groups("i8", kind="token"),
     }
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
     covered = {_implementation(subject) for subject, _ in found.values()}
@@ -39,6 +41,11 @@ def emulated():
 
 def _of_fp8(**scaling):
     return MatmulDescriptor(total_num_rows=70, n=200, k=320, dtype="f8_e4m3", scaling=Scaling(**scaling))
+
+
+def _groups(dtype, **scaling):
+    sizes = {"groups": 5, "total_num_rows": 70, "n": 136, "k": 272}
+    return GroupedMatmulDescriptor(**sizes, dtype=dtype, scaling=Scaling(**scaling), out_dtype="f16")
 
 
 def _implementation(subject):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_codes, matmul_grouped, matmul_repack, matmul_source, ptxas, support
-from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate
+from opfacade.backends.cuda import matmul_codes, matmul_grouped, matmul_repack, ptxas, support
+from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
 from opfacade.core.candidate import Reason
@@ -52,18 +52,7 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     if problem.weight_format is not None:
         yield from matmul_codes.lacks(problem, problem.weight_format)
     elif problem.dtype not in HALVES:
-        yield from _lacks_of_bytes(problem)
-
-
-def _lacks_of_bytes(problem: MatmulDescriptor) -> Iterator[Reason]:
-    """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
-    for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
-        yield from support.choice_reason("OPF-S003", field, getattr(problem, field), (only,))
-    scaling = problem.scaling
-    if scaling is not None:
-        yield from support.choice_reason("OPF-S003", "scaling.kind", scaling.kind, ("tensor", "token", "block"))
-        inside = scaling.block_offset[1] % matmul_source.STEP
-        yield from support.choice_reason("OPF-S003", f"scaling.block_offset[1] % {matmul_source.STEP}", inside, (0,))
+        yield from lacks_of_bytes(problem)
 
 
 @cached_by_specialization

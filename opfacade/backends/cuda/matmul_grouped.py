@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import ptxas, support
-from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, Shape, candidate
+from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, whole_tile_of
 from opfacade.core.candidate import Reason
@@ -20,7 +20,10 @@ _FORM = Form(
     descriptor=GroupedMatmulDescriptor,
     template="matmul/grouped_matmul",
     impl="wgmma_groups",
-    in_any_batch={"matmul-mma16": "tests/families/matmul/test_grouped_kernel.py::test_a_row_has_its_bits_in_any_group"},
+    in_any_batch=dict.fromkeys(
+        ("matmul-mma16", "matmul-mma8", "matmul-s32"),
+        "tests/families/matmul/test_grouped_kernel.py::test_a_row_has_its_bits_in_any_group",
+    ),
     on_a_gpu="tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_groups_on_a_gpu",
 )
 
@@ -32,15 +35,17 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     rows = problem.total_num_rows if problem.layout == "masked" else -(-problem.total_num_rows // problem.groups)
     segments = segments_of(problem)
     sizes = Sizes(rows, problem.n * problem.columns, problem.k, problem.groups, least, ITEMSIZE[problem.dtype])
-    sizes = sizes._replace(segments=1 if segments is None else segments.many)
+    sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
     return Shape(whole_tile_of(sizes, sms, problem.gather), segments)
 
 
 def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
+    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
     yield from support.choice_reason("OPF-S003", "layout", problem.layout, ("ragged", "masked"))
     yield from support.choice_reason("OPF-S003", "zero_tail", problem.zero_tail, (False,))
+    if problem.dtype not in HALVES:
+        yield from lacks_of_bytes(problem)
 
 
 @cached_by_specialization

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -34,6 +34,17 @@ _SUMS = {
     # They cut 32 products and the sum before, each once, at 13 bits below the largest, and their sum again; f32 adds chains.
     "matmul-mma8": {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0},
 }
+
+
+def lacks_of_bytes(problem: Product) -> Iterator[Reason]:
+    """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
+    for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
+        yield from support.choice_reason("OPF-S003", field, getattr(problem, field), (only,))
+    scaling = problem.scaling
+    if scaling is not None:
+        yield from support.choice_reason("OPF-S003", "scaling.kind", scaling.kind, ("tensor", "token", "block"))
+        inside = scaling.block_offset[1] % matmul_source.STEP
+        yield from support.choice_reason("OPF-S003", f"scaling.block_offset[1] % {matmul_source.STEP}", inside, (0,))
 
 
 class Form(NamedTuple):

@@ -12,6 +12,7 @@ FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
 CODES = "tests/families/matmul/test_codes_kernel.py"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
+BYTES = "tests/families/matmul/test_grouped_bytes_kernel.py -k bound"
 ROWS = "tests/families/matmul/test_rows_kernel.py"
 LAYOUTS = f"{KERNEL} -k as_they_lie"
 ODD = "tests/families/matmul/test_odd_kernel.py -k odd_operand"
@@ -180,6 +181,13 @@ FAULTS = (
             "row < tile.end ? row : -1"),
     grouped("copied rows of x are not seen by products", "gathered.cuh", "      fence_async_shared();\n", "", blind=ONE_MEMORY),
     grouped("a masked group reads the rows of the first", "groups.cuh", "{C::kMasked ? group : 0, row,", "{0, row,"),
+    grouped("gathered rows have the scales of the rows in turn", "scales.cuh", "row_taken(p, tile, row + 8 * half);",
+            "row + 8 * half;", BYTES),
+    grouped("gathered tokens have the scales of the rows in turn", "../../csrc/matmul/_program.cu.jinja",
+            '"p.x_rows[static_cast<int64_t>(batch) * p.rows + row]" if', '"row" if', BYTES),
+    grouped("every group has the first blocks of scales", "scales.cuh", "tile.weight * p.weight_scale.batch +", "", BYTES),
+    grouped("every group has the first scales of columns", "finish.cuh",
+            "load_columns(columns, p, tile.weight, column, left)", "load_columns(columns, p, 0, column, left)", BYTES),
     fp8("columns of a pair share a scale", "../../csrc/matmul/_columns.cu.jinja", "\"column + i\" if", "\"column\" if"),
     cpu("product: a zero point is subtracted from a rounded sum", f"{K}/scales.cuh",
         "static_cast<int32_t>(__float_as_uint(sum) - zero * weight_sum))",

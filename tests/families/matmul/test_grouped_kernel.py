@@ -9,7 +9,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import forget_specializations
-from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Scaling
+from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.select.explanation import explain
 from opfacade.testing import determinism, inputs, numerics
 from tests import emulator
@@ -186,7 +186,7 @@ def test_a_count_out_of_range_is_an_empty_group(count):
 def test_refusals_name_the_field():
     wanted = {
         "layout": made(layout="k"), "zero_tail": made(zero_tail=True), "groups": made(groups=4097),
-        "dtype": made(dtype="f8_e4m3", scaling=Scaling(kind="tensor")),
+        "dtype": made(dtype="f32"),
     }  # fmt: skip
     for field, problem in wanted.items():
         option = next(o for o in explain(problem, target=SM_90A).options if o.name == "cuda/wgmma_groups")

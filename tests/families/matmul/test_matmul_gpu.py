@@ -9,7 +9,13 @@ import torch
 from opfacade import Plan, Preference
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling, Weight
 from opfacade.testing import inputs, numerics
-from tests.families.matmul import test_codes_kernel, test_fp8_kernel, test_grouped_kernel, test_odd_kernel
+from tests.families.matmul import (
+    test_codes_kernel,
+    test_fp8_kernel,
+    test_grouped_bytes_kernel,
+    test_grouped_kernel,
+    test_odd_kernel,
+)
 from tests.families.matmul.test_matmul_kernel import FORMS, replace_sizes
 
 ALL = FORMS | {f"fp8-{name}": one for name, one in test_fp8_kernel.FORMS.items()}
@@ -78,24 +84,38 @@ def test_odd_sizes_have_the_bits_of_operands_that_tma_loads_on_a_gpu(rows, n, k,
     assert torch.equal(ran(problem, replace(loaded, out=torch.empty_like(args.out))), args.out)
 
 
-@pytest.mark.parametrize("name", test_grouped_kernel.FORMS)
+GROUPS = test_grouped_kernel.FORMS | test_grouped_bytes_kernel.FORMS
+
+
+@pytest.mark.parametrize("name", GROUPS)
 def test_groups_keep_their_bound_on_a_gpu(name):
-    problem = test_grouped_kernel.FORMS[name]
+    problem = GROUPS[name]
     args = inputs.make_args(problem, 3, "cuda")
     plan, before = Plan.select(problem, Preference(backend="cuda")), numerics.snapshot(problem, args)
     plan.run(args)
     assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
 
 
+OF_GROUPS = {
+    "bf16": {}, "fp8": {"dtype": "f8_e4m3", "scaling": Scaling(kind="block")},
+    "i8": {"dtype": "i8", "scaling": Scaling(kind="token")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("types", OF_GROUPS)
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (96, 7168), (1000, 520)])
-def test_a_row_has_its_bits_among_any_groups_on_a_gpu(n, k):
+def test_a_row_has_its_bits_among_any_groups_on_a_gpu(n, k, types):
     """The bits of the product of its group alone."""
-    problem = test_grouped_kernel.made(groups=9, rows=700, n=n, k=k)
+    problem = test_grouped_kernel.made(groups=9, rows=700, n=n, k=k, **OF_GROUPS[types])
     args = inputs.make_args(problem, 5, "cuda")
-    args.x.nan_to_num_(1.0)
+    if types != "i8":
+        args.x.copy_(torch.randn(args.x.shape, generator=torch.Generator().manual_seed(5)))
     args = replace(args, indptr=torch.tensor([3, 4, 4, 68, 133, 133, 300, 301, 500, 690], dtype=torch.int32, device="cuda"))
     whole = ran(problem, args)
     for group, (first, stop) in enumerate(pairwise(args.indptr.tolist())):
-        one = MatmulDescriptor(total_num_rows=stop - first, n=n, k=k, dtype="bf16")
-        alone = MatmulArgs(x=args.x[first:stop], weight=args.weight[group], out=torch.empty_like(whole[first:stop]))
+        one = MatmulDescriptor(total_num_rows=stop - first, n=n, k=k, **({"dtype": "bf16"} | OF_GROUPS[types]))
+        scales = {}
+        if types != "bf16":
+            scales = {"x_scale": args.x_scale[first:stop], "weight_scale": args.weight_scale[group]}
+        alone = MatmulArgs(x=args.x[first:stop], weight=args.weight[group], out=torch.empty_like(whole[first:stop]), **scales)
         assert torch.equal(ran(one, alone), whole[first:stop])
