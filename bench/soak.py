@@ -1,6 +1,7 @@
-"""Processes, threads and minutes on the CPU reference: `python -m bench.soak [--processes 10] [--threads 8] [--minutes 30]`.
+"""Processes, threads and minutes: `python -m bench.soak [--processes 10] [--threads 8] [--minutes 30] [--device cuda]`.
 
-Each process has threads that select plans of new sizes, run them and check every result, fork children that run too, publish
+Each process has threads that select plans of new sizes, run them on the CPU reference (or on the kernels of a GPU, each thread
+on its own stream; children on the reference) and check every result, fork children that run too, publish
 entries of a cache that all share, clean it and collect it. The first process forgets its counts again and again; the others
 must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs, or
 memory grows after the first half. Prints a line a process; it writes no record.
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--plans", type=int, default=4096, help="plans that a process keeps: memory is flat once they are there"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="opfacade-soak-") as place:
         faults = soak(Path(place), asked)
@@ -84,9 +86,11 @@ def _start(place: Path, number: int, asked: argparse.Namespace) -> subprocess.Po
     counts = place / ("counts.jsonl" if number else "forgotten.jsonl")
     environment = os.environ | {
         "OPFACADE_TELEMETRY_FILE": str(counts), "OPFACADE_TELEMETRY_SAMPLE": "0.5", "OPFACADE_CACHE_DIR": str(place / "cache"),
-        "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    told = [number, asked.threads, 60 * asked.minutes, asked.plans]
+    if asked.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    told = [number, asked.threads, 60 * asked.minutes, asked.plans, asked.device]
     command = [sys.executable, "-m", "bench.soaking", *map(str, told)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

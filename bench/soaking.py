@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from opfacade import Plan, Target, telemetry
+from opfacade import Plan, Preference, Target, telemetry
 from opfacade import plan as plans
 from opfacade.jit import cache
 from opfacade.jit.cache import upkeep
@@ -27,6 +27,7 @@ from opfacade.telemetry import file as telemetry_file
 
 CPU = Target.cpu()
 CHILD_SECONDS = 16.0
+_OWN = threading.local()
 _KEYS = 40  # entries of the cache that all processes publish again and again
 
 
@@ -35,33 +36,49 @@ def drawn(random: Random, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(random.getrandbits(32)))
 
 
-def run_norm(random: Random) -> None:
+def run_norm(random: Random, device: str = "cpu") -> None:
     rows, hidden = random.randint(1, 9), random.randint(1, 4000)
-    x, weight = drawn(random, rows, hidden), drawn(random, hidden)
+    x, weight = drawn(random, rows, hidden).to(device), drawn(random, hidden).to(device)
     out = torch.full_like(x, torch.nan)
-    plan = Plan.select(NormDescriptor(kind="rms", total_num_rows=rows, hidden=hidden, dtype="f32"), target=CPU)
+    plan = _selected(NormDescriptor(kind="rms", total_num_rows=rows, hidden=hidden, dtype="f32"), device)
     plan.run(NormArgs(x=x, weight=weight, out=out))
     eps = plan.descriptor.eps
     torch.testing.assert_close(out, x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight, rtol=1e-4, atol=1e-5)
 
 
-def run_softmax(random: Random) -> None:
+def run_softmax(random: Random, device: str = "cpu") -> None:
     shape = (random.randint(1, 9), random.randint(1, 4000))
-    x = drawn(random, *shape)
+    x = drawn(random, *shape).to(device)
     descriptor = SoftmaxDescriptor(shape=shape, dtype="f32")
     out = torch.full_like(x, torch.nan)
-    Plan.select(descriptor, target=CPU).run(descriptor.args_type(x=x, out=out))
+    _selected(descriptor, device).run(descriptor.args_type(x=x, out=out))
     torch.testing.assert_close(out, x.softmax(-1), rtol=1e-4, atol=1e-6)
+
+
+def _selected(descriptor: Any, device: str) -> Any:
+    return Plan.select(descriptor, Preference(backend="cuda")) if device == "cuda" else Plan.select(descriptor, target=CPU)
 
 
 RUNS = (run_norm, run_softmax)
 
 
+def _on_own_stream(run: Callable[[Random, str], None], random: Random, device: str) -> None:
+    """Each thread of a server has a stream of its own."""
+    if device == "cpu":
+        run(random, device)
+        return
+    if not hasattr(_OWN, "stream"):
+        _OWN.stream = torch.cuda.Stream()
+    with torch.cuda.stream(_OWN.stream):
+        run(random, device)
+    _OWN.stream.synchronize()
+
+
 class Soaking:
     """The work of one process until a moment; what went wrong, and how often something ran."""
 
-    def __init__(self, number: int, seconds: float) -> None:
-        self.number, self.over = number, time.monotonic() + seconds
+    def __init__(self, number: int, seconds: float, device: str = "cpu") -> None:
+        self.number, self.over, self.device = number, time.monotonic() + seconds, device
         self.runs, self.forks, self.swept, self.errors = 0, 0, 0, list[str]()
         self._lock = threading.Lock()
 
@@ -75,7 +92,7 @@ class Soaking:
             time.sleep(pause * random.random())
 
     def run(self, random: Random) -> None:
-        random.choice(RUNS)(random)
+        _on_own_stream(random.choice(RUNS), random, self.device)
         with self._lock:
             self.runs += 1
 
@@ -83,8 +100,9 @@ class Soaking:
         """The first selection of a family imports its backends, and a child that is forked meanwhile would wait for the import
         for ever: Python renews no lock of a module."""
         for run in RUNS:
-            run(Random(self.number))
-            self.runs += 1
+            for device in {self.device, "cpu"}:  # children use the reference: CUDA does not work after a fork
+                run(Random(self.number), device)
+                self.runs += 1
 
     def forget(self, random: Random) -> None:
         telemetry.reset()
@@ -167,13 +185,13 @@ def growth(over: float) -> tuple[int, int]:
     return max(min(half[-third:]) - max(half[:third]), 0), half[-1]
 
 
-def main(number: int, threads: int, seconds: float, most_plans: int) -> None:
+def main(number: int, threads: int, seconds: float, most_plans: int, device: str) -> None:
     faulthandler.dump_traceback_later(seconds + 60, exit=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
     plans._MAX_CACHED = most_plans
     telemetry_file.start()
-    soaking = Soaking(number, seconds)
+    soaking = Soaking(number, seconds, device)
     soaking.warm_up()
     work = [(soaking.run, 0.0)] * threads + [(soaking.fork, 0.5), (soaking.publish, 0.05), (soaking.sweep, 0.3)]
     work += [(soaking.forget, 0.05)] if number == 0 else []
@@ -188,4 +206,4 @@ def main(number: int, threads: int, seconds: float, most_plans: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

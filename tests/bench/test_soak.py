@@ -37,7 +37,7 @@ def test_a_count_that_is_lost_is_a_fault(tmp_path):
 
 
 def test_a_wrong_result_ends_the_process_with_an_error(monkeypatch):
-    monkeypatch.setattr(soaking, "RUNS", (lambda random: 1 / 0,))
+    monkeypatch.setattr(soaking, "RUNS", (lambda random, device: 1 / 0,))
     work = soaking.Soaking(0, 5.0)
     work.loop(work.run, 0, 0.0)
     assert work.errors == ["ZeroDivisionError: division by zero"]
