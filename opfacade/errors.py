@@ -24,6 +24,7 @@
     │  └─ CacheError                          the kernel cache
     │     └─ CacheIntegrityError · CacheSecurityError (PermissionError) · CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
+    ├─ LibraryError (RuntimeError)            a library of others is missing, is another version, or failed: .library .status
     ├─ GroupError (RuntimeError)              a call over several ranks: .ranks, those that are missing or differ
     ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
     └─ InternalError (AssertionError)         an invariant of ours is broken: please report
@@ -242,6 +243,11 @@ class CacheLockTimeout(CacheError, TimeoutError): ...
 class DeviceError(OpfacadeError, RuntimeError):
     cuda_error: str = ""
     context_dead: bool = False
+
+
+class LibraryError(OpfacadeError, RuntimeError):
+    library: str = ""
+    status: int | None = None
 
 
 class GroupError(OpfacadeError, RuntimeError):

@@ -208,7 +208,7 @@ class Plan(Generic[ArgsT]):
             with build_errors.of_problem(self.descriptor):
                 for spec in specs:
                     jit.build_for_plan(spec, allow_build=self.preference.jit == "build", label=self.sku.id)
-        if not specs or Target.current().arch == self.target.arch:
+        if self.sku.backend == "reference" or Target.current().arch == self.target.arch:
             self._load()
 
     @property
@@ -275,7 +275,7 @@ class Plan(Generic[ArgsT]):
     def _run_checked(self, args: ArgsT, workspace: Tensor | None) -> None:
         if not self._admitted:
             self._admit(args, workspace)
-        if moment.forked and self.sku.backend == "cuda":
+        if moment.forked and self.sku.backend != "reference":
             moment.refuse_fork(self.descriptor.op)
         launch = self._launch or self._load(capture.device_of(args))
         if workspace is None and self.workspace_size:

@@ -24,7 +24,11 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @click.option(
-    "--backend", "backends", type=click.Choice(["cuda", "reference"]), multiple=True, help="Of ours; may be repeated."
+    "--backend",
+    "backends",
+    type=click.Choice(["cuda", "library", "reference"]),
+    multiple=True,
+    help="Of ours; may be repeated.",
 )
 @click.option("--variants", is_flag=True, help="Also every candidate and variant that may be chosen.")
 @click.option("--peers", is_flag=True, help="Also FlashInfer and torch SDPA, where they are installed.")

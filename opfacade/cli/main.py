@@ -135,7 +135,7 @@ def _table(rows: tuple[SkuRow, ...], target: str) -> Table:
 @click.option("--target", help="An architecture; the current device by default.")
 @click.option("--than", type=click.File("rb"), help="Why FILE runs another kernel than the descriptor in this file.")
 @click.option("--autotune", is_flag=True, help='As with Preference(autotune="use").')
-@click.option("--backend", type=click.Choice(["cuda", "reference"]), help="As with Preference(backend=...).")
+@click.option("--backend", type=click.Choice(["cuda", "library", "reference"]), help="As with Preference(backend=...).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def explain(

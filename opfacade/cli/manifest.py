@@ -13,7 +13,9 @@ from opfacade.cli.input import of, works
 if TYPE_CHECKING:
     from opfacade.select.manifest import SkuManifest
 
-_BACKEND = click.option("--backend", type=click.Choice(["cuda", "reference"]), help="Refuse candidates of the other.")
+_BACKEND = click.option(
+    "--backend", type=click.Choice(["cuda", "library", "reference"]), help="Refuse candidates of all others."
+)
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

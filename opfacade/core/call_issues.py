@@ -32,7 +32,7 @@ def call_issues(plan: Checked, args: object, workspace: Tensor | None) -> list[I
     if type(args) is not wanted:
         return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
     given = {name: getattr(args, name) for name in tensors_of(wanted)}
-    device_type = "cuda" if plan.sku.backend == "cuda" else None
+    device_type = None if plan.sku.backend == "reference" else "cuda"
     issues = hinted(plan.descriptor, check(plan._operands, given, device_type, wanted.lists))
     if workspace is not None:
         faulty = {issue.argument for issue in issues}

@@ -30,6 +30,7 @@ _WISHES = {
     "OPF-S014": "workspace is {got}, you asked for {allowed}",
     "OPF-S015": "SKU {got} is not {allowed}",
     "OPF-S016": "SKU {got} is not {allowed}",
+    "OPF-S024": "its run may {got}, and {name} is False",
     "OPF-S020": "{name} is {got}, you asked for {allowed}",
 }
 
@@ -63,6 +64,7 @@ class Candidate:
     jit_spec: the kernel to compile; None if there is none. parts: kernels of one that is made of others, instead of jit_spec.
     config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
     splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
+    allocates, synchronises: whether a run may allocate device memory besides its workspace, or wait for the device.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all that the descriptor permits. Calls are held to it.
     """
@@ -78,6 +80,8 @@ class Candidate:
     config: str = ""
     needs: Callable[[Any, Operands], Operands] | None = None
     parts: Callable[[Any, Target], tuple[JitSpec, ...]] | None = None
+    allocates: bool = False
+    synchronises: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -100,6 +104,12 @@ class Candidate:
         """The name in `explain`."""
         config = f"[{self.config}]" if self.config else ""
         return f"{self.backend}/{self.impl}{config}"
+
+    @property
+    def habits(self) -> str:
+        """The words of `explain` for a run that may do more than launch."""
+        said = ", may allocate" if self.allocates else ""
+        return f"{said}, may wait for the device" if self.synchronises else said
 
     @property
     def names(self) -> frozenset[str]:

@@ -61,12 +61,14 @@ class Preference(Model):
     backend: only this backend.  forbid: backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids that are never
     used, for any op.  allow: only these SKU ids.
     max_workspace_bytes: the largest workspace.  require: guarantees that a plan must have ("deterministic" and
-    "batch_invariant" are short forms).  jit: "never" does not compile when a kernel is loaded.  pin: only this SKU id.
+    "batch_invariant" are short forms).  allow_allocation, allow_sync: False refuses candidates whose run may allocate device
+    memory, or may wait for the device, as the reference does.  jit: "never" does not compile when a kernel is loaded.
+    pin: only this SKU id.
     autotune: "use" takes the candidate that `opfacade tune` measured to be faster, if it has measured; `explain` reports this.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
-    backend: Literal["cuda", "reference"] | None = Field(
+    backend: Literal["cuda", "library", "reference"] | None = Field(
         default=None, description="Only candidates of this backend are used; None: any backend."
     )
     forbid: Names = Field(
@@ -80,6 +82,10 @@ class Preference(Model):
     require: Annotated[Require, BeforeValidator(_require)] = Field(
         default=Require(), description="Guarantees that a plan must have: a Require, or the name of one of its flags."
     )
+    allow_allocation: bool = Field(
+        default=True, description="Whether a run may allocate device memory besides its workspace; kernels of cuda never do."
+    )
+    allow_sync: bool = Field(default=True, description="Whether a run may wait for the device; kernels of cuda never do.")
     jit: Literal["build", "never"] = Field(
         default="build",
         description='"never": loading a kernel that is not built raises an error; the choice does not change.',

@@ -99,8 +99,11 @@ def composed(
         found = (part.candidate.jit_specs(part.step.problem, target) for part in parts_of(problem, backend, target))
         return tuple(dict.fromkeys(spec for of_part in found for spec in of_part))
 
-    compiled = None if backend == "reference" else specs
-    return Candidate(backend, impl, descriptor, declines, sku, workspace, launcher, parts=compiled)
+    slow = backend == "reference"
+    compiled = None if slow else specs
+    return Candidate(
+        backend, impl, descriptor, declines, sku, workspace, launcher, parts=compiled, allocates=slow, synchronises=slow
+    )
 
 
 @lru_cache(maxsize=256)

@@ -42,7 +42,7 @@ class Explanation:
             lines.append(f"  {state:8} {option.name}")
             if option.sku is not None:
                 lines.append(f"           sku {option.sku.id}")
-                lines.append(f"           workspace {option.workspace_size} bytes")
+                lines.append(f"           workspace {option.workspace_size} bytes{option.candidate.habits}")
             lines += [f"           measured: {option.note}"] if option.note else []
             lines += [f"           - {reason}" for reason in option.reasons]
         lines += [f"  note     {note}" for note in target_notes.notes(self.descriptor.op, self.target, self.options)]
@@ -70,6 +70,8 @@ class Explanation:
                     "measured": o.note,
                     "sku": o.sku.id if o.sku else None,
                     "workspace_size": o.workspace_size,
+                    "allocates": o.candidate.allocates,
+                    "synchronises": o.candidate.synchronises,
                     "reasons": [r.as_dict() for r in o.reasons],
                 }
                 for o in self.options

@@ -28,9 +28,9 @@ def holds_for(measured_on: str, wanted: str) -> bool:
 
 @lru_cache(maxsize=8)
 def toolchain_of(backend: str) -> str:
-    """Software that determines a backend's speed: opfacade and torch for the reference, else opfacade, its kernels, the
-    compiler."""
-    if backend == "reference":
+    """Software that determines a backend's speed: opfacade, its kernels and the compiler for cuda, else opfacade and torch,
+    which brings the libraries."""
+    if backend != "cuda":
         return f"opfacade {__version__}, torch {version('torch')}"
     return f"opfacade {__version__}, kernels {_kernels()}, nvcc {_nvcc()}"
 

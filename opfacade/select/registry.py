@@ -16,7 +16,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.select.descriptor_text import type_in
 
 # In order of preference: the first candidate without a reason against it is chosen.
-BACKENDS = ("cuda", "reference")
+BACKENDS = ("cuda", "library", "reference")
 
 
 @lru_cache(maxsize=1)

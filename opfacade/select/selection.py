@@ -158,6 +158,7 @@ def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) 
 def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reason]:
     """Reasons of the caller and of the process against an option."""
     yield from _unwanted(option.candidate, option.sku, prefer)
+    yield from _busy(option.candidate, prefer)
     if option.sku is not None and option.workspace_size is not None:
         yield from _locked_out(option.sku, prefer, pins)
         kind = option.candidate.descriptor
@@ -173,6 +174,14 @@ def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -
         yield Reason("OPF-S011", "prefer.forbid", name, f"anything but {', '.join(prefer.forbid)}")
     if prefer.pin is not None and sku is not None and sku.id != prefer.pin:
         yield Reason("OPF-S012", "prefer.pin", sku.id, prefer.pin)
+
+
+def _busy(candidate: Candidate, prefer: Preference) -> Iterator[Reason]:
+    """A run that does what the caller cannot have in a graph or a loop without waiting."""
+    if candidate.allocates and not prefer.allow_allocation:
+        yield Reason("OPF-S024", "prefer.allow_allocation", "allocate device memory", "no candidate that does")
+    if candidate.synchronises and not prefer.allow_sync:
+        yield Reason("OPF-S024", "prefer.allow_sync", "wait for the device", "no candidate that does")
 
 
 def _locked_out(sku: KernelSku, prefer: Preference, pins: Pins) -> Iterator[Reason]:

@@ -117,6 +117,16 @@ def honours_pin():
     assert "attention/nothing" in str(error)
 
 
+def honours_allow_allocation():
+    assert Plan.select(fresh(), Preference(allow_allocation=False), SM_90A).sku.backend == "cuda"
+    assert {i.code for i in refusal(Preference(allow_allocation=False, backend="reference")).issues} >= {"OPF-S024"}
+
+
+def honours_allow_sync():
+    assert Plan.select(fresh(), Preference(allow_sync=False), SM_90A).sku.backend == "cuda"
+    assert {i.code for i in refusal(Preference(allow_sync=False, backend="reference")).issues} >= {"OPF-S024"}
+
+
 def honours_autotune():
     assert Plan.select(fresh(), Preference(autotune="off"), SM_90A).sku
     used = Preference(autotune="use")

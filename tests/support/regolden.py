@@ -16,10 +16,12 @@ TARGETS = ("sm_90a", "sm_80", "cpu")
 
 
 def golden(descriptor):
-    """{"descriptor", "digest", "skus": {target: {candidate: [sku id, workspace bytes]}}}, whatever compiler is here."""
+    """{"descriptor", "digest", "skus": {target: {candidate: [sku id, workspace bytes]}}}, whatever compiler and libraries
+    are here."""
     skus = {}
     for target in TARGETS:
-        with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        compiler = patch("opfacade.backends.cuda.ptxas.release", return_value=None)
+        with compiler, patch("opfacade.backends.library.cublaslt_library.installed", return_value=None):
             options = survey(descriptor, Preference(), Target.parse(target))
         skus[target] = {o.name: [o.sku.id, o.workspace_size] for o in options if o.sku is not None}
     return {"descriptor": descriptor.model_dump(mode="json"), "digest": descriptor.digest(), "skus": skus}

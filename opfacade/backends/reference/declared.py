@@ -63,6 +63,8 @@ def reference(
         sku=cached_by_specialization(sku),
         workspace=lambda problem, target: 0,
         launcher=in_inference_mode(launcher),
+        allocates=True,
+        synchronises=True,
     )
 
 

@@ -38,5 +38,7 @@ CANDIDATES = (
         promise.sku,
         promise.no_workspace,
         in_inference_mode(_decode),
+        allocates=True,
+        synchronises=True,
     ),
 )

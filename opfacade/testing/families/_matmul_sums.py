@@ -28,7 +28,8 @@ class Sums:
 
 def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
-    over the largest of its sum and products, in chains of `chain` elements. u_part: of scaling and adding a part of k. convert:
+    over the largest of its sum and products, in chains of `chain` elements. unordered: parts of k may be added in any order, so
+    that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert:
     of the sum, once."""
     import torch
 
@@ -47,7 +48,9 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     rest = c.get("convert", 0.0) * value.abs() + (parts + 3 if parts else 0) * c.get("u_part", u_acc) * absolute
     if "u_step" in c:
         rest = rest + c["u_step"] * _largest(x, w, c)
-    near = spread if k_step == 1 else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
+    near = (
+        spread if k_step == 1 or "unordered" in c else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
+    )
     spread, near = spread + moved, near + moved
     certain = ~value.isfinite()
     return Sums(value, *((one + rest).masked_fill(certain, 0.0) for one in (spread, near)))

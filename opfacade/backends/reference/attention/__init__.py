@@ -77,7 +77,15 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
 
 def _candidate(descriptor: type[Attention[Any]], launcher: Any) -> Candidate:
     return Candidate(
-        "reference", "torch", descriptor, promise.declines, promise.sku, promise.no_workspace, in_inference_mode(launcher)
+        "reference",
+        "torch",
+        descriptor,
+        promise.declines,
+        promise.sku,
+        promise.no_workspace,
+        in_inference_mode(launcher),
+        allocates=True,
+        synchronises=True,
     )
 
 

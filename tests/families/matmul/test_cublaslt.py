@@ -1,0 +1,380 @@
+"""Products by cuBLASLt: what is selected, how the library is called, and what is refused, beside a fake of its interface."""
+
+import gc
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target, explain
+from opfacade.backends.library import cublaslt_library as cublaslt
+from opfacade.errors import GuaranteeUnavailable, LayoutError, LibraryError, UnsupportedError
+from opfacade.plans.matmul import MatmulDescriptor, Scaling, Weight
+from opfacade.select.registry import candidates_for, descriptor_types
+from opfacade.testing import inputs, numerics
+from tests.families.matmul import cublaslt_here
+
+GPUS = {name: Target.parse(name) for name in ("sm_80", "sm_89", "sm_90a", "sm_100a")}
+LIBRARY = Preference(backend="library")
+
+
+def made(rows=7, n=24, k=40, dtype="bf16", **more):
+    return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, **more)
+
+
+FORMS = {
+    "bf16": made(),
+    "f16-odd": made(5, 33, 41, "f16"),
+    "f16-to-f32": made(dtype="f16", out_dtype="f32", bias=True),
+    "f32": made(dtype="f32", alpha=-0.5),
+    "f64": made(dtype="f64", bias=True),
+    "kn": made(dtype="f32", weight_layout="kn"),
+    "km": made(x_layout="km"),
+    "km-kn": made(dtype="f64", x_layout="km", weight_layout="kn"),
+    "bias": made(bias=True, out_dtype="f32"),
+    "add": made(dtype="f32", add=True, beta=0.25),
+    "accumulate": made(out_dtype="f32", accumulate=True, beta=2.0, x_layout="km", weight_layout="kn"),
+    "batched": made(dtype="f32", batch=3),
+    "batched-added": made(batch=2, add=True, weight_layout="kn"),
+    "one-row": made(rows=1),
+    "one-column": made(n=1, dtype="f32"),
+    "one-term": made(k=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+@pytest.fixture
+def library():
+    with cublaslt_here.here():
+        yield
+
+
+def launched(problem, target=GPUS["sm_80"]):
+    """The launcher alone, without the check that tensors lie on a GPU."""
+    candidate = candidates_for(MatmulDescriptor)[1]
+    assert candidate.name == "library/cublaslt_matmul"
+    sku = candidate.sku(problem, target)
+    return sku, candidate.launcher(problem, target, sku, True)
+
+
+def scratch(problem):
+    return torch.empty(candidates_for(MatmulDescriptor)[1].workspace(problem, GPUS["sm_80"]), dtype=torch.uint8)
+
+
+def formula(problem, args, before):
+    """By the definition, in f64."""
+    x = args.x.double() if problem.x_layout == "mk" else args.x.double().mT
+    w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT
+    found = problem.alpha * torch.einsum("...mk,...kn->...mn", x, w)
+    found = found if args.bias is None else found + args.bias.double()
+    found = found if args.add is None else found + problem.beta * args.add.double()
+    return found + problem.beta * before.double() if problem.accumulate else found
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_product_is_that_of_its_formula_and_within_its_bound(name, library):
+    problem = FORMS[name]
+    args, old = inputs.make_args(problem, 3), None
+    if not problem.accumulate:
+        args.out.fill_(float("nan"))
+    old, before = args.out.clone(), numerics.snapshot(problem, args)
+    sku, launch = launched(problem)
+    launch(args, scratch(problem))
+    want = formula(problem, args, old)
+    step = {"f64": 2.0**-40, "f32": 2.0**-18, "f16": 2.0**-10, "bf16": 2.0**-7}[problem.result]
+    assert (args.out.double() - want).abs().max() <= step * want.abs().max()
+    assert numerics.check(problem, args, sku, before=before).worst <= 1
+
+
+@pytest.mark.parametrize("axis", ["x", "weight", "out", "all"])
+def test_rows_that_lie_apart_are_taken_as_they_are(axis, library):
+    problem = made(dtype="f32")
+    args = inputs.make_args(problem, 4)
+    _, launch = launched(problem)
+    launch(args, scratch(problem))
+    apart = {}
+    for name in ("x", "weight", "out") if axis == "all" else (axis,):
+        tensor = getattr(args, name)
+        wide = torch.full((tensor.shape[0], tensor.shape[1] + 3), float("nan"))
+        apart[name] = wide[:, 1:-2].copy_(tensor)
+    other = replace(args, **{"out": torch.zeros_like(args.out), **apart})
+    launch(other, scratch(problem))
+    assert torch.equal(other.out, args.out)
+    if "out" in apart:
+        assert apart["out"]._base[:, 0].isnan().all()
+        assert apart["out"]._base[:, -2:].isnan().all()
+
+
+def test_matrices_of_a_batch_may_be_one(library):
+    problem = made(dtype="f32", batch=3)
+    args = inputs.make_args(problem, 4)
+    shared = replace(args, weight=args.weight[:1].expand(3, -1, -1))
+    _, launch = launched(problem)
+    launch(shared, scratch(problem))
+    want = args.x.double() @ args.weight[0].double().mT
+    assert (args.out.double() - want).abs().max() < 1e-4
+
+
+def test_it_takes_no_algorithm_that_rounds_parts_or_inputs(library):
+    """The fake offers four that break the bound before the one in f32; the preference forbids them."""
+    problem = made()
+    _, launch = launched(problem)
+    launch(inputs.make_args(problem, 1), scratch(problem))
+    assert cublaslt_here.log() == [
+        "create",
+        "heuristic 2 schemes 2",
+        f"matmul algo 5 workspace {1 << 20} stream {cublaslt_here.STREAM}",
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_it_takes_none_either_where_the_library_ignores_the_preference(dtype):
+    problem = made(dtype=dtype)
+    with cublaslt_here.here(respects=False):
+        _, launch = launched(problem)
+        launch(inputs.make_args(problem, 1), scratch(problem))
+        assert cublaslt_here.log()[1:] == [
+            "heuristic 6 schemes 2",
+            f"matmul algo 5 workspace {1 << 20} stream {cublaslt_here.STREAM}",
+        ]
+
+
+def test_strides_and_addresses_choose_again_and_equal_ones_do_not(library):
+    problem = made(dtype="f32")
+    args = inputs.make_args(problem, 1)
+    _, launch = launched(problem)
+    for _ in range(3):
+        launch(args, scratch(problem))
+    odd = torch.empty(args.x.numel() + 1)[1:].view_as(args.x).copy_(args.x)
+    launch(replace(args, x=odd), scratch(problem))
+    names = [line.split()[0] for line in cublaslt_here.log()]
+    assert names == ["create", "heuristic", "matmul", "matmul", "matmul", "heuristic", "matmul"]
+    assert "algo 6 workspace 0" in cublaslt_here.log()[-1]  # the only one for an address off 16 bytes
+
+
+def test_it_destroys_all_that_it_creates(library):
+    problem = made()
+    gc.collect()
+    before = cublaslt_here.opened().fake_live()
+    _, launch = launched(problem)
+    launch(inputs.make_args(problem, 1), scratch(problem))
+    assert cublaslt_here.opened().fake_live() > before
+    del launch
+    gc.collect()
+    assert cublaslt_here.opened().fake_live() == before
+
+
+def test_without_a_workspace_it_takes_an_algorithm_that_needs_none(library):
+    problem = made()
+    plan = Plan.select(problem, Preference(backend="library", max_workspace_bytes=1000), GPUS["sm_80"])
+    assert plan.sku.impl == "cublaslt_matmul_lean"
+    assert plan.workspace_size == 0
+    launch = candidates_for(MatmulDescriptor)[2].launcher(problem, plan.target, plan.sku, True)
+    args = inputs.make_args(problem, 1)
+    launch(args, None)
+    assert cublaslt_here.log()[-1].startswith("matmul algo 6 workspace 0 ")
+    assert (args.out.double() - formula(problem, args, args.out)).abs().max() <= 2.0**-7 * args.out.double().abs().max()
+
+
+def test_nothing_to_write_calls_nothing(library):
+    problem = made(rows=0)
+    _, launch = launched(problem)
+    launch(inputs.make_args(problem, 1), scratch(problem))
+    assert cublaslt_here.log() == []
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "add"])
+def test_overlapping_rows_are_refused_before_anything_is_written(name, library):
+    problem = made(dtype="f32", add=True, rows=6)
+    args = inputs.make_args(problem, 1)
+    tensor = getattr(args, name)
+    windows = tensor.flatten().as_strided(tensor.shape, (tensor.shape[1] - 1, 1))
+    args.out.fill_(5)
+    _, launch = launched(problem)
+    with pytest.raises(LayoutError, match=rf"{name} expected rows that are {tensor.shape[1]} or more elements apart.*OPF-A029"):
+        launch(replace(args, **{name: windows}), scratch(problem))
+    assert (args.out == 5).all()
+
+
+def test_expanded_rows_are_refused(library):
+    """By the plan, as cuBLASLt has a place for each row."""
+    problem = made(dtype="f32", batch=2, add=True)
+    operands = candidates_for(MatmulDescriptor)[1].operands(problem)
+    assert {name: operands[name].strides.expandable for name in ("x", "weight", "add")} == {
+        "x": (0,),
+        "weight": (0,),
+        "add": (),
+    }
+
+
+# --- selection
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "bf16"), ("sm_89", "f16"), ("sm_90a", "f32"), ("sm_100a", "f64")])
+def test_it_is_chosen_where_we_have_no_kernel(arch, dtype, library):
+    plan = Plan.select(made(dtype=dtype), target=GPUS[arch])
+    assert (plan.sku.backend, plan.sku.impl, plan.workspace_size) == ("library", "cublaslt_matmul", 32 << 20)
+
+
+def test_it_stands_behind_ours_and_can_be_asked_for(library):
+    found = explain(made(), target=GPUS["sm_90a"])
+    assert [o.name for o in found.options if not o.reasons] == [
+        "cuda/wgmma_tile",
+        "library/cublaslt_matmul",
+        "library/cublaslt_matmul_lean",
+        "reference/torch",
+    ]
+    assert found.chosen.name == "cuda/wgmma_tile"
+    plan = Plan.select(made(), LIBRARY, GPUS["sm_90a"])
+    assert plan.sku.backend == "library"
+
+
+def test_the_sku_names_the_library_and_the_choice_of_algorithm(library):
+    plan = Plan.select(made(dtype="f32", bias=True), LIBRARY, GPUS["sm_90a"])
+    assert dict(plan.sku.spec) == {"algo": "heuristic", "bias": True, "cublaslt": "v13.1.0.3", "workspace": 32 << 20}
+    with cublaslt_here.installed("13.2.0.9"):
+        assert "cublaslt=v13.2.0.9" in explain(made(), LIBRARY, GPUS["sm_90a"]).chosen.sku.id
+
+
+@pytest.mark.parametrize("flag", ["deterministic", "batch_invariant"])
+def test_heuristics_promise_no_flag(flag, library):
+    with pytest.raises(GuaranteeUnavailable):
+        Plan.select(made(dtype="f32"), Preference(backend="library", require=flag), GPUS["sm_90a"])
+
+
+MODELS = {"bf16": "matmul-mma16", "f16": "matmul-mma16", "f32": "matmul-f32", "f64": "matmul-f64"}
+
+
+@pytest.mark.parametrize("dtype", MODELS)
+def test_the_bound_is_that_of_the_type_in_any_order(dtype, library):
+    model = Plan.select(made(dtype=dtype), LIBRARY, GPUS["sm_90a"]).precision_guarantee.error_model
+    assert model.id == MODELS[dtype]
+    roundoff = {"matmul-mma16": 2.0**-23, "matmul-f32": 2.0**-24, "matmul-f64": 2.0**-53}[model.id]
+    assert dict(model.constants)["u_acc"] == roundoff
+
+
+def test_a_missing_step_of_16_products_breaks_the_bound_at_large_k(library):
+    problem = made(rows=4, n=6, k=16384, out_dtype="f32")
+    args = inputs.make_args(problem, 1)
+    sku, _ = launched(problem)
+    args.out.copy_(formula(problem, args, args.out))
+    assert numerics.check(problem, args, sku).worst <= 1
+    step = args.x[:, 5008:5024].double() @ args.weight[:, 5008:5024].double().mT
+    args.out.sub_(step.float())
+    assert numerics.check(problem, args, sku).worst > 1
+
+
+REFUSED = {
+    "activation": (made(dtype="f32", activation="relu"), "activation", "none"),
+    "gated": (made(gated=True), "gated", "False"),
+    "num_valid": (made(num_valid=True), "num_valid", "False"),
+    "order": (made(order="k"), "order", "free"),
+    "sm_limit": (made(sm_limit=4), "sm_limit", "null"),
+    "fp8": (made(dtype="f8_e4m3", scaling=Scaling(kind="token")), "dtype", "f16, bf16, f32, f64"),
+    "i8": (made(dtype="i8"), "dtype", "f16, bf16, f32, f64"),
+    "codes": (made(k=64, weight_format=Weight(dtype="int4", group=32)), "weight_format", "null"),
+    "out": (made(dtype="f16", out_dtype="bf16"), "out_dtype", "f16, f32"),
+    "f32-out": (made(dtype="f32", out_dtype="bf16"), "out_dtype", "f32"),
+    "bias-type": (made(bias=True, bias_dtype="f32"), "bias_dtype", "bf16"),
+    "two": (made(bias=True, add=True), "bias, add, accumulate", "one of them"),
+    "no-terms": (made(k=0), "k", "1 or more"),
+    "alpha": (made(alpha=0.0), "alpha", "other numbers"),
+    "beta": (made(add=True, beta=0.0), "beta", "other numbers"),
+    "batch": (made(batch=65536), "batch", "at most 65535"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_does_not_compute_is_refused_by_name(name, library):
+    problem, field, allowed = REFUSED[name]
+    with pytest.raises(UnsupportedError) as caught:
+        Plan.select(problem, LIBRARY, GPUS["sm_90a"])
+    issues = {(i.argument, i.expected) for i in caught.value.issues if i.argument.startswith("library/cublaslt_matmul: ")}
+    assert issues == {(f"library/cublaslt_matmul: {field}", allowed)}
+
+
+def test_a_size_that_is_refused_changes_no_answer_of_another(library):
+    """Refusals are cached by the fields that are no sizes."""
+    for k, fits in ((8, True), (0, False), (8, True)):
+        assert (explain(made(k=k), LIBRARY, GPUS["sm_80"]).chosen is not None) == fits
+
+
+@pytest.mark.parametrize("target", [Target.cpu(), Target.parse("sm_75")], ids=["cpu", "sm_75"])
+def test_it_needs_a_gpu_from_sm_80_on(target, library):
+    with pytest.raises(UnsupportedError, match="sm_80 and later"):
+        Plan.select(made(), LIBRARY, target)
+
+
+# --- the library itself
+
+
+def test_a_library_that_is_not_installed_is_a_reason():
+    with cublaslt_here.installed(None), pytest.raises(UnsupportedError, match=r"not installed.*OPF-S025"):
+        Plan.select(made(dtype="f32"), LIBRARY, GPUS["sm_90a"])
+
+
+def test_the_version_is_that_of_the_package_that_torch_needs(monkeypatch):
+    here = {"nvidia-cublas": "13.4.0.1", "nvidia-cublas-cu12": "12.8.4.1"}
+    monkeypatch.setattr(cublaslt, "_version", here.get)
+    for needs, want in (({"nvidia-cublas-cu12"}, "12.8.4.1"), ({"nvidia-cublas"}, "13.4.0.1"), (set(), "13.4.0.1")):
+        monkeypatch.setattr(cublaslt, "_needs_of_torch", lambda needs=needs: needs)
+        assert cublaslt.installed.__wrapped__() == want
+    monkeypatch.setattr(cublaslt, "_version", lambda name: None)
+    assert cublaslt.installed.__wrapped__() is None
+
+
+def test_requirements_of_torch_are_read_by_name(monkeypatch):
+    lines = ["nvidia-cublas-cu12==12.8.4.1; platform_system == 'Linux'", "sympy>=1.13", "typing-extensions"]
+    monkeypatch.setattr(cublaslt, "requires", lambda name: lines)
+    assert cublaslt._needs_of_torch() == {"nvidia-cublas-cu12", "sympy", "typing-extensions"}
+
+
+def test_a_library_that_torch_has_not_loaded_is_an_error():
+    with pytest.raises(LibraryError, match=r"torch has not loaded libcublasLt\.so\.999.*OPF-L001") as caught:
+        cublaslt.load.__wrapped__("999.1")
+    assert (caught.value.library, caught.value.status) == ("cublaslt", None)
+
+
+@pytest.mark.parametrize(("number", "package"), [(130100, "13.1.0.3"), (120804, "12.8.4.1"), (130002, "13.0.2")])
+def test_the_number_of_the_loaded_library_is_that_of_its_package(number, package):
+    cublaslt._require_version(number, package)
+    with pytest.raises(LibraryError, match="OPF-L002"):
+        cublaslt._require_version(number + 1, package)
+
+
+def test_a_call_that_fails_names_the_function_and_the_status(library):
+    loaded = cublaslt.load("any")
+    description = loaded.made("cublasLtMatmulDescCreate", 68, 0)
+    found = r"cublasLtMatmulDescSetAttribute failed: CUBLAS_STATUS_INVALID_VALUE.*OPF-L004"
+    with pytest.raises(LibraryError, match=found) as caught:
+        loaded.set("MatmulDesc", description, 99, cublaslt.ctypes.c_int32(1))
+    assert caught.value.status == 7
+    loaded.call("cublasLtMatmulDescDestroy", description)
+
+
+# --- what a run may do besides launching
+
+
+def test_references_may_allocate_and_wait_and_kernels_do_not():
+    """cuda/nccl runs the reference's arithmetic on tensors of a GPU."""
+    for kind in descriptor_types().values():
+        for one in candidates_for(kind):
+            does = one.backend == "reference" or one.name == "cuda/nccl"
+            assert (one.allocates, one.synchronises) == (does, does), one.name
+
+
+@pytest.mark.parametrize(
+    ("field", "text"), [("allow_allocation", "allocate device memory"), ("allow_sync", "wait for the device")]
+)
+def test_a_run_that_may_not_allocate_or_wait_takes_no_reference(field, text):
+    problem = made(dtype="f32", activation="gelu")
+    with pytest.raises(UnsupportedError, match=rf"reference/torch: its run may {text}, and {field} is False.*OPF-S024"):
+        Plan.select(problem, Preference(**{field: False}), Target.cpu())
+    assert "may allocate, may wait for the device" in str(explain(problem, target=Target.cpu()))
+    assert Plan.select(problem, target=Target.cpu()).sku.backend == "reference"
