@@ -21,9 +21,9 @@ import torch
 from bench import interleaved, records
 from bench.attention import CUDA, ceilings, machine
 from bench.interleaved import Contender
+from examples.demo.lengths import from_trace
 from opfacade import Plan, Target
 from opfacade.bench import peers
-from opfacade.demo.lengths import from_trace
 from opfacade.errors import OpfacadeError
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor
 from opfacade.plans._attention.variant_examples import alibi, alibi_slopes, document_mask

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opfacade.demo.lengths import drawn, from_trace
+from examples.demo.lengths import drawn, from_trace
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor, PagedLatentCacheDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor

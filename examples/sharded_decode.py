@@ -2,13 +2,13 @@
 
     torchrun --nproc-per-node 2 examples/sharded_decode.py
 
-It runs on CPUs. `opfacade/demo/ranks.py` is the model; this file is how a program makes its group.
+It runs on CPUs. `examples/demo/ranks.py` is the model; this file is how a program makes its group.
 """
 
 import torch
 import torch.distributed as dist
+from demo.ranks import compare
 
-from opfacade.demo.ranks import compare
 from opfacade.distributed import Group
 
 

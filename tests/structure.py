@@ -40,7 +40,6 @@ LAYERS = (
     "bench",
     "report",
     "integrations",
-    "demo",
     "compat",
     "cli",
     "__main__",

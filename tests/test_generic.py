@@ -17,7 +17,7 @@ from tests.structure import OLDER_PATHS, PACKAGE, imports
 from tests.structure import modules as package_modules
 
 # Folders that belong to families.
-FAMILIES = ("backends/", "compat/", "demo/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
+FAMILIES = ("backends/", "compat/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
 # Names of torch, of matplotlib, of dataclasses and of a level of validation that a family has too.
 FOREIGN = {"alpha", "gather", "indices", "query", "scatter", "slots"}
 OF_PYTHON = {name for kind in (str, re.Match, Executor) for name in dir(kind)}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -62,7 +59,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="opfacade")
 def main() -> None:
-    """Typed plans for GPU operators: which kernel would run, what it promises, and a demo that checks it."""
+    """Typed plans for GPU operators: which kernel would run, and what it promises."""
 
 
 main.add_command(bench)
@@ -201,95 +198,3 @@ def schema(op: str) -> None:
     from opfacade.tools.catalogue import schema as schema_of
 
     click.echo(json.dumps(schema_of(op), indent=2))
-
-
-@main.command()
-@click.option(
-    "--model",
-    type=click.Choice(["tiny-llama"]),
-    help="Instead: transformers generates on opfacade and on sdpa; tokens compared.",
-)
-@click.option("--ranks", type=click.IntRange(1, 8), help="Instead: so many processes decode over a sharded cache.")
-@click.option(
-    "--trace",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV of real request lengths, with columns ContextTokens and GeneratedTokens.",
-)
-@click.option("--requests", type=int, help="How many requests to serve. [default: 64]")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda where there is one]")
-@click.option("--heads", type=int, help="Query heads of the layer. [default: 4 on a CPU, 32 on a GPU]")
-@click.option("--kv-heads", type=int, help="Key and value heads. [default: 1, 8]")
-@click.option("--head-dim", type=int, help="Elements of a head. [default: 64, 128]")
-@click.option("--dtype", help="Element type of rows and cache: bf16, f16 or f32. [default: bf16]")
-@click.option("--page-size", type=int, help="Tokens in a page. [default: 16]")
-@click.option(
-    "--pages", type=int, help="Pages in the pool: fewer make requests wait. [default: half of what all need together]"
-)
-@click.option("--chunk", type=int, help="Tokens that a step may process: longer prompts are cut. [default: 512, 2048]")
-@click.option("--max-generated", type=int, help="Cap on the tokens of an answer. [default: 256 on a CPU, none on a GPU]")
-@click.option("--max-steps", type=int, help="Stop after so many steps. [default: until all requests are served]")
-@click.option(
-    "--checked-rows", type=int, help="Query rows that are compared with an fp64 oracle in every call. [default: 4, 16]"
-)
-@click.option("--vocab", type=int, help="Logits of a row that a token is drawn from. [default: 1003, 32003]")
-@click.option(
-    "--every", type=int, help="Every so many steps rows go through a whole layer, and --verbose prints a block. [default: 32]"
-)
-@click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
-@click.option("--verbose", is_flag=True, help="Print a line for each kernel and block of steps, SKUs, counters and totals.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path),
-    help="Also write settings, totals, SKUs and every call to this file.",
-)
-@click.option(
-    "--record",
-    "recording",
-    type=click.Path(path_type=Path),
-    help="Also write the problems that were solved to this file, for warmup, tune, bench and verify.",
-)
-@click.pass_context
-def demo(
-    ctx: click.Context,
-    /,
-    trace: Path | None,
-    device: str | None,
-    json_path: Path | None,
-    recording: Path | None,
-    verbose: bool,
-    **given: Any,
-) -> None:
-    """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle.
-
-    Compiles every kernel first, on all cores; then serves, with a line of progress; then prints a table of the operators, the
-    tokens a second, and PASS or FAIL. Where two defaults are given, the second is that of a GPU.
-    """
-    import torch
-
-    ranks = given.pop("ranks")
-    if ranks is not None:
-        from opfacade.demo.ranks import serve
-
-        ctx.exit(0 if serve(ranks) else 1)
-    if given.pop("model") is not None:
-        from opfacade.demo import model
-
-        ctx.exit(0 if model.run(device or ("cuda" if torch.cuda.is_available() else "cpu"), click.echo, json_path) else 1)
-
-    from opfacade import record
-    from opfacade.demo.lengths import drawn, from_trace
-    from opfacade.demo.main import Output, run
-    from opfacade.demo.progress import Progress
-    from opfacade.demo.settings import settings
-
-    chosen = settings(device, **given)
-    if chosen.device == "cpu":
-        # The shapes are small: more threads gain little, and lose much where other processes want the cores.
-        torch.set_num_threads(1)
-    lengths = from_trace(trace, chosen.requests) if trace else drawn(chosen.requests, chosen.seed)
-    click.echo(f"request lengths: {trace or 'drawn, in the shape of a conversation service'}")
-    with record(recording, lengths=True) if recording else nullcontext():
-        out = Output(click.echo, Progress(sys.stderr, sys.stderr.isatty()), verbose, json_path)
-        sound = run(chosen, lengths, out)
-    ctx.exit(0 if sound else 1)

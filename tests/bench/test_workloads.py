@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.lengths import Length, drawn
 from opfacade import Preference, Target
-from opfacade.demo.lengths import Length, drawn
 from opfacade.select.selection import considered
 from opfacade.tools.workload import read
 

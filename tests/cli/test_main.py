@@ -150,7 +150,6 @@ def test_a_file_that_cannot_be_written_is_told_in_a_line(tmp_path):
     source.write_text(EXAMPLES[0].model_dump_json())
     for words in (
         ("manifest", "freeze", str(source), "--target=sm_90a", "--out=/nonexistent/x"),
-        ("demo", "--requests=1", "--json=/nonexistent/x"),
         ("tuned", "export", "/nonexistent/x"),
     ):
         result = invoke(*words)

@@ -10,18 +10,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from examples.demo import ahead, plain_layer
+from examples.demo.__main__ import main
+from examples.demo.layer import Layer
+from examples.demo.lengths import Length, drawn, from_trace
+from examples.demo.main import Demo
+from examples.demo.pages import PageAllocator
+from examples.demo.progress import Progress
+from examples.demo.scheduler import Scheduler
+from examples.demo.settings import settings
 from opfacade import Plan, Preference
-from opfacade.cli.main import main
 from opfacade.core.target import Target
-from opfacade.demo import ahead, plain_layer
-from opfacade.demo.layer import Layer
-from opfacade.demo.lengths import Length, drawn, from_trace
-from opfacade.demo.main import Demo
-from opfacade.demo.pages import PageAllocator
-from opfacade.demo.progress import Progress
-from opfacade.demo.scheduler import Scheduler
-from opfacade.demo.settings import settings
-from opfacade.errors import CompileError, DescriptorError, InternalError
+from opfacade.errors import CompileError, InternalError
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, PagedKvCacheDescriptor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,7 +44,7 @@ def trace(tmp_path):
 
 def demo(trace, *extra):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    return CliRunner().invoke(main, ["demo", "--device=cpu", f"--trace={trace}", *flags, *extra])
+    return CliRunner().invoke(main, ["--device=cpu", f"--trace={trace}", *flags, *extra])
 
 
 def test_no_page_has_two_owners_and_all_come_back():
@@ -93,7 +93,7 @@ def test_a_page_beyond_the_reservation_or_of_another_request_is_refused():
 
 
 def test_a_pool_too_small_for_the_longest_request_is_refused():
-    with pytest.raises(DescriptorError, match=r"pages expected at least 10.*got 9"):
+    with pytest.raises(ValueError, match=r"pages expected at least 10.*got 9"):
         Demo(small(pages=9), LENGTHS)
 
 
@@ -115,7 +115,7 @@ def test_lengths_come_from_the_trace(trace):
 def test_a_bad_trace_names_its_line(tmp_path, text, message):
     path = tmp_path / "bad.csv"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(DescriptorError, match=message):
+    with pytest.raises(ValueError, match=message):
         from_trace(path, 64)
 
 
@@ -306,14 +306,14 @@ def test_a_wrong_result_ends_with_one(trace, monkeypatch, spoil):
 
 
 def test_wrong_settings_are_refused_with_the_field():
-    result = CliRunner().invoke(main, ["demo", "--device=cpu", "--heads=0"])
+    result = CliRunner().invoke(main, ["--device=cpu", "--heads=0"])
     assert result.exit_code == 2
     assert "heads expected" in result.output
     assert "Traceback" not in result.output
 
 
 def test_a_gpu_that_is_not_there_is_said_so(trace, monkeypatch):
-    monkeypatch.setattr("opfacade.demo.server.Target.current", Target.cpu)
+    monkeypatch.setattr("examples.demo.server.Target.current", Target.cpu)
     result = demo(trace, "--device=cuda")
     assert result.exit_code == 2
     assert "expected a CUDA device, got none" in result.output

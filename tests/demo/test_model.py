@@ -1,4 +1,4 @@
-"""`opfacade demo --model`: tokens of a real client, equal to sdpa's; without transformers an error that names it."""
+"""`python -m examples.demo --model`: tokens of a real client, equal to sdpa's; without transformers an error that names it."""
 
 import json
 import sys
@@ -6,16 +6,14 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from examples.demo import model
+from examples.demo.__main__ import main
 from opfacade import errors
-from opfacade.cli.main import main
-from opfacade.demo import model
 
 
 @pytest.mark.transformers
 def test_the_demo_prints_tokens_skus_and_time_and_succeeds(tmp_path):
-    result = CliRunner().invoke(
-        main, ["demo", "--model", "tiny-llama", "--device", "cpu", "--json", str(tmp_path / "out.json")]
-    )
+    result = CliRunner().invoke(main, ["--model", "tiny-llama", "--device", "cpu", "--json", str(tmp_path / "out.json")])
     assert result.exit_code == 0, result.output
     assert "8 of 8 answers equal" in result.output
     assert "tokens/s" in result.output

@@ -1,16 +1,16 @@
-"""`opfacade demo --ranks`: processes that draw the tokens of one rank, or say so."""
+"""`python -m examples.demo --ranks`: processes that draw the tokens of one rank, or say so."""
 
 import subprocess
 import sys
 
-from opfacade.demo import ranks
+from examples.demo import ranks
 from tests.support.local_ranks import on_ranks
 
 
 def test_two_processes_draw_the_tokens_of_one_rank():
     """By the command, as a user runs it."""
     done = subprocess.run(
-        [sys.executable, "-m", "opfacade", "demo", "--ranks", "2"], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "examples.demo", "--ranks", "2"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 steps of 4 requests on 2 ranks: the tokens of one rank" in done.stdout

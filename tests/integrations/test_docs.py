@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opfacade.cli.main import main
+from examples.demo.__main__ import main as demo
 from tests.integrations.signatures import stored
 from tests.support.transformers_here import missing
 
@@ -38,6 +38,6 @@ def test_the_names_of_continuous_batching_are_those_that_are_registered():
 
 
 def test_the_demo_has_the_option_that_the_page_names():
-    options = {option for parameter in main.commands["demo"].params for option in parameter.opts}
-    assert "opfacade demo --model" in PAGE
+    options = {option for parameter in demo.params for option in parameter.opts}
+    assert "python -m examples.demo --model" in PAGE
     assert "--model" in options

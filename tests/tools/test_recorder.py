@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from examples.demo.__main__ import main as demo
 from opfacade import Plan, Preference, SkuManifest, Target, errors, jit, record, telemetry
 from opfacade.cli.main import main
 from opfacade.tools.recorder import Recorder, lengths_of
@@ -225,7 +226,7 @@ SMALL = ["--heads=2", "--kv-heads=1", "--head-dim=16", "--page-size=4", "--chunk
 
 
 def serve(trace, path, *more):
-    return CliRunner().invoke(main, ["demo", "--device=cpu", f"--trace={trace}", f"--record={path}", *SMALL, *more])
+    return CliRunner().invoke(demo, ["--device=cpu", f"--trace={trace}", f"--record={path}", *SMALL, *more])
 
 
 @pytest.fixture

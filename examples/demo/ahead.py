@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from examples.demo.lengths import Length
+from examples.demo.problems import Problems, planned
+from examples.demo.settings import Settings
 from opfacade.core.target import Target
-from opfacade.demo.lengths import Length
-from opfacade.demo.problems import Problems, planned
-from opfacade.demo.settings import Settings
 from opfacade.plan import Plan
 from opfacade.tools.warmup import WarmupStep, warm
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from examples.demo.server import Ran
+from examples.demo.settings import Settings
 from opfacade import telemetry
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.demo.server import Ran
-from opfacade.demo.settings import Settings
 from opfacade.select.explanation import explain
 from opfacade.tools.catalogue import promises
 

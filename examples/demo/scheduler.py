@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from opfacade.demo.lengths import Length
-from opfacade.demo.pages import PageAllocator
+from examples.demo.lengths import Length
+from examples.demo.pages import PageAllocator
 
 
 @dataclass(slots=True)

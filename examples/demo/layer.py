@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from examples.demo.problems import WIDTH, Problems
+from examples.demo.settings import Settings
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
-from opfacade.demo.problems import WIDTH, Problems
-from opfacade.demo.settings import Settings
 from opfacade.plans.activation import GatedActivationArgs
 from opfacade.plans.matmul import MatmulArgs
 from opfacade.plans.norm import NormArgs

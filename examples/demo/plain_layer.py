@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from opfacade.demo.layer import Layer
-from opfacade.demo.settings import Settings
+from examples.demo.layer import Layer
+from examples.demo.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor

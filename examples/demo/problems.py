@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from examples.demo.lengths import Length
+from examples.demo.pages import PageAllocator
+from examples.demo.scheduler import Part, Scheduler, ServingStep
+from examples.demo.settings import Settings
 from opfacade.core.descriptor import Descriptor
-from opfacade.demo.lengths import Length
-from opfacade.demo.pages import PageAllocator
-from opfacade.demo.scheduler import Part, Scheduler, ServingStep
-from opfacade.demo.settings import Settings
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from opfacade.errors import DescriptorError
-
 # Median and spread of the logarithm, and the largest value, of a conversation service's requests.
 _CONTEXT = (1020, 0.98, 4096)
 _GENERATED = (129, 0.86, 1000)
@@ -52,9 +50,8 @@ def _parsed(path: Path, line: int, row: dict[str, str]) -> Length:
     return length
 
 
-def _bad(path: Path, line: int, expected: str, got: str) -> DescriptorError:
-    message = f"demo.trace: {path}:{line} expected {expected}, got {got}. [OPF-D030]"
-    return DescriptorError(message, code="OPF-D030", op="demo", stage="trace")
+def _bad(path: Path, line: int, expected: str, got: str) -> ValueError:
+    return ValueError(f"demo.trace: {path}:{line} expected {expected}, got {got}.")
 
 
 def drawn(count: int, seed: int) -> list[Length]:

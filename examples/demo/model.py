@@ -1,4 +1,4 @@
-"""`opfacade demo --model`: a real client. transformers generates with continuous batching, on opfacade and on sdpa."""
+"""`--model tiny-llama`: a real client. transformers generates with continuous batching, on opfacade and on sdpa."""
 
 from __future__ import annotations
 

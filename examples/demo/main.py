@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opfacade.demo import ahead, report
-from opfacade.demo.lengths import Length, page_counts
-from opfacade.demo.pages import PageAllocator
-from opfacade.demo.progress import Progress
-from opfacade.demo.scheduler import Scheduler, ServingStep
-from opfacade.demo.server import Ran, Server, target_of
-from opfacade.demo.settings import Settings
-from opfacade.errors import DescriptorError
+from examples.demo import ahead, report
+from examples.demo.lengths import Length, page_counts
+from examples.demo.pages import PageAllocator
+from examples.demo.progress import Progress
+from examples.demo.scheduler import Scheduler, ServingStep
+from examples.demo.server import Ran, Server, target_of
+from examples.demo.settings import Settings
 
 
 @dataclass
@@ -33,8 +32,7 @@ class Demo:
         needed = page_counts(self.lengths, s.page_size)
         self.pool = PageAllocator(s.pages or max(max(needed), sum(needed) // 2))
         if max(needed) > self.pool.num_pages:
-            message = f"demo.run: pages expected at least {max(needed)}, for the longest request, got {s.pages}. [OPF-D031]"
-            raise DescriptorError(message, code="OPF-D031", op="demo", stage="run")
+            raise ValueError(f"demo.run: --pages expected at least {max(needed)}, for the longest request, got {s.pages}.")
         self.scheduler = Scheduler(self.lengths, self.pool, s.page_size, s.chunk)
         self.server = Server(s, self.pool.num_pages)
 

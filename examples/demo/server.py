@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from examples.demo import plain_layer
+from examples.demo.layer import Call, Layer
+from examples.demo.problems import Problems
+from examples.demo.scheduler import Part, ServingStep
+from examples.demo.settings import Settings
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
-from opfacade.demo import plain_layer
-from opfacade.demo.layer import Call, Layer
-from opfacade.demo.problems import Problems
-from opfacade.demo.scheduler import Part, ServingStep
-from opfacade.demo.settings import Settings
 from opfacade.errors import UnsupportedDeviceError
 from opfacade.plan import Plan
 from opfacade.plans.attention import BatchPagedDecodeArgs, BatchPagedPrefillArgs
