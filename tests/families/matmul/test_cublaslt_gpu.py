@@ -74,8 +74,8 @@ def test_products_of_bf16_have_the_range_of_bf16(sizes):
     args, plan = inputs.make_args(problem, 3, "cuda"), Plan.select(problem, LIBRARY)
     args.x.mul_(2.0**40)
     args.weight.mul_(2.0**-60)
-    for chosen in product_of(problem)[1].allowed():
-        library, product = product_of(problem)
+    product = product_of(problem)[1]
+    for chosen in product.allowed():
         product.chosen = chosen
         workspace = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
         one, zero = cublaslt.ctypes.c_float(1), cublaslt.ctypes.c_float(0)
