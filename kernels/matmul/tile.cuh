@@ -8,6 +8,7 @@
 #include "kernels/matmul/gathered.cuh"
 #include "kernels/matmul/groups.cuh"
 #include "kernels/matmul/load.cuh"
+#include "kernels/matmul/rest.cuh"
 #include "kernels/matmul/split.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 
@@ -61,6 +62,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   if (group < 0) {
     if constexpr (kGroups == 2) release_registers<kProducer>();
     produce_tiles<C>(p, smem, tiles);
+    if constexpr (C::kZeroTail) clear_rest<C>(p);
   } else {
     if constexpr (kGroups == 2) acquire_registers<kConsumer>();
     consume_tiles<C>(p, smem, tiles, group);

@@ -28,6 +28,9 @@ def emulated():
         "matrices of fp8, tokens": _of_fp8(kind="token"),
         "groups of fp8, blocks": _groups("f8_e4m3", kind="block"),
         "groups of i8, tokens": _groups("i8", kind="token"),
+        "groups with a tail of zeros": GroupedMatmulDescriptor(
+            groups=5, total_num_rows=70, n=136, k=72, dtype="bf16", zero_tail=True
+        ),
     }
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
     covered = {_implementation(subject) for subject, _ in found.values()}

@@ -43,7 +43,6 @@ def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
     yield from support.choice_reason("OPF-S003", "layout", problem.layout, ("ragged", "masked"))
-    yield from support.choice_reason("OPF-S003", "zero_tail", problem.zero_tail, (False,))
     if problem.dtype not in HALVES:
         yield from lacks_of_bytes(problem)
 

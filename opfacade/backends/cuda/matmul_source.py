@@ -32,7 +32,7 @@ def math_of(problem: Product) -> Math:
 
 def facts(problem: Product) -> Mapping[str, Fact]:
     """Fields that decide which code a product has, besides its dtypes."""
-    flags = ("accumulate", "add", "bias", "gated", "num_valid", "gather")
+    flags = ("accumulate", "add", "bias", "gated", "num_valid", "gather", "zero_tail")
     found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name, False)}
     found |= {"layout": problem.layout} if isinstance(problem, GroupedMatmulDescriptor) else {}
     found |= {"activation": problem.activation} if problem.activation != "none" else {}
@@ -137,7 +137,8 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
     """Which rows there are."""
     if isinstance(problem, MatmulDescriptor):
         return {"num_valid": True} if problem.num_valid else {}
-    return {"layout": problem.layout} | ({"gather": True} if problem.gather else {})
+    flags = {name: True for name in ("gather", "zero_tail") if getattr(problem, name)}
+    return {"layout": problem.layout} | flags
 
 
 def _printed_codes(weight: Weight | None) -> dict[str, Fact]:

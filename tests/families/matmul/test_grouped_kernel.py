@@ -39,6 +39,9 @@ FORMS = {
     "masked": made(layout="masked", rows=70, n=40),
     "masked-gather": made(layout="masked", rows=9, n=40, gather=True, num_x_rows=5, bias=True),
     "nothing": made(rows=5, k=0, bias=True),
+    "cleared": made(zero_tail=True, n=33, out_dtype="f32"),
+    "cleared gates": made(zero_tail=True, gated=True, n=41, gather=True, num_x_rows=11, rows=40),
+    "cleared masked": made(zero_tail=True, layout="masked", groups=40, rows=9, n=40),
 }
 
 
@@ -159,6 +162,44 @@ def test_tables_that_are_wrong_write_nothing_outside(indptr):
 
 
 @emulator.needed
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("layout", ["ragged", "masked"])
+def test_rows_of_no_group_are_cleared_and_nothing_beside_them(layout, first):
+    """Rows of out lie off 16 bytes in a wider tensor; groups of which no row is left have all their rows cleared."""
+    problem = made(zero_tail=True, layout=layout, rows=21, n=19, k=24)
+    args = drawn(problem)
+    wide = torch.full((*args.out.shape[:-1], problem.n + 7), 7.0, dtype=args.out.dtype)
+    tables = {"counts": torch.tensor([0, 21, 4])} if layout == "masked" else {"indptr": torch.tensor([2, 2, 9, 12])}
+    args = replace(args, out=wide[..., first : first + problem.n], **{name: one.int() for name, one in tables.items()})
+    args.x.fill_(1.0), args.weight.fill_(1.0)
+    emulator.subject(problem).run(args)
+    held = torch.zeros(args.out.shape[:-1], dtype=torch.bool)
+    if layout == "masked":
+        held[1], held[2, :4] = True, True
+    else:
+        held[2:12] = True
+    assert torch.equal(args.out, torch.where(held[..., None], 24.0, 0.0).to(args.out.dtype).expand(args.out.shape))
+    beside = torch.cat([wide[..., :first], wide[..., first + problem.n :]], -1)
+    assert bool((beside == 7.0).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("indptr", [[-5, 3, 1, 999], [0, 0, 0, 0], [7, 2, 50, 40], [40, 30, 20, 10]])
+def test_a_table_that_falls_clears_no_row_of_a_group(indptr):
+    problem = made(zero_tail=True)
+    args = replace(drawn(problem), indptr=torch.tensor(indptr, dtype=torch.int32))
+    args.x.fill_(1.0), args.weight.fill_(1.0)
+    args.out.fill_(7.0)
+    emulator.subject(problem).run(args)
+    held = set()
+    for begin, stop in pairwise(min(max(one, 0), 90) for one in indptr):
+        held |= set(range(begin, stop))
+    outside = [row for row in range(90) if not held or row < min(held) or row > max(held)]
+    assert bool((args.out[sorted(held)] == problem.k).all())
+    assert bool((args.out[outside] == 0).all())
+
+
+@emulator.needed
 def test_a_row_that_takes_none_of_x_is_not_written():
     problem = FORMS["gather"]
     args = drawn(problem)
@@ -185,7 +226,7 @@ def test_a_count_out_of_range_is_an_empty_group(count):
 
 def test_refusals_name_the_field():
     wanted = {
-        "layout": made(layout="k"), "zero_tail": made(zero_tail=True), "groups": made(groups=4097),
+        "layout": made(layout="k"), "groups": made(groups=4097),
         "dtype": made(dtype="f32"),
     }  # fmt: skip
     for field, problem in wanted.items():
@@ -197,15 +238,17 @@ def test_the_examples_have_a_kernel():
     forget_specializations()
     for problem in EXAMPLES:
         if isinstance(problem, GroupedMatmulDescriptor) and problem.dtype in ("f16", "bf16") and problem.layout != "k":
-            chosen = explain(problem, target=SM_90A).chosen
-            assert chosen.name == ("reference/torch" if problem.zero_tail else "cuda/wgmma_groups")
+            assert explain(problem, target=SM_90A).chosen.name == "cuda/wgmma_groups"
 
 
+@pytest.mark.parametrize("zero_tail", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["", "zero_tail"])
 @pytest.mark.parametrize("layout", ["ragged", "masked"])
-def test_the_largest_tile_compiles_without_spills(layout):
+def test_the_largest_tile_compiles_without_spills(layout, zero_tail):
     """The suite refuses slow code of a kernel that ships."""
     forget_specializations()
-    plan = Plan.select(made(groups=8, rows=4096, n=4096, k=4096, layout=layout), Preference(backend="cuda"), SM_90A)
+    plan = Plan.select(
+        made(groups=8, rows=4096, n=4096, k=4096, layout=layout, zero_tail=zero_tail), Preference(backend="cuda"), SM_90A
+    )
     assert dict(plan.sku.spec)["tile_columns"] == 256
     plan.compile()
     assert plan.cache_state == "shared"
