@@ -164,6 +164,8 @@ LINES = (
     Line("gathering for experts", "MoeGatherPlan", ANY, unrecorded),
     Line("combining of experts", "MoeCombinePlan", ANY, unrecorded),
     Line("packing of masks", "PackMaskPlan", ANY, unrecorded),
+    Line("packing of weights", "PackWeightsPlan", ANY, unrecorded),
+    Line("unpacking of weights", "UnpackWeightsPlan", ANY, unrecorded),
 )
 
 

@@ -30,6 +30,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
         "paged_prefill", "paged_decode", "ragged_prefill", "merge_states", "paged_kv_append", "mla_decode", "pack_mask",
     ),
     "matmul": ("matmul", "grouped_matmul"),
+    "weights": ("pack_weights", "unpack_weights"),
     "moe": ("route", "moe_sort", "moe_gather", "moe_combine", "fused_moe"),
 }  # fmt: skip
 _TRIES = 200  # a contradiction is drawn again

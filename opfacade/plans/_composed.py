@@ -155,12 +155,15 @@ def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
         deterministic=all(one.deterministic for one in rounded),
         bit_stable_on_same_hardware=all(one.bit_stable_on_same_hardware for one in rounded),
         batch_invariant="composition" if all(one.batch_invariant == "composition" for one in rounded) else "none",
-        error_model=ErrorModel(
-            id=f"{family}-{_MODELS[_rank(weakest.error_model.id)]}", constants=tuple(sorted(constants.items()))
-        ),
+        error_model=ErrorModel(id=_together(family, weakest.error_model.id), constants=tuple(sorted(constants.items()))),
         conditions=tuple(conditions[name] for name in sorted(conditions)),
         evidence=tuple(dict.fromkeys(test for one in promises for test in one.evidence)),
     )
+
+
+def _together(family: str, weakest: str) -> str:
+    """The error model of the whole."""
+    return weakest if weakest == EXACT else f"{family}-{_MODELS[_rank(weakest)]}"
 
 
 def _rank(model: str) -> int:

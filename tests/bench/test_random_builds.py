@@ -109,8 +109,8 @@ def test_a_problem_of_each_engine_builds(tools, engine):
     """`python -m bench.random_builds` takes thousands."""
     drawn = (strangers.draw(engine, seed) for seed in range(7, 99))
     chosen = (explain(one, Preference(backend="cuda"), Target.parse("sm_90a")) for one in drawn)
-    found = next((one for one in chosen if one.chosen and one.chosen.candidate.jit_spec), None)
+    found = next((one for one in chosen if one.chosen and one.chosen.candidate.jit_specs(one.descriptor, one.target)), None)
     if found is None and ptxas.reasons():
         pytest.skip("this ptxas is too old for any kernel of this engine")
-    spec = found.chosen.candidate.jit_spec(found.descriptor, found.target)
+    spec = found.chosen.candidate.jit_specs(found.descriptor, found.target)[0]
     assert DeviceBuilds(tools).build(spec, FOREVER).failure == ""

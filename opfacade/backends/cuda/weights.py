@@ -1,0 +1,23 @@
+"""Conversions of weights on CUDA: a map for each tensor that is written, and no workspace."""
+
+from __future__ import annotations
+
+from opfacade.backends.cuda.composed import composed_on_cuda
+from opfacade.plans._composed import Pairs
+from opfacade.plans.weights import PackWeightsDescriptor, UnpackWeightsDescriptor
+
+Layouts = PackWeightsDescriptor | UnpackWeightsDescriptor
+
+
+def _dtypes(d: Layouts) -> Pairs:
+    return (("scale", d.weight_format.scale_dtype),)
+
+
+def _facts(d: Layouts) -> Pairs:
+    return (("codes", d.weight_format.dtype), ("source", d.source))
+
+
+CANDIDATES = (
+    composed_on_cuda(PackWeightsDescriptor, _dtypes, _facts),
+    composed_on_cuda(UnpackWeightsDescriptor, _dtypes, _facts),
+)
