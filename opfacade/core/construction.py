@@ -52,7 +52,7 @@ def _wrong_call(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opfa
         issues.append(_issue("OPF-A061", "arguments", most, f"{len(args)} positional"))
     for name in [name for name in kwargs if name not in fields]:
         hint = " ".join(filter(None, (did_you_mean(name, fields, cls.elsewhere), f"Names: {', '.join(fields)}.")))
-        issues.append(_issue("OPF-A060", name, "no argument of this name", "one", hint))
+        issues.append(_issue("OPF-A060", name, "no argument with this name", "one", hint))
     given = {*kwargs, *by_place[: len(args)]}
     for name, field in fields.items():
         if name not in given and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:

@@ -16,7 +16,7 @@ from opfacade.errors import Issue
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_EXPECTED = {"extra_forbidden": "no field of this name", "missing": "a value", "tuple_type": "a list or a tuple"}
+_EXPECTED = {"extra_forbidden": "no field with this name", "missing": "a value", "tuple_type": "a list or a tuple"}
 # A sentence of pydantic without its begin, the type that it looked at, and without its end, the value.
 _SAID = re.compile(
     r"(?:Input should be |Value error, |\w+ should have |String should match )(.*?)(?: after validation, not \d+)?", re.DOTALL

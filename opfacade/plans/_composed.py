@@ -1,8 +1,7 @@
-"""composed: a candidate that is made of plans of one backend, which run one behind the other in one workspace.
+"""composed: a candidate that runs plans of one backend one after the other in one workspace.
 
-Each step is the first candidate of that backend that takes its problem, and its kernel is one of the whole. Tensors between
-steps lie in the workspace as `plans._steps.places` has it, and behind them the largest workspace of a step.
-"""
+Each step uses the first candidate of the backend that accepts its problem, and its kernel is one of the kernels of the composed
+candidate. Tensors between steps are in the workspace at `plans._steps.places`, followed by the largest workspace of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _MODELS = (EXACT, "f64", "f32", "mma16")  # ends of the names of error models, s
 
 
 class Stepwise(Descriptor[Any]):
-    """A descriptor that is made of others."""
+    """A descriptor that consists of other descriptors."""
 
     def steps(self) -> tuple[Step, ...]:
         raise NotImplementedError
@@ -46,7 +45,7 @@ class Part(NamedTuple):
 
 
 class Room(NamedTuple):
-    """The workspace: tensors between steps, where the workspace of a step begins, and all bytes."""
+    """The workspace: the tensors between steps, the offset of the workspace of a step, and the total size in bytes."""
 
     places: Mapping[str, Place]
     own: int
@@ -60,7 +59,7 @@ def composed(
     facts: Callable[[Any], Pairs],
     impl: str = "plans",
 ) -> Candidate:
-    """The candidate of a descriptor that has `steps()`. dtypes, facts: sorted pairs in the SKU besides its parts."""
+    """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU."""
 
     def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
         reasons = [
@@ -108,7 +107,7 @@ def composed(
 
 @lru_cache(maxsize=256)
 def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
-    """The steps of a problem that is not declined, or for the compiler alone, each with its candidate."""
+    """The steps of an accepted problem, each with its candidate."""
     found = [
         (step, _taker(step, backend, target) or _taker(step, backend, target, COMPILER_TOO_OLD)) for step in problem.steps()
     ]
@@ -139,7 +138,7 @@ def _of_step(step: Step, reason: Reason) -> Reason:
 
 
 def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
-    """The promise that all parts keep. Constants have the names of their steps before them."""
+    """The guarantee that all parts provide. Names of constants begin with the names of their steps."""
     promises = [part.sku.precision_guarantee for part in parts]
     rounded = [one for one in promises if one.error_model.id != EXACT]  # what is exact follows from the inputs alone
     weakest = max(promises, key=lambda one: _rank(one.error_model.id))

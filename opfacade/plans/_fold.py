@@ -1,4 +1,4 @@
-"""FoldProgram: the program of a fold as fields. `plans.reduction` takes a user's; named ops over rows make their own."""
+"""FoldProgram: the program of a fold as fields. `plans.reduction` accepts a user's program; named row ops generate theirs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ Extents = Annotated[tuple[Count, ...], FromList, Field(min_length=1, max_length=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldArgs(Args):
-    """The tensors of one fold, in the order of the descriptor: `descriptor.args(x=..., y=...)` makes them of names.
-
-    inputs, outputs: lists or tuples, which become the operands in_0, out_0 and so on, by which errors and dumps name them.
-    An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`. indptr: [shape[0] + 1] in the
-    dtype of `ragged`, on the device: row i is indptr[i] .. indptr[i + 1] - 1 of axis 1.
-    """
+    """The tensors of one fold, in the order of the descriptor: `descriptor.args(x=..., y=...)` creates them from names. inputs,
+    outputs: lists or tuples, which become the operands in_0, out_0 and so on; errors and dumps use these names. An output that
+    is in place is not an operand. num_valid: i32 [1] on the device, with `num_valid`. indptr: [shape[0] + 1] in the dtype of
+    `ragged`, on the device: row i is indptr[i] .. indptr[i + 1] - 1 of axis 1."""
 
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("its axes")
@@ -50,7 +48,7 @@ class FoldArgs(Args):
 
 
 class FoldProgram(ProgramDescriptor[FoldArgs]):
-    """Axes are folded by stages; outputs lie over the kept axes, or over all."""
+    """Stages fold axes; an output has the kept axes, or all axes."""
 
     __slots__ = ("_form",)
     _form: ClassVar[Form]
@@ -62,7 +60,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     later: ClassVar[frozenset[str]] = frozenset({"split", "ragged"})
     workspace_hint: ClassVar[str] = 'split="off" needs no workspace.'
     invariance_hint: ClassVar[str] = 'split="off" keeps the bits of a row independent of other rows.'
-    shape: Extents = Field(description="Extents of all axes, at most 8.")
+    shape: Extents = Field(description="Sizes of all axes, at most 8 axes.")
     fold: Annotated[tuple[Axis, ...], Field(min_length=1, max_length=MAX_AXES)] = Field(
         description="Folded axes, in increasing order."
     )
@@ -101,17 +99,17 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
 
     @property
     def key(self) -> str:
-        """The name of the program in a SKU: values, reducers, and which axes each joins or has."""
+        """The name of the program in a SKU: values, reducers, and the axes of each."""
         return _key(self)
 
     @property
     def resolved(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """The values of stages and of outputs, in which results of stages are exact where the stages are."""
+        """The values of stages and outputs; the result of a stage is exact if the stage is exact."""
         return _resolved(self)
 
     @property
     def form(self) -> Form:
-        """The program without its extents: what kernels of all sizes share."""
+        """The program without its sizes, which kernels for all sizes share."""
         try:
             found: Form = object.__getattribute__(self, "_form")
         except AttributeError:  # not computed yet: a slot is no field, and copies start without it
@@ -120,7 +118,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return found
 
     def on(self, shape: tuple[int, ...]) -> FoldProgram:
-        """The same program on other extents. It is valid as this one is, but for an axis of no elements, which is checked."""
+        """The same program with other sizes. Only empty axes are checked again; everything else is valid as before."""
         if any(shape[axis] == 0 for axis in self.fold):
             return type(self)(**(dict(self) | {"shape": shape}))
         found = self.model_copy(update={"shape": shape})
@@ -144,7 +142,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
 
     @property
     def overwritten(self) -> dict[str, str]:
-        """Outputs that are in place, and the inputs that they overwrite."""
+        """Outputs that are in place, with the inputs that they overwrite."""
         return dict(self.in_place)
 
     # How tensors of a call lie over the axes: a named op has tensors whose dimensions are several axes.
@@ -155,16 +153,16 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return {}
 
     def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """The axes of each dimension of each tensor, by its name; none for those whose dimensions are their axes."""
+        """The axes of each dimension of each tensor, by name; tensors whose dimensions are single axes are omitted."""
         return {}
 
     def fold_args(self, args: Any) -> Any:
-        """The call with tensors over the axes."""
+        """The call with tensors whose dimensions are the axes."""
         return args
 
     def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> FoldArgs:
-        """The bundle of a call, by the names of inputs and outputs, and indptr of ragged rows. Raises ArgumentTypeError for
-        another name; one that is missing is refused with the call."""
+        """The args of a call, by the names of inputs and outputs, and indptr for ragged rows. Raises ArgumentTypeError for an
+        unknown name; a missing tensor is refused by the call."""
         indptr = tensors.pop("indptr", None) if self.ragged else None
         others = [*("num_valid",) * self.num_valid, *("indptr",) * bool(self.ragged)]
         return FoldArgs(**by_operand(self, tensors, others), num_valid=num_valid, indptr=indptr)
@@ -210,7 +208,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         return in_place(found) if any(spec.replaces for spec in found.values()) else found
 
     def written(self, args: Any) -> list[Tensor]:
-        """The tensors of the outputs, in their order: with in_place the input that is overwritten."""
+        """The tensors of the outputs, in order; with in_place, the overwritten input."""
         place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
         names = (place.get(self.overwritten.get(made.name, ""), OUT[i]) for i, made in enumerate(self.outputs))
         return [getattr(args, name) for name in names]

@@ -1,4 +1,4 @@
-"""The form of a fold: its program without the extents of its axes. Folds that differ in sizes alone share one."""
+"""The form of a fold: its program without the sizes of its axes. Folds that differ only in sizes share a form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opfacade.core.descriptor import when_forgotten
 
 
 class Form:
-    """Identity of the programs of one form. example: the first of them, whose extents mean nothing."""
+    """Identifies the programs of one form. example: the first of them; its sizes are irrelevant."""
 
     __slots__ = ("example",)
 
@@ -20,7 +20,7 @@ class Form:
 
 
 class Shaped(Protocol):
-    """A program over axes that have extents."""
+    """A program over axes with sizes."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -40,7 +40,7 @@ def form_of(program: Shaped) -> Form:
 
 
 def cached_by_form(function: Callable[Concatenate[ProgramT, _P], T]) -> Callable[Concatenate[ProgramT, _P], T]:
-    """Cache a function of a program that uses no extent of it."""
+    """Caches a function of a program that does not use the program's sizes."""
 
     @lru_cache(maxsize=1024)
     def of_form(form: Form, *args: Hashable) -> T:

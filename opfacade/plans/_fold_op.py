@@ -1,7 +1,5 @@
-"""FoldOp: the part of a descriptor that the engines of folds read.
-
-`FoldProgram`, every `NamedFold` and gated activations with scales as results are such ops.
-"""
+"""FoldOp: the part of a descriptor that the fold engines read. `FoldProgram`, every `NamedFold`, and gated activations that
+compute scales are such ops."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ Axes = tuple[int, ...]
 
 
 class FoldOp(Protocol):
-    """A problem whose op is a fold."""
+    """A problem that is a fold."""
 
     @property
     def op(self) -> str: ...
@@ -28,36 +26,36 @@ class FoldOp(Protocol):
 
     @property
     def form(self) -> Hashable:
-        """Identity of the problems whose programs differ in extents alone."""
+        """Identifies the problems whose programs differ only in sizes."""
 
     def folded(self) -> FoldProgram:
         """The whole op as a program over its axes."""
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
-        """The axes of each dimension of a tensor, by its name; absent where each dimension is an axis."""
+        """The axes of each dimension of a tensor, by name; absent if each dimension is a single axis."""
 
     def facts(self) -> dict[str, Any]:
-        """Fields of the SKU besides those of the program."""
+        """Additional fields of the SKU."""
 
     def operands(self) -> dict[str, TensorSpec]:
         """The tensors of a call."""
 
     def fold_args(self, args: Args) -> FoldArgs:
-        """The call with tensors over the axes of the program: views."""
+        """The call with views whose dimensions are the axes of the program."""
 
 
 class Quantised(Protocol):
-    """A problem whose results may be quantised."""
+    """A fold whose results may be quantised."""
 
     @property
     def quant(self) -> Quant | None: ...
 
 
 class QuantisedFold(FoldOp, Quantised, Protocol):
-    """A fold whose results may have one scale of all rows."""
+    """A fold whose results may have one scale for all rows."""
 
     def launched(self) -> FoldProgram:
-        """The fold of rows that reads the scale, and writes the largest |result| of each row."""
+        """The fold of rows that reads the scale and writes the largest |result| of each row."""
 
 
 class GatedFold(QuantisedFold, Protocol):

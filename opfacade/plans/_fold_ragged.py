@@ -1,7 +1,5 @@
-"""Folds of rows of different lengths: what they refuse, and each row as a fold of its own.
-
-Axis 0 counts the rows and axis 1 the elements of all of them. A tensor has one of the two: an element belongs to one row.
-"""
+"""Folds of rows with different lengths: their checks, and each row as a separate fold. Axis 0 counts the rows, and axis 1
+counts the elements of all rows. A tensor has one of these two axes, because each element belongs to one row."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ _TENSORS = "either axis 0, of a row, or axis 1, of its elements, or neither"
 
 
 def check_ragged(program: Fold) -> None:
-    """Raises Fault for what rows of different lengths have not."""
+    """Raises Fault for features that rows with different lengths do not support."""
     if program.fold[0] != 1:
-        raise Fault(".fold", "axis 1, of which a row is a part, and not axis 0", str(program.fold))
+        raise Fault(".fold", "axis 1, whose parts are the rows, and not axis 0", str(program.fold))
     for name, default in (("num_valid", False), ("split", "off"), ("in_place", ())):
         if getattr(program, name) != default:
             raise Fault(f".{name}", f"{default} with ragged rows", str(getattr(program, name)))
     for i, given in enumerate(program.inputs):
         if given.name == "indptr":
-            raise Fault(f".inputs.{i}.name", "another name than that of the operand of ragged rows", given.name)
+            raise Fault(f".inputs.{i}.name", "a name other than that of the operand of ragged rows", given.name)
         if given.shape is None and (given.over is None or {0, 1} <= set(given.over)):
             raise Fault(f".inputs.{i}.over", _TENSORS, str(given.over))
     for i, made in enumerate(program.outputs):
@@ -36,17 +34,17 @@ def check_ragged(program: Fold) -> None:
             raise Fault(f".outputs.{i}.over", "either axis 0 or axis 1", str(made.over))
     for i, stage in enumerate(program.stages):
         if stage.axes is not None and stage.axes != program.fold:
-            raise Fault(f".stages.{i}.axes", "all folded axes of ragged rows", str(stage.axes))
+            raise Fault(f".stages.{i}.axes", "all folded axes, because rows are ragged", str(stage.axes))
         if stage.reducer in ("argmax", "argmin"):
-            raise Fault(f".stages.{i}.reducer", "one that has a value of an empty row", stage.reducer)
+            raise Fault(f".stages.{i}.reducer", "a reducer with a value for an empty row", stage.reducer)
     for path, node in paths(program.values()):
         if node.kind in ("coord", "extent") and node.data == 0:
-            raise Fault(f".{path}.axis", "another axis than that of ragged rows", "0")
+            raise Fault(f".{path}.axis", "an axis other than the ragged axis", "0")
 
 
 def rows_of(program: Fold, args: Any, chosen: Sequence[int] | None = None) -> Iterator[tuple[Fold, Any]]:
-    """Each row as a fold of its own, with its part of the tensors. A fold of rows of one length is itself, without the rows
-    that are not valid where it folds them. chosen: the rows; None: all."""
+    """Each row as a separate fold, with its part of the tensors. A fold of rows with equal lengths is returned as a whole,
+    without invalid rows if it folds the rows. chosen: the rows; None: all."""
     if args.num_valid is not None and 0 in program.fold:
         yield _valid_part(program, args)
     elif not program.ragged:
@@ -59,7 +57,7 @@ def rows_of(program: Fold, args: Any, chosen: Sequence[int] | None = None) -> It
 
 
 def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
-    """(first, stop) of each row, clamped to the tensor. A row whose entries fall is empty."""
+    """(first, stop) of each row, clamped to the tensor. A row whose entries decrease is empty."""
     found = []
     bounds: list[int] = indptr.tolist()
     for first, stop in pairwise(bounds):

@@ -1,4 +1,4 @@
-"""The results of a fold, and their bounds, over tensors: stage by stage."""
+"""The results of a fold and their error bounds, computed on tensors stage by stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def evaluation(program: Fold, args: Args, real: torch.dtype | None) -> Evaluation:
-    """An evaluation that knows the results of all stages. real: as in Evaluation."""
+    """An evaluation with the results of all stages. real: as in Evaluation."""
     leaves, device = _leaves(program, args)
     found = Evaluation(Values(leaves, device), real)
     for index, (stage, value) in enumerate(zip(program.stages, program.resolved[0], strict=True)):
@@ -33,7 +33,8 @@ def evaluation(program: Fold, args: Args, real: torch.dtype | None) -> Evaluatio
 
 
 def bounds(program: Fold, args: Args, machine: Machine, steps: Callable[[int], float]) -> Bounds:
-    """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by how many are joined."""
+    """Error bounds with the results of all stages. steps: the number of roundings of a term of a sum, as a function of the
+    number of terms."""
     import torch
 
     leaves, device = _leaves(program, args)
@@ -75,7 +76,7 @@ def _kept(program: Fold, stage: Stage, result: Tensor) -> Tensor:
 
 
 def over(program: Fold, output: FoldOutput, value: Tensor) -> Tensor:
-    """A value over the axes of an output, in their order."""
+    """A value over the axes of an output, in order."""
     axes = program.axes_of(output)
     missing = [axis for axis in range(len(program.shape)) if axis not in axes]
     wide = value.expand([1 if axis in missing else size for axis, size in enumerate(program.shape)])

@@ -1,4 +1,5 @@
-"""Gated activations as programs of `gate` and `up`: bounded in the gate's own terms, as those of one input are."""
+"""Gated activations as programs of `gate` and `up`, with error bounds in terms of the gate, like those of activations of one
+input."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ _PLAIN: Mapping[str, Callable[[Node], Node]] = MappingProxyType(
 
 
 def takes_alpha(activation: str) -> bool:
-    """Whether its sigmoid may have a slope."""
+    """Whether the sigmoid may have a slope."""
     return activation in _SLOPED
 
 
 def numbers(limit: float | None, alpha: float | None) -> tuple[Number, ...]:
-    """The numbers of a plan. `least`: a gate below it has the value 0 in f32, whatever its size."""
+    """The numbers of a plan. `least`: any gate below it gives 0 in f32."""
     found = [] if limit is None else [Number(name="limit", value=limit)]
     if alpha is not None:
         found += [Number(name="alpha", value=alpha), Number(name="least", value=-200.0 / alpha)]
@@ -32,8 +33,7 @@ def numbers(limit: float | None, alpha: float | None) -> tuple[Number, ...]:
 def gated(activation: str, gated: bool, limited: bool, sloped: bool) -> Node:
     """activation(gate) * up; swiglu_oai multiplies by up + 1.
 
-    limited: the gate is at most `limit`, and up is within it on both sides. sloped: the sigmoid has the slope `alpha`.
-    """
+    limited: the gate is clamped to at most `limit`, and up to [-limit, limit]. sloped: the sigmoid has the slope `alpha`."""
     gate, up = (_within(GATE, False), _within(UP, True)) if limited else (GATE, UP)
     made = _sloped(gate) if sloped else _PLAIN[activation](gate)
     if not gated:

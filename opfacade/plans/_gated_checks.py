@@ -1,4 +1,4 @@
-"""Refusals of expressions of a gate and an up that have no meaning, each with the path to the node."""
+"""Checks of expressions of gate and up; each refusal contains the path of the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES = ("limit", "alpha")
 
 
 def check_expression(descriptor: Any) -> None:
-    """Raises Fault for the first node, name or number that an expression may not have, or should."""
+    """Raises Fault for the first node, name or number that is invalid or missing."""
     values: dict[str, Node] = descriptor.values()
     text.check_limits(values)
     known = set(descriptor.parts)
@@ -30,7 +30,7 @@ def check_expression(descriptor: Any) -> None:
 
 def _check_node(path: str, node: Node, inputs: set[str], numbers: set[str]) -> None:
     if node.kind not in ("input", "scalar", "constant", "apply"):
-        raise Fault(path, "the inputs of a row at their place", node.kind)
+        raise Fault(path, "the inputs at the position of the element", node.kind)
     known = inputs if node.kind == "input" else numbers
     if node.kind in ("input", "scalar") and (node.data not in known or node.type != "f32"):
         raise Fault(f"{path}.name", f"an f32 among {', '.join(sorted(known)) or 'no numbers'}", f"{node.type} {node.data}")

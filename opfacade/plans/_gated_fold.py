@@ -1,4 +1,4 @@
-"""Gated activations whose scales are made of their results: as a fold of gates and ups, which are parts of the rows of x."""
+"""Gated activations whose scales are computed from their results: folds of gates and ups, which are parts of the rows of x."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dims_of(gated: Any) -> Mapping[str, tuple[Axes, ...]]:
 
 
 def lengths_of(gated: Any) -> tuple[int, ...]:
-    """The extents of all axes of the whole fold."""
+    """The sizes of all axes of the whole fold."""
     quant = gated.quant
     row = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
     return (gated.total_num_rows, *row)
@@ -53,7 +53,7 @@ def fold_of(gated: Any, result: Node) -> FoldProgram:
 
 
 def launched_of(gated: Any, result: Node) -> FoldProgram:
-    """The fold of rows with one scale of all rows."""
+    """The fold of rows with one scale for all rows."""
     quant = gated.quant
     inputs = [Input(name=name, dtype=gated.dtype) for name in gated.parts]
     found = FoldProgram(
@@ -68,7 +68,7 @@ def launched_of(gated: Any, result: Node) -> FoldProgram:
 
 
 def call_of(gated: Any, args: Any) -> FoldArgs:
-    """A call with tensors over the axes: views."""
+    """A call with views whose dimensions are the axes."""
     program, dims = gated.folded(), dims_of(gated)
     tensors = gated.views(args.x) | {"out": args.out, "scale": args.scale}
 

@@ -1,4 +1,4 @@
-"""Fields of a product that contradict each other."""
+"""Checks for fields of a product that contradict each other."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def refuse(problem: Any) -> None:
     if problem.beta != 1.0 and not (problem.add or problem.accumulate):
         raise contradiction("beta", "1 without add and accumulate", problem.beta)
     if problem.dtype == "i8" and problem.k > _MAX_S32:
-        raise contradiction("k", f"at most {_MAX_S32} of i8, so that sums fit i32", problem.k)
+        raise contradiction("k", f"at most {_MAX_S32} for i8, so that sums fit in i32", problem.k)
 
 
 def _refuse_types(problem: Any) -> None:
     out, whole = problem.result, problem.dtype == "i8" and problem.scaling is None
     if whole != (out == "i32"):
-        raise contradiction("out_dtype", "i32 of i8 without scaling, and of nothing else", out)
+        raise contradiction("out_dtype", "i32 for i8 without scaling, and only then", out)
     if (problem.dtype == "f64") != (out == "f64"):
-        raise contradiction("out_dtype", "f64 of f64, and of nothing else", out)
+        raise contradiction("out_dtype", "f64 for f64, and only then", out)
     if problem.bias_dtype is not None and (problem.bias_dtype == "f64") != (problem.dtype == "f64"):
-        raise contradiction("bias_dtype", "f64 of f64, and of nothing else", problem.bias_dtype)
+        raise contradiction("bias_dtype", "f64 for f64, and only then", problem.bias_dtype)
     if whole:
         _refuse_epilogue(problem)
 
@@ -51,15 +51,17 @@ def _refuse_epilogue(problem: Any) -> None:
     }  # fmt: skip
     for field, only in plain.items():
         if getattr(problem, field) != only:
-            raise contradiction(field, f"{only}, its default: a sum in i32 is stored as it is", getattr(problem, field))
+            raise contradiction(
+                field, f"{only} (the default), because a sum in i32 is stored unchanged", getattr(problem, field)
+            )
 
 
 def _refuse_scaling(problem: Any, scaling: Scaling) -> None:
     if problem.dtype not in _EIGHT:
-        raise contradiction("scaling", f"null of {problem.dtype}: only 8-bit types have scales", scaling.kind)
+        raise contradiction("scaling", f"null for {problem.dtype}, because only 8-bit types have scales", scaling.kind)
     if scaling.x_zero and problem.dtype != "i8":
-        raise contradiction("scaling.x_zero", f"False of {problem.dtype}: only i8 has zero points", True)
+        raise contradiction("scaling.x_zero", f"False for {problem.dtype}, because only i8 has zero points", True)
     if scaling.x_zero and problem.k > _MAX_SHIFTED:
-        raise contradiction("k", f"at most {_MAX_SHIFTED} with zero points, so that sums fit i32", problem.k)
+        raise contradiction("k", f"at most {_MAX_SHIFTED} with zero points, so that sums fit in i32", problem.k)
     if problem.dtype == "i8" and scaling.in_k:
-        raise contradiction("scaling.kind", "tensor or token of i8", scaling.kind)
+        raise contradiction("scaling.kind", "tensor or token for i8", scaling.kind)

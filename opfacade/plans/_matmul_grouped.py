@@ -1,4 +1,4 @@
-"""Products of groups of rows, each with a weight of its own: descriptor, args and plan of one call for all experts."""
+"""Products of groups of rows, each with its own weight: descriptor, args and plan of one call for all experts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMatmulArgs(Args):
-    """The tensors of one call. The first axis of an operand of every group is groups."""
+    """The tensors of one call. The first axis of an operand with one part per group is groups."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; masked: [groups, total_num_rows, k]; gather: [num_x_rows, k]")
     weight: Tensor | None = operand("[groups, n, k] in dtype, 2 n with `gated`; layout k: as in matmul, [n, k]")
@@ -42,7 +42,7 @@ class GroupedMatmulArgs(Args):
 
 
 class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
-    """A product for each group of rows with a weight of its own; otherwise as MatmulDescriptor.
+    """A product for each group of rows, which has its own weight; otherwise as MatmulDescriptor.
 
     layout: "ragged": group g has the rows indptr[g] to indptr[g + 1] - 1, without alignment; "masked": each group has space for
     total_num_rows rows and uses the first counts[g]; "k": indptr divides the terms of the sums, and out has one matrix per
@@ -120,12 +120,12 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
 
     @property
     def columns(self) -> int:
-        """Columns of the product that make one of out."""
+        """Columns of the product for one column of out."""
         return 2 if self.gated else 1
 
     @property
     def rows_of_x(self) -> int:
-        """Rows that x has where a group is a part of rows."""
+        """Rows of x if a group is a range of rows."""
         return self.total_num_rows if self.num_x_rows is None else self.num_x_rows
 
     @property
@@ -133,7 +133,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
         return numbers(self)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the sums; nothing where out is the sum, in i32."""
+        """{"out": its value} as a program of the sums; empty if out is the i32 sum itself."""
         return {} if self.result == "i32" else {"out": epilogue(self)}
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -151,18 +151,20 @@ def _refuse(problem: GroupedMatmulDescriptor) -> None:
     if problem.num_x_rows is not None and not problem.gather:
         raise contradiction("num_x_rows", "null without gather", problem.num_x_rows)
     if problem.x_layout == "km" and problem.layout != "k":
-        raise contradiction("x_layout", "mk: groups are parts of rows that are contiguous", problem.x_layout)
+        raise contradiction("x_layout", "mk, because the rows of groups must be contiguous", problem.x_layout)
     if problem.zero_tail and problem.accumulate:
-        raise contradiction("zero_tail", "False with accumulate, by which out keeps what it holds", True)
+        raise contradiction("zero_tail", "False with accumulate, because out keeps its values", True)
     if problem.scaling is not None and problem.scaling.x_zero:
-        raise contradiction("scaling.x_zero", "False: products of groups have no zero points", True)
+        raise contradiction("scaling.x_zero", "False, because grouped products do not support zero points", True)
     if problem.layout != "k":
         return
     for field in ("gather", "zero_tail"):
         if getattr(problem, field):
-            raise contradiction(field, "False with layout k, where every row of out is written", True)
+            raise contradiction(field, "False with layout k, because every row of out is written", True)
     if problem.scaling is not None and problem.scaling.in_k:
-        raise contradiction("scaling.kind", "tensor or token with layout k: a group begins inside a part", problem.scaling.kind)
+        raise contradiction(
+            "scaling.kind", "tensor or token with layout k, because a group may begin inside a block", problem.scaling.kind
+        )
 
 
 class GroupedMatmulPlan(Plan[GroupedMatmulArgs]):

@@ -1,4 +1,4 @@
-"""Operands of products of groups, and which of their elements are a group's."""
+"""Operands of grouped products, and which elements belong to a group."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _weight_scale(problem: Any, scaling: Scaling, n: Dim) -> Dims:
 
 
 def ranges(problem: Any, args: Any) -> list[tuple[int, int]]:
-    """(first, stop) of each group: rows, those of its own part with layout masked, or elements with layout k."""
+    """(first, stop) of each group: rows (with layout masked, rows of its part), or elements with layout k."""
     if problem.layout == "masked":
         counts: list[int] = args.counts.tolist()
         return [(0, count if 0 <= count <= problem.total_num_rows else 0) for count in counts]
@@ -114,7 +114,7 @@ def inside(problem: Any, args: Any) -> Tensor:
 
 
 def read(problem: Any, args: Any, name: str) -> Tensor | None:
-    """A mask, which broadcasts to an operand, of the elements that a call reads; None: all."""
+    """A mask of the elements that a call reads, which broadcasts to an operand; None: all."""
     own = inside(problem, args)
     if problem.layout == "k":
         axes = {"x": problem.x_layout == "mk", "weight": problem.weight_layout == "nk"}

@@ -1,4 +1,4 @@
-"""The epilogue of a product as a program: what becomes of a sum before it is stored."""
+"""The epilogue of a product as a program, which is applied to a sum before it is stored."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_t
 
 
 def sums(kind: Any, count: int) -> tuple[Node, ...]:
-    """The sums over k that one result is made of: one, or those of gate and up."""
+    """The sums over k for one result: a single sum, or those of gate and up."""
     return tuple(stage(i, kind) for i in range(count))
 
 
 @lru_cache(maxsize=1024)
 def epilogue(problem: Any) -> Node:
-    """The value of out: of the sums, the inputs bias, x_scale, weight_scale, add and before (out as it was), with the suffix
-    _up where a result has two columns, and the scalars alpha and beta."""
+    """The value of out as a program of the sums, the inputs bias, x_scale, weight_scale, add and before (the old out), and the
+    scalars alpha and beta. If a result has two columns, names of the second end in _up."""
     kind = problem.math
     parts = [_linear(problem, one, end) for one, end in zip(sums(kind, problem.columns), ("", "_up"), strict=False)]
     found = parts[0] if problem.activation == "none" else ACTIVATIONS[problem.activation](parts[0])

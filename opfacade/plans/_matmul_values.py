@@ -1,4 +1,4 @@
-"""The tensors of one product as the leaves of its epilogue."""
+"""The tensors of one product as inputs of its epilogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cut(problem: Any, args: Any, rows: int | None) -> Any:
-    """The call with the first `rows` rows alone; None: as it is."""
+    """The call with only the first `rows` rows; None: all rows."""
     if rows is None:
         return args
     counted = {name: spec for name, spec in operands_of(problem).items() if spec.valid_rows}
@@ -22,7 +22,7 @@ def cut(problem: Any, args: Any, rows: int | None) -> Any:
 
 
 def leaves_of(problem: Any, args: Any) -> dict[tuple[str, Any], Tensor]:
-    """Leaves of the epilogue but the sums, each of a shape that broadcasts to out."""
+    """The inputs of the epilogue except the sums; each broadcasts to out."""
     leaves = dict(numbers_of(problem.scalars, args.out.device))
     for name, tensor in (("add", args.add), ("before", args.out if problem.accumulate else None)):
         if tensor is not None:
@@ -39,13 +39,13 @@ def leaves_of(problem: Any, args: Any) -> dict[tuple[str, Any], Tensor]:
 
 
 def shift(kind: str, zero: Tensor, weight_sum: Tensor) -> Tensor:
-    """The products of zero points and sums of weight that leave the sums, f64 that broadcasts to them."""
+    """The products of zero points and weight sums that are subtracted from the sums: f64, broadcasts to them."""
     rows = zero if kind == "tensor" else zero[..., None]
     return rows.double() * weight_sum.double()[..., None, :]
 
 
 def weight_scales(problem: Any, args: Any) -> Tensor:
-    """The scale of each column, [.., 1, n], of scales that do not differ along k."""
+    """The scale of each column, [.., 1, n], for scales that do not vary along k."""
     import torch
 
     scaling, scale = problem.scaling, args.weight_scale

@@ -1,7 +1,5 @@
-"""Base of ops that are a fold under a name: fields in, `program()` out; tensors may have dimensions that are several axes.
-
-A program is made once for all sizes: `folded` gives it the extents of a descriptor, and so do operands.
-"""
+"""Base of named ops that are folds: `program()` derives the program from the fields; a dimension of a tensor may consist of
+several axes. A program is created once for all sizes; `folded` and the operands add the sizes of a descriptor."""
 
 from __future__ import annotations
 
@@ -38,62 +36,62 @@ class _Tensor(NamedTuple):
 
 
 class NamedFold(Descriptor[ArgsT]):
-    """Operands have the names of the tensors of the program: inputs in their order, then outputs, then num_valid.
+    """Operands have the names of the program's tensors: inputs in order, then outputs, then num_valid.
 
-    num_valid is a field of every subclass. A program that folds the rows too does not have it: its reference and its harness
+    num_valid is a field of every subclass. A program that also folds the rows does not have it: its reference and its harness
     fold the valid rows (`rows_of`).
 
-    A subclass defines `program`, a function of its fields; `lengths`, the extents of its axes; `dims` for tensors whose
-    dimensions are not single axes; the names of dimensions; and `refuse`, which raises for fields that contradict each other
-    before the program is made. `program` is called once for descriptors of one `form`, so that a new size costs little.
-    """
+    A subclass defines `program`, a function of its fields; `lengths`, the sizes of its axes; `dims` for tensors whose
+    dimensions are not single axes; the names of dimensions; and `refuse`, which raises for contradictory fields before the
+    program is created. `program` is called once per `form`, so a new size is cheap."""
 
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
     if TYPE_CHECKING:
         num_valid: bool
 
     def program(self) -> FoldProgram:
-        """The op as stages and outputs: a function of the fields alone."""
+        """The op as stages and outputs, which depends only on the fields."""
         raise NotImplementedError
 
     def lengths(self) -> tuple[int, ...]:
-        """The extents of all axes of the program; by default the field `shape`."""
+        """The sizes of all axes of the program; by default the field `shape`."""
         shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
         return shape
 
     @property
     def form(self) -> Hashable:
-        """Identity of the problems whose programs differ in extents alone: the fields that are not sizes."""
+        """Identifies the problems whose programs differ only in sizes, by the fields that are not sizes."""
         if "shape" not in type(self).model_fields:
             return self.specialization
         shape, others = self.lengths(), (value for name, value in self.__dict__.items() if name != "shape")
         return (type(self), len(shape), *others)
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
-        """The axes of each dimension of a tensor, by its name; absent where a dimension is an axis."""
+        """The axes of each dimension of a tensor, by name; absent if each dimension is a single axis."""
         return {}
 
     def dim_names(self) -> Mapping[Axes, str]:
-        """Names of dimensions in messages, by their axes."""
+        """Names of dimensions for messages, by their axes."""
         return {(axis,): f"shape[{axis}]" for axis in range(len(self.folded().shape))}
 
     def extents(self) -> Mapping[tuple[str, int], int]:
-        """Sizes of dimensions that are not those of their axes, by tensor and dimension: cut, or padded and not written."""
+        """Sizes of dimensions that differ from those of their axes, by tensor and dimension: truncated, or padded and not
+        written."""
         return {}
 
     def counted(self) -> tuple[Axes, int]:
-        """The axes of the dimension that num_valid counts, and its size."""
+        """The axes of the dimension to which num_valid refers, and its size."""
         return (0,), self.folded().shape[0]
 
     def refuse(self) -> None:
-        """Raises the contradiction of fields that have no program."""
+        """Raises if the fields contradict each other."""
 
     def facts(self) -> dict[str, Any]:
-        """Fields of the SKU besides those of the program."""
+        """Additional fields of the SKU."""
         return {}
 
     def folds_rows(self) -> bool:
-        """Whether its sizes are folded, so that they choose the kernel."""
+        """Whether its sizes are folded and so determine the kernel."""
         return False
 
     def folded(self) -> FoldProgram:
@@ -153,7 +151,7 @@ class NamedFold(Descriptor[ArgsT]):
         return {name: _Tensor(spec, dims[name], tuple(names.get(own) for own in dims[name])) for name, spec in kept.items()}
 
     def fold_args(self, args: Any) -> FoldArgs:
-        """The call with tensors over the axes: views."""
+        """The call with views whose dimensions are the axes."""
         program = self.folded()
         every = tuple(range(len(program.shape)))
         found: dict[str, Any] = {}
@@ -170,7 +168,8 @@ class NamedFold(Descriptor[ArgsT]):
 
 
 def viewed(tensor: Tensor, dims: Sequence[Axes], axes: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """A tensor over `axes`, whose dimensions are `dims` now, without their padding. shape: extents of all axes."""
+    """A view whose dimensions are `axes`, of a tensor whose dimensions are `dims`, without padding. shape: the sizes of all
+    axes."""
     at = 0
     for own in dims:
         sizes = [shape[axis] for axis in own]
@@ -194,5 +193,5 @@ def _folded(descriptor: NamedFold[Any]) -> FoldProgram:
 
 
 def launched_on(descriptor: NamedFold[Any], make: Callable[[], FoldProgram]) -> FoldProgram:
-    """The program that a kernel launches, where it is another than the whole one: `make` is called once for all sizes."""
+    """The program that a kernel runs, if it differs from the whole program; `make` is called once for all sizes."""
     return _launched.get(descriptor.form, make).on(descriptor.lengths())

@@ -1,4 +1,4 @@
-"""The program of a norm, as a function of its fields."""
+"""The program of a norm, derived from its fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Axes = tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """shape: rows, then what a row is split into. inner: the axes of a row. normed: those of one norm, scaled: of one scale."""
+    """shape: rows, then the axes into which rows are split. inner, normed, scaled: axes of a row, of a norm, of a scale."""
 
     shape: tuple[int, ...]
     inner: Axes
@@ -28,8 +28,8 @@ class Layout(NamedTuple):
 
 
 def lengths_of(norm: Any) -> tuple[int, ...]:
-    """Rows, then the groups of a row, the groups of a norm that have a scale each, and the elements of such a group: those of
-    them that are several."""
+    """Rows, the groups of a row, the groups of a norm with separate scales, and the elements of such a group; axes of size 1
+    are omitted."""
     quant, width = norm.quant, norm.hidden // norm.groups
     group = quant.group if quant is not None and quant.scale == "group" else width
     return (norm.total_num_rows, *((norm.groups,) if norm.groups > 1 else ()), *((width // group,) * (group != width)), group)
@@ -71,7 +71,7 @@ def program_of(norm: Any) -> FoldProgram:
 
 
 def launched_of(norm: Any) -> FoldProgram:
-    """The fold of rows of a norm with one scale of all rows."""
+    """The fold of rows of a norm with one scale for all rows."""
     static = norm.model_copy(update={"quant": norm.quant.model_copy(update={"scale": "static"})})
     normed = _normed(static, layout_of(static), _summed(static))[1]
     return with_most(program_of(static), _weighted(static, normed))

@@ -1,4 +1,4 @@
-"""Tensors of a program: lists of inputs and outputs, spread over operands with names by place."""
+"""Tensors of a program: lists of inputs and outputs, which become operands named by their position."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ LISTS = MappingProxyType({"inputs": IN, "outputs": OUT})
 
 
 def by_operand(descriptor: Program, tensors: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """The tensors of a call by operand; None where one is missing. Raises ArgumentTypeError for a name that is none of theirs.
-
-    others: names of operands besides the inputs and outputs, for the message.
-    """
+    """The tensors of a call by operand; None if a tensor is missing. Raises ArgumentTypeError for an unknown name. others:
+    names of further operands, for the message."""
     operand = {one.name: name for one, name in zip(descriptor.inputs, IN, strict=False)}
     operand |= {one.name: name for one, name in zip(descriptor.outputs, OUT, strict=False)}
     known = [*operand, *others]
     hint = f"Names: {', '.join(known)}."
     issues = [
-        Issue("OPF-A060", name, "no argument of this name", "one", f"{did_you_mean(name, known)} {hint}".lstrip(),
+        Issue("OPF-A060", name, "no argument with this name", "one", f"{did_you_mean(name, known)} {hint}".lstrip(),
               kind="ArgumentTypeError")
         for name in tensors if name not in operand
     ]  # fmt: skip
@@ -36,7 +34,7 @@ def by_operand(descriptor: Program, tensors: Mapping[str, Any], others: Iterable
 
 
 def program_docs(shape: str) -> Mapping[str, str]:
-    """Descriptions of the fields of an Args class of programs. shape: words for the shape of an output."""
+    """Descriptions of the fields of an Args class for programs. shape: the description of the shape of an output."""
     return MappingProxyType({
         "inputs": "a list of the inputs, in the order of the descriptor",
         "outputs": "a list of the outputs, in the order of the descriptor",

@@ -1,4 +1,4 @@
-"""The tensors that the leaves of a program name in one call."""
+"""The tensors for the inputs of a program in one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def values_of(descriptor: Program, args: Args) -> Values:
-    """Tensors that broadcast to `descriptor.shape`; an input with a shape of its own is itself."""
+    """Tensors that broadcast to `descriptor.shape`; an input with its own shape is returned unchanged."""
     import torch
 
     rank = len(descriptor.shape)
@@ -35,7 +35,7 @@ def values_of(descriptor: Program, args: Args) -> Values:
 
 
 def numbers_of(scalars: Sequence[Number], device: torch.device) -> dict[tuple[str, Any], Tensor]:
-    """The numbers of a plan as leaves."""
+    """The scalars of a plan as inputs of a program."""
     import torch
 
     leaves: dict[tuple[str, Any], Tensor] = {}
@@ -46,7 +46,7 @@ def numbers_of(scalars: Sequence[Number], device: torch.device) -> dict[tuple[st
 
 
 def over_axes(tensor: Tensor, over: tuple[int, ...] | None, rank: int) -> Tensor:
-    """A tensor that has some axes, with those that it lacks."""
+    """A tensor with the axes that it lacks added."""
     if over is None:
         return tensor
     for axis in range(rank):

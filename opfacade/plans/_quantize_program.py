@@ -1,4 +1,5 @@
-"""Quantisation of rows, and back, as folds: axes are rows, groups of a row and elements of a group, or those of blocks."""
+"""Quantisation and dequantisation of rows as folds: the axes are rows, groups of a row and elements of a group, or the axes of
+blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from opfacade.programs.stages import Stage
 
 
 class Quantised(Protocol):
-    """Fields that both directions have."""
+    """Common fields of both directions."""
 
     @property
     def dtype(self) -> Literal["f16", "bf16", "f32"]: ...
@@ -27,7 +28,7 @@ class Quantised(Protocol):
 
 
 def quantised(problem: Quantised) -> FoldProgram:
-    """out, and scales and zero points where they are results."""
+    """out, and the scales and zero points if they are computed."""
     quant = problem.quant
     inputs, stages, outputs = _made(problem) if quant.dynamic else _given(problem)
     return FoldProgram(

@@ -1,4 +1,4 @@
-"""Parts that rotations have in common: groups of pairs, their checks, and the operands of their angles."""
+"""Common parts of rotations: groups of pairs, their checks, and the operands for their angles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Narrow = Literal["f16", "bf16", "f32"]
 
 
 class Sectioned(Model):
-    """Groups of pairs of angles that have positions of their own."""
+    """Groups of pairs with separate positions."""
 
     rotary_dim: Size = Field(description="Even number of elements of a head that are rotated.")
     sections: Annotated[tuple[Size, ...], FromList, Field(min_length=2, max_length=4)] | None = Field(
@@ -28,7 +28,7 @@ class Sectioned(Model):
         return len(self.sections or (0,))
 
     def section_of(self, pair: int) -> int:
-        """The group of a pair of angles."""
+        """The group of a pair."""
         sections = self.sections or (self.rotary_dim // 2,)
         if self.section_order == "interleaved":
             group = pair % len(sections)
@@ -44,13 +44,13 @@ def check_rotation(given: Any, head_dim: int) -> None:
     if given.rotary_dim % 2 or given.rotary_dim > room:
         raise contradiction("rotary_dim", f"an even number, at most head_dim - rotary_offset = {room}", given.rotary_dim)
     if given.sections is not None and sum(given.sections) != given.rotary_dim // 2:
-        raise contradiction("sections", f"sizes of {given.rotary_dim // 2} pairs together", sum(given.sections))
+        raise contradiction("sections", f"sizes whose sum is {given.rotary_dim // 2}, the number of pairs", sum(given.sections))
     if given.sections is None and given.section_order != "blocks":
         raise contradiction("section_order", "'blocks' without sections", given.section_order)
 
 
 def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
-    """positions and cos_sin_cache. Positions of groups may lie any distance apart, such as the first columns of a buffer."""
+    """positions and cos_sin_cache. Positions of groups may have any stride, for example as the first columns of a buffer."""
     shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
     at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions)
     at = at if given.sections is None else at._replace(layout="rows")

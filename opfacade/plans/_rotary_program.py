@@ -1,4 +1,4 @@
-"""An element of a rotated head as a program: what the kernels compute, step by step."""
+"""An element of a rotated head as a program with the steps of the kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opfacade.programs.expression import Node, apply, coord, read
 
 
 def rotated_element(descriptor: Any) -> Node:
-    """The element at coord (row, head, place). Inputs: x [rows, heads, head_dim], positions [groups, rows] of i64, table
+    """The element at coord (row, head, element). Inputs: x [rows, heads, head_dim], positions [groups, rows] of i64, table
     [max_positions, rotary_dim]."""
     half, at = descriptor.rotary_dim // 2, coord(2) - descriptor.rotary_offset
     inside = (coord(2) >= descriptor.rotary_offset) & (at < descriptor.rotary_dim)

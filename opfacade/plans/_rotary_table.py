@@ -1,4 +1,4 @@
-"""Tables of cosines and sines: the scalings of rotary frequencies that models have, computed in f64 and rounded once."""
+"""Tables of cosines and sines with the frequency scalings of models, computed in f64 and rounded once."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class _Scaling:
     seq_len: int | None = None
 
     def need(self, name: str) -> Any:
-        """A parameter that the kind cannot do without."""
+        """A parameter that the kind requires."""
         given = getattr(self, name)
         if given is None:
-            raise _refused(name, "a value for this kind", "None")
+            raise _refused(name, "a value, because this kind requires it", "None")
         return given
 
     def ratio(self) -> float:
-        """factor, or that of the two lengths."""
+        """factor, or by default the quotient of the two lengths."""
         if self.factor is not None:
             return self.factor
         return float(self.need("max_position_embeddings") / self.need("original_max_position_embeddings"))
@@ -64,19 +64,17 @@ def rotary_table(
     kind: Kind = "default", *, rotary_dim: int, max_positions: int, base: float = 10000.0,
     dtype: Table = "f32", device: str | torch.device = "cpu", **scaling: Any,
 ) -> Tensor:  # fmt: skip
-    """cos_sin_cache [max_positions, rotary_dim] of a scaling: rotary_dim / 2 cosines, then as many sines, of each position.
+    """cos_sin_cache [max_positions, rotary_dim] for a scaling: rotary_dim / 2 cosines, then as many sines, for each position.
 
     scaling: as in transformers' rope_parameters. linear: factor. ntk: factor, max_position_embeddings, seq_len (default
     max_positions). llama3: factor, original_max_position_embeddings, low_freq_factor, high_freq_factor. yarn: factor,
     original_max_position_embeddings, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor, truncate. longrope:
     short_factor and long_factor (a number above 0 for each pair), original_max_position_embeddings, factor, attention_factor,
-    short_mscale and long_mscale (together: the factor of cosines and sines in place of attention_factor), seq_len (default
-    max_positions: the long ones beyond original_max_position_embeddings). Where factor may be None,
-    max_position_embeddings / original_max_position_embeddings stands for it. None stands for a parameter that is not given;
-    seq_len may be given with any kind, and those of another kind are refused.
-    Angles are products in f64, and the cosines and sines of any position are right to the last digit of dtype; all are finite.
-    Raises ArgumentError.
-    """
+    short_mscale and long_mscale (only together; they replace attention_factor as the factor of cosines and sines), seq_len
+    (default max_positions; above original_max_position_embeddings, long_factor is used). If factor may be None, the default is
+    max_position_embeddings / original_max_position_embeddings. A parameter that is None counts as not given; seq_len may be
+    given with any kind, and parameters of other kinds are refused. Angles are f64 products, so the cosines and sines of all
+    positions are correct to the last digit of dtype; all are finite. Raises ArgumentError."""
     import torch
 
     max_positions = _whole("max_positions", max_positions, 0)
@@ -86,19 +84,19 @@ def rotary_table(
         angle = torch.arange(max_positions, dtype=torch.float64)[:, None] * frequencies
         found = (torch.cat([angle.cos(), angle.sin()], -1) * attention).to(number)
     except RuntimeError:
-        raise _refused("max_positions", "rows for which the host has memory", str(max_positions)) from None
+        raise _refused("max_positions", "a number of rows that fits in the host's memory", str(max_positions)) from None
     if not bool(found.isfinite().all()):
-        raise _not_finite(f"whose cosines and sines are finite in {dtype}", base, scaling)
+        raise _not_finite(f"values whose cosines and sines are finite in {dtype}", base, scaling)
     return found.to(place)
 
 
 def rotary_frequencies(
     kind: Kind = "default", *, rotary_dim: int, base: float = 10000.0, **scaling: Any
 ) -> tuple[Tensor, float]:
-    """Radians a position of each pair, f64 [rotary_dim / 2] on the CPU, and the factor of all cosines and sines.
+    """The angle per position of each pair in radians, f64 [rotary_dim / 2] on the CPU, and the common factor of cosines and
+    sines.
 
-    The parameters are those of rotary_table. Raises ArgumentError.
-    """
+    The parameters are as in rotary_table. Raises ArgumentError."""
     if not isinstance(kind, str) or kind not in _FREQUENCIES:
         raise _refused("kind", f"one of {', '.join(get_args(Kind))}", str(kind))
     rotary_dim = _whole("rotary_dim", rotary_dim, 2, step=2)
@@ -160,7 +158,7 @@ def _device(device: Any) -> torch.device:
     try:
         return torch.empty(0, device=torch.device(device)).device
     except (RuntimeError, AssertionError, TypeError, ValueError):  # torch without CUDA asserts
-        raise _refused("device", "a device that torch has here", shown(device)) from None
+        raise _refused("device", "a device that torch supports on this machine", shown(device)) from None
 
 
 def _whole(name: str, value: object, least: int, step: int = 1) -> int:
@@ -223,7 +221,7 @@ def _yarn(given: _Scaling) -> tuple[Tensor, float]:
 
     plain, factor, dim = _plain(given), given.ratio(), given.rotary_dim
     if given.base == 1:
-        raise _refused("base", "another number than 1 with kind yarn", str(given.base))
+        raise _refused("base", "a number other than 1 with kind yarn", str(given.base))
 
     def pair_of(turns: float) -> float:
         length = given.need("original_max_position_embeddings")

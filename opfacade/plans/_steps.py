@@ -1,4 +1,4 @@
-"""A plan of plans as data: problems that run one behind the other, and the tensors that they hand on."""
+"""A plan of plans as data: problems that run one after the other, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIGNMENT = 256
 
 
 class Last(NamedTuple):
-    """The last entry of a tensor of one axis, as a tensor."""
+    """The last entry of a tensor with one axis, as a tensor."""
 
     name: str
 
@@ -21,8 +21,8 @@ class Last(NamedTuple):
 class Step(NamedTuple):
     """One problem of a plan of plans.
 
-    name: in the constants of its error model. tensors: of each operand of the problem, an operand of the whole or, by another
-    name, a tensor that an earlier step wrote.
+    name: its name in the constants of the error model. tensors: for each operand of the problem, an operand of the whole plan,
+    or the name of a tensor that an earlier step wrote.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A tensor between steps: its form, and the steps that write it first and read it last."""
+    """A tensor between steps: its shape and dtype, the first step that writes it, and the last step that reads it."""
 
     spec: TensorSpec
     first: int
@@ -39,22 +39,22 @@ class Held(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a tensor between steps lies in the workspace."""
+    """The location of a tensor between steps in the workspace."""
 
     spec: TensorSpec
     offset: int
 
 
 def problem(op: str, **fields: object) -> Descriptor[Any]:
-    """A problem of another family, by the name of its op: families do not import each other."""
+    """A problem of another family, by the name of its op, because families do not import each other."""
     made: Descriptor[Any] = registry.descriptor_types()[op](**fields)
     return made
 
 
 def places(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> tuple[dict[str, Place], int]:
-    """Where each tensor between steps lies, and how many bytes they take together.
+    """The location of each tensor between steps, and the total number of bytes.
 
-    Tensors that are needed at the same time do not overlap; the largest are placed first, each as low as it can lie.
+    Tensors that are needed at the same time do not overlap; the largest are placed first, each at the lowest possible address.
     """
     held = _held(operands, steps)
     found: dict[str, Place] = {}

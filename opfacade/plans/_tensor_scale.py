@@ -1,8 +1,6 @@
-"""One scale of a whole tensor, behind a fold of its rows: as three launches.
-
-The first writes the largest |result| of each row, the second the scale of all, and the third computes the results again and
-divides them. So only the third writes rows: a residual sum is read twice and written once.
-"""
+"""One scale for a whole tensor, computed with a fold of its rows in three launches. The first writes the largest |result| of
+each row, the second the scale, and the third computes the results again and divides them. Only the third launch writes rows, so
+a residual sum is read twice and written once."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ MOST = "most"
 
 
 def with_most(program: FoldProgram, result: Node) -> FoldProgram:
-    """The fold with the output `most`, its last one: the largest |result| of each row. program: reads the scale, its last
+    """The fold with an additional last output `most`, the largest |result| of each row. program: reads the scale as its last
     input."""
     largest = Stage(reducer="max", value=abs(result), axes=program.fold)
     most = FoldOutput(name=MOST, dtype="f32", value=stage(len(program.stages), "f32"), over=program.kept)

@@ -1,4 +1,4 @@
-"""elementwise: a Python function of expressions as an operator on tensors."""
+"""elementwise: converts a Python function of expressions to an operator on tensors."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ REMEMBERED = 1024  # descriptors of calls, for each function
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A traced function. Called with tensors of one shape, and numbers, which are scalars of the plan, it returns new tensors;
-    `descriptor` gives the descriptor of such a call. The function is run once for each tuple of types, on expressions.
-
-    A number is an f32. Where the function has no meaning with that, it is of the type that all tensors have, and the function
-    is run once more.
+    """A traced function. Called with tensors of equal shape and with numbers, which become scalars of the plan, it returns new
+    tensors; `descriptor` returns the descriptor of such a call. The function is run on expressions once per tuple of types. A
+    number is an f32; if the function is invalid with this type, the function is run again with the common type of the tensors.
     """
 
     function: Callable[..., Any]
@@ -42,15 +40,14 @@ class Elementwise:
     _calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, types: tuple[str, ...]) -> tuple[Node, ...]:
-        """The results for arguments of some dtypes; "number" is a scalar. Raises DescriptorError for what has no meaning."""
+        """The results for arguments of some dtypes; "number" is a scalar. Raises DescriptorError for an invalid expression."""
         return self._traced(types)[0]
 
     def descriptor(self, shape: tuple[int, ...], dtypes: Mapping[str, str], **numbers: float) -> Any:
         """The map of this function. dtypes: of the tensors, by the names of the arguments; numbers: of the other arguments.
 
-        A result has the dtype of the first tensor whose elements it can be stored as, else its own type. Results are named
-        out, or out0, out1 and so on. Raises TypeError where an argument is missing, unknown, or both a tensor and a number.
-        """
+        A result has the dtype of the first tensor that can store it, otherwise its own type. Results are named out, or out0,
+        out1 and so on. Raises TypeError if an argument is missing, unknown, or given both as a tensor and as a number."""
         for name, dtype in dtypes.items():
             if dtype not in DTYPES:
                 raise Fault(f".dtypes.{name}", f"one of {', '.join(DTYPES)}", dtype)

@@ -1,4 +1,4 @@
-"""Weight: how few bits a weight has, beside rows of 16 bits or more, as fields."""
+"""Weight: the format of a weight with fewer bits than the rows, which have 16 or more."""
 
 from __future__ import annotations
 
@@ -16,50 +16,58 @@ _CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero poi
 
 
 class Weight(Written):
-    """A column of weight stands for (code - zero) * scale, times the global scale, with a scale for each `group` of k.
+    """An element of weight represents (code - zero) * scale, times the global scale, with one scale per `group` elements of k.
 
-    dtype: "int4", two's complement, "uint4" and "e2m1" have two codes in a byte, the one of the lower k in its low bits: weight
-    is u8 [n, k / 2], for an odd k with one code more, which has no part. Code c of e2m1 is 0, 0.5, 1, 1.5, 2, 3, 4 or 6 by its
-    low three bits, with a sign above. "f8_e4m3" has a byte each, [n, k].
-    group: elements of k that share a scale; null: all. weight_scale [n, groups]. group_offset: where k begins inside the first
-    group, for a slice of a larger matrix. num_groups: element j belongs to group weight_groups[j] of so many, in any order, as
-    activation order has it; a slice has the whole table.
-    zero: "int" weight_zero is u8, a code without sign; "float" it has the type of scales, as HQQ has it; "added" the column
-    stands for code * scale + zero, as torchao has it. "none": zero is 0.
-    dequantise: "exact" multiplies x by the numbers above; "group_sum" may scale sums of groups instead; "rounded" rounds the
-    number to the type of x, of f32 arithmetic, as most libraries do.
+    dtype: "int4", two's complement, "uint4" and "e2m1" have two codes per byte, with the code of the lower k in the low bits:
+    weight is u8 [n, ceil(k / 2)], and for odd k the last code is ignored. The low three bits of an e2m1 code select 0, 0.5, 1,
+    1.5, 2, 3, 4 or 6, and the highest bit is the sign. "f8_e4m3" has one byte per code, [n, k].
+    group: the number of elements of k that share a scale; null: all. weight_scale [n, groups]. group_offset: the position of
+    element 0 in the first group, for a slice of a larger matrix. num_groups: the number of groups, where element j belongs to
+    group weight_groups[j], in any order, as in GPTQ's activation order; a slice has the whole table.
+    zero: with "int", weight_zero is a u8 code without sign; with "float", it has the type of the scales, as in HQQ; with
+    "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
+    dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
+    "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
     """
 
     dtype: Literal["int4", "uint4", "e2m1", "f8_e4m3"] = Field(description="Codes of weight.")
-    group: Literal[16, 32, 64, 128] | None = Field(default=None, description="Elements of k with one scale; null: all.")
-    group_offset: Count = Field(default=0, description="Elements of the first group that precede weight.")
-    num_groups: Size | None = Field(default=None, description="Groups of a table, with the operand weight_groups.")
+    group: Literal[16, 32, 64, 128] | None = Field(
+        default=None, description="Number of elements of k that share a scale; null: all."
+    )
+    group_offset: Count = Field(default=0, description="Number of elements of k in the first group before weight.")
+    num_groups: Size | None = Field(
+        default=None, description="Number of groups of the operand weight_groups; null: groups are consecutive."
+    )
     scale_dtype: Literal["f32", "bf16", "f16", "f8_e4m3", "f8_e8m0"] = Field(
         default="bf16", description="Element type of weight_scale."
     )
     zero: Literal["none", "int", "float", "added"] = Field(default="none", description="What weight_zero is.")
-    global_scale: bool = Field(default=False, description="Whether the operand weight_global is a factor of all.")
+    global_scale: bool = Field(default=False, description="Whether the operand weight_global multiplies the whole weight.")
     dequantise: Literal["exact", "group_sum", "rounded"] = Field(
-        default="exact", description="Where the numbers that codes stand for are rounded."
+        default="exact", description="Whether the numbers that codes represent are rounded before the product."
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Weight:
         if self.zero != "none" and self.dtype not in _CODES:
-            raise contradiction("zero", f"none of {self.dtype}, which has a sign", self.zero)
+            raise contradiction("zero", f"none for {self.dtype}, which has a sign", self.zero)
         if self.zero == "int" and self.dtype == "int4":
-            raise contradiction("zero", "none, float or added of int4: codes of zero points have no sign", self.zero)
+            raise contradiction("zero", "none, float or added for int4, because codes of zero points have no sign", self.zero)
         if self.zero in ("float", "added") and self.scale_dtype == "f8_e8m0":
-            raise contradiction("scale_dtype", f"a type that zero points have, with zero={self.zero}", self.scale_dtype)
+            raise contradiction("scale_dtype", f"a valid type of zero points for zero={self.zero}", self.scale_dtype)
         if self.num_groups is not None and (self.group is not None or self.group_offset):
-            raise contradiction("num_groups", "null with group or group_offset: weight_groups says it", self.num_groups)
+            raise contradiction(
+                "num_groups", "null with group or group_offset, because weight_groups assigns the groups", self.num_groups
+            )
         if self.group_offset >= (self.group or 1):
-            raise contradiction("group_offset", f"below {self.group or 1}, the elements of a group", self.group_offset)
+            raise contradiction(
+                "group_offset", f"below {self.group or 1}, the number of elements of a group", self.group_offset
+            )
         return self
 
     @property
     def packed(self) -> bool:
-        """Whether a byte holds two codes."""
+        """Whether a byte contains two codes."""
         return self.dtype != "f8_e4m3"
 
     def groups(self, k: int) -> int:
@@ -70,7 +78,7 @@ class Weight(Written):
 
 
 class Product(Protocol):
-    """The fields of a product that a weight has to fit."""
+    """The fields of a product that must be compatible with a weight."""
 
     @property
     def dtype(self) -> str: ...
@@ -83,21 +91,21 @@ class Product(Protocol):
 
 
 def refuse(problem: Product, weight: Weight) -> None:
-    """Raises the first contradiction of a product with such a weight."""
+    """Raises the first contradiction between a product and its weight."""
     if problem.dtype not in WIDE:
         raise contradiction("dtype", f"{', '.join(WIDE)} with weight_format", problem.dtype)
     if problem.scaling is not None:
-        raise contradiction("scaling", "null with weight_format, which has scales of its own", problem.scaling.kind)
+        raise contradiction("scaling", "null with weight_format, which has its own scales", problem.scaling.kind)
     if problem.weight_layout != "nk":
         raise contradiction("weight_layout", "nk with weight_format", problem.weight_layout)
     wide = weight.global_scale or weight.scale_dtype not in ("f16", "f8_e4m3")
     if weight.dequantise == "rounded" and problem.dtype == "f16" and wide:
         given = f"{weight.scale_dtype} scales{', a global one' * weight.global_scale}"
-        raise contradiction("weight_format.dequantise", "exact or group_sum of f16 with scales outside its range", given)
+        raise contradiction("weight_format.dequantise", "exact or group_sum for f16 with scales outside its range", given)
 
 
 def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str, TensorSpec]:
-    """weight and what its codes stand for. lead: the axes before n."""
+    """The weight, and the operands that define its codes. lead: the axes before n."""
     codes = TensorSpec((*lead, n, Dim("k / 2, up", (k + 1) // 2)), "u8", "in", "rows", 1)
     if not weight.packed:
         codes = TensorSpec((*lead, n, Dim("k", k)), "f8_e4m3", "in", "rows", 1)

@@ -1,4 +1,4 @@
-"""The number of ranks of an op over several, and the bytes that its exchange needs."""
+"""The number of ranks of an op over several ranks, and the bytes that its exchange needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _LINE = 128
 
 
 def arena(world: int, payload: int) -> int:
-    """Bytes of a group's memory for one exchange in which every rank sends `payload` bytes to each.
-
-    Two halves, for a rank may be a call ahead, with a header for each rank.
-    """
+    """Bytes of a group's memory for one exchange in which every rank sends `payload` bytes to each rank. There are two halves,
+    because a rank may be one call ahead, with a header for each rank."""
     return 2 * world * (-(-payload // _LINE) * _LINE + _LINE)

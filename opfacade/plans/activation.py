@@ -1,4 +1,4 @@
-"""Activations with a gate: silu_and_mul and its relatives, of the two halves of each row."""
+"""Gated activations, such as silu_and_mul, of the two halves of each row."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         if self.quant.scale == "group" and self.width % self.quant.group:
             raise contradiction("quant.group", f"a divisor of width={self.width}", self.quant.group)
         if self.in_place:
-            raise contradiction("in_place", "false with quant: out has another dtype", True)
+            raise contradiction("in_place", "False with quant, because out has another dtype", True)
 
     @model_validator(mode="after")
     def _meaningful(self) -> GatedActivationDescriptor:
@@ -113,16 +113,16 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
                 if getattr(self, field) != default:
                     raise contradiction(field, f"{default} without ups (gated=False)", getattr(self, field))
             if self.activation == "swiglu_oai":
-                raise contradiction("gated", "True for swiglu_oai, which multiplies by up + 1", False)
+                raise contradiction("gated", "True for swiglu_oai, because it multiplies by up + 1", False)
         if self.in_place and self.interleaved:
             hint = "The first half of a row has pairs that are still to be read."
             raise contradiction("in_place", "False for interleaved rows", True, hint)
         if self.expression is None:
             if self.alpha is not None and not gated.takes_alpha(self.activation):
-                raise contradiction("alpha", f"None for {self.activation}, which has no sigmoid of a slope", self.alpha)
+                raise contradiction("alpha", f"None for {self.activation}, whose sigmoid has no slope", self.alpha)
             return self
         if self.activation != "silu":
-            raise contradiction("activation", "its default beside an expression, which replaces it", self.activation)
+            raise contradiction("activation", "the default with an expression, which replaces it", self.activation)
         try:
             check_expression(self)
         except Fault as fault:
@@ -140,7 +140,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     @property
     def scalars(self) -> tuple[Number, ...]:
-        """The numbers of the program."""
+        """The scalars of the program."""
         oai = self.activation == "swiglu_oai"
         limit = _OAI_LIMIT if oai and self.limit is None else self.limit
         alpha = _OAI_ALPHA if oai and self.alpha is None else self.alpha
@@ -151,8 +151,8 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return (self.limit is not None) + (self.alpha is not None)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the inputs gate and up, and of scale where it is static. Where scales are results it is the
-        value before it is quantised: `folded` has the whole."""
+        """{"out": its value} as a program of the inputs gate and up, and of scale if it is static. If scales are computed, it
+        is the value before quantisation: `folded` has the whole."""
         names = [number.name for number in self.scalars]
         made = self.expression
         if made is None:
@@ -167,25 +167,25 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     @property
     def makes_scales(self) -> bool:
-        """Whether it is a fold: scales are results."""
+        """Whether the op is a fold, because scales are computed."""
         return self.quant is not None and self.quant.dynamic
 
     def folded(self) -> FoldProgram:
-        """The program with its scales, where they are results."""
+        """The program with its scales, if they are computed."""
         return _folds.get(self.form, lambda: fold.fold_of(self, self.program()["out"])).on(fold.lengths_of(self))
 
     def launched(self) -> FoldProgram:
-        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each row."""
+        """With quant.scale tensor: the fold of rows that reads the scale and writes the largest |result| of each row."""
         made = _launched.get(self.form, lambda: fold.launched_of(self, self.program()["out"]))
         return made.on((self.total_num_rows, self.width))
 
     @property
     def form(self) -> Hashable:
-        """Identity of the problems whose programs differ in extents alone."""
+        """Identifies the problems whose programs differ only in sizes."""
         return self.specialization
 
     def facts(self) -> dict[str, Any]:
-        """Fields of the SKU of a fold besides those of its program."""
+        """Additional fields of the SKU of a fold."""
         return {"row": "_".join(self.parts) + ("_pairs" if self.interleaved else ""), "scale": self.quant.scale}  # type: ignore[union-attr]
 
     def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
@@ -206,7 +206,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The inputs of the program, in the order in which a row has them."""
+        """The inputs of the program, in their order in a row."""
         if not self.gated:
             return ("gate",)
         return ("gate", "up") if self.gate_first else ("up", "gate")

@@ -1,4 +1,4 @@
-"""Attention over a KV cache: paged prefill, paged decode, ragged prefill. See docs/design.md for the meaning at the edges."""
+"""Attention over a KV cache: paged prefill, paged decode, ragged prefill. docs/design.md defines the edge cases."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 class PagedKvAttention(PagedAttention[ArgsT]):
     """Attention over a paged cache of K and V.
 
-    kv_scale: an fp8 cache holds K / k_scale and V / v_scale: "tensor" has one factor each, "head" one for each KV head,
-    "none" is 1. K and V are the exact products; scales are positive and finite.
-    """
+    kv_scale: an fp8 cache contains K / k_scale and V / v_scale: with "tensor", one scale for each of the two; with "head", one
+    scale per KV head; with "none", the scale 1. K and V are the exact products; scales are positive and finite."""
 
     later: ClassVar[frozenset[str]] = Attention.later | {"kv_scale"}
     paged_kv: PagedKvCacheDescriptor = Field(description="The pools of K and V.")
@@ -132,7 +131,7 @@ class BatchPagedDecodeArgs(ScaledArgs):
 
 
 class BatchPagedDecodeDescriptor(PagedKvAttention[BatchPagedDecodeArgs], Sharded):
-    """One query row a request, at the end of its context: softmax(scale * q k^T) v over its pages."""
+    """One query row per request, at the end of its context: softmax(scale * q k^T) v over its pages."""
 
     op: Literal["paged_decode"] = Field(default="paged_decode", description="The operator.")
     later: ClassVar[frozenset[str]] = PagedKvAttention.later | {"shard"}
@@ -165,7 +164,7 @@ class BatchRaggedPrefillArgs(ScaledArgs):
 
 
 class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuery, Varied):
-    """softmax(scale * q k^T) v with K and V as plain rows: request b owns rows kv_indptr[b] to kv_indptr[b+1]."""
+    """softmax(scale * q k^T) v with K and V as contiguous rows: request b has rows kv_indptr[b] to kv_indptr[b+1] - 1."""
 
     op: Literal["ragged_prefill"] = Field(default="ragged_prefill", description="The operator.")
     later: ClassVar[frozenset[str]] = Attention.later | {"q_scale", "head_dim_vo", *Varied.model_fields}
@@ -228,7 +227,7 @@ class BatchRaggedPrefillDescriptor(Attention[BatchRaggedPrefillArgs], ScaledQuer
 
 
 class BatchRaggedPrefillPlan(Plan[BatchRaggedPrefillArgs]):
-    """Prefill over plain rows of K and V."""
+    """Prefill over contiguous rows of K and V."""
 
 
 _LLAMA_8B = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")

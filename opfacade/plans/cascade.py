@@ -27,8 +27,8 @@ MAX_LISTED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStatesArgs(Args):
-    """The tensors of one merge. A list in states_o or states_lse becomes operands state_o_0, state_lse_0 and so on, by which
-    errors and dumps name its tensors."""
+    """The tensors of one merge. A list in states_o or states_lse becomes operands state_o_0, state_lse_0 and so on; errors and
+    dumps use these names."""
 
     states_o: Tensor | Sequence[Tensor] | None = operand(
         "outputs of the states: [num_states, total_num_rows, num_heads, head_dim], a list of up to 8 [rows, heads, dim], or "
@@ -75,17 +75,17 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
             hint = "Stack them, or merge in two steps."
             raise contradiction("num_states", f"at most {MAX_LISTED} states in a list", self.num_states, hint)
         if self.states == "ragged" and self.in_place:
-            raise contradiction("in_place", "False beside states='ragged'", True, "Rows may have no state to write into.")
+            raise contradiction("in_place", "False with states='ragged'", True, "A row may have no state to overwrite.")
         return self
 
     @property
     def state_names(self) -> tuple[tuple[str, str], ...]:
-        """The operands of o and lse: a pair for each state of a list, or one for all."""
+        """The operands of o and lse: one pair for each state of a list, or one pair for all states."""
         listed = tuple(zip(*MergeStatesArgs.lists.values(), strict=True))[: self.num_states]
         return listed if self.states == "list" else (("states_o", "states_lse"),)
 
     def states_of(self, args: Any) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """o and lse of the states in their order, whichever form they have; ragged ones with empty states behind them."""
+        """o and lse of the states in order, for every form of states; ragged rows are padded with empty states."""
         if self.states == "ragged":
             return self._padded(args)
         o, lse = zip(*((getattr(args, o), getattr(args, lse)) for o, lse in self.state_names), strict=True)
@@ -102,7 +102,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         return args.states_o[state], torch.where((place < counts)[..., None], args.states_lse[state], -math.inf)
 
     def merged(self, args: Any) -> tuple[Tensor, Tensor]:
-        """Where o and lse are written: views of state 0 with `in_place`."""
+        """The tensors to which o and lse are written; with `in_place`, views of state 0."""
         o, lse = self.states_of(args) if self.in_place else ([args.o], [args.lse])
         return o[0], lse[0]
 

@@ -1,5 +1,5 @@
-"""Ops over several ranks: plain collectives, sums with a norm behind them, the merge of attention over a sharded cache, and
-log-probabilities of a sharded vocabulary."""
+"""Ops over several ranks: plain collectives, sums followed by a norm, the merge of attention over a sharded cache, and
+log-probabilities over a sharded vocabulary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=72, strict=
 class CollectiveArgs(JoinedArgs):
     """The tensors of one plain collective, and the group."""
 
-    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    group: Joined | None = operand("the group of ranks that make this call; not needed if world is 1")
     x: Tensor = operand("[rows of x, width] in dtype; all_gather: the first counts[rank] rows are sent")
     out: Tensor = operand("written: [rows of out, width] in dtype; reduce_scatter: the first counts[rank] rows")
 
@@ -70,7 +70,7 @@ class CollectiveDescriptor(Descriptor[CollectiveArgs]):
     @model_validator(mode="after")
     def _coherent(self) -> CollectiveDescriptor:
         if len(self.counts) != self.world:
-            raise contradiction("counts", f"a number for each of {self.world} ranks", self.counts)
+            raise contradiction("counts", f"a number for each of the {self.world} ranks", self.counts)
         return self
 
     @property
@@ -102,7 +102,7 @@ class CollectivePlan(Plan[CollectiveArgs]):
 class MergeAcrossArgs(JoinedArgs):
     """The tensors of one merge over ranks, and the group."""
 
-    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    group: Joined | None = operand("the group of ranks that make this call; not needed if world is 1")
     o_part: Tensor = operand("[states, total_num_rows, num_heads, head_dim] in dtype: this rank's partial results")
     lse_part: Tensor = operand("f32 [states, total_num_rows, num_heads]: their log-sum-exps; -inf marks an empty state")
     sinks: Tensor | None = operand("f32 [num_heads], with `sinks`: a logit per head, added once to the denominator")
@@ -178,7 +178,7 @@ class MergeAcrossPlan(Plan[MergeAcrossArgs]):
 class LogprobAcrossArgs(JoinedArgs):
     """The tensors of one call, and the group."""
 
-    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    group: Joined | None = operand("the group of ranks that make this call; not needed if world is 1")
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
     label: Tensor = operand("i32 [total_num_rows]: a token of the whole vocabulary for each row, the same on all ranks")
     out: Tensor = operand("written: f32 [total_num_rows]: the log-probability of label, or the loss")
@@ -217,7 +217,8 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
         return self
 
     def without_sizes(self) -> tuple[object, ...]:
-        """Also whether tiles end where shards do: then the bits depend on no number of ranks, and the SKU says so."""
+        """Includes whether tiles end at the ends of shards: the bits then do not depend on the number of ranks, and the SKU
+        states this."""
         return (*super().without_sizes(), self.shard % self.tile == 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Maps: every element of the results is a program of the elements of the inputs at its place."""
+"""Maps: each element of a result is computed by a program from the elements of the inputs at its position."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ __all__ = ["MapArgs", "MapDescriptor", "MapPlan", "elementwise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapArgs(Args):
-    """The tensors of one map, in the order of the descriptor: `descriptor.args(x=..., y=...)` makes them of names.
-
-    inputs, outputs: lists or tuples, which become the operands in_0, out_0 and so on, by which errors and dumps name them.
-    An output that is in place is no operand. num_valid: i32 [1] on the device, with `num_valid`.
-    """
+    """The tensors of one map, in the order of the descriptor: `descriptor.args(x=..., y=...)` creates them from names. inputs,
+    outputs: lists or tuples, which become the operands in_0, out_0 and so on; errors and dumps use these names. An output that
+    is in place is not an operand. num_valid: i32 [1] on the device, with `num_valid`."""
 
     lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("the shape")
@@ -49,11 +47,11 @@ class MapArgs(Args):
 class MapDescriptor(ProgramDescriptor[MapArgs]):
     """Each element of an output is the value of a program of the inputs, of numbers, and of the position in `shape`.
 
-    shape: the extents of the result, at most 8 axes. inputs: up to 8, with any strides, also 0; outputs: up to 4, with positive
+    shape: the shape of the result, at most 8 axes. inputs: up to 8, with any strides, also 0; outputs: up to 4, with positive
     strides and the full shape. An input may lack axes (`over`); it is then constant along these axes.
-    scalars: numbers of the plan. in_place: (output, input) pairs; the output overwrites the input, which has the same dtype and
-    all axes, and there is no separate operand. num_valid: rows of axis 0 from num_valid on are neither read nor written.
-    Raises DescriptorError, with the path to the node, for an invalid program.
+    scalars: numbers that the plan stores. in_place: (output, input) pairs; the output overwrites the input, which has the same
+    dtype and all axes, and there is no separate operand. num_valid: rows of axis 0 from num_valid on are neither read nor
+    written. Raises DescriptorError, with the path to the node, for an invalid program.
     """
 
     op: Literal["map"] = Field(default="map", description="The operator.")
@@ -61,9 +59,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact", "map-f64", "map-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"shape"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
-    shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)] = Field(
-        description="Extents of the result, at most 8 axes."
-    )
+    shape: Annotated[tuple[Count, ...], Field(max_length=MAX_AXES)] = Field(description="Shape of the result, at most 8 axes.")
     inputs: Annotated[tuple[Input, ...], Field(max_length=MAX_INPUTS)] = Field(
         default=(), description="Input tensors, at most 8."
     )
@@ -96,12 +92,12 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
 
     @property
     def overwritten(self) -> dict[str, str]:
-        """Outputs that are in place, and the inputs that they overwrite."""
+        """Outputs that are in place, with the inputs that they overwrite."""
         return dict(self.in_place)
 
     def args(self, num_valid: Tensor | None = None, **tensors: Tensor) -> MapArgs:
-        """The bundle of a call, by the names of inputs and outputs. Raises ArgumentTypeError for another name; one that is
-        missing is refused with the call."""
+        """The args of a call, by the names of inputs and outputs. Raises ArgumentTypeError for an unknown name; a missing
+        tensor is refused by the call."""
         return MapArgs(**by_operand(self, tensors, ("num_valid",) * self.num_valid), num_valid=num_valid)
 
     @model_validator(mode="before")
@@ -142,7 +138,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
         return in_place(found) if replaced_by else found
 
     def written(self, args: Any) -> list[Tensor]:
-        """The tensors of the outputs, in their order: with in_place the input that is overwritten."""
+        """The tensors of the outputs, in order; with in_place, the overwritten input."""
         place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
         names = (place.get(self.overwritten.get(made.name, ""), OUT[i]) for i, made in enumerate(self.outputs))
         return [getattr(args, name) for name in names]
@@ -153,14 +149,13 @@ class MapPlan(Plan[MapArgs]):
 
 
 def elementwise(function: Callable[..., Any]) -> Elementwise:
-    """An operator of a function of expressions, traced: `@elementwise`.
+    """Converts a function of expressions to an operator: `@elementwise`.
 
         @elementwise
         def silu_and_mul(x, y):
             return x / (1 + exp(-x)) * y  # exp of opfacade.programs.words
 
-    The arguments are expressions with Python's operators; an `if` on one is refused, `select` is what chooses.
-    """
+    The arguments are expressions with Python's operators; `if` is refused: use `select`."""
     return Elementwise(function, tuple(inspect.signature(function).parameters), MapPlan, MapDescriptor)
 
 

@@ -133,10 +133,10 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         cache, new = self.paged_kv.dtype, self.row_dtype
         if new != cache and (cache not in FP8 or new in FP8):
             hint = f"Wider rows are quantised into a cache of {' or '.join(FP8)}."
-            raise contradiction("new_dtype", f"that of the cache, {cache}", new, hint)
+            raise contradiction("new_dtype", f"the dtype of the cache, {cache}", new, hint)
         if self.kv_scale != "none" and not self.quantises:
             hint = f"It is for wider rows that are quantised into an fp8 cache{_WIDER if cache in FP8 else '.'}"
-            raise contradiction("kv_scale", f"'none' for rows of {new} in a cache of {cache}", self.kv_scale, hint)
+            raise contradiction("kv_scale", f"'none' for {new} rows in a {cache} cache", self.kv_scale, hint)
         if self.rope == "none" and self.rotary_dim is not None:
             raise contradiction("rotary_dim", "None without a rope", self.rotary_dim)
         if self.rope == "none" and self.rope_dtype != "f32":
@@ -155,7 +155,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         return replace(page_tables(self), rows="append_indptr", total_rows=self.total_num_rows, appends=True)
 
     def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
-        """A new row that is rotated needs the angles of its position."""
+        """The table must have a row for the position of each rotated row."""
         if args.cos_sin_cache is None:
             return
         known, lens = args.cos_sin_cache.shape[0], self.request_tables().lens
@@ -169,7 +169,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     @property
     def request_token_bound(self) -> int:
-        """No request has more tokens than this."""
+        """The largest number of tokens of a request."""
         return index_bound(self.paged_kv, self.max_kv_indices) * self.paged_kv.page_size
 
     @property
@@ -183,7 +183,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     @property
     def copies(self) -> bool:
-        """Does every bit of the new rows arrive?"""
+        """Whether new rows are stored bit for bit."""
         return self.rope == "none" and not self.quantises
 
     @property

@@ -1,4 +1,4 @@
-"""Packing boolean masks into bits, as `custom_mask` of attention takes them."""
+"""Packing of boolean masks into bits, the format of `custom_mask` in attention."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class PackMaskDescriptor(Descriptor[PackMaskArgs]):
         description='"indptr": the operand bits_indptr has starts of requests; "even": all have the same number of entries.',
     )
     bit_order: BitOrder = Field(
-        default="little", description="Whether entry 0 is the least or the most significant bit of a byte."
+        default="little",
+        description="Whether entry 0 is the least significant bit (little) or the most significant bit (big) of a byte.",
     )
 
     @property
@@ -84,7 +85,7 @@ class PackMaskPlan(Plan[PackMaskArgs]):
 
 
 def pack_mask(mask: Tensor, *, bit_order: BitOrder = "little") -> tuple[Tensor, Tensor]:
-    """`packed_mask` and `mask_indptr` of attention from a mask of requests of one shape, in one launch on a GPU.
+    """Computes `packed_mask` and `mask_indptr` for attention from the masks of requests of equal shape, in one launch on a GPU.
 
     mask: bool or uint8 [batch, q_len, kv_len], contiguous. Returns uint8 [num_bytes] and int32 [batch + 1]. Raises DTypeError,
     ShapeError, LayoutError or ArgumentTypeError.
@@ -100,8 +101,8 @@ def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "lit
 
     bits: bool or uint8 [n]. indptr: int32 [batch + 1], on the device of bits. Returns uint8 [(n + 7 * batch) // 8], with zeros
     after the last segment, and the segments' first bytes, int32 [batch + 1]. Raises as `pack_mask`, and on the CPU
-    IndexDataError for segments that descend or leave 0 to n; on a GPU indptr is not read first, and such a segment is cut.
-    """
+    IndexDataError for segments that descend or leave 0 to n; on a GPU, indptr is not read by the host, and such a segment is
+    clamped."""
     entries = _entries("segment_packbits", "bits", bits, 1)
     _refuse_segments(indptr, entries.numel())
     batch = max(0, indptr.shape[0] - 1) if hasattr(indptr, "shape") and len(indptr.shape) == 1 else 0

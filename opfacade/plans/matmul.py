@@ -1,4 +1,4 @@
-"""Products of matrices: what is multiplied, how sums are scaled, and what is fused behind them."""
+"""Matrix products: operands, scales, and the fused epilogue."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulArgs(Args):
-    """The tensors of one product. Rows lie any distance apart; with batch above 1 all but bias begin with an axis for it."""
+    """The tensors of one product. Rows may have any stride; with batch above 1, all operands except bias have a leading batch
+    axis."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; [k, total_num_rows] with x_layout km")
-    weight: Tensor | None = operand("[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn; weight_format says")
+    weight: Tensor | None = operand(
+        "[n, k] in dtype, [2 n, k] with `gated`; [k, ..] with weight_layout kn; with weight_format, codes"
+    )
     bias: Tensor | None = operand("in bias_dtype, with `bias`: an element for each row of weight")
     add: Tensor | None = operand("like out, with `add`: added to the result")
     out: Tensor | None = operand("written: [total_num_rows, n] in out_dtype; read with `accumulate`")
@@ -50,7 +53,7 @@ class MatmulArgs(Args):
     weight_zero: Tensor | None = operand("with weight_format.zero: [n, groups], as weight_scale")
     weight_global: Tensor | None = operand("f32 [1], with weight_format.global_scale: one scale for the whole weight")
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
-    x_zero: Tensor | None = operand("int32 of the shape of x_scale, with `scaling.x_zero`: the code of x that represents 0")
+    x_zero: Tensor | None = operand("int32 with the shape of x_scale, with `scaling.x_zero`: the code of x that represents 0")
     weight_sum: Tensor | None = operand("int32, with `scaling.x_zero`: the sum over k of each row of weight")
     num_valid: Tensor | None = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
 
@@ -127,7 +130,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
 
     @property
     def columns(self) -> int:
-        """Columns of the product that make one of out."""
+        """Columns of the product for one column of out."""
         return 2 if self.gated else 1
 
     @property
@@ -135,7 +138,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
         return numbers(self)
 
     def program(self) -> dict[str, Node]:
-        """{"out": its value}, of the sums; nothing where out is the sum, in i32."""
+        """{"out": its value} as a program of the sums; empty if out is the i32 sum itself."""
         return {} if self.result == "i32" else {"out": epilogue(self)}
 
     def operands(self) -> dict[str, TensorSpec]:

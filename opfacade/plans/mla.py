@@ -1,4 +1,5 @@
-"""Multi-head latent attention, absorbed: all query heads attend to one latent row a token, which is key and value at once."""
+"""Multi-head latent attention with absorbed projections: all query heads attend to one latent row per token, which is both key
+and value."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs], Sharded):
         return queries | self.paged_kv.pool_specs() | table | self._sinks() | self._outputs(rows)
 
     def request_tables(self) -> RequestTables:
-        """The window is that of the first row: pages before it may have any id."""
+        """The window is that of the first row; pages before it may have any id."""
         return page_tables(self, min(self.window_left + self.q_len - 1, INT32_MAX) if self.window_left >= 0 else -1)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a row has, and how its copies reach them and come back."""
+"""Mixtures of experts: choosing the experts of each row, sending rows to experts, and combining the results."""
 
 from opfacade.plans._moe import fused as _fused
 from opfacade.plans._moe import route as _route

@@ -1,4 +1,4 @@
-"""Norms of rows: RMS and layer norm, with what is fused before and behind them."""
+"""Norms of rows: RMS and layer norm with fused residual sum, gate and quantisation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["NormArgs", "NormDescriptor", "NormPlan", "Quant", "flashinfer", "gem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormArgs(Args):
-    """The tensors of one norm. Rows of x, residual, gate and the outputs may lie any distance apart."""
+    """The tensors of one norm. Rows of x, residual, gate and the outputs may have any stride."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, hidden] in dtype; overwritten with `in_place`",
@@ -105,19 +105,19 @@ class NormDescriptor(NamedFold[NormArgs]):
         quant, width = self.quant, self.hidden // self.groups
         if quant is None:
             if self.full_out:
-                raise contradiction("full_out", "false without quant: out is that result", True)
+                raise contradiction("full_out", "False without quant, because out is that result", True)
             return
         if self.in_place:
-            raise contradiction("in_place", "false with quant: the result has another dtype", True)
+            raise contradiction("in_place", "False with quant, because the result has another dtype", True)
         refuse_scale(quant, self.total_num_rows)
         if quant.scale == "group" and width % quant.group:
-            raise contradiction("quant.group", f"a divisor of {width}, the elements of a norm", quant.group)
+            raise contradiction("quant.group", f"a divisor of {width}, the number of elements of a norm", quant.group)
 
     def program(self) -> FoldProgram:
         return program_of(self)
 
     def launched(self) -> FoldProgram:
-        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |result| of each norm."""
+        """With quant.scale tensor: the fold of rows that reads the scale and writes the largest |result| of each norm."""
         return launched_on(self, lambda: launched_of(self))
 
     def lengths(self) -> tuple[int, ...]:
@@ -145,7 +145,8 @@ class NormPlan(Plan[NormArgs]):
 
 
 def vllm(**fields: Any) -> NormDescriptor:
-    """The roundings of vLLM's rms_norm and fused_add_rms_norm: the sum is rounded before the variance, normed before weight."""
+    """The roundings of vLLM's rms_norm and fused_add_rms_norm: the sum is rounded before the variance, and the normalised
+    elements before the weight."""
     return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
@@ -155,12 +156,12 @@ def flashinfer(**fields: Any) -> NormDescriptor:
 
 
 def huggingface(**fields: Any) -> NormDescriptor:
-    """The roundings of transformers' LlamaRMSNorm behind a residual sum in the model's dtype."""
+    """The roundings of transformers' LlamaRMSNorm after a residual sum in the model's dtype."""
     return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
 def gemma(**fields: Any) -> NormDescriptor:
-    """The roundings of transformers' GemmaRMSNorm: 1 + weight, normed in f32, behind a residual sum in the model's dtype."""
+    """The roundings of transformers' GemmaRMSNorm: 1 + weight, normalised in f32, after a residual sum in the model's dtype."""
     return _preset(fields, weight="one_plus", residual_sum="rounded", normed="f32")
 
 

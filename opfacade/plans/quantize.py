@@ -1,4 +1,4 @@
-"""Quantisation of rows to 8 bits, and back."""
+"""Quantisation of rows to 8 bits, and dequantisation."""
 
 from __future__ import annotations
 
@@ -119,19 +119,19 @@ class _Quantised(NamedFold[ArgsT]):
         return (0, 1) if self.quant.scale == "block" else (0,), self.total_num_rows
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """Scales of blocks without a valid row may hold anything."""
+        """Scales of blocks without a valid row may contain any value."""
         found = super().wrong_values(name, args)
         if found is not None and name == "scale" and self.quant.scale == "block":
             found[0][self.valid_blocks(args) :] = False
         return found
 
     def valid_blocks(self, args: Any) -> int:
-        """Blocks along the rows that have a valid one."""
+        """The number of blocks, along the rows, that contain a valid row."""
         rows = self.total_num_rows if args.num_valid is None else valid_count(args.num_valid, self.total_num_rows)
         return -(-rows // self.quant.block[0])
 
     def valid_part(self, args: Any) -> tuple[Any, Any]:
-        """The problem of the valid rows alone and its call, where rows share the scale of a block; else those given."""
+        """If rows share the scale of a block, the problem and call with only the valid rows; otherwise those given."""
         if self.quant.scale != "block" or args.num_valid is None:
             return self, args
         rows = valid_count(args.num_valid, self.total_num_rows)
@@ -142,7 +142,8 @@ class _Quantised(NamedFold[ArgsT]):
         return {"scale": self.quant.scale}
 
     def whole(self, args: Any) -> Any:
-        """The call with whole blocks, in copies of x and out: the last row and column repeat. The same call where all are."""
+        """The call with whole blocks, in copies of x and out; the last row and column are repeated. The same call if all blocks
+        are whole."""
         if self.quant.scale != "block":
             return args
         rows, columns = (math.prod(self.lengths()[:2]), math.prod(self.lengths()[2:]))
@@ -174,7 +175,7 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
     def refuse(self) -> None:
         super().refuse()
         if self.quant.scale == "tensor" and self.total_num_rows == 0:
-            raise contradiction("total_num_rows", "1 or more with one scale of all rows", 0)
+            raise contradiction("total_num_rows", "1 or more with one scale for all rows", 0)
 
     def folds_rows(self) -> bool:
         return self.quant.scale == "tensor"
@@ -183,7 +184,7 @@ class QuantizeDescriptor(_Quantised[QuantizeArgs]):
         return programs.quantised(self)
 
     def launched(self) -> FoldProgram:
-        """With quant.scale tensor: the fold of rows that reads the scale, and writes the largest |x| of each row."""
+        """With quant.scale tensor: the fold of rows that reads the scale and writes the largest |x| of each row."""
         return launched_on(self, self._launched)
 
     def _launched(self) -> FoldProgram:

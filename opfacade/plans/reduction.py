@@ -1,4 +1,4 @@
-"""Folds: stages that join the elements of rows, and outputs that use their results, as one program."""
+"""Folds: programs of stages that reduce the elements of rows, and of outputs that use the results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ __all__ = ["FoldArgs", "FoldDescriptor", "FoldOutput", "FoldPlan", "Stage"]
 class FoldDescriptor(FoldProgram):
     """Stages reduce values along the axes `fold`, in order; outputs are programs of elements and of the stages' results.
 
-    shape: the extents of all axes, at most 8. fold: the folded axes, in increasing order. inputs, scalars, in_place, num_valid:
-    as in a map. stages: up to 8; each reduces the values of one expression along all folded axes or some of them. outputs: up
-    to 4; an output over all axes has one value per element, an output without the last folded axes one value per row.
-    Raises DescriptorError, with the path to the node, for an invalid program: an axis out of range, an output whose value
-    differs along an axis that it lacks, a maximum of no elements.
-    Give the axes in the order of memory: a kernel reads neighbours along the last one.
-    split="auto": many CTAs may share a row, if stages do not use each other and outputs lack all folded axes; this needs a
-    workspace.
-    ragged: rows have different lengths. shape is (rows, elements of all rows, ...), and row i consists of indptr[i] to
-    indptr[i + 1] - 1 of axis 1, which is folded; indptr is [rows + 1]. `over` of each tensor has axis 0, axis 1 or neither;
-    coord(1) and extent(1) are those within the row. Entries are clamped to the tensor, a row whose entries decrease is empty,
-    and elements of no row are neither read nor written. An empty row has the identity of its reducers: for a maximum -inf, or
-    the smallest integer; argmax and argmin are refused.
+    shape: the sizes of all axes, at most 8 axes. fold: the folded axes, in increasing order. inputs, scalars, in_place,
+    num_valid: as in a map. stages: up to 8; each reduces the values of one expression along all folded axes or some of them.
+    outputs: up to 4; an output over all axes has one value per element, an output without the last folded axes one value per
+    row. Raises DescriptorError, with the path to the node, for an invalid program: an axis out of range, an output whose value
+    varies along an axis that it lacks, a maximum of zero elements. Order the axes as in memory: a kernel reads adjacent
+    elements along the last axis. split="auto": many CTAs may share a row, if stages do not use each other and outputs lack all
+    folded axes; this needs a workspace.
+    ragged: rows have different lengths. shape is (rows, elements of all rows, ...), and row i consists of indptr[i] to indptr[i
+    + 1] - 1 of axis 1, which is folded; indptr is [rows + 1]. `over` of each tensor has axis 0, axis 1 or neither; coord(1) and
+    extent(1) are those within the row. Entries are clamped to the tensor, a row whose entries decrease is empty, and elements
+    of no row are neither read nor written. An empty row gives the identity of the reducer: for a maximum, -inf or the smallest
+    integer; argmax and argmin are refused.
     """
 
 

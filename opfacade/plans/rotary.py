@@ -1,4 +1,4 @@
-"""Rotary position embedding of q and k, by a table of cosines and sines; and all that precedes attention, in one launch."""
+"""Rotary position embedding of q and k with a table of cosines and sines, and norm, rotation and append in one launch."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
 
     def program(self) -> dict[str, Node]:
         """{"out": an element of a head}, a program over [rows, heads, head_dim] of the inputs x, positions and table, each read
-        at computed places."""
+        at computed positions."""
         return {"out": rotated_element(self)}
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -185,14 +185,14 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         check_token_bound(self.paged_kv, self.max_kv_indices)
         check_scale(self.kv_scale, self.paged_kv.dtype)
         if self.paged_kv.dtype not in (self.dtype, *FP8):
-            raise contradiction("paged_kv.dtype", f"{self.dtype}, that of q, or {' or '.join(FP8)}", self.paged_kv.dtype)
+            raise contradiction("paged_kv.dtype", f"{self.dtype}, the dtype of q, or {' or '.join(FP8)}", self.paged_kv.dtype)
         if self.norm == "none" and self.weight_dtype is not None:
             raise contradiction("weight_dtype", "None without a norm", self.weight_dtype)
         return self
 
     @property
     def request_token_bound(self) -> int:
-        """No request has more tokens than this."""
+        """The largest number of tokens of a request."""
         return index_bound(self.paged_kv, self.max_kv_indices) * self.paged_kv.page_size
 
     def request_tables(self) -> RequestTables | None:
@@ -204,7 +204,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
         return on_pages(self, pages)
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """A cache and angles may hold anything where nothing reads them, and so may rows that are left alone."""
+        """Elements of the cache and the angle table that are not read may have any value, and so may rows that are skipped."""
         if name in SCALES:
             return wrong_scale(getattr(args, name))
         if name not in ("q", "k", "v"):

@@ -1,4 +1,4 @@
-"""Sampling: from logits to a token in one launch. docs/ops/sampling.md has the contract."""
+"""Sampling: from logits to a token in one launch. docs/ops/sampling.md describes the semantics."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ class SampleDescriptor(Descriptor[SampleArgs]):
         if self.top_p or self.report != "none" or self.probs_out != "none":
             check_masses(self.vocab)
         if self.num_logits == 0 and self.total_num_rows:  # a wrong index reads row 0
-            raise contradiction("num_logits", "1 or more where there are rows that draw", 0)
+            raise contradiction("num_logits", "1 or more if rows draw tokens", 0)
         if self.max_top_k is not None and not self.top_k:
             raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")
         return self
 
     @property
     def filters(self) -> bool:
-        """Whether a row may keep less than its candidates."""
+        """Whether a filter may remove candidates of a row."""
         return self.top_k or self.top_p or self.min_p
 
     def operands(self) -> dict[str, TensorSpec]:

@@ -1,4 +1,4 @@
-"""Softmax along one axis, with a temperature, a mask, and the row that has nothing to see."""
+"""Softmax along one axis, with a temperature and a mask."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     op: Literal["softmax"] = Field(default="softmax", description="The operator.")
     category: ClassVar[str] = "softmax"
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"temperature"})
-    shape: Extents = Field(description="Extents, at most 8 axes.")
+    shape: Extents = Field(description="Shape of x, at most 8 axes.")
     axis: Integer = Field(default=-1, description="Axis along which results add up to 1; negative values count from the end.")
     dtype: RealDType = Field(description="Element type of x.")
     out_dtype: RealDType | None = Field(default=None, description="Element type of out; null: dtype.")
@@ -63,11 +63,11 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
     def refuse(self) -> None:
         rank = len(self.shape)
         if not -rank <= self.axis < rank:
-            raise contradiction("axis", f"an axis of the {rank} of shape, {-rank} .. {rank - 1}", self.axis)
+            raise contradiction("axis", f"one of the {rank} axes of shape, {-rank} .. {rank - 1}", self.axis)
         if self.temperature <= 0 or (self.dtype != "f64" and self.temperature < 2.0**-126):  # what is 0 in f32 makes rows NaN
-            raise contradiction("temperature", "2^-126 or more, with f64 above 0", self.temperature)
+            raise contradiction("temperature", "2^-126 or more; for f64, above 0", self.temperature)
         if (self.dtype == "f64") != ((self.out_dtype or self.dtype) == "f64"):
-            raise contradiction("out_dtype", "f64 of f64, and of nothing else", self.out_dtype)
+            raise contradiction("out_dtype", "f64 for f64, and only then", self.out_dtype)
         if self.num_valid and self.along == 0:
             raise contradiction("num_valid", "false along axis 0", True)
 

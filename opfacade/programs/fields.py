@@ -67,13 +67,13 @@ class Input(Written):
     at computed places: its own extents, which have nothing to do with those of the result.
     """
 
-    name: Name = Field(description="Its name in the program.")
+    name: Name = Field(description="Name in the program.")
     dtype: DType = Field(description="Element type in memory.")
     over: Annotated[tuple[Axis, ...], FromList] | None = Field(
-        default=None, description="Axes of the result that it has, rising; null: all."
+        default=None, description="Axes of the result that the input has, in increasing order; null: all."
     )
     shape: Annotated[tuple[Count, ...], FromList, Field(min_length=1, max_length=MAX_AXES)] | None = Field(
-        default=None, description="Its own extents, where it is read at computed places alone."
+        default=None, description="Its own shape, if it is read only at computed positions; null: the shape of the result."
     )
 
     @property
@@ -86,7 +86,7 @@ class Output(Written):
 
     name: Name = Field(description="Its name.")
     dtype: DType = Field(description="Element type in memory.")
-    value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
+    value: Expression = Field(description="The value of an element: an expression (docs/programs.md).")
 
 
 class FoldOutput(Output):
@@ -94,16 +94,16 @@ class FoldOutput(Output):
     ones up to some. None: all of shape."""
 
     over: Annotated[tuple[Axis, ...], FromList] | None = Field(
-        default=None, description="Axes that it has, in their order; null: all of shape."
+        default=None, description="Axes of the output, in order; null: all axes of shape."
     )
 
 
 class Number(Written):
     """A scalar of the plan: no part of a kernel's identity. 0.0 and -0.0 are two numbers, and so two plans."""
 
-    name: Name = Field(description="Its name in the program.")
-    value: bool | int | float = Field(description="A number in the range of its type.")
-    type: Type = Field(default="f32", description="Type in which the program computes with it.")
+    name: Name = Field(description="Name in the program.")
+    value: bool | int | float = Field(description="A number in the range of the type.")
+    type: Type = Field(default="f32", description="Type of the number in the program.")
 
     @model_validator(mode="before")
     @classmethod

@@ -49,10 +49,10 @@ class Stage(Model):
     squared deviations from it. expsum: "max", and "sum", that of exp(x - max), in which an x equal to the maximum counts 1.
     """
 
-    reducer: ReducerName = Field(description="How values are joined.")
-    value: Expression = Field(description="The value of an element, an expression as docs/programs.md has it.")
+    reducer: ReducerName = Field(description="The reduction.")
+    value: Expression = Field(description="The value of an element: an expression (docs/programs.md).")
     axes: Annotated[tuple[Axis, ...], FromList, Field(min_length=1, max_length=MAX_AXES)] | None = Field(
-        default=None, description="Folded axes, rising, along which values are joined; null: all folded axes."
+        default=None, description="Folded axes along which values are reduced, in increasing order; null: all folded axes."
     )
 
     def part(self, name: str) -> Type:

@@ -134,7 +134,7 @@ def node_from(given: object, lets: Sequence[Node] = (), path: str = "", depth: i
         if name not in given:
             raise Fault(f"{path}.{name}", "a value", "nothing")
         if name not in fields and name != "kind":
-            raise Fault(f"{path}.{name}", "no field of this name", given[name])
+            raise Fault(f"{path}.{name}", "no field with this name", given[name])
     try:
         return _made(given, lets, path, depth)
     except _Placed as placed:

@@ -1,4 +1,4 @@
-"""Recipes: functions with the names and the arguments of torch's operators, that give the descriptor of what they compute.
+"""Recipes: functions with the names and arguments of torch's operators, which return descriptors of the computation.
 
     from opfacade import recipes
     from opfacade.recipes import shaped
@@ -7,11 +7,10 @@
     plan = Plan.select(recipes.silu(x))
     plan = Plan.select(recipes.softmax(x, -1))
 
-A recipe gives the descriptor of a map, of a fold where elements are joined, or of a product of matrices. It takes shapes and
-dtypes: a `Shaped`, or any tensor, which is not read. A number among the arguments is a number of the plan. Nothing is promoted:
-tensors have one dtype. An input that is expanded lacks the axes along which it is expanded. docs/ops/recipes.md lists all
-recipes, and the operators that have none with the reason.
-"""
+A recipe returns the descriptor of a map, of a fold (if the operator reduces elements), or of a matrix product. Its tensor
+arguments are `Shaped` objects or tensors, of which only shape and dtype are read. A scalar argument is stored in the plan.
+There is no type promotion: all tensors have the same dtype. An expanded input lacks the axes along which it is expanded.
+docs/ops/recipes.md lists all recipes, and for each operator without a recipe the reason."""
 
 from __future__ import annotations
 
@@ -77,5 +76,5 @@ else:
         found = RECIPES.get(name)
         if found is None:
             why = reason_of(name) or "not an operator of torch's tests"
-            raise AttributeError(f"no recipe {name!r} ({why}): docs/ops/recipes.md lists all")
+            raise AttributeError(f"no recipe {name!r} ({why}): docs/ops/recipes.md lists all recipes")
         return found

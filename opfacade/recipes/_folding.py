@@ -1,4 +1,5 @@
-"""FoldDraft: a fold in the making. Stages join values along folded axes; results are values of rows, or of elements."""
+"""FoldDraft: a fold under construction. Stages reduce values along the folded axes; a result has one value per row or per
+element."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from opfacade.recipes.casts import converted
 
 
 class FoldDraft(Draft):
-    """shape: extents of the elements. folded: the axes that are joined; none of a tensor of rank 0, which is one element."""
+    """shape: the shape of the elements. folded: the axes that are reduced; empty for a tensor of rank 0, which has one
+    element."""
 
     def __init__(self, shape: Sequence[int], folded: Sequence[int]) -> None:
         super().__init__(shape)
@@ -26,37 +28,43 @@ class FoldDraft(Draft):
         self.stages: list[Stage] = []
 
     def join(self, reducer: Any, value: Node, part: str = "value", axes: Sequence[int] | None = None) -> Node:
-        """A result of a stage, which is added if there is none like it. axes: some of the folded axes; None: all."""
+        """The result of a stage. Adds the stage unless an equal stage exists. axes: some of the folded axes; None: all."""
         over = self.folded if axes is None else tuple(axes)
         if not REDUCERS[reducer].of_empty and 0 in [self.shape[axis] for axis in over]:
-            refuse("input", f"at least one element along the axes {over}: none have no {reducer}", self.shape)
+            refuse(
+                "input",
+                f"at least one element along the axes {over}, because {reducer} of zero elements is undefined",
+                self.shape,
+            )
         made = Stage(reducer=reducer, value=value, axes=None if over == self.folded else over)
         if made not in self.stages:
             self.stages.append(made)
         return stage(self.stages.index(made), made.part(part), part)
 
     def count(self, axes: Sequence[int] | None = None) -> Node:
-        """How many elements are joined: i64."""
+        """The number of reduced elements, as i64."""
         found = constant(1, "i64")
         for axis in self.folded if axes is None else axes:
             found = extent(axis) if found.kind == "constant" else found * extent(axis)
         return found
 
     def rows(self, *values: Node, dtype: DType | None = None, keepdim: Any = False) -> FoldDescriptor:
-        """Results without the folded axes. keepdim: which of them have 1 in their place: all, none, or some.
+        """Results without the folded axes. keepdim: which folded axes stay with size 1: all, none, or some.
 
         dtype: as in `Draft.map`.
         """
         rank = len(self.shape)
         ones = self.folded if keepdim is True else tuple(keepdim or ())
         if rank + len(ones) > MAX_AXES:
-            refuse("keepdim", f"at most {MAX_AXES} axes, with one of 1 for each folded one", f"{rank} + {len(ones)}")
+            refuse(
+                "keepdim", f"at most {MAX_AXES} axes, including an axis of size 1 for each folded axis", f"{rank} + {len(ones)}"
+            )
         place = {axis: rank + i for i, axis in enumerate(ones)} | {axis: axis for axis in self._rest()}
         over = tuple(place[axis] for axis in range(rank) if axis in place)
         return self._made(list(values), [over] * len(values), dtype, len(ones))
 
     def elements(self, *values: Node, dtype: DType | None = None, rows: Sequence[Node] = ()) -> FoldDescriptor:
-        """Results of the shape of the elements, then those of rows."""
+        """Results with the shape of the elements, followed by results with one value per row."""
         every = tuple(range(len(self.shape)))
         return self._made([*values, *rows], [every] * len(values) + [self._rest()] * len(rows), dtype)
 
@@ -90,13 +98,13 @@ def _over_own(given: Input, every: Shape, shape: Shape) -> Input:
 
 
 def begun(input: Shaped, dim: Any, argument: str = "dim") -> FoldDraft:
-    """A fold along some axes of a tensor; without `dim` along all."""
+    """A fold along some axes of a tensor; without `dim`, along all axes."""
     none = dim is None or dim in ((), [])
     return FoldDraft(input.shape, range(input.rank) if none else axes_of(argument, dim, input.rank)[: input.rank])
 
 
 def cast(node: Node, given: DType, dtype: Any) -> tuple[Node, DType]:
-    """An element, converted to `dtype` where that is given, and the dtype that it has then."""
+    """An element, converted to `dtype` if it is given, and the resulting dtype."""
     if dtype is None:
         return node, given
     wanted = dtype_of(dtype)
@@ -105,5 +113,5 @@ def cast(node: Node, given: DType, dtype: Any) -> tuple[Node, DType]:
 
 
 def as_float(count: Node, like: Node) -> Node:
-    """A number of elements, in the type of a float."""
+    """A number of elements, converted to a float type."""
     return apply(like.type, count)

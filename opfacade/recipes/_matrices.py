@@ -1,4 +1,4 @@
-"""Sizes and dtypes of a product of matrices, as its descriptor has them."""
+"""Sizes and dtypes of a matrix product, as in its descriptor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from opfacade.recipes._tensors import Shape, Shaped, broadcast, dtype_of, refuse
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 RESULTS = get_args(get_args(MatmulDescriptor.model_fields["out_dtype"].annotation)[0])
-OPERANDS = "operands x, weight and add, of [rows, k], [k, n] and [rows, n]"
+OPERANDS = "operands: x [rows, k], weight [k, n] and add [rows, n]"
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of [batch, rows, k] by [batch, k, n]. shape: the extents of the result as torch has it.
+    """The product of [batch, rows, k] and [batch, k, n]. shape: the shape of torch's result.
 
     layouts: of x and of weight.
     """
@@ -50,7 +50,7 @@ def _counted(batch: Shape) -> int:
 
 
 def one_dtype(tensors: dict[str, Shaped], dtypes: tuple[str, ...] = FLOATS) -> DType:
-    """The dtype of all factors."""
+    """The common dtype of all factors."""
     name, first = next(iter(tensors.items()))
     for other, one in tensors.items():
         if one.dtype not in dtypes:
@@ -61,7 +61,7 @@ def one_dtype(tensors: dict[str, Shaped], dtypes: tuple[str, ...] = FLOATS) -> D
 
 
 def result_of(dtype: DType, wanted: Any) -> DType:
-    """The dtype of the result: `wanted`, else that of the factors. f64 is of f64 alone."""
+    """The dtype of the result: `wanted`, or by default the dtype of the factors. A f64 result needs f64 factors."""
     found = dtype if wanted is None else dtype_of(wanted, "out_dtype")
     if found not in RESULTS or (found == "f64") != (dtype == "f64") or found == "i32":
         refuse("out_dtype", "f64" if dtype == "f64" else "f16, bf16 or f32", found)
@@ -69,7 +69,7 @@ def result_of(dtype: DType, wanted: Any) -> DType:
 
 
 def behind(product: Product, input: Shaped, dtype: DType, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The fields of alpha * product + beta * input. With a beta of 0 input is not read, as in torch: its NaN are nothing."""
+    """The fields of alpha * product + beta * input. If beta is 0, input is not read, as in torch, so its NaNs do not matter."""
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             refuse(name, "a number", number)

@@ -1,4 +1,5 @@
-"""Words of Philox4x32-10 as numbers: each element of a result has words of its own, whatever the kernel and its grid."""
+"""Random numbers from the words of Philox4x32-10. Each element of a result has its own words, independently of kernel and
+grid."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ DIGITS: dict[DType, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}  # bits 
 
 
 class Key(NamedTuple):
-    """Where words come from: the arguments that all draws end with.
+    """The source of random words: the last arguments of every random recipe.
 
-    key: a tensor [seed, offset] of u64, in place of the numbers `seed` and `offset`. stream: another one has other words.
+    key: a u64 tensor [seed, offset], which replaces the numbers `seed` and `offset`. stream: different streams give independent
+    words.
     """
 
     key: Any = None
@@ -28,29 +30,29 @@ class Key(NamedTuple):
 
 
 class Noise:
-    """The words of a draft. index: of the element that draws, u64; None: row by row."""
+    """The random words of a draft. index: the u64 index of an element; None: its row-major index."""
 
     def __init__(self, draft: Draft, key: Key, index: Node | None = None) -> None:
         self._key = (*_seed(draft, key), draft.number("stream", _whole("stream", key.stream), "u64"))
         self.index = w.u64(raveled(len(draft.shape))) if index is None else index
 
     def word(self, place: Node) -> Node:
-        """32 bits: word place % 4 of the counter offset + place / 4."""
+        """32 bits: word `place % 4` of the counter `offset + place / 4`."""
         seed, offset, stream = self._key
         return w.bits(seed, offset, place, stream)
 
     def wide(self, place: Node) -> Node:
-        """64 bits: a word and the one behind it."""
+        """64 bits: a word and the next word."""
         return w.or_(w.shl(w.u64(self.word(place)), 32), w.u64(self.word(w.or_(place, 1))))
 
     def uniform(self, dtype: DType) -> Node:
-        """The low bits of a word, or for f64 of two, as a number in [0, 1): torch's stateless generator has the same."""
+        """The low bits of a word (f64: of two words) as a number in [0, 1), as in torch's stateless generator."""
         type, digits = _type_of(dtype)
         bits = self.wide(self.index * 2) if type == "f64" else self.word(self.index)
         return w.apply(type, w.and_(bits, 2**digits - 1)) * 2.0**-digits
 
     def exponential(self, dtype: DType) -> Node:
-        """-log(u) for a u inside (0, 1) that is as fine beside 1 as beside 0: by the distance to the nearer end."""
+        """-log(u) for u in (0, 1). u has the same resolution near 1 as near 0, because it is computed from the nearer end."""
         type, _ = _type_of(dtype)
         size = 64 if type == "f64" else 32
         bits = self.wide(self.index * 2) if type == "f64" else self.word(self.index)
@@ -59,7 +61,7 @@ class Noise:
         return w.select(low, -w.log1p(-near), -w.log(near))
 
     def normal(self, dtype: DType) -> Node:
-        """Box and Muller: neighbours share a radius, one has the cosine of their angle and one the sine."""
+        """Box-Muller: neighbouring elements share a radius; one uses the cosine of the angle and the other the sine."""
         type, _ = _type_of(dtype)
         first = w.and_(self.index, 2**64 - 2)
         if type == "f64":
@@ -76,7 +78,7 @@ class Noise:
         return w.f64(self.word(place)) * 2.0**-32 + low
 
     def below(self, draft: Draft, count: int) -> Node:
-        """A u64 in [0, count). Its probability errs by at most count / 2^64 of itself."""
+        """A u64 in [0, count). The relative error of each probability is at most count / 2^64."""
         size = draft.number("count", count, "u64")
         bits = self.wide(self.index * 2)
         if count > 2**32:
@@ -89,7 +91,7 @@ def _seed(draft: Draft, key: Key) -> tuple[Node, Node]:
         seed, offset = _whole("seed", key.seed), _whole("offset", key.offset)
         return draft.number("seed", seed, "u64"), draft.number("offset", offset, "u64")
     if not isinstance(key.key, Shaped) or tuple(key.key) != ((2,), "u64"):
-        refuse("key", "a tensor [seed, offset] of u64, as torch.func._random.key gives", key.key)
+        refuse("key", "a u64 tensor [seed, offset], as torch.func._random.key returns it", key.key)
     source = draft.source("key", key.key)
     return source.at([constant(0, "i64")]), source.at([constant(1, "i64")])
 
@@ -97,7 +99,7 @@ def _seed(draft: Draft, key: Key) -> tuple[Node, Node]:
 def _whole(name: str, given: Any) -> int:
     """An integer as its 64 bits: a negative one as torch's seeds are."""
     if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**64:
-        refuse(name, "an integer of 64 bits", given)
+        refuse(name, "a 64-bit integer", given)
     return int(given) % 2**64
 
 

@@ -1,4 +1,4 @@
-"""Recipes of a function of elements: tensors and numbers become expressions, and what it returns is the value of a result."""
+"""Elementwise recipes: tensors and numbers become expressions for a function, and each value that it returns is a result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ HINT = 'Convert with recipes.to(x, "f32"): nothing is promoted.'
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
-    """The maker of a descriptor. A number among the arguments becomes a number of the plan; None, a bool and a text stay."""
+    """A function that makes the descriptor. Numbers among the arguments are stored in the plan; None, bools and strings are
+    passed on."""
     signature = inspect.signature(function)
 
     def make(*args: Any, **options: Any) -> MapDescriptor:
@@ -38,12 +39,12 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
 
 
 def as_nodes(draft: Draft, given: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
-    """Arguments as expressions: tensors as inputs, numbers as numbers of the plan."""
+    """The arguments as expressions: tensors become inputs, and numbers become scalars of the plan."""
     return {name: _as_node(draft, name, one, widened(dtype)) for name, one in given.items()}
 
 
 def common(tensors: Mapping[str, Shaped]) -> DType:
-    """The one dtype of some tensors; f32 where all are conditions."""
+    """The common dtype of some tensors; f32 if all of them are conditions."""
     name, first = next(((name, one) for name, one in tensors.items() if name not in TRUTHS), ("", None))
     for other, one in tensors.items():
         if other in TRUTHS and one.dtype != "bool":
@@ -70,14 +71,14 @@ def binary(function: Callable[[Node, Node], Node]) -> Callable[..., MapDescripto
 
 
 def floats(node: Node) -> Node:
-    """A float stays; what is not one is refused with the argument's name."""
+    """Returns a float unchanged; refuses any other type with the argument's name."""
     if node.type not in FLOATS:
-        refuse("input", "a dtype of floats", node.type, HINT)
+        refuse("input", "a float dtype", node.type, HINT)
     return node
 
 
 def truth(node: Node) -> Node:
-    """Whether it is not 0."""
+    """Whether the value is not 0."""
     return node if node.type == "bool" else apply("bool", node)
 
 

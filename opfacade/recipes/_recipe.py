@@ -1,4 +1,5 @@
-"""Recipe: a function with the name and the arguments of torch's or lax's that gives the descriptor of what it computes."""
+"""Recipe: a function with the name and arguments of a function of torch or lax, which returns a descriptor of the
+computation."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
         "bool": ("True or False", lambda given: isinstance(given, bool)),
         "int": ("an integer", lambda given: isinstance(given, int) and not isinstance(given, bool)),
         "float": ("a number", lambda given: isinstance(given, (int, float)) and not isinstance(given, bool)),
-        "str": ("a text", lambda given: isinstance(given, str)),
+        "str": ("a string", lambda given: isinstance(given, str)),
         "Node": ("a tensor or a number", lambda given: is_like(given) or isinstance(given, (int, float))),
     }
 )
@@ -33,11 +34,10 @@ MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, one of both, or a
 
 @dataclass(frozen=True)
 class Recipe(Generic[MadeT]):
-    """A function of shapes and dtypes and of the other arguments of its namesake. Each descriptor is made once.
+    """A function of shapes, dtypes and the other arguments of its namesake. Equal arguments return the same descriptor.
 
-    name: its attribute in `opfacade.recipes`. names: the operators that it is, as torch names them in its tests. note: in what
-    it differs from them.
-    """
+    name: the attribute in `opfacade.recipes`. names: the operators that it implements, by the names in torch's tests. note: how
+    it differs from them."""
 
     name: str
     names: tuple[str, ...]
@@ -45,8 +45,8 @@ class Recipe(Generic[MadeT]):
     note: str = ""
 
     def __call__(self, *args: Any, **options: Any) -> MadeT:
-        """A fold where elements are joined, a product of matrices, else a map. Raises DescriptorError for arguments
-        without a meaning, TypeError for those that the function does not have."""
+        """The descriptor of a fold, a matrix product or a map. Raises DescriptorError for an invalid argument, and TypeError
+        for an argument that the function does not have."""
         plain = {name: _number(given) for name, given in options.items()}
         bound = inspect.signature(self.make).bind(*map(_number, args), **plain)
         try:
@@ -55,7 +55,7 @@ class Recipe(Generic[MadeT]):
             found: MadeT = _made(self, tuple(map(_frozen, bound.args)), named)
             return found
         except Fault as fault:
-            expected = f"what the program takes: {fault.expected}"
+            expected = f"arguments of the program: {fault.expected}"
             raise Refusal("tensors", expected, fault.got, fault.hint_text).of(self.name) from None
         except Refusal as refusal:
             raise refusal.of(self.name) from None
@@ -136,13 +136,13 @@ RECIPES: dict[str, Recipe[Any]] = {}
 
 
 def attribute(name: str) -> str:
-    """The attribute of `opfacade.recipes` for an operator of torch."""
+    """The attribute in `opfacade.recipes` for a torch operator."""
     return name.replace("linalg.", "linalg_").replace("masked.", "masked_").rpartition(".")[2]
 
 
 def add(names: str, make: Callable[..., MadeT], note: str = "") -> Recipe[MadeT]:
-    """Registers a recipe. names: of its operators, the first of which names it; one behind ~ is no attribute, where another
-    recipe has that name."""
+    """Registers a recipe. names: its operators; the first one names the recipe. A name after ~ does not become an attribute,
+    because another recipe has that name."""
     told = names.split()
     made = Recipe(attribute(told[0]), tuple(name.lstrip("~") for name in told), make, note)
     RECIPES.update({attribute(name): made for name in told if not name.startswith("~")})
@@ -155,6 +155,6 @@ def recipe(names: str, note: str = "") -> Callable[[Callable[..., MadeT]], Recip
 
 
 def table(rows: Mapping[str, Callable[..., Any]], form: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """A recipe a row: names -> a function of expressions."""
+    """Registers one recipe per row: names -> a function of expressions."""
     for names, function in rows.items():
         add(names, form(function))

@@ -1,4 +1,4 @@
-"""A tensor as a recipe takes it: a shape and a dtype."""
+"""A tensor argument of a recipe: a shape and a dtype."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opfacade.programs.types import Type, widened
 Shape = tuple[int, ...]
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 NUMBER = (int, float)
-TENSOR = "a tensor, or a Shaped with its shape and dtype"
+TENSOR = "a tensor or a Shaped"
 
 
 class Like(Protocol):
-    """Anything with a shape and a dtype: a `Shaped`, a tensor of torch on any device, `meta` too."""
+    """Any object with a shape and a dtype: a `Shaped`, or a torch tensor on any device, including `meta`."""
 
     @property
     def shape(self) -> Any: ...
@@ -28,17 +28,14 @@ class Like(Protocol):
 
 
 class Shaped(NamedTuple):
-    """A tensor as a recipe sees it.
-
-    shape: its extents. dtype: a name of `opfacade.core.dtypes.DTYPES`, such as "bf16".
-    """
+    """The shape and dtype of a tensor. dtype: a name in `opfacade.core.dtypes.DTYPES`, such as "bf16"."""
 
     shape: Shape
     dtype: DType
 
     @property
     def type(self) -> Type:
-        """The type in which its elements are computed."""
+        """The type in which the elements are computed."""
         return widened(self.dtype)
 
     @property
@@ -54,7 +51,8 @@ class Shaped(NamedTuple):
 
 
 def shaped(*shape: int, dtype: DType) -> Shaped:
-    """`shaped(4, 8, dtype="bf16")`. Raises DescriptorError for extents that are no integers of 0 or more, and other dtypes."""
+    """`shaped(4, 8, dtype="bf16")`. Raises DescriptorError if a size is not a non-negative integer, or if the dtype is
+    unknown."""
     try:
         return Shaped(_extents("shape", shape), dtype_of(dtype))
     except Refusal as refusal:
@@ -67,17 +65,17 @@ def _extents(argument: str, given: Any) -> Shape:
     except TypeError:
         found = (-1,)
     if min(found, default=0) < 0:
-        refuse(argument, "integers of 0 or more, one for each axis", given)
+        refuse(argument, "non-negative integers, one for each axis", given)
     return found
 
 
 def refuse(argument: str, expected: str, got: object, hint: str = "") -> NoReturn:
-    """Raises DescriptorError; the recipe that is called adds its name."""
+    """Raises DescriptorError; the called recipe adds its name."""
     raise Refusal(argument, expected, got, hint)
 
 
 class Refusal(Exception):
-    """A wrong argument, before the recipe's name is known."""
+    """An invalid argument; the recipe's name is added later."""
 
     def __init__(self, argument: str, expected: str, got: object, hint: str = "") -> None:
         super().__init__(argument)
@@ -99,7 +97,7 @@ def is_like(given: object) -> TypeGuard[Like]:
 
 
 def dtype_of(given: object, argument: str = "dtype") -> DType:
-    """The name of a dtype; one of torch too."""
+    """The name of a dtype, which may also be given as a torch dtype."""
     name = str(given).removeprefix("torch.")
     found: Any = name if name in DTYPES else _NAMES.get(name)
     if found is None:
@@ -109,7 +107,7 @@ def dtype_of(given: object, argument: str = "dtype") -> DType:
 
 
 def seen(argument: str, given: object) -> Shaped:
-    """A tensor argument as its shape and dtype."""
+    """The shape and dtype of a tensor argument."""
     if not is_like(given):
         refuse(argument, TENSOR, type(given).__name__)
     return Shaped(_extents(argument, given.shape), dtype_of(given.dtype, argument))
@@ -125,7 +123,7 @@ def sizes(argument: str, given: object) -> Shape:
 
 
 def axis_of(argument: str, axis: object, rank: int) -> int:
-    """An axis from 0; negative ones count from the end."""
+    """A non-negative axis; a negative axis counts from the end."""
     least = max(rank, 1)
     if not isinstance(axis, int) or isinstance(axis, bool) or not -least <= axis < least:
         refuse(argument, f"an axis, {-least} .. {least - 1}", axis)
@@ -133,7 +131,7 @@ def axis_of(argument: str, axis: object, rank: int) -> int:
 
 
 def axes_of(argument: str, axes: object, rank: int) -> Shape:
-    """Axes from 0, each once."""
+    """Non-negative axes without duplicates."""
     found = tuple(axis_of(argument, axis, rank) for axis in sizes(argument, axes))
     if len(set(found)) < len(found):
         refuse(argument, "each axis once", axes)
@@ -141,13 +139,13 @@ def axes_of(argument: str, axes: object, rank: int) -> Shape:
 
 
 def broadcast(shapes: Iterable[Sequence[int]]) -> Shape:
-    """The shape to which all expand, aligned at the last axis."""
+    """The shape to which all shapes broadcast, aligned at the last axis."""
     known = [tuple(shape) for shape in shapes]
     rank = max(map(len, known), default=0)
     found = [1] * rank
     for shape in known:
         for axis, size in enumerate(shape, rank - len(shape)):
             if size != 1 and found[axis] not in (1, size):
-                refuse("tensors", "shapes that expand to one", " and ".join(str(one) for one in known))
+                refuse("tensors", "shapes that broadcast", " and ".join(str(one) for one in known))
             found[axis] = size if size != 1 else found[axis]
     return tuple(found)

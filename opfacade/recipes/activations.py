@@ -1,4 +1,4 @@
-"""Activations; those without a parameter are `programs.activations`."""
+"""Activations. Those without parameters are in `programs.activations`."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def gelu(input: Node, approximate: Any = "none") -> Node:
 
 
 def softplus(input: Node, beta: Any = None, threshold: Any = 20.0) -> Node:
-    """x itself above the threshold."""
+    """x if it is above the threshold."""
     inner = input if beta is None else input * beta
     found = known.softplus(inner) if beta is None else known.softplus(inner) / beta
     return w.select(inner > threshold, input, found)
 
 
 def tanhshrink(x: Node) -> Node:
-    """x - tanh(x), by its series near 0, where the difference has no digits."""
+    """x - tanh(x). Near 0, where the difference cancels, its series is used."""
     square, series = x * x, constant(21844 / 6081075, x.type)
     for coefficient in SHRINK:
         series = series * square + coefficient
@@ -84,7 +84,7 @@ def hardshrink(input: Node, lambd: Any = 0.5) -> Node:
 
 def rrelu(input: Node, lower: Any = 1 / 8, upper: Any = 1 / 3, training: Any = False) -> Node:
     if training:
-        refuse("training", "False: slopes are not drawn", training)
+        refuse("training", "False, because random slopes are not supported", training)
     return leaky_relu(input, (lower + upper) * 0.5)
 
 
@@ -124,19 +124,19 @@ table(
 
 @recipe("nn.functional.prelu")
 def prelu(input: Shaped, weight: Shaped) -> MapDescriptor:
-    """weight: one, or one a channel, which is axis 1."""
+    """weight: one element, or one per channel (axis 1)."""
     draft = Draft(input.shape)
     x = draft.element("input", input)
     axes = (1,) if weight.numel > 1 and input.rank > 1 else ()
     if weight.numel not in (1, input.shape[axes[0]] if axes else 1):
-        refuse("weight", "one element, or one a channel", weight.shape)
+        refuse("weight", "one element, or one per channel", weight.shape)
     slope = draft.along("weight", weight, axes if weight.numel > 1 else ())
     return draft.map(w.select(x > 0.0, x, x * slope), dtype=input.dtype)
 
 
 @recipe("nn.functional.glu")
 def glu(input: Shaped, dim: int = -1) -> MapDescriptor:
-    """The first half of an axis times the sigmoid of the second."""
+    """The first half of an axis times the sigmoid of the second half."""
     axis = axis_of("dim", dim, input.rank)
     if input.shape[axis] % 2:
         refuse("input", f"an even size along axis {axis}", input.shape)

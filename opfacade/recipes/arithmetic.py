@@ -1,4 +1,4 @@
-"""Sums, products, quotients, powers, and what rounds."""
+"""Sums, products, quotients, powers and rounding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def divided(input: Node, other: Node, rounding_mode: Any = None) -> Node:
 
 
 def floor_divide(input: Node, other: Node) -> Node:
-    """Floats are divided by the exact rest, so that no rounding crosses a whole number; a / b where b is 0."""
+    """For floats, the exact remainder is subtracted first, so rounding never crosses an integer; a / b if b is 0."""
     if not is_float(input):
         return w.floordiv(input, other)
     a, b = input, other
@@ -46,7 +46,7 @@ def floor_divide(input: Node, other: Node) -> Node:
 
 
 def rounded(input: Node, decimals: Any = 0) -> Node:
-    """Half to even, at a place behind the point, or before it."""
+    """Rounds half to even, at a decimal place after or before the point."""
     if not is_float(input) or decimals == 0:
         return w.rint(input) if is_float(input) else input
     ten: float = 10.0 ** abs(decimals)
@@ -62,14 +62,14 @@ def frac(x: Node) -> Node:
 
 
 def sign(x: Node) -> Node:
-    """As torch has it: 0 of NaN."""
+    """The sign of NaN is 0, as in torch."""
     if x.type == "bool":
         return x
     return w.select(w.isnan(x), constant(0.0, x.type), w.sign(x)) if is_float(x) else w.sign(x)
 
 
 def rounding(word: str) -> Any:
-    """A rounding of floats; integers are whole."""
+    """A rounding function for floats; integers are returned unchanged."""
     return lambda x: getattr(w, word)(x) if is_float(x) else x
 
 

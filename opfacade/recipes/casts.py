@@ -1,4 +1,4 @@
-"""Conversions. A float becomes an integer toward zero, saturating, and 0 of NaN; an integer wraps."""
+"""Conversions. Casts. A float is truncated toward zero and saturates, and NaN becomes 0; an integer wraps."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ METHODS: dict[str, DType] = {
     "bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "byte": "u8", "char": "i8", "short": "i16",
     "int": "i32", "long": "i64", "bool": "bool",
 }  # fmt: skip
-SATURATES = "a float outside the range of an integer becomes the nearest integer of the range, NaN becomes 0"
+SATURATES = "a float outside the range of the integer type saturates; NaN becomes 0"
 
 
 def converted(node: Node, dtype: DType) -> Node:
-    """As a value that a tensor of the dtype takes."""
+    """The value converted to the type in which a tensor of this dtype is stored."""
     wanted = storable(dtype)
     if wanted is None:
-        refuse("dtype", "a dtype that a value is stored as to the nearest", dtype)
+        refuse("dtype", "a dtype that stores values by rounding to nearest", dtype)
     return node if node.type == wanted else apply(wanted, node)
 
 
 @recipe("to type", SATURATES)
 def to(input: Shaped, dtype: Any) -> MapDescriptor:
-    """dtype: a name such as "bf16", or one of torch."""
+    """dtype: a name such as "bf16", or a torch dtype."""
     draft, wanted = Draft(input.shape), dtype_of(dtype)
     return draft.map(converted(draft.element("input", input), wanted), dtype=wanted)
 
@@ -46,7 +46,7 @@ for _name, _dtype in METHODS.items():
 
 @recipe("float_power")
 def float_power(input: Any, exponent: Any) -> MapDescriptor:
-    """In f64, whatever the arguments are."""
+    """Computed in f64 for all arguments."""
     given = {"input": input, "exponent": exponent}
     draft = Draft(broadcast(one.shape for one in given.values() if isinstance(one, Shaped)))
     a, b = (

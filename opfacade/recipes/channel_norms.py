@@ -1,4 +1,4 @@
-"""Norms of channels: of instances, of batches, of neighbouring channels."""
+"""Instance norm, batch norm, and norms over neighbouring channels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.norms import centered, one_dtype, scaled
 
-STATISTICS = "with training; running_mean and running_var are never updated; out1 is the mean, out2 one over the root"
+STATISTICS = (
+    "only with training; running_mean and running_var are never updated; "
+    "out1 is the mean, out2 the reciprocal standard deviation"
+)
 
 
-@recipe("nn.functional.instance_norm", "running_mean and running_var are read without use_input_stats, and never updated")
+@recipe("nn.functional.instance_norm", "running_mean and running_var are read if use_input_stats is False, and never updated")
 def instance_norm(
     input: Shaped, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: Any = 0.1, eps: Any = 1e-5,
@@ -28,7 +31,7 @@ def instance_norm(
     return _channels(input, range(2, input.rank), {"weight": weight, "bias": bias}, eps)
 
 
-@recipe("nn.functional.batch_norm", "running_mean and running_var are never updated; without training a map")
+@recipe("nn.functional.batch_norm", "running_mean and running_var are never updated; a map if training is False")
 def batch_norm(
     input: Shaped, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: Any = 0.1, eps: Any = 1e-5,
@@ -43,16 +46,16 @@ def native_batch_norm(
     input: Shaped, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
 ) -> FoldDescriptor:
     if not training:
-        refuse("training", "True", training, "Take recipes.batch_norm, which has the result alone.")
+        refuse("training", "True", training, "Use recipes.batch_norm, which returns only the normalised tensor.")
     return _channels(input, _beside_channels(input), {"weight": weight, "bias": bias}, eps, with_statistics=True)
 
 
 @recipe("_native_batch_norm_legit", STATISTICS)
 def native_batch_norm_legit(input: Shaped, weight: Any, bias: Any, *rest: Any) -> FoldDescriptor:
-    """rest: running_mean and running_var or neither, then training, momentum, eps."""
+    """rest: optionally running_mean and running_var, followed by training, momentum and eps."""
     given = rest if len(rest) == 5 else (None, None, *rest)
     if len(given) != 5:
-        refuse("rest", "training, momentum and eps, behind running_mean and running_var or neither", len(rest))
+        refuse("rest", "training, momentum and eps, optionally preceded by running_mean and running_var", len(rest))
     found: FoldDescriptor = native_batch_norm.make(input, weight, bias, *given)
     return found
 
@@ -67,7 +70,7 @@ def _channels(
     """Statistics of the call, and a weight for each channel."""
     dtype = one_dtype(input=input, **given)
     if input.rank < 2 or not folded:
-        refuse("input", "[N, C] or [N, C, ...]; of instances at least [N, C, L]", input.shape)
+        refuse("input", "[N, C] or [N, C, ...], or for instance norm at least [N, C, L]", input.shape)
     draft = FoldDraft(input.shape, folded)
     x, *of_channel = centered(draft, draft.element("input", input), eps)
     return draft.elements(scaled(draft, x, (1,), given), dtype=dtype, rows=of_channel if with_statistics else ())
@@ -82,7 +85,7 @@ def _known(input: Shaped, given: dict[str, Any], eps: Any) -> Any:
     x = floats(draft.element("input", input))
     for name in ("running_mean", "running_var"):
         if not isinstance(given[name], Shaped) or given[name].shape != (input.shape[1],):
-            refuse(name, f"a tensor of [{input.shape[1]}]", given[name])
+            refuse(name, f"a tensor of shape [{input.shape[1]}]", given[name])
         channels.append(draft.along(name, given[name], (1,)))
     x = (x - channels[0]) * w.rsqrt(channels[1] + draft.number("eps", eps, x.type))
     return draft.map(scaled(draft, x, (1,), given), dtype=dtype)
@@ -90,9 +93,9 @@ def _known(input: Shaped, given: dict[str, Any], eps: Any) -> Any:
 
 @recipe("nn.functional.local_response_norm")
 def local_response_norm(input: Shaped, size: int, alpha: Any = 1e-4, beta: Any = 0.75, k: Any = 1.0) -> FoldDescriptor:
-    """x / (k + alpha * mean of squares of `size` neighbouring channels) ^ beta; beside the first and the last channel is 0."""
+    """x / (k + alpha * mean of squares of `size` neighbouring channels) ^ beta; channels outside the tensor count as 0."""
     if input.rank < 3 or size < 1:
-        refuse("input", "[N, C, ...] of at least 3 axes, and a size of at least 1", (input.shape, size))
+        refuse("input", "[N, C, ...] with at least 3 axes, and a size of at least 1", (input.shape, size))
     draft = FoldDraft((*input.shape, size), (input.rank,))
     source, here = draft.source("input", input), draft.here(range(input.rank))
     near = [*here[:1], here[1] + coord(input.rank) - draft.number("before", size // 2, "i64"), *here[2:]]

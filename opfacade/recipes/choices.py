@@ -1,4 +1,4 @@
-"""Choices and limits: where, clamp, masks, maxima, interpolation."""
+"""Selection and clamping: where, clamp, masks, maxima, interpolation."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def _least(input: Node, other: Node) -> Node:
 
 
 def clamp(input: Node, min: Any = None, max: Any = None) -> Node:
-    """max wins where min is above it; NaN of any stays."""
+    """If min is above max, the result is max. A NaN in any argument gives NaN."""
     if min is None and max is None:
-        refuse("min", "min, max or both", "neither")
+        refuse("min", "min, max, or both", "neither")
     found = input if min is None else w.maximum(input, min)
     return found if max is None else w.minimum(found, max)
 
 
 def lerp(input: Node, end: Node, weight: Node) -> Node:
-    """From the end that is nearer, so that weights 0 and 1 give the ends."""
+    """Interpolates from the nearer end, so weights 0 and 1 return the ends exactly."""
     apart = end - floats(input)
     return w.select(w.abs_(weight) < 0.5, input + weight * apart, end - apart * (1.0 - weight))
 
@@ -62,7 +62,7 @@ table(
 
 @recipe("nan_to_num")
 def nan_to_num(input: Shaped, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> MapDescriptor:
-    """The infinities become the largest numbers of the dtype where nothing else is given."""
+    """By default, infinities become the largest finite numbers of the dtype."""
     draft = Draft(input.shape)
     x = draft.element("input", input)
     if not is_float(x):

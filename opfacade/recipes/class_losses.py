@@ -1,4 +1,4 @@
-"""Losses of scores of classes."""
+"""Classification losses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from opfacade.recipes.lookup import index_of
 from opfacade.recipes.losses import checked
 
 
-@recipe("nn.functional.nll_loss", 'reduction="none" gives a map, others a fold')
+@recipe("nn.functional.nll_loss", 'a map for reduction="none", otherwise a fold')
 def nll_loss(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """input: log-probabilities [N, C, ...] or [C]; 0 where the target is ignore_index. A mean is over the weights."""
+    """input: log-probabilities [N, C, ...] or [C]. The loss is 0 if the target is ignore_index. A mean is weighted."""
     every = range(target.rank)
     draft = Draft(target.shape) if checked(reduction) == "none" else FoldDraft(target.shape, every)
     source = draft.source("input", input, "clamp")
@@ -43,10 +43,11 @@ def cross_entropy(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", label_smoothing: Any = 0.0,
 ) -> Any:  # fmt: skip
-    """input: scores [N, C, ...] or [C]. target: classes, 0 where it is ignore_index, or probabilities of the shape of input."""
+    """input: scores [N, C, ...] or [C]. target: class indices (ignore_index gives a loss of 0), or probabilities with the shape
+    of input."""
     axis = min(1, input.rank - 1)
     if axis < 0 or (target.shape != input.shape and target.shape != input.shape[:axis] + input.shape[axis + 1 :]):
-        refuse("target", "classes, of the shape of input without its axis of classes, or probabilities", target.shape)
+        refuse("target", "class indices, with the shape of input without its class axis, or probabilities", target.shape)
     draft = FoldDraft(input.shape, (axis,) if checked(reduction) == "none" else range(input.rank))
     entropy = _Entropy(draft, draft.element("input", input), axis, weight)
     smoothing = draft.number("label_smoothing", float(label_smoothing), input.type) if label_smoothing else None
@@ -74,7 +75,7 @@ class _Entropy:
         self.classes = as_float(draft.count((axis,)), x)
 
     def of_class(self, at: Node, smoothing: Node | None) -> tuple[Node, Node]:
-        """The loss of a class, and its weight."""
+        """The loss for a class index, and its weight."""
         hit = w.eq(coord(self.axis), at)
         picked = self.draft.join("max", w.select(hit, self.x, constant("-inf", self.x.type)), axes=(self.axis,))
         factor = each = one(self.x.type)
@@ -90,14 +91,14 @@ class _Entropy:
         return (1.0 - smoothing) * loss + smoothing / self.classes * rest, factor
 
     def of_shares(self, target: Node, smoothing: Node | None) -> Node:
-        """The loss of probabilities of the classes."""
+        """The loss for class probabilities."""
         if smoothing is not None:
             target = target * (1.0 - smoothing) + smoothing / self.classes
         each = (self.log + (self.most - self.x)) * target
         return self._sum(each if self.weight is None else each * self.draft.along("weight", self.weight, (self.axis,)))
 
     def joined(self, loss: Node, reduction: str, weight: Node) -> Node:
-        """The losses of rows, or their sum, or their mean: the sum over a weight."""
+        """The losses of the rows, their sum, or their mean, which is the sum divided by a weight."""
         if reduction == "none":
             return loss
         total = self.total(loss)
@@ -117,9 +118,9 @@ def multi_margin_loss(
     input: Shaped, target: Shaped, p: int = 1, margin: Any = 1.0, weight: Any = None, size_average: Any = None,
     reduce: Any = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """input: scores [N, C] or [C]. The sum over other classes of max(0, margin - own + other) ^ p, over C."""
+    """input: scores [N, C] or [C]. The sum over the other classes of max(0, margin - own + other) ^ p, divided by C."""
     if input.rank not in (1, 2) or p not in (1, 2) or target.numel != input.numel // max(1, input.shape[-1]):
-        refuse("input", "[N, C] or [C], a class for each row, and p of 1 or 2", (input.shape, target.shape, p))
+        refuse("input", "input [N, C] or [C], a class for each row, and p = 1 or 2", (input.shape, target.shape, p))
     axis = input.rank - 1
     draft = FoldDraft(input.shape, (axis,) if checked(reduction) == "none" else range(input.rank))
     at = index_of(draft.along("target", Shaped(input.shape[:axis], target.dtype), range(axis)))
@@ -137,10 +138,10 @@ def multi_margin_loss(
 def multilabel_soft_margin_loss(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """The logistic loss of each label, averaged over the last axis."""
+    """The mean over the last axis of the logistic loss of each label."""
     dtype = common({name: one for name, one in (("input", input), ("target", target), ("weight", weight)) if one is not None})
     if input.shape != target.shape or not input.rank:
-        refuse("target", f"the shape of input, {input.shape}, of at least one axis", target.shape)
+        refuse("target", f"the shape of input, {input.shape}, with at least one axis", target.shape)
     draft = FoldDraft(input.shape, (input.rank - 1,) if checked(reduction) == "none" else range(input.rank))
     x, y = floats(draft.element("input", input)), draft.element("target", target)
     loss = y * softplus(-x) + (1.0 - y) * softplus(x)
@@ -153,9 +154,9 @@ def multilabel_soft_margin_loss(
 def multilabel_margin_loss(
     input: Shaped, target: Shaped, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """input: scores [N, C] or [C]. target: labels of that shape; the first that is below 0 ends them."""
+    """input: scores [N, C] or [C]. target: labels with the same shape; the first negative label ends the list."""
     if input.rank not in (1, 2) or target.shape != input.shape:
-        refuse("target", "labels of the shape of input, [N, C] or [C]", (input.shape, target.shape))
+        refuse("target", "labels with the shape of input, [N, C] or [C]", (input.shape, target.shape))
     rank, classes = input.rank, input.shape[-1]
     draft = FoldDraft((*input.shape, classes), range(rank - 1 if checked(reduction) == "none" else 0, rank + 1))
     source, own, label = draft.source("input", input), draft.here(range(rank)), coord(rank)

@@ -1,4 +1,4 @@
-"""Comparisons, tests, logic and bits: results are exact."""
+"""Comparisons, tests, logical and bitwise operations, whose results are exact."""
 
 from __future__ import annotations
 

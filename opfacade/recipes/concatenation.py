@@ -1,4 +1,4 @@
-"""Several tensors as one: cat, stack, and products of places."""
+"""Several tensors as one: cat, stack, outer products and grids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = f"at most {MAX_INPUTS} tensors"
 
 
 def tensors_of(given: Sequence[Any]) -> list[Shaped]:
-    """A list of tensors, or tensors one by one."""
+    """A list of tensors, given as a list or as separate arguments."""
     found = list(given[0]) if len(given) == 1 and isinstance(given[0], list) else list(given)
     if not 1 <= len(found) <= MAX_INPUTS or not all(isinstance(one, Shaped) for one in found):
         refuse("tensors", f"a list of 1 to {MAX_INPUTS} tensors", f"{len(found)} arguments")
@@ -27,14 +27,14 @@ def tensors_of(given: Sequence[Any]) -> list[Shaped]:
 
 
 def joined(tensors: Sequence[Shaped], dim: int, numbers: Sequence[int] = range(MAX_INPUTS)) -> MapDescriptor:
-    """Along an axis: an element is that of the last tensor which begins at or before its place. numbers: of the tensors, in the
-    names of the inputs."""
+    """Concatenates along an axis: an element comes from the last tensor that begins at or before its position. numbers: the
+    numbers of the tensors in the names of the inputs."""
     axis = axis_of("dim", dim, tensors[0].rank)
     for i, one in enumerate(tensors):
         if one.rank != tensors[0].rank or any(
             a != b for at, (a, b) in enumerate(zip(one.shape, tensors[0].shape, strict=True)) if at != axis
         ):
-            refuse(f"tensors[{i}]", f"the extents of the first, {tensors[0].shape}, but along axis {axis}", one.shape)
+            refuse(f"tensors[{i}]", f"the shape of the first tensor, {tensors[0].shape}, except along axis {axis}", one.shape)
     draft = Draft([sum(one.shape[axis] for one in tensors) if i == axis else n for i, n in enumerate(tensors[0].shape)])
     found: Node | None = None
     begin = 0
@@ -51,7 +51,7 @@ def joined(tensors: Sequence[Shaped], dim: int, numbers: Sequence[int] = range(M
 
 @recipe("cat concat concatenate", MANY)
 def cat(tensors: Any, dim: int = 0) -> MapDescriptor:
-    """Tensors that have no element are no operands."""
+    """Tensors without elements do not become operands."""
     given = tensors_of((tensors,))
     full = [i for i, one in enumerate(given) if one.shape != (0,)] or [0]
     return joined([given[i] for i in full], dim, full)
@@ -63,13 +63,13 @@ def _with_axis(tensors: Sequence[Shaped], axis: int) -> list[Shaped]:
 
 @recipe("stack", MANY)
 def stack(tensors: Any, dim: int = 0) -> MapDescriptor:
-    """A tensor each place of the new axis."""
+    """Each tensor becomes one position of the new axis."""
     given = tensors_of((tensors,))
     axis = axis_of("dim", dim, given[0].rank + 1)
     shape = given[0].shape
     for i, one in enumerate(given):
         if one.shape != shape:
-            refuse(f"tensors[{i}]", f"the shape of the first, {shape}", one.shape)
+            refuse(f"tensors[{i}]", f"the shape of the first tensor, {shape}", one.shape)
     draft = Draft((*shape[:axis], len(given), *shape[axis:]))
     others = [i for i in range(len(draft.shape)) if i != axis]
     found = draft.along("tensors0", given[0], others)
@@ -82,7 +82,7 @@ def stack(tensors: Any, dim: int = 0) -> MapDescriptor:
 def outer(input: Shaped, vec2: Shaped) -> MapDescriptor:
     common({"input": input, "vec2": vec2})
     if input.rank != 1 or vec2.rank != 1:
-        refuse("input", "two tensors of one axis", (input.shape, vec2.shape))
+        refuse("input", "two tensors with one axis", (input.shape, vec2.shape))
     draft = Draft((*input.shape, *vec2.shape))
     a, b = draft.along("input", input, (0,)), draft.along("vec2", vec2, (1,))
     return draft.map(w.and_(a, b) if a.type == "bool" else a * b, dtype=input.dtype)
@@ -90,7 +90,7 @@ def outer(input: Shaped, vec2: Shaped) -> MapDescriptor:
 
 @recipe("kron")
 def kron(input: Shaped, other: Shaped) -> MapDescriptor:
-    """Each element of the first times the whole second."""
+    """Each element of the first tensor times the whole second tensor."""
     common({"input": input, "other": other})
     rank = max(input.rank, other.rank)
     a, b = ((1,) * (rank - one.rank) + one.shape for one in (input, other))
@@ -107,7 +107,7 @@ def kron(input: Shaped, other: Shaped) -> MapDescriptor:
 
 @recipe("block_diag", MANY)
 def block_diag(*tensors: Any) -> MapDescriptor:
-    """Matrices along a diagonal, 0 beside them."""
+    """Matrices along a diagonal; all other elements are 0."""
     given = [Shaped((1,) * (2 - one.rank) + one.shape, one.dtype) for one in tensors_of(tensors)]
     if any(one.rank > 2 for one in given):
         refuse("tensors", "at most 2 axes each", [one.shape for one in given])
@@ -124,7 +124,7 @@ def block_diag(*tensors: Any) -> MapDescriptor:
     return draft.map(found, dtype=given[0].dtype)
 
 
-@recipe("meshgrid", "2 to 4 tensors, one output each: out0, out1 and so on")
+@recipe("meshgrid", "2 to 4 tensors, with one output each: out0, out1 and so on")
 def meshgrid(*tensors: Any, indexing: str = "ij") -> MapDescriptor:
     given = tensors_of(tensors)
     if len(given) > 4 or indexing not in ("ij", "xy"):

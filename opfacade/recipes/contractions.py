@@ -1,4 +1,4 @@
-"""einsum of two operands as a product of matrices."""
+"""einsum of two operands as a matrix product."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _labels(equation: str) -> tuple[str, str, str]:
     given, arrow, out = equation.replace(" ", "").partition("->")
     parts = given.split(",")
     if len(parts) != 2 or not all(not part or part.isalpha() for part in (*parts, out)):
-        refuse("equation", "letters for the axes of two operands, as in 'mk,kn->mn'", equation)
+        refuse("equation", "letters for the axes of two operands, such as 'mk,kn->mn'", equation)
     both = "".join(parts)
     out = out if arrow else "".join(sorted(one for one in set(both) if both.count(one) == 1))
     if any(len(set(part)) < len(part) for part in (*parts, out)) or set(out) - set(both):
-        refuse("equation", "each label once in an operand and in the result", equation)
+        refuse("equation", "each label at most once in each operand and in the result", equation)
     return parts[0], parts[1], out
 
 
@@ -44,15 +44,20 @@ def _last(own: str, groups: dict[str, str]) -> str:
     """The name of the group that an operand ends with, which is not that of the batch. Each group is one axis of it."""
     for group in groups.values():
         if group and group not in own:
-            refuse("equation", f"the axes {group!r} side by side and in one order in each operand", own)
+            refuse("equation", f"the axes {group!r} adjacent and in the same order in each operand", own)
     name = next((name for name, group in groups.items() if group and own.endswith(group)), next(iter(groups)))
-    return name if name != "batch" else refuse("equation", f"an axis of one operand, or of the sum, at the end of {own!r}", own)
+    return (
+        name
+        if name != "batch"
+        else refuse("equation", f"a label of one operand, or a summed label, at the end of {own!r}", own)
+    )
 
 
-@recipe("einsum", "of two operands, x and weight; axes that a product counts together are one axis")
+@recipe("einsum", "two operands, x and weight; the labels of each group are combined into one axis")
 def einsum(equation: str, *operands: Any) -> MatmulDescriptor:
-    """Labels of both operands and the result count along the batch, of one operand and the result along rows or columns, of
-    both operands alone along k. Each of these groups stands side by side in one order; the result ends with columns."""
+    """Labels in both operands and the result form the batch axis, labels in one operand and the result form the rows or
+    columns, and labels in both operands but not in the result form k. The labels of each group must be adjacent and in the same
+    order; the columns come last in the result."""
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     if not isinstance(equation, str):
         refuse("equation", "a text", equation)
@@ -68,13 +73,13 @@ def _product(labels: tuple[str, str, str], sizes: dict[str, int]) -> Product:
     a, b, out = labels
     alone = (set(a) ^ set(b)) - set(out)
     if alone:
-        refuse("equation", f"a result with {min(alone)!r}, which only one operand has", out)
+        refuse("equation", f"a result with {min(alone)!r}, which occurs in only one operand", out)
     batch, k = _group(set(a) & set(b), out), _group(set(a) & set(b) - set(out), a)
     rows, columns = _group(set(a) - set(b), a), _group(set(b) - set(a), b)
     of_x = _last(a, {"k": k, "rows": rows, "batch": batch})
     of_weight = _last(b, {"k": k, "columns": columns, "batch": batch})
     if _last(out, {"columns": columns, "rows": rows, "batch": batch}) == "rows" and columns:
-        refuse("equation", f"a result that ends with {columns!r}: exchange the operands", out)
+        refuse("equation", f"a result that ends with {columns!r}: swap the operands", out)
     layouts = ("mk" if of_x == "k" else "km", "nk" if of_weight == "k" else "kn")
     m, n, summed = (_count(group, sizes) for group in (rows, columns, k))
     return Product(tuple(sizes[one] for one in batch), m, n, summed, tuple(sizes[one] for one in out), layouts)

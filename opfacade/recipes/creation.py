@@ -1,4 +1,4 @@
-"""Tensors of nothing but their places: constants, ranges, grids."""
+"""Tensors that depend only on the position of an element: constants, ranges, grids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from opfacade.recipes._tensors import Shaped, dtype_of, refuse, sizes
 
 
 def type_of(dtype: Any) -> tuple[DType, Type]:
-    """The name of a dtype, and the type of a value that a tensor of it takes."""
+    """The name of a dtype, and the type of the values that a tensor of this dtype stores."""
     wanted = dtype_of(dtype)
     type = storable(wanted)
     if type is None:
-        refuse("dtype", "a dtype that a value is stored as to the nearest", dtype)
+        refuse("dtype", "a dtype that stores values by rounding to nearest", dtype)
     return wanted, type
 
 
@@ -36,7 +36,7 @@ def full(size: Any, fill_value: Any, dtype: Any = "f32") -> MapDescriptor:
 
 @recipe("full_like")
 def full_like(input: Shaped, fill_value: Any, dtype: Any = None) -> MapDescriptor:
-    """The input is no operand: only its shape and dtype count."""
+    """The input is not an operand; only its shape and dtype are used."""
     return filled(input.shape, fill_value, input.dtype if dtype is None else dtype)
 
 
@@ -66,16 +66,16 @@ add("zero_", lambda input: filled(input.shape, 0, input.dtype))
 add("scalar_tensor", lambda s, dtype="f32": filled((), s, dtype))
 
 
-@recipe("arange", "of integers exactly; of floats start + i * step, rounded twice")
+@recipe("arange", "exact for integers; for floats start + i * step, rounded twice")
 def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None) -> MapDescriptor:
-    """One number is the end."""
+    """A single number is the end."""
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(one, int) for one in (first, last, step))
     wanted, type = type_of(dtype or ("i64" if whole else "f32"))
     if not whole and type not in FLOATS:
-        refuse("end", "integers for a dtype of integers", (first, last, step))
+        refuse("end", "integers for an integer dtype", (first, last, step))
     if not step or (last - first) / step < 0:
-        refuse("step", "a step toward the end", step)
+        refuse("step", "a step toward end", step)
     draft = Draft((math.ceil((last - first) / step),))
     inner: Type = type if type in FLOATS else "i64"
     found = draft.number("start", first, inner) + as_type(coord(0), inner) * draft.number("step", step, inner)
@@ -89,14 +89,14 @@ def as_type(node: Node, type: Type) -> Node:
 
 @recipe("linspace", "floats")
 def linspace(start: float, end: float, steps: int, dtype: Any = "f32") -> MapDescriptor:
-    """From both ends to the middle, so that the ends are exact."""
+    """Computed from the nearer end, so both ends are exact."""
     draft, (wanted, type) = Draft((steps,)), type_of(dtype)
     return draft.map(_spaced(draft, start, end, steps, type), dtype=wanted)
 
 
 def _spaced(draft: Draft, start: float, end: float, steps: int, type: Type) -> Node:
     if type not in FLOATS or steps < 0:
-        refuse("dtype" if type not in FLOATS else "steps", "a dtype of floats, and a number of steps", (type, steps))
+        refuse("dtype" if type not in FLOATS else "steps", "a float dtype, and a number of steps", (type, steps))
     first, last = draft.number("start", start, type), draft.number("end", end, type)
     step = (last - first) / as_type(w.max_(extent(0) - 1, 1), type)
     at, back = as_type(coord(0), type), as_type(extent(0) - 1 - coord(0), type)

@@ -1,4 +1,4 @@
-"""Norms of diffusion transformers (adaLN: a norm, times 1 + scale, plus shift; a gate before the residual) and of heads.
+"""Norms of diffusion transformers (adaLN: norm(x) * (1 + scale) + shift, with a gate on the residual branch) and of heads.
 
 scale, shift and gate are of a batch, [B, D], beside x [B, S, D], or of each element. All of it in f32, rounded once.
 """
@@ -18,7 +18,7 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.norms import centered, one_dtype, scaled
 
-NOTE = "no operator of torch: norm(x) * (1 + scale) + shift; scale and shift [B, D] or as input"
+NOTE = "not in torch: norm(x) * (1 + scale) + shift; scale and shift have shape [B, D] or the shape of input"
 
 
 def _beside(draft: Draft, name: str, given: Any) -> Node:
@@ -27,7 +27,7 @@ def _beside(draft: Draft, name: str, given: Any) -> Node:
     if isinstance(given, Shaped) and given.shape == shape:
         return draft.element(name, given)
     if not isinstance(given, Shaped) or len(shape) < 2 or given.shape != (shape[0], shape[-1]):
-        refuse(name, f"a tensor of {shape} or of its first and last extent", given)
+        refuse(name, f"a tensor of shape {shape}, or of its first and last size", given)
     return draft.along(name, given, (0, len(shape) - 1))
 
 
@@ -55,7 +55,7 @@ def _rows(input: Shaped) -> FoldDraft:
 def modulated_norm(
     input: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None, norm: str = "layer", eps: float = 1e-6
 ) -> FoldDescriptor:
-    """norm: layer or rms, of the last axis."""
+    """norm: layer or rms, over the last axis."""
     dtype = one_dtype(input=input, scale=scale, shift=shift, weight=weight, bias=bias)
     draft = _rows(input)
     x = floats(draft.element("input", input))
@@ -63,7 +63,7 @@ def modulated_norm(
     return draft.elements(_modulated(draft, x, given, norm, eps), dtype=dtype)
 
 
-@recipe("gated_add", "no operator of torch: residual + gate * input; gate [B, D] or as input")
+@recipe("gated_add", "not in torch: residual + gate * input; gate has shape [B, D] or the shape of input")
 def gated_add(input: Shaped, residual: Shaped, gate: Shaped) -> MapDescriptor:
     dtype = one_dtype(input=input, residual=residual, gate=gate)
     draft = Draft(input.shape)
@@ -73,12 +73,12 @@ def gated_add(input: Shaped, residual: Shaped, gate: Shaped) -> MapDescriptor:
     return draft.map(before + _beside(draft, "gate", gate) * x, dtype=dtype)
 
 
-@recipe("gated_add_norm", f"{NOTE}, of out1 = residual + gate * input, before that is rounded")
+@recipe("gated_add_norm", f"{NOTE}, where x is residual + gate * input before rounding; out1 is this sum, rounded")
 def gated_add_norm(
     input: Shaped, residual: Shaped, gate: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None,
     norm: str = "layer", eps: float = 1e-6,
 ) -> FoldDescriptor:  # fmt: skip
-    """One pass between two blocks of a transformer: out0 is what the second takes, out1 the stream."""
+    """The operations between two blocks of a transformer: out0 is the input of the next block, out1 the residual stream."""
     dtype = one_dtype(input=input, residual=residual, gate=gate, scale=scale, shift=shift, weight=weight, bias=bias)
     draft = _rows(input)
     if residual.shape != input.shape:
@@ -89,9 +89,10 @@ def gated_add_norm(
     return draft.elements(_modulated(draft, stream, given, norm, eps), stream, dtype=dtype)
 
 
-@recipe("head_norm", "no operator of torch: the norm of q or k, over the last axis of [..., heads, head_dim]")
+@recipe("head_norm", "not in torch: the norm of q or k over the last axis of [..., heads, head_dim]")
 def head_norm(input: Shaped, weight: Any = None, norm: str = "rms", offset: float = 0.0, eps: float = 1e-6) -> FoldDescriptor:
-    """weight: [head_dim], or [heads, head_dim] where each head has its own. offset: what is added to it, 1 of some models."""
+    """weight: [head_dim], or [heads, head_dim] if each head has its own. offset: is added to weight; some models use
+    1."""
     dtype = one_dtype(input=input, weight=weight)
     draft = _rows(input)
     x = _normed(draft, floats(draft.element("input", input)), norm, eps)
@@ -99,6 +100,6 @@ def head_norm(input: Shaped, weight: Any = None, norm: str = "rms", offset: floa
         return draft.elements(x, dtype=dtype)
     last = tuple(range(input.rank))[-weight.rank :] if isinstance(weight, Shaped) and 1 <= weight.rank <= 2 else ()
     if not last or weight.shape != input.shape[-weight.rank :]:
-        refuse("weight", f"a tensor of the last one or two of {input.shape}", weight)
+        refuse("weight", f"a tensor whose shape is the last one or two sizes of {input.shape}", weight)
     factor = draft.along("weight", weight, last)
     return draft.elements(x * (factor + draft.number("offset", offset, x.type) if offset else factor), dtype=dtype)

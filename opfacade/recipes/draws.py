@@ -1,4 +1,5 @@
-"""Random draws: each element is a function of a key and of its own place, so that no grid and no other element changes it."""
+"""Random numbers. Each element is a function of the key and its own position, independently of the grid and of other
+elements."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from opfacade.recipes._tensors import Shape, Shaped, dtype_of, refuse, sizes
 from opfacade.recipes.casts import converted
 from opfacade.recipes.creation import as_type, type_of
 
-KEYED = "arguments: `stream`, and `key` [seed, offset] or `seed` and `offset`; `input` is not an operand"
-TORCH = f"{KEYED}; stream 0 as torch's stateless generator has it"
+KEYED = "also takes `stream`, and either `key` [seed, offset] or `seed` and `offset`; `input` is not an operand"
+TORCH = f"{KEYED}; stream 0 matches torch's stateless generator"
 
 
 def _drawn(shape: Shape, dtype: Any, key: Key) -> tuple[Draft, Noise, DType]:
@@ -33,7 +34,7 @@ def _uniform(shape: Shape, low: Any, high: Any, dtype: Any, key: Key) -> MapDesc
     found = noise.uniform(wanted)
     if (low, high) != (0, 1):
         if not low <= high or math.isinf(high - low):
-            refuse("high", f"a finite number of at least low, {low}", high)
+            refuse("high", f"a finite number, at least low ({low})", high)
         found = found * draft.number("size", high - low, found.type) + draft.number("low", low, found.type)
     return draft.map(found, dtype=wanted)
 
@@ -54,40 +55,40 @@ def _bell(draft: Draft, noise: Noise, mean: Any, std: Any, dtype: DType) -> Node
     )
 
 
-@recipe("uniform", f"{TORCH}, to the bit in [0, 1)")
+@recipe("uniform", f"{TORCH}, with the same bits in [0, 1)")
 def uniform(
     input: Shaped, low: float = 0.0, high: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _uniform(input.shape, low, high, input.dtype, Key(key, seed, offset, stream))
 
 
-@recipe("rand_like", f"{TORCH}, to the bit")
+@recipe("rand_like", f"{TORCH}, with the same bits")
 def rand_like(
     input: Shaped, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _uniform(input.shape, 0, 1, dtype or input.dtype, Key(key, seed, offset, stream))
 
 
-@recipe("rand", f"{TORCH}, to the bit")
+@recipe("rand", f"{TORCH}, with the same bits")
 def rand(size: Any, dtype: Any = "f32", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
     return _uniform(sizes("size", size), 0, 1, dtype, Key(key, seed, offset, stream))
 
 
-@recipe("normal", f"{TORCH}, within the bound")
+@recipe("normal", f"{TORCH}, up to the error bound")
 def normal(
     input: Shaped, mean: float = 0.0, std: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _normal(input.shape, mean, std, input.dtype, Key(key, seed, offset, stream))
 
 
-@recipe("randn_like", f"{TORCH}, within the bound")
+@recipe("randn_like", f"{TORCH}, up to the error bound")
 def randn_like(
     input: Shaped, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _normal(input.shape, 0, 1, dtype or input.dtype, Key(key, seed, offset, stream))
 
 
-@recipe("randn", f"{TORCH}, within the bound")
+@recipe("randn", f"{TORCH}, up to the error bound")
 def randn(size: Any, dtype: Any = "f32", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
     return _normal(sizes("size", size), 0, 1, dtype, Key(key, seed, offset, stream))
 
@@ -115,7 +116,7 @@ def exponential_(
 def cauchy(
     input: Shaped, median: float = 0.0, sigma: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
-    """By the tangent of an angle inside (-pi / 2, pi / 2): half a unit of 2^-24 away from both."""
+    """The tangent of a random angle in (-pi / 2, pi / 2), at least half a unit of 2^-24 from both ends."""
     draft, noise, wanted = _drawn(input.shape, input.dtype, Key(key, seed, offset, stream))
     if not sigma > 0:
         refuse("sigma", "more than 0", sigma)
@@ -124,9 +125,9 @@ def cauchy(
     return draft.map(tan * draft.number("sigma", sigma, found.type) + draft.number("median", median, found.type), dtype=wanted)
 
 
-@recipe("geometric", f"{KEYED}; floats and integers")
+@recipe("geometric", f"{KEYED}; accepts floats and integers")
 def geometric(input: Shaped, p: float, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
-    """How many trials up to the first success."""
+    """The number of trials up to and including the first success."""
     draft = Draft(input.shape)
     if not 0 < p < 1:
         refuse("p", "between 0 and 1", p)
@@ -137,33 +138,33 @@ def geometric(input: Shaped, p: float, key: Any = None, seed: int = 0, offset: i
 
 
 @recipe(
-    "bernoulli", "`key`, `seed`, `offset` and `stream` as of `uniform`; a probability counts in steps of 2^-24, of f64 2^-53"
+    "bernoulli", "`key`, `seed`, `offset` and `stream` as in `uniform`; probabilities have a resolution of 2^-24 (f64: 2^-53)"
 )
 def bernoulli(input: Shaped, p: Any = None, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
-    """1 where a uniform number is below the element, or below the number p, and else 0."""
+    """1 if a uniform number is below the element (or below the number p), else 0."""
     draft = Draft(input.shape)
     if input.type not in FLOATS and p is None:
-        refuse("input", "a dtype of floats, or a number p", input.dtype)
+        refuse("input", "a float dtype, or a number p", input.dtype)
     wide: Type = "f64" if input.dtype == "f64" else "f32"
     chance = draft.element("input", input) if p is None else draft.number("p", p, wide)
     hit = w.lt(Noise(draft, Key(key, seed, offset, stream)).uniform(wide), chance)
     return draft.map(as_type(hit, type_of(input.dtype)[1]), dtype=input.dtype)
 
 
-@recipe("randint", f"{KEYED}; 64 bits for each number")
+@recipe("randint", f"{KEYED}; each number uses 64 random bits")
 def randint(
     low: int, high: Any, size: Any, dtype: Any = "i64", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
-    """Integers of low up to high, which is not among them."""
+    """Random integers in [low, high)."""
     return _integers(sizes("size", size), low, high, dtype, Key(key, seed, offset, stream))
 
 
-@recipe("randint_like", f"{KEYED}; 64 bits for each number")
+@recipe("randint_like", f"{KEYED}; each number uses 64 random bits")
 def randint_like(
     input: Shaped, low: int, high: Any = None, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0,
     stream: int = 0,
 ) -> MapDescriptor:  # fmt: skip
-    """One number is the end."""
+    """If high is None, the range is [0, low)."""
     first, last = (0, low) if high is None else (low, high)
     return _integers(input.shape, first, last, dtype or input.dtype, Key(key, seed, offset, stream))
 
@@ -172,21 +173,26 @@ def _integers(shape: Shape, low: Any, high: Any, dtype: Any, key: Key) -> MapDes
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in (low, high)) or not low < high:
         refuse("high", f"an integer above {low}", high)
     if low < -(2**63) or high > 2**63:
-        refuse("low" if low < -(2**63) else "high", "integers of 64 bits", (low, high))
+        refuse("low" if low < -(2**63) else "high", "64-bit integers", (low, high))
     draft, (wanted, type) = Draft(shape), type_of(dtype)
     found = w.i64(Noise(draft, key).below(draft, high - low)) + draft.number("low", low, "i64")
     return draft.map(as_type(found, type), dtype=wanted)
 
 
-@recipe("multinomial", "several samples take replacement=True; weights need no sum, and stay below 2^90")
+@recipe("multinomial", "several samples need replacement=True; weights need not be normalised, but must be below 2^90")
 def multinomial(
     input: Shaped, num_samples: int, replacement: bool = False, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> FoldDescriptor:
-    """The first to arrive, where each class arrives at its weight: an exponential over the weight is least for one of them."""
+    """The class with the smallest quotient of an exponential random number and the weight of the class."""
     if input.rank not in (1, 2) or input.type not in FLOATS:
-        refuse("input", "weights of floats, of one or two axes", input)
+        refuse("input", "float weights with one or two axes", input)
     if num_samples < 1 or (num_samples > 1 and not replacement):
-        refuse("num_samples", "1, or more with replacement", num_samples, "`sample` draws without it, as top_k_select orders.")
+        refuse(
+            "num_samples",
+            "1, or more with replacement",
+            num_samples,
+            "For several samples without replacement, take the top k of weight / exponential.",
+        )
     shape = (*input.shape[:-1], num_samples, input.shape[-1])
     draft = FoldDraft(shape, (len(shape) - 1,))
     weight = draft.along("input", input, tuple(axis for axis in range(len(shape)) if axis != len(shape) - 2))

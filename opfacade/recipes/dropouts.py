@@ -1,4 +1,4 @@
-"""Dropouts: elements, or whole channels, that a draw drops. The others are scaled so that the mean stays."""
+"""Dropout of elements or whole channels. The remaining elements are scaled to preserve the mean."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped, refuse
 
 LEAST = -1.7580993408473766  # to what selu falls
-NOTE = "`key`, `seed`, `offset` and `stream` as of `uniform`; an element is kept where its uniform number is at least p"
-CHANNELS = f"{NOTE}, one for each channel"
+NOTE = "`key`, `seed`, `offset` and `stream` as in `uniform`; an element is kept if its uniform number is at least p"
+CHANNELS = f"{NOTE}; one number per channel"
 
 
 def _kept(draft: Draft, p: float, key: Key, index: Node | None) -> Node:

@@ -1,4 +1,4 @@
-"""Recipes of the bit patterns of floats: the next number, and the parts of one."""
+"""Recipes on the bit patterns of floats: the next number, and the parts of a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BIAS = {"f32": 126, "f64": 1022}
 
 
 def next_after(input: Node, other: Node) -> Node:
-    """The bit pattern beside that of the first, away from 0 or toward it; the smallest number beside 0."""
+    """The next bit pattern after that of the first argument, away from 0 or toward it; next to 0, the smallest number."""
     pattern = w.as_bits(floats(input))
     away = w.not_(w.xor(input < other, input > 0.0))
     beside = w.from_bits(w.select(away, pattern + 1, pattern - 1))
@@ -25,16 +25,16 @@ def next_after(input: Node, other: Node) -> Node:
     return w.select(w.or_(w.isnan(input), w.isnan(other)), input + other, found)
 
 
-@recipe("nextafter", "f32 and f64: those of 16 bits are computed in f32")
+@recipe("nextafter", "only f32 and f64, because 16-bit floats are computed in f32")
 def nextafter(input: Shaped, other: Shaped) -> MapDescriptor:
     if input.dtype not in MANTISSA or input.dtype != other.dtype:
-        refuse("input", "f32 or f64, as other", (input.dtype, other.dtype), HINT)
+        refuse("input", "f32 or f64, the dtype of other", (input.dtype, other.dtype), HINT)
     draft = Draft(broadcast([input.shape, other.shape]))
     return draft.map(next_after(draft.element("input", input), draft.element("other", other)), dtype=input.dtype)
 
 
 def frexp(input: Node) -> tuple[Node, Node]:
-    """A fraction of 0.5 to 1, and an exponent of 2; numbers without one are made larger first."""
+    """A fraction in [0.5, 1) and an exponent of 2; subnormal numbers are scaled first."""
     x = floats(input)
     digits, bias = MANTISSA[x.type], BIAS[x.type]
     least = constant(2.0 ** (2 - bias), x.type)

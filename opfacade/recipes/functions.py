@@ -1,4 +1,4 @@
-"""Functions of one float, and those that are made of them."""
+"""Functions of one float, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from opfacade.recipes._tensors import refuse
 
 
 def sinc(x: Node) -> Node:
-    """sin(pi x) / (pi x). By the distance to the nearest whole number, which is exact, with the sign of its parity."""
+    """sin(pi x) / (pi x). Computed from the distance to the nearest integer, which is exact; the parity of that integer gives
+    the sign."""
     near = w.rint(x)
     part = w.sin(floats(x - near) * math.pi)
     odd = w.ne(w.mod(near, 2.0), 0.0)
@@ -21,7 +22,7 @@ def sinc(x: Node) -> Node:
 
 
 def logit(input: Node, eps: Any = None) -> Node:
-    """log(x / (1 - x)), by the distance to a half where the quotient is near 1."""
+    """log(x / (1 - x)); computed from the distance to 1/2 if the quotient is near 1."""
     x = floats(input)
     if eps is not None:
         x = w.select(x < eps, eps, w.select(x > 1.0 - eps, 1.0 - eps, x))
@@ -53,7 +54,7 @@ def _zero_times(x: Node, y: Node, function: Node) -> Node:
 
 
 def mvlgamma(input: Node, p: Any) -> Node:
-    """The sum of lgamma(x - i / 2) over i below p, and a constant."""
+    """The sum of lgamma(x - i / 2) for i < p, plus a constant."""
     if p < 1:
         refuse("p", "at least 1", p)
     found = constant(math.log(math.pi) * p * (p - 1) / 4, floats(input).type)
@@ -72,9 +73,9 @@ def logaddexp2(input: Node, other: Node) -> Node:
 
 
 def masked_logaddexp(input: Node, other: Node, dtype: Any = None, input_mask: Any = None, other_mask: Any = None) -> Node:
-    """An element that a mask hides counts as -inf."""
+    """A masked element counts as -inf."""
     if dtype is not None:
-        refuse("dtype", "None: nothing is converted", dtype)
+        refuse("dtype", "None, because the input is not converted", dtype)
     least = constant("-inf", floats(input).type)
     a = input if input_mask is None else w.select(input_mask, input, least)
     return logaddexp(a, other if other_mask is None else w.select(other_mask, other, least))

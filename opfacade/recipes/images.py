@@ -49,7 +49,7 @@ def pixel_unshuffle(input: Shaped, downscale_factor: int) -> MapDescriptor:
 @recipe("nn.functional.channel_shuffle")
 def channel_shuffle(input: Shaped, groups: int) -> MapDescriptor:
     if input.rank < 3 or groups < 1 or input.shape[1] % groups:
-        refuse("groups", "a divisor of axis 1 of an input of at least 3 axes", groups)
+        refuse("groups", "a divisor of the size of axis 1, and an input with at least 3 axes", groups)
     draft = Draft(input.shape)
     places, number = draft.here(), draft.number("groups", groups, "i64")
     each = draft.number("each", max(input.shape[1] // groups, 1), "i64")
@@ -59,7 +59,7 @@ def channel_shuffle(input: Shaped, groups: int) -> MapDescriptor:
 
 @recipe("nn.functional.unfold")
 def unfold(input: Shaped, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> MapDescriptor:
-    """im2col: [N, C, H, W] -> [N, C kh kw, L]; 0 beside the image."""
+    """im2col: [N, C, H, W] -> [N, C kh kw, L]; elements outside the image are 0."""
     if input.rank not in (3, 4):
         refuse("input", "[N, C, H, W] or [C, H, W]", input.shape)
     given = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}

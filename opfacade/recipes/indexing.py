@@ -1,4 +1,4 @@
-"""Moves: results whose elements are elements of one input at computed places. Exact, of every dtype."""
+"""Data movement: each element of the result is an element of one input at a computed position. Exact, of every dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODES = {"constant": None, "reflect": "reflect", "replicate": "clamp", "circular
 
 
 def moved(input: Shaped, shape: Sequence[int], places: Sequence[Node], outside: Any = "clamp") -> MapDescriptor:
-    """The input at some places of the result."""
+    """The input, read at positions computed from those of the result."""
     draft = Draft(shape)
     return draft.map(draft.source("input", input).at(places, outside), dtype=input.dtype)
 
@@ -28,7 +28,7 @@ def copied(input: Shaped, shape: Sequence[int] | None = None) -> MapDescriptor:
 
 
 def unraveled(draft: Draft, linear: Node, shape: Shape, name: str = "size") -> list[Node]:
-    """The places of a tensor of a shape that an index into its elements, row by row, names."""
+    """The coordinates, in a tensor of the given shape, of a row-major element index."""
     places: list[Node] = []
     for axis in range(len(shape) - 1, 0, -1):
         size = draft.number(f"{name}{axis}", max(shape[axis], 1), "i64")
@@ -37,7 +37,7 @@ def unraveled(draft: Draft, linear: Node, shape: Shape, name: str = "size") -> l
 
 
 def raveled(rank: int) -> Node:
-    """The index of an element of the result, row by row."""
+    """The row-major index of an element of the result."""
     found = coord(0) if rank else constant(0, "i64")
     for axis in range(1, rank):
         found = found * extent(axis) + coord(axis)
@@ -46,7 +46,7 @@ def raveled(rank: int) -> Node:
 
 @recipe("clone contiguous alias_copy positive conj_physical conj resolve_conj resolve_neg real")
 def clone(input: Shaped) -> MapDescriptor:
-    """Any strides to any strides; numbers are real."""
+    """A copy from any strides to any strides, for real dtypes only."""
     return copied(input)
 
 
@@ -60,7 +60,7 @@ def expand_copy(input: Shaped, size: Any) -> MapDescriptor:
 
 @recipe("roll")
 def roll(input: Shaped, shifts: Any, dims: Any = ()) -> MapDescriptor:
-    """Without dims the elements are rolled row by row."""
+    """Without dims, the flattened tensor is rolled."""
     by, axes = sizes("shifts", shifts), axes_of("dims", dims, input.rank) if dims not in ((), [], None) else ()
     draft = Draft(input.shape)
     if not input.rank:
@@ -70,7 +70,7 @@ def roll(input: Shaped, shifts: Any, dims: Any = ()) -> MapDescriptor:
         at = w.mod(raveled(input.rank) - draft.number("shift", by[0], "i64"), count)
         return draft.map(draft.source("input", input).at(unraveled(draft, at, input.shape)), dtype=input.dtype)
     if len(by) != len(axes):
-        refuse("shifts", f"{len(axes)} numbers, one for each of dims", shifts)
+        refuse("shifts", f"{len(axes)} numbers, one for each entry of dims", shifts)
     places = draft.here()
     for i, (axis, shift) in enumerate(zip(axes, by, strict=True)):
         places[axis] = places[axis] - draft.number(f"shift{i}", shift, "i64")
@@ -95,7 +95,7 @@ def flipud(input: Shaped) -> MapDescriptor:
 
 @recipe("rot90")
 def rot90(input: Shaped, k: int = 1, dims: Any = (0, 1)) -> MapDescriptor:
-    """k quarter turns from the first axis toward the second."""
+    """Rotates k times by 90 degrees, from the first axis toward the second."""
     axes = axes_of("dims", dims, input.rank)
     if len(axes) != 2:
         refuse("dims", "two axes", dims)
@@ -110,7 +110,7 @@ def rot90(input: Shaped, k: int = 1, dims: Any = (0, 1)) -> MapDescriptor:
     return moved(input, [input.shape[axis] for axis in order], places)
 
 
-@recipe("permute_copy permute", "a copy; a view of torch needs no kernel")
+@recipe("permute_copy permute", "a copy; torch's view needs no kernel")
 def permute_copy(input: Shaped, dims: Any) -> MapDescriptor:
     order = axes_of("dims", dims, input.rank)
     if len(order) != input.rank:
@@ -138,7 +138,7 @@ def t_copy(input: Shaped) -> MapDescriptor:
 def movedim(input: Shaped, source: Any, destination: Any) -> MapDescriptor:
     come, go = axes_of("source", source, input.rank), axes_of("destination", destination, input.rank)
     if len(come) != len(go):
-        refuse("destination", f"{len(come)} axes, as many as source", destination)
+        refuse("destination", f"{len(come)} axes, the number in source", destination)
     rest = iter(axis for axis in range(input.rank) if axis not in come)
     order = [come[go.index(axis)] if axis in go else next(rest) for axis in range(input.rank)]
     return permute_copy.make(input, tuple(order))
@@ -146,14 +146,14 @@ def movedim(input: Shaped, source: Any, destination: Any) -> MapDescriptor:
 
 @recipe("view_copy reshape", "a copy")
 def view_copy(input: Shaped, size: Any) -> MapDescriptor:
-    """-1 stands for the extent that fits."""
+    """A size of -1 is inferred."""
     wanted, known = list(sizes("size", size)), 1
     for one in wanted:
         known *= one if one != -1 else 1
     if -1 in wanted and known:
         wanted[wanted.index(-1)] = input.numel // known
     if Shaped(tuple(wanted), input.dtype).numel != input.numel or -1 in wanted:
-        refuse("size", f"extents of {input.numel} elements", size)
+        refuse("size", f"a shape with {input.numel} elements", size)
     draft = Draft(wanted)
     places = unraveled(draft, raveled(len(wanted)), input.shape)
     return draft.map(draft.source("input", input).at(places), dtype=input.dtype)

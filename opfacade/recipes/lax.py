@@ -1,7 +1,6 @@
-"""Recipes with lax's names and lax's meaning, where it differs from torch's: `from opfacade.recipes import lax`.
+"""Recipes with the names of lax, and with the meaning of lax where it differs from torch: `from opfacade.recipes import lax`.
 
-Nothing is promoted or expanded: tensors have one shape and one dtype, as in lax.
-"""
+There is no type promotion and no broadcasting: all tensors have the same shape and dtype, as in lax."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def _same_shape(make: Callable[..., MapDescriptor]) -> Callable[..., MapDescript
         given = signature.bind(*args, **options).arguments
         shapes = {name: one.shape for name, one in given.items() if isinstance(one, Shaped) and one.shape}
         if len(set(shapes.values())) > 1:
-            refuse(next(iter(shapes)), "tensors of one shape", shapes, "Expand with broadcast_in_dim.")
+            refuse(next(iter(shapes)), "tensors with the same shape", shapes, "Expand with broadcast_in_dim.")
         return make(*args, **options)
 
     checked.__signature__ = signature  # type: ignore[attr-defined]
@@ -146,5 +145,5 @@ else:
 
     def __getattr__(name: str) -> Recipe[Any]:
         if name not in LAX:
-            raise AttributeError(f"no recipe lax.{name}: docs/ops/recipes.md lists all")
+            raise AttributeError(f"no recipe lax.{name}: docs/ops/recipes.md lists all recipes")
         return LAX[name]

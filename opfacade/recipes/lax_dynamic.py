@@ -1,4 +1,5 @@
-"""Slices of lax at places that a tensor holds. A start is clamped so that the slice lies inside, as lax does."""
+"""lax's slices whose start indices are in a tensor. A start index is clamped so that the slice is within the operand, as in
+lax."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from opfacade.recipes.lookup import index_of
 
 
 def dynamic_slice(operand: Shaped, start_indices: Shaped, slice_sizes: Any) -> MapDescriptor:
-    """start_indices: a tensor of integers, one for each axis."""
+    """start_indices: an integer tensor with one element per axis."""
     wanted = sizes("slice_sizes", slice_sizes)
     if len(wanted) != operand.rank or any(not 0 <= size <= n for size, n in zip(wanted, operand.shape, strict=True)):
         refuse("slice_sizes", f"{operand.rank} sizes within {operand.shape}", wanted)
@@ -24,9 +25,9 @@ def dynamic_slice(operand: Shaped, start_indices: Shaped, slice_sizes: Any) -> M
 
 
 def dynamic_update_slice(operand: Shaped, update: Shaped, start_indices: Shaped) -> MapDescriptor:
-    """The operand with `update` in the place of a part of it."""
+    """The operand with a part replaced by `update`."""
     if update.rank != operand.rank or any(size > n for size, n in zip(update.shape, operand.shape, strict=True)):
-        refuse("update", f"{operand.rank} axes within {operand.shape}", update.shape)
+        refuse("update", f"{operand.rank} axes, with sizes within {operand.shape}", update.shape)
     if update.dtype != operand.dtype:
         refuse("update", f"{operand.dtype}, the dtype of operand", update.dtype)
     draft = Draft(operand.shape)
@@ -40,7 +41,9 @@ def dynamic_update_slice(operand: Shaped, update: Shaped, start_indices: Shaped)
 
 def _starts(draft: Draft, operand: Shaped, start_indices: Shaped, wanted: tuple[int, ...]) -> list[Node]:
     if not operand.rank or start_indices.shape != (operand.rank,):
-        refuse("start_indices", f"a tensor of shape ({operand.rank},) for an operand of at least one axis", start_indices.shape)
+        refuse(
+            "start_indices", f"a tensor of shape ({operand.rank},), and an operand with at least one axis", start_indices.shape
+        )
     source = draft.source("start_indices", start_indices)
     found = []
     for i, size in enumerate(wanted):
@@ -50,12 +53,12 @@ def _starts(draft: Draft, operand: Shaped, start_indices: Shaped, wanted: tuple[
 
 
 def dynamic_slice_in_dim(operand: Shaped, start_index: Shaped, slice_size: int, axis: int = 0) -> MapDescriptor:
-    """start_index: a tensor of one integer."""
+    """start_index: an integer tensor with one element."""
     shape = list(operand.shape)
     along = axis_of("axis", axis, operand.rank)
     shape[along] = slice_size
     if not operand.rank or not 0 <= slice_size <= operand.shape[along]:
-        refuse("slice_size", f"a size within axis {along} of {operand.shape}", slice_size)
+        refuse("slice_size", f"at most the size of axis {along} of {operand.shape}", slice_size)
     draft = Draft(shape)
     places = [coord(i) for i in range(operand.rank)]
     places[along] = places[along] + _start(draft, start_index, operand.shape[along] - slice_size)
@@ -64,7 +67,7 @@ def dynamic_slice_in_dim(operand: Shaped, start_index: Shaped, slice_size: int, 
 
 def _start(draft: Draft, given: Shaped, room: int) -> Node:
     if given.numel != 1:
-        refuse("start_index", "a tensor of one integer", given.shape)
+        refuse("start_index", "an integer tensor with one element", given.shape)
     read = draft.source("start_index", given).at([constant(0, "i64")] * max(given.rank, 1))
     return w.min_(w.max_(index_of(read), 0), draft.number("room", room, "i64"))
 

@@ -1,4 +1,5 @@
-"""Reductions of lax: the dtype of the operand stays, and integers wrap. Places count from the first; NaN wins."""
+"""lax's reductions: the result has the dtype of the operand, and integers wrap. If elements are equal,
+argmax and argmin return the first; NaN is both the largest and the smallest."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _extreme(word: str) -> Callable[..., FoldDescriptor]:
 def _truths(reducer: str) -> Callable[..., FoldDescriptor]:
     def make(operand: Shaped, axes: Any) -> FoldDescriptor:
         if operand.dtype != "bool":
-            refuse("operand", "bool", operand.dtype, "Bits of integers have no reducer.")
+            refuse("operand", "bool", operand.dtype, "There is no bitwise reducer for integers.")
         return _joined(reducer)(operand, axes)
 
     return make
@@ -60,10 +61,8 @@ def _place(word: str) -> Callable[..., FoldDescriptor]:
 
 
 def reduce_precision(operand: Shaped, exponent_bits: int, mantissa_bits: int) -> Descriptor[Any]:
-    """As a float of fewer bits, to the nearest, ties to even: what is below its normal numbers is 0, above infinite.
-
-    f32 alone; other floats are converted before.
-    """
+    """Rounds to a float with fewer bits, to nearest with ties to even. Results below its normal range become 0, and results
+    above it infinity. Only for f32; convert other floats first."""
     if operand.dtype != "f32":
         refuse("operand", "f32", operand.dtype, 'Convert with recipes.to(x, "f32").')
     given = {"exponent_bits": (exponent_bits, _EXPONENT, 1), "mantissa_bits": (mantissa_bits, _MANTISSA, 0)}

@@ -1,4 +1,4 @@
-"""Moves, conversions and constants of lax."""
+"""lax's data movement, conversions and constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opfacade.recipes._tensors import Shaped, axes_of, axis_of, dtype_of, refuse
 
 
 def broadcast_in_dim(operand: Shaped, shape: Any, broadcast_dimensions: Any) -> MapDescriptor:
-    """Axis i of the operand is the axis broadcast_dimensions[i] of the result; one of size 1 is expanded."""
+    """Axis i of the operand becomes axis broadcast_dimensions[i] of the result; an axis of size 1 is expanded."""
     wide, axes = sizes("shape", shape), sizes("broadcast_dimensions", broadcast_dimensions)
     if len(axes) != operand.rank or list(axes) != sorted(set(axes)):
         refuse("broadcast_dimensions", f"{operand.rank} rising axes", broadcast_dimensions)
@@ -35,14 +35,14 @@ def broadcast(operand: Shaped, sizes: Any) -> MapDescriptor:
 
 
 def bitcast_convert_type(operand: Shaped, new_dtype: Any) -> MapDescriptor:
-    """Between a float and the signed integer of its size; every NaN has one pattern."""
+    """Reinterprets a float as a signed integer of the same size, or the reverse; all NaNs get the same bit pattern."""
     wanted, draft = dtype_of(new_dtype, "new_dtype"), Draft(operand.shape)
     x = draft.element("operand", operand)
     if wanted == operand.dtype:
         return draft.map(x, dtype=wanted)
     pairs = {("f32", "i32"), ("i32", "f32"), ("f64", "i64"), ("i64", "f64")}
     if (operand.dtype, wanted) not in pairs:
-        refuse("new_dtype", f"the other type of {8 * ITEMSIZE[operand.dtype]} bits among f32, i32, f64, i64", new_dtype)
+        refuse("new_dtype", f"the other {8 * ITEMSIZE[operand.dtype]}-bit type of f32, i32, f64 and i64", new_dtype)
     return draft.map(w.as_bits(x) if operand.dtype in FLOATS else w.from_bits(x))
 
 
@@ -53,7 +53,7 @@ def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> MapDescriptor:
 
 
 def pad(operand: Shaped, padding_value: float, padding_config: Any) -> MapDescriptor:
-    """padding_config: (low, high, interior) of each axis; negative sizes cut."""
+    """padding_config: (low, high, interior) for each axis; negative sizes crop."""
     config = [sizes("padding_config", one) for one in padding_config]
     if len(config) != operand.rank or any(len(one) != 3 or one[2] < 0 for one in config):
         refuse("padding_config", f"{operand.rank} times (low, high, interior)", padding_config)

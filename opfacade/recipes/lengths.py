@@ -1,4 +1,4 @@
-"""Norms of vectors, distances, and what is divided by a norm."""
+"""Vector norms, distances and normalisation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from opfacade.recipes._tensors import Shaped, axes_of, axis_of, broadcast, refus
 
 
 def length(draft: FoldDraft, x: Node, ord: Any, axes: Any = None) -> Node:
-    """The norm of x along the folded axes. ord: 0 counts what is not 0; inf and -inf are the largest and the least; another
-    one is a number of the plan."""
+    """The norm of x along the folded axes. ord: 0 counts the nonzero elements; inf and -inf give the largest and smallest
+    absolute value; any other number is stored in the plan."""
     if not isinstance(ord, (int, float)) or isinstance(ord, bool) or math.isnan(ord):
         refuse("ord", "a number, inf or -inf", ord)
     size = w.abs_(floats(x))
@@ -39,19 +39,19 @@ def _vector_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -
     return draft.rows(length(draft, x, ord), dtype=wanted, keepdim=keepdim)
 
 
-@recipe("linalg.vector_norm", "ord is a number")
+@recipe("linalg.vector_norm", "ord must be a number")
 def vector_norm(input: Shaped, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
-@recipe("norm", 'p is a number or "fro"')
+@recipe("norm", 'p must be a number or "fro"')
 def norm(input: Shaped, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     if isinstance(p, str) and p != "fro":
-        refuse("p", 'a number or "fro"', p, "A sum of singular values is no fold.")
+        refuse("p", 'a number or "fro"', p, "Norms of singular values are not supported.")
     return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
 
 
-@recipe("linalg.norm", "no norms of singular values")
+@recipe("linalg.norm", "norms of singular values are not supported")
 def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
     axes = input.rank if dim is None else len(axes_of("dim", dim, input.rank))
     if ord is None:
@@ -63,7 +63,7 @@ def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool =
     return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
-@recipe("linalg.matrix_norm", "no norms of singular values")
+@recipe("linalg.matrix_norm", "norms of singular values are not supported")
 def matrix_norm(
     input: Shaped, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
 ) -> FoldDescriptor:
@@ -90,7 +90,7 @@ def pair(draft: FoldDraft, names: dict[str, Shaped]) -> list[Node]:
 
 @recipe("dist")
 def dist(input: Shaped, other: Shaped, p: Any = 2) -> FoldDescriptor:
-    """The norm of the difference, of all elements."""
+    """The norm of the difference over all elements."""
     shape = broadcast([input.shape, other.shape])
     draft = FoldDraft(shape, range(len(shape)))
     a, b = pair(draft, {"input": input, "other": other})
@@ -107,12 +107,12 @@ def pairwise_distance(x1: Shaped, x2: Shaped, p: Any = 2.0, eps: Any = 1e-6, kee
     return draft.rows(found, dtype=x1.dtype, keepdim=keepdim)
 
 
-@recipe("cdist", "differences, never a product")
+@recipe("cdist", "always computed from differences, never by a matrix product")
 def cdist(x1: Shaped, x2: Shaped, p: Any = 2.0, compute_mode: Any = None) -> FoldDescriptor:
-    """The distance of each row of x1 [..., P, M] from each of x2 [..., R, M]: [..., P, R]."""
+    """The distance from each row of x1 [..., P, M] to each row of x2 [..., R, M]: [..., P, R]."""
     common({"x1": x1, "x2": x2})
     if min(x1.rank, x2.rank) < 2 or x1.shape[-1] != x2.shape[-1]:
-        refuse("x2", "rows of the length of those of x1", x2.shape)
+        refuse("x2", "rows with the length of the rows of x1", x2.shape)
     batch = broadcast([x1.shape[:-2], x2.shape[:-2]])
     rank = len(batch)
     draft = FoldDraft((*batch, x1.shape[-2], x2.shape[-2], x1.shape[-1]), (rank + 2,))
@@ -127,7 +127,7 @@ def cdist(x1: Shaped, x2: Shaped, p: Any = 2.0, compute_mode: Any = None) -> Fol
 
 @recipe("nn.functional.cosine_similarity")
 def cosine_similarity(x1: Shaped, x2: Shaped, dim: int = 1, eps: Any = 1e-8) -> FoldDescriptor:
-    """The product of the vectors over that of their norms, each at least eps."""
+    """The dot product of the vectors divided by the product of their norms; each norm is at least eps."""
     shape = broadcast([x1.shape, x2.shape])
     draft = FoldDraft(shape, [axis_of("dim", dim, len(shape))] if shape else [])
     a, b = pair(draft, {"x1": x1, "x2": x2})
@@ -138,7 +138,7 @@ def cosine_similarity(x1: Shaped, x2: Shaped, dim: int = 1, eps: Any = 1e-8) -> 
 
 @recipe("nn.functional.normalize")
 def normalize(input: Shaped, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> FoldDescriptor:
-    """Divided by the norm along dim, which is at least eps."""
+    """The input divided by its norm along dim, which is at least eps."""
     draft = begun(input, dim)
     x = draft.element("input", input)
     size = length(draft, x, p)
@@ -147,7 +147,7 @@ def normalize(input: Shaped, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Fo
 
 @recipe("renorm")
 def renorm(input: Shaped, p: Any, dim: int, maxnorm: Any) -> FoldDescriptor:
-    """Each part along dim is scaled down to maxnorm where its norm is above it."""
+    """Each slice along dim whose norm exceeds maxnorm is scaled to the norm maxnorm."""
     axis = axis_of("dim", dim, input.rank)
     if input.rank < 2:
         refuse("input", "at least 2 axes", input.shape)

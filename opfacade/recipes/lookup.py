@@ -1,5 +1,6 @@
-"""Elements at places that a tensor holds. `outside` says what an index beyond its axis reads: "clamp" the nearest place, "wrap"
-modulo the size, a number that number; `OPFACADE_VALIDATE=indices` reports it."""
+"""Elements at indices that are in a tensor. `outside` determines the result of an index out of range: "clamp" reads the nearest
+valid index, "wrap" takes the index modulo the size, and a number is the result itself. `OPFACADE_VALIDATE=indices` reports such
+an index."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse, sizes
 from opfacade.recipes.indexing import unraveled
 
-CLAMPS = "an index outside reads the nearest place; `outside` changes that"
+CLAMPS = "an index out of range reads the nearest valid index, unless `outside` is set"
 
 
 def index_of(node: Node) -> Node:
     if node.type not in INTEGERS:
-        refuse("index", "a dtype of integers", node.type)
+        refuse("index", "an integer dtype", node.type)
     return node if node.type == "i64" else w.i64(node)
 
 
@@ -31,7 +32,7 @@ def _from_end(index: Node, size: Node) -> Node:
 def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, outside: Any = "clamp") -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if index.rank != input.rank and input.rank * index.rank:
-        refuse("index", f"{input.rank} axes, as input has", index.shape)
+        refuse("index", f"{input.rank} axes, as input", index.shape)
     draft = Draft(index.shape)
     source, places = draft.source("input", input, outside), draft.here()
     at = index_of(draft.element("index", index))
@@ -41,12 +42,12 @@ def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, ou
 
 @recipe("take_along_dim", CLAMPS)
 def take_along_dim(input: Shaped, indices: Shaped, dim: Any = None, outside: Any = "clamp") -> MapDescriptor:
-    """Without dim the elements are counted row by row. Negative indices count from the end."""
+    """Without dim, indices refer to the flattened tensor. Negative indices count from the end."""
     if dim is None:
         return _taken(input, "indices", Shaped((indices.numel,), indices.dtype), outside)
     axis = axis_of("dim", dim, input.rank)
     if indices.rank != input.rank:
-        refuse("indices", f"{input.rank} axes, as input has", indices.shape)
+        refuse("indices", f"{input.rank} axes, as input", indices.shape)
     shape = [n if i != axis else 1 for i, n in enumerate(input.shape)]
     wide = list(broadcast([shape, [n if i != axis else 1 for i, n in enumerate(indices.shape)]]))
     wide[axis] = indices.shape[axis]
@@ -72,7 +73,7 @@ def index_select(input: Shaped, dim: int, index: Shaped, outside: Any = "clamp")
 
 @recipe("take", CLAMPS)
 def take(input: Shaped, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
-    """Elements counted row by row; negative indices count from the end."""
+    """Indices refer to the flattened tensor; negative indices count from the end."""
     return _taken(input, "index", index, outside)
 
 
@@ -83,23 +84,23 @@ def _taken(input: Shaped, name: str, index: Shaped, outside: Any) -> MapDescript
     return draft.map(source.at(unraveled(draft, at, input.shape), outside), dtype=input.dtype)
 
 
-@recipe("nn.functional.embedding", f"{CLAMPS}; max_norm changes the weights, and is refused")
+@recipe("nn.functional.embedding", f"{CLAMPS}; max_norm is refused, because it would change the weights")
 def embedding(
     input: Shaped, weight: Shaped, padding_idx: Any = None, max_norm: Any = None, norm_type: Any = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False, outside: Any = "clamp",
 ) -> MapDescriptor:  # fmt: skip
-    """input: indices of rows of weight [V, D]."""
+    """input: indices of the rows of weight [V, D]."""
     if max_norm is not None or weight.rank != 2:
-        refuse("max_norm" if weight.rank == 2 else "weight", "None, and a weight of 2 axes", (max_norm, weight.shape))
+        refuse("max_norm" if weight.rank == 2 else "weight", "None, and a weight with 2 axes", (max_norm, weight.shape))
     draft = Draft((*input.shape, weight.shape[1]))
     source = draft.source("weight", weight, outside)
     at = index_of(draft.along("input", input, range(input.rank)))
     return draft.map(source.at([at, coord(input.rank)], outside), dtype=weight.dtype)
 
 
-@recipe("nn.functional.one_hot", "num_classes is needed: else the size would depend on the data")
+@recipe("nn.functional.one_hot", "num_classes is required; otherwise the size would depend on the data")
 def one_hot(input: Shaped, num_classes: int = -1) -> MapDescriptor:
-    """i64, as torch has it; an index outside gives zeros."""
+    """i64, as in torch; an index out of range gives zeros."""
     if num_classes < 0:
         refuse("num_classes", "a number", num_classes)
     draft = Draft((*input.shape, num_classes))
@@ -107,11 +108,11 @@ def one_hot(input: Shaped, num_classes: int = -1) -> MapDescriptor:
     return draft.map(w.select(here, constant(1, "i64"), constant(0, "i64")))
 
 
-@recipe("unravel_index", "one output for each axis: out0, out1 and so on; at most 4")
+@recipe("unravel_index", "one output per axis (at most 4): out0, out1 and so on")
 def unravel_index(input: Shaped, shape: Any) -> MapDescriptor:
 
     wanted = sizes("shape", shape)
     if not 1 <= len(wanted) <= 4:
-        refuse("shape", "1 to 4 extents", shape)
+        refuse("shape", "1 to 4 sizes", shape)
     draft = Draft(input.shape)
     return draft.map(*unraveled(draft, index_of(draft.element("input", input)), wanted))

@@ -1,4 +1,4 @@
-"""Losses of elements: a map without a reduction, a fold over all elements with one."""
+"""Elementwise losses: a map without a reduction, or a fold over all elements with a reduction."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def huber(input: Node, target: Node, reduction: Any = "mean", delta: Any = 1.0, 
 
 
 def bce(input: Node, target: Node, weight: Any = None, reduction: Any = "mean") -> Node:
-    """Logarithms below -100 count as -100."""
+    """Logarithms are clamped to at least -100."""
     least = constant(-100.0, input.type)
     yes, no = w.maximum(w.log(floats(input)), least), w.maximum(w.log1p(-input), least)
     return _weighted((target - 1.0) * no - target * yes, weight)
@@ -66,7 +66,7 @@ def kl_div(input: Node, target: Node, reduction: Any = "mean", log_target: Any =
 def poisson_nll(
     input: Node, target: Node, log_input: Any = True, full: Any = False, eps: Any = 1e-8, reduction: Any = "mean"
 ) -> Node:
-    """full: with Stirling's approximation for targets above 1."""
+    """full: add Stirling's approximation for targets above 1."""
     found = w.exp(input) - target * input if log_input else input - target * w.log(input + eps)
     if not full:
         return found

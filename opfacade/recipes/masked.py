@@ -1,4 +1,4 @@
-"""torch.masked: reductions, softmaxes and norms of the elements where a mask is true. Without a mask, of all."""
+"""torch.masked: reductions, softmaxes and norms over the elements where a mask is true, or over all elements without a mask."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from opfacade.recipes.variance import corrected, spread
 
 
 def seen(draft: Draft, mask: Any) -> Node | None:
-    """Whether an element counts; None: all do."""
+    """Whether an element is included; None: all elements are."""
     if mask is None:
         return None
     if not isinstance(mask, Shaped) or mask.dtype != "bool" or broadcast([draft.shape, mask.shape]) != draft.shape:
-        refuse("mask", f"bool of a shape that expands to {draft.shape}", mask)
+        refuse("mask", f"a bool tensor whose shape broadcasts to {draft.shape}", mask)
     return draft.element("mask", mask)
 
 
 def least(x: Node, sign: int) -> Node:
-    """The end of a type below (sign 1) or above (sign -1) all others."""
+    """The smallest (sign 1) or largest (sign -1) value of a type."""
     if is_float(x):
         return constant("-inf" if sign > 0 else "inf", x.type)
     if x.type == "bool":
@@ -81,7 +81,7 @@ for _word, _sign in (("max", 1), ("min", -1)):
 
 @recipe("masked.mean")
 def masked_mean(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
-    """NaN where no element counts."""
+    """NaN if no element is included."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
     found = draft.join("sum", hidden(x, there, zero(x.type))) / number_of(draft, x, there)
     return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
@@ -128,7 +128,7 @@ recipe("masked.std")(_spread(True))
 def masked_logsumexp(
     input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None
 ) -> FoldDescriptor:
-    """-inf where no element counts."""
+    """-inf if no element is included."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
     found = log_of_sum(draft, hidden(x, there, constant("-inf", x.type)))
     return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
@@ -136,7 +136,7 @@ def masked_logsumexp(
 
 def _along(function: Any, hide: str) -> Any:
     def make(input: Shaped, dim: int, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
-        """NaN where no element counts."""
+        """NaN if no element is included."""
         draft = along(input, dim)
         x, wanted = cast(draft.element("input", input), input.dtype, dtype)
         found = function(draft, hidden(floats(x), seen(draft, mask), constant(hide, x.type)))
@@ -154,7 +154,7 @@ recipe("masked.softmin")(_along(lambda draft, x: share(draft, -x), "inf"))
 def masked_normalize(
     input: Shaped, ord: Any, dim: Any, eps: Any = 1e-12, dtype: Any = None, mask: Any = None
 ) -> FoldDescriptor:
-    """0 where an element does not count."""
+    """Excluded elements become 0."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
     size = length(draft, hidden(x, there, _no_length(x, ord)), ord)
     x = hidden(x, there, zero(x.type))

@@ -1,4 +1,4 @@
-"""Products of matrices: mm, bmm, matmul with batches that are expanded, linear, and sums of one with a tensor."""
+"""Matrix products: mm, bmm, matmul with broadcast batches, linear, and products plus a tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opfacade.recipes._matrices import OPERANDS, Product, behind, one_dtype, res
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, broadcast, refuse
 
-SUMS = f"{OPERANDS}; add is input, expanded"
+SUMS = f"{OPERANDS}; add is the broadcast input"
 
 
 def _matrices(names: tuple[str, str], input: Shaped, other: Shaped, rank: int = 2) -> Product:
@@ -18,7 +18,7 @@ def _matrices(names: tuple[str, str], input: Shaped, other: Shaped, rank: int = 
         if one.rank != rank:
             refuse(name, "a matrix" if rank == 2 else "matrices, [batch, rows, columns]", one.shape)
     if input.shape[:-2] != other.shape[:-2] or input.shape[-1] != other.shape[-2]:
-        refuse(names[1], f"{'[batch, ' if rank > 2 else '['}k, n] beside {input.shape}", other.shape)
+        refuse(names[1], f"{'[batch, ' if rank > 2 else '['}k, n] for an input of shape {input.shape}", other.shape)
     rows, n = input.shape[-2], other.shape[-1]
     return Product(input.shape[:-2], rows, n, input.shape[-1], (*input.shape[:-2], rows, n))
 
@@ -35,12 +35,12 @@ def _added(names: tuple[str, str], tensors: tuple[Shaped, Shaped, Shaped], out_d
     return product.descriptor(dtype, wanted, **behind(product, input, wanted, numbers))
 
 
-@recipe("mm", f"{OPERANDS}; of mat2 as a transposed view `linear` is the recipe")
+@recipe("mm", f"{OPERANDS}; if mat2 is a transposed view, use `linear`")
 def mm(input: Shaped, mat2: Shaped, out_dtype: Any = None) -> MatmulDescriptor:
     return _plain(("input", "mat2"), input, mat2, out_dtype, 2)
 
 
-@recipe("bmm", f"{OPERANDS}, each with an axis of the batch in front if that is not 1")
+@recipe("bmm", f"{OPERANDS}, each with a leading batch axis if the batch size is not 1")
 def bmm(input: Shaped, mat2: Shaped, out_dtype: Any = None) -> MatmulDescriptor:
     return _plain(("input", "mat2"), input, mat2, out_dtype, 3)
 
@@ -53,7 +53,7 @@ def addmm(
     return made
 
 
-@recipe("baddbmm", f"{SUMS}; each with an axis of the batch in front if that is not 1")
+@recipe("baddbmm", f"{SUMS}; each has a leading batch axis if the batch size is not 1")
 def baddbmm(
     input: Shaped, batch1: Shaped, batch2: Shaped, out_dtype: Any = None, *, beta: Any = 1, alpha: Any = 1
 ) -> MatmulDescriptor:  # fmt: skip
@@ -61,15 +61,15 @@ def baddbmm(
     return made
 
 
-@recipe("nn.functional.linear", "operands x, weight and bias; rows of x are those of all axes but the last")
+@recipe("nn.functional.linear", "operands: x, weight and bias; all axes of x except the last are combined into rows")
 def linear(input: Shaped, weight: Shaped, bias: Any = None) -> MatmulDescriptor:
-    """input [..., k], weight [n, k] or [k], bias [n] or one."""
+    """input [..., k], weight [n, k] or [k], bias [n] or one element."""
     given = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
     if bias is not None and not isinstance(bias, Shaped):
         refuse("bias", "a tensor", bias)
     dtype, columns = one_dtype(given), weight.shape[:-1]
     if not input.rank or weight.rank not in (1, 2) or input.shape[-1] != weight.shape[-1]:
-        refuse("weight", f"[n, k] or [k] beside {input.shape}", weight.shape)
+        refuse("weight", f"[n, k] or [k] for an input of shape {input.shape}", weight.shape)
     if bias is not None and bias.shape != columns:
         refuse("bias", f"shape {columns}", bias.shape)
     rows, n = Shaped(input.shape[:-1], dtype).numel, Shaped(columns, dtype).numel
@@ -81,10 +81,10 @@ def _general(input: Shaped, other: Shaped) -> Product:
     """The rules of torch.matmul: a vector is one row, or one column, which is a row of weight; rows of all matrices are those
     of one where the other is a matrix; other batches expand to one."""
     if not input.rank or not other.rank:
-        refuse("other" if input.rank else "input", "a tensor of at least one axis", ())
+        refuse("other" if input.rank else "input", "a tensor with at least one axis", ())
     k, of_other = input.shape[-1], other.shape[-1] if other.rank == 1 else other.shape[-2]
     if k != of_other:
-        refuse("other", f"{k} rows, as input has columns", other.shape)
+        refuse("other", f"{k} rows, the number of columns of input", other.shape)
     rows: Shape = input.shape[-2:-1]
     columns: Shape = () if other.rank == 1 else other.shape[-1:]
     layouts = ("mk", "nk" if other.rank == 1 else "kn")
@@ -95,21 +95,21 @@ def _general(input: Shaped, other: Shaped) -> Product:
     return Product(batch, (*rows, 1)[0], columns[0], k, (*batch, *rows, *columns), layouts)
 
 
-@recipe("matmul", f"{OPERANDS}; matrices of other are expanded to those of input and counted along one axis")
+@recipe("matmul", f"{OPERANDS}; the batch axes of other are broadcast to those of input and combined into one axis")
 def matmul(input: Shaped, other: Shaped) -> MatmulDescriptor:
     return _general(input, other).descriptor(one_dtype({"input": input, "other": other}))
 
 
-@recipe("__rmatmul__", "matmul of other by input")
+@recipe("__rmatmul__", "matmul(other, input)")
 def rmatmul(input: Shaped, other: Shaped) -> MatmulDescriptor:
     return matmul.make(other, input)
 
 
-@recipe("mv", "operands x [rows, k], weight [1, k] and out [rows, 1]")
+@recipe("mv", "operands: x [rows, k], weight [1, k] and out [rows, 1]")
 def mv(input: Shaped, vec: Shaped) -> MatmulDescriptor:
     if input.rank != 2 or vec.rank != 1:
-        refuse("vec" if input.rank == 2 else "input", "a matrix by a vector", (input.shape, vec.shape))
+        refuse("vec" if input.rank == 2 else "input", "a matrix and a vector", (input.shape, vec.shape))
     dtype = one_dtype({"input": input, "vec": vec})
     if input.shape[1] != vec.shape[0]:
-        refuse("vec", f"{input.shape[1]} elements, as input has columns", vec.shape)
+        refuse("vec", f"{input.shape[1]} elements, the number of columns of input", vec.shape)
     return _general(input, vec).descriptor(dtype)

@@ -1,4 +1,4 @@
-"""Triangles and diagonals: an element depends on the difference of its row and column."""
+"""Triangles and diagonals, where an element depends on the difference of its row and column."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _plane(dim1: int, dim2: int, rank: int) -> tuple[int, int]:
     """The two axes of a diagonal."""
     a, b = axis_of("dim1", dim1, rank), axis_of("dim2", dim2, rank)
     if a == b or rank < 2:
-        refuse("dim2", "another axis than dim1", dim2)
+        refuse("dim2", "an axis other than dim1", dim2)
     return a, b
 
 
@@ -70,7 +70,7 @@ def _diagonal_shape(input: Shaped, offset: int, a: int, b: int) -> Shape:
 def _fits(src: Shaped, shape: Shape) -> None:
     """Refuses a src that is not as large as the part that it replaces."""
     if src.shape != shape:
-        refuse("src", f"a tensor of shape {shape}, that of the part of input that it replaces", src.shape)
+        refuse("src", f"a tensor of shape {shape}, the shape of the part of input that it replaces", src.shape)
 
 
 @recipe("linalg.diagonal", "a copy")
@@ -80,11 +80,11 @@ def linalg_diagonal(input: Shaped, offset: int = 0, dim1: int = -2, dim2: int = 
 
 @recipe("diag_embed")
 def diag_embed(input: Shaped, offset: int = 0, dim1: int = -2, dim2: int = -1) -> MapDescriptor:
-    """The last axis along a diagonal of two new axes."""
+    """Places the last axis on a diagonal of two new axes."""
     rank = input.rank + 1
     a, b = axis_of("dim1", dim1, rank), axis_of("dim2", dim2, rank)
     if a == b or not input.rank:
-        refuse("dim2", "another axis than dim1, of an input with an axis", dim2)
+        refuse("dim2", "an axis other than dim1, and an input with at least one axis", dim2)
     size, rest = input.shape[-1] + abs(offset), iter(input.shape[:-1])
     draft = Draft([size if axis in (a, b) else next(rest) for axis in range(rank)])
     along = coord(a) - draft.number("down", max(-offset, 0), "i64")
@@ -98,14 +98,14 @@ def _on_diagonal(draft: Draft, input: Shaped, places: list[Node], along: Node, a
     return w.select(w.eq(along, across), draft.source("input", input).at(places, nothing), nothing)
 
 
-@recipe("diag", "the diagonal of a matrix, or the matrix of a diagonal")
+@recipe("diag", "the diagonal of a matrix, or a matrix with a given diagonal")
 def diag(input: Shaped, diagonal: int = 0) -> MapDescriptor:
     return diag_embed.make(input, diagonal) if input.rank == 1 else diagonal_copy.make(input, diagonal)
 
 
 @recipe("diagflat")
 def diagflat(input: Shaped, offset: int = 0) -> MapDescriptor:
-    """The elements row by row along a diagonal."""
+    """Places the elements of the flattened input on a diagonal."""
     size = input.numel + abs(offset)
     draft = Draft((size, size))
     along = coord(0) - draft.number("down", max(-offset, 0), "i64")
@@ -132,7 +132,7 @@ def select_scatter(input: Shaped, src: Shaped, dim: int, index: int) -> MapDescr
     axis = axis_of("dim", dim, input.rank)
     size = input.shape[axis]
     if not -size <= index < size:
-        refuse("index", f"a place of the axis, {-size} .. {size - 1}", index)
+        refuse("index", f"an index of the axis, {-size} .. {size - 1}", index)
     _fits(src, (*input.shape[:axis], *input.shape[axis + 1 :]))
     draft = Draft(input.shape)
     inside = w.eq(coord(axis), draft.number("index", index % size, "i64"))

@@ -1,4 +1,5 @@
-"""The largest and the least elements along axes, and their places. NaN wins; of equal elements the first is the place."""
+"""The largest and smallest elements along axes, and their indices. NaN counts as both the largest and the smallest; of equal
+elements, the index of the first is returned."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from opfacade.recipes._tensors import Shaped, axis_of
 
 
 def extreme(draft: FoldDraft, x: Node, word: str) -> Node:
-    """word: max or min; of truths whether any is, or all are."""
+    """word: max or min; for bools, any or all."""
     if x.type == "bool":
         return draft.join("any" if word == "max" else "all", x)
     return draft.join(word, x)
 
 
 def placed(draft: FoldDraft, x: Node, word: str) -> tuple[Node, Node]:
-    """The largest or least and its place."""
+    """The largest or smallest element and its index."""
     number = w.u8(x) if x.type == "bool" else x
     found, place = (draft.join(f"arg{word}", number, part) for part in ("value", "index"))
     return (w.bool(found) if x.type == "bool" else found), place
@@ -36,7 +37,7 @@ def _amount(word: str) -> Any:
 
 def _place(word: str) -> Any:
     def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
-        """Without dim the place among all elements, counted row by row."""
+        """Without dim, the index in the flattened tensor."""
         draft = begun(input, None if dim is None else axis_of("dim", dim, input.rank))
         return draft.rows(placed(draft, draft.element("input", input), word)[1], keepdim=keepdim)
 
@@ -45,7 +46,8 @@ def _place(word: str) -> Any:
 
 def _either(word: str) -> Any:
     def make(input: Shaped, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
-        """The largest or smallest of all elements, or along dim with the places as out1, or of two tensors."""
+        """The largest or smallest of all elements; with dim, along this axis, with the indices as out1; or elementwise of two
+        tensors."""
         second = dim if isinstance(dim, Shaped) else other
         if isinstance(second, Shaped):
             return RECIPES[f"{word}imum"].make(input, second)
@@ -63,7 +65,7 @@ for _word in ("max", "min"):
     recipe(_word, "with dim out0 is the value, out1 the place; of two tensors a map")(_either(_word))
 
 
-@recipe("aminmax", "out0 is the least, out1 the largest")
+@recipe("aminmax", "out0 is the smallest element, out1 the largest")
 def aminmax(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
     draft = begun(input, dim)
     x = draft.element("input", input)

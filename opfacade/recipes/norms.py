@@ -1,4 +1,4 @@
-"""Norms of layers and groups. All of it in f32 (f64 of f64), rounded once."""
+"""Layer norm, RMS norm and group norm, computed in f32 (f64 for f64) and rounded once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, refuse, sizes
 
-SPLITS = "operands have the axes that it splits: [N, groups, C / groups, ...]; weight and bias [groups, C / groups]"
+SPLITS = "operands have split axes: input [N, groups, C / groups, ...], weight and bias [groups, C / groups]"
 EPSILON = {"f64": 2.0**-52}  # of others that of f32, in which they are computed
 
 
 def centered(draft: FoldDraft, x: Node, eps: Any) -> tuple[Node, Node, Node]:
-    """The deviation from the mean over the root of the variance, the mean, and one over the root."""
+    """The normalised element, the mean, and the reciprocal standard deviation."""
     count = as_float(draft.count(), floats(x))
     mean = draft.join("sum", x) / count
     apart = x - mean
@@ -30,13 +30,13 @@ def centered(draft: FoldDraft, x: Node, eps: Any) -> tuple[Node, Node, Node]:
 
 
 def scaled(draft: Draft, x: Node, axes: Sequence[int], given: dict[str, Any]) -> Node:
-    """Times weight, plus bias, which have some axes."""
+    """Multiplies by weight and adds bias, which have the given axes."""
     shape = tuple(draft.shape[axis] for axis in axes)
     for name in ("weight", "bias"):
         tensor = given.get(name)
         if tensor is not None:
             if not isinstance(tensor, Shaped) or tensor.numel != math.prod(shape):
-                refuse(name, f"a tensor of the extents {shape}", tensor)
+                refuse(name, f"a tensor of shape {shape}", tensor)
             part = draft.along(name, Shaped(shape, tensor.dtype), axes)
             x = x * part if name == "weight" else x + part
     return x
@@ -49,7 +49,7 @@ def one_dtype(**tensors: Any) -> DType:
 def _last(input: Shaped, normalized_shape: Any) -> FoldDraft:
     shape = sizes("normalized_shape", normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
-        refuse("normalized_shape", f"the last of the extents {input.shape}", normalized_shape)
+        refuse("normalized_shape", f"the last sizes of {input.shape}", normalized_shape)
     return FoldDraft(input.shape, range(input.rank - len(shape), input.rank))
 
 
@@ -63,7 +63,7 @@ def layer_norm(
     return draft.elements(scaled(draft, x, draft.folded, {"weight": weight, "bias": bias}), dtype=dtype)
 
 
-@recipe("native_layer_norm", "out1 is the mean, out2 one over the root of the variance: both lack the axes of 1")
+@recipe("native_layer_norm", "out1 is the mean, out2 the reciprocal standard deviation, both without the reduced axes")
 def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> FoldDescriptor:
     dtype = one_dtype(input=input, weight=weight, bias=bias)
     draft = _last(input, normalized_shape)
@@ -73,7 +73,7 @@ def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: A
 
 @recipe("nn.functional.rms_norm")
 def rms_norm(input: Shaped, normalized_shape: Any, weight: Any = None, eps: Any = None) -> FoldDescriptor:
-    """eps: without one 2^-23, of f64 2^-52."""
+    """eps: by default 2^-23, or 2^-52 for f64."""
     dtype = one_dtype(input=input, weight=weight)
     draft = _last(input, normalized_shape)
     x = floats(draft.element("input", input))
@@ -85,7 +85,7 @@ def rms_norm(input: Shaped, normalized_shape: Any, weight: Any = None, eps: Any 
 def _grouped(input: Shaped, groups: int, shape: Shape) -> FoldDraft:
     """shape: [N, C, ...]."""
     if len(shape) < 2 or not isinstance(groups, int) or groups < 1 or shape[1] % groups:
-        refuse("num_groups", "a divisor of axis 1 of [N, C, ...]", (groups, input.shape))
+        refuse("num_groups", "a divisor of C, for an input [N, C, ...]", (groups, input.shape))
     return FoldDraft((shape[0], groups, shape[1] // groups, *shape[2:]), range(2, len(shape) + 1))
 
 
@@ -97,7 +97,7 @@ def group_norm(input: Shaped, num_groups: int, weight: Any = None, bias: Any = N
     return draft.elements(scaled(draft, x, (1, 2), {"weight": weight, "bias": bias}), dtype=dtype)
 
 
-@recipe("native_group_norm", f"{SPLITS}; out1 is the mean, out2 one over the root of the variance")
+@recipe("native_group_norm", f"{SPLITS}; out1 is the mean, out2 the reciprocal standard deviation")
 def native_group_norm(
     input: Shaped, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: Any
 ) -> FoldDescriptor:  # fmt: skip

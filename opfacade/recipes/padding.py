@@ -1,4 +1,4 @@
-"""Larger tensors of the elements of one: padded and repeated."""
+"""Padding and repetition."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from opfacade.recipes.indexing import moved, unraveled
 MODES = {"constant": None, "reflect": "reflect", "replicate": "clamp", "circular": "wrap"}
 
 
-@recipe("nn.functional.pad", "circular takes no negative sizes; reflect mirrors beyond one size too")
+@recipe("nn.functional.pad", "circular does not accept negative sizes; reflect may mirror more than once")
 def pad(input: Shaped, pad: Any, mode: str = "constant", value: Any = None) -> MapDescriptor:
-    """pad: (before, after) of the last axis, then of the one before it and so on; a negative number cuts."""
+    """pad: (before, after) for the last axis, then for the axis before it, and so on; a negative number crops."""
     around = sizes("pad", pad)
     if len(around) % 2 or len(around) // 2 > input.rank or mode not in MODES:
-        refuse("pad" if mode in MODES else "mode", f"pairs for at most {input.rank} axes, a mode of {list(MODES)}", (pad, mode))
+        refuse(
+            "pad" if mode in MODES else "mode",
+            f"pairs for at most {input.rank} axes, and one of the modes {list(MODES)}",
+            (pad, mode),
+        )
     before = [0] * (input.rank - len(around) // 2) + list(around[::2])[::-1]
     after = [0] * (input.rank - len(around) // 2) + list(around[1::2])[::-1]
     if mode == "circular" and min(around, default=0) < 0:
-        refuse("pad", "sizes of at least 0 where the input is repeated", pad)
+        refuse("pad", "non-negative sizes, because the input is repeated", pad)
     shape = [size + one + two for size, one, two in zip(input.shape, before, after, strict=True)]
     if min(shape, default=0) < 0:
-        refuse("pad", "sizes of at least 0", shape)
+        refuse("pad", "non-negative sizes", shape)
     draft = Draft(shape)
     fill = draft.number("value", 0 if value is None else value, input.type) if mode == "constant" else MODES[mode]
     places = [
@@ -45,9 +49,9 @@ def constant_pad_nd(input: Shaped, pad: Any, value: Any = 0) -> MapDescriptor:
     return _padded(input, pad, "constant", value)
 
 
-@recipe("repeat tile", "repeat with more axes than the input has; tile with fewer too")
+@recipe("repeat tile", "repeat may have more axes than the input; tile may also have fewer")
 def repeat(input: Shaped, *repeats: Any) -> MapDescriptor:
-    """How often along each axis; axes that the input lacks are before its own."""
+    """The number of repetitions along each axis; additional axes are prepended."""
     times = sizes("repeats", repeats[0] if len(repeats) == 1 else repeats)
     times = (1,) * (input.rank - len(times)) + times
     new = len(times) - input.rank
@@ -55,7 +59,7 @@ def repeat(input: Shaped, *repeats: Any) -> MapDescriptor:
     return moved(input, shape, [coord(new + axis) for axis in range(input.rank)], "wrap" if input.rank else "clamp")
 
 
-@recipe("repeat_interleave", "repeats is one number: others give a size that the device knows alone")
+@recipe("repeat_interleave", "repeats must be a number; with a tensor, the size would be known only on the device")
 def repeat_interleave(input: Shaped, repeats: int, dim: Any = None, output_size: Any = None) -> MapDescriptor:
     if not isinstance(repeats, int):
         refuse("repeats", "one number", repeats)

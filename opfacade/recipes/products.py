@@ -1,4 +1,4 @@
-"""Sums of products along an axis, covariances, and tests of whole tensors."""
+"""Dot products, covariances, and comparisons of whole tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse
 from opfacade.recipes.comparisons import isclose
 from opfacade.recipes.lookup import index_of
 
-LIBRARY = "a product of large matrices is a library's"
+LIBRARY = "not meant for large matrices; use a matrix product"
 
 
 @recipe("linalg.vecdot")
@@ -28,7 +28,7 @@ def vecdot(x: Shaped, y: Shaped, dim: int = -1) -> FoldDescriptor:
 def _dot(name: str, input: Shaped, other: Shaped) -> FoldDescriptor:
     common({"input": input, name: other})
     if input.rank != 1 or other.shape != input.shape:
-        refuse(name, "two tensors of one axis", (input.shape, other.shape))
+        refuse(name, "two tensors with one axis", (input.shape, other.shape))
     draft = FoldDraft(input.shape, (0,))
     return draft.rows(draft.join("sum", draft.element("input", input) * draft.element(name, other)), dtype=input.dtype)
 
@@ -45,10 +45,10 @@ def vdot(input: Shaped, other: Shaped) -> FoldDescriptor:
 
 @recipe("inner", LIBRARY)
 def inner(input: Shaped, other: Shaped) -> FoldDescriptor:
-    """Sums of products along the last axes of both."""
+    """Dot products along the last axes of both inputs."""
     common({"input": input, "other": other})
     if not input.rank or not other.rank or input.shape[-1] != other.shape[-1]:
-        refuse("other", "a last axis like that of input", (input.shape, other.shape))
+        refuse("other", "a last axis with the size of that of input", (input.shape, other.shape))
     outer = len(input.shape) - 1
     draft = FoldDraft((*input.shape[:-1], *other.shape), (outer + other.rank - 1,))
     a = draft.along("input", input, (*range(outer), outer + other.rank - 1))
@@ -58,12 +58,12 @@ def inner(input: Shaped, other: Shaped) -> FoldDescriptor:
 
 @recipe("nn.functional.bilinear", LIBRARY)
 def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Any = None) -> FoldDescriptor:
-    """The sum of input1 [..., I] times weight [O, I, J] times input2 [..., J], plus bias [O]."""
+    """The sum over i and j of input1 [..., I] * weight [O, I, J] * input2 [..., J], plus bias [O]."""
     given = {"input1": input1, "input2": input2, "weight": weight} | ({} if bias is None else {"bias": bias})
     common(given)
     n = input1.rank - 1
     if weight.rank != 3 or input1.shape != (*input2.shape[:-1], weight.shape[1]) or input2.shape[-1] != weight.shape[2]:
-        refuse("weight", "[O, I, J] beside [..., I] and [..., J]", {name: one.shape for name, one in given.items()})
+        refuse("weight", "shape [O, I, J], for inputs [..., I] and [..., J]", {name: one.shape for name, one in given.items()})
     draft = FoldDraft((*input1.shape[:-1], *weight.shape), (n + 1, n + 2))
     rows = range(n)
     a, b = draft.along("input1", input1, (*rows, n + 1)), draft.along("input2", input2, (*rows, n + 2))
@@ -74,7 +74,7 @@ def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Any = None) -
 def _covariances(input: Shaped) -> tuple[FoldDraft, list[Node]]:
     """Deviations of two variables at each observation. Variables are the rows of a matrix; one variable is no axis."""
     if input.rank > 2:
-        refuse("input", "variables [V, N], or one variable [N]", input.shape)
+        refuse("input", "[V, N] for several variables, or [N] for one", input.shape)
     count = input.shape[-1] if input.rank else 1
     kept = (input.shape[0], input.shape[0]) if input.rank == 2 and input.shape[0] != 1 else ()
     draft = FoldDraft((*kept, count), (len(kept),))
@@ -98,14 +98,14 @@ def cov(input: Shaped, correction: Any = 1, fweights: Any = None, aweights: Any 
 
 @recipe("corrcoef")
 def corrcoef(input: Shaped) -> FoldDescriptor:
-    """Covariances over the roots of both variances, within -1 .. 1."""
+    """Covariances divided by both standard deviations, clamped to -1 .. 1."""
     draft, (a, b) = _covariances(input)
     roots = [w.sqrt(draft.join("sum", one * one)) for one in (a, b)]
     found = draft.join("sum", a * b) / roots[0] / roots[1]
     return draft.rows(w.minimum(w.maximum(found, -1.0), 1.0), dtype=input.dtype)
 
 
-@recipe("equal", "a truth on the device; tensors have one shape")
+@recipe("equal", "a bool on the device; both tensors have the same shape")
 def equal(input: Shaped, other: Shaped) -> FoldDescriptor:
     common({"input": input, "other": other})
     if input.shape != other.shape:
@@ -115,7 +115,7 @@ def equal(input: Shaped, other: Shaped) -> FoldDescriptor:
     return draft.rows(draft.join("all", w.eq(a, b)))
 
 
-@recipe("allclose", "a truth on the device")
+@recipe("allclose", "a bool on the device")
 def allclose(input: Shaped, other: Shaped, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> FoldDescriptor:
     common({"input": input, "other": other})
     shape = broadcast([input.shape, other.shape])
@@ -125,7 +125,7 @@ def allclose(input: Shaped, other: Shaped, rtol: Any = 1e-5, atol: Any = 1e-8, e
     return draft.rows(draft.join("all", isclose(a, b, near, apart, equal_nan)))
 
 
-@recipe("isin", "each element is compared with each")
+@recipe("isin", "compares every element with every test element")
 def isin(elements: Shaped, test_elements: Shaped, assume_unique: bool = False, invert: bool = False) -> FoldDescriptor:
     """assume_unique changes nothing here."""
     common({"elements": elements, "test_elements": test_elements})
@@ -137,9 +137,9 @@ def isin(elements: Shaped, test_elements: Shaped, assume_unique: bool = False, i
     return draft.rows(w.not_(found) if invert else found)
 
 
-@recipe("index_fill", "each place is compared with each index")
+@recipe("index_fill", "compares every position with every index")
 def index_fill(input: Shaped, dim: int, index: Shaped, value: Any) -> FoldDescriptor:
-    """value: a number, or a tensor of one element. Negative indices count from the end."""
+    """value: a number, or a tensor with one element. Negative indices count from the end."""
     axis, rank = axis_of("dim", dim, input.rank), input.rank
     if index.rank > 1:
         refuse("index", "one axis", index.shape)

@@ -15,11 +15,11 @@ from opfacade.recipes._pointwise import floats, is_float, truth
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped
 
-WIDE = "integers and truths are converted to i64 before"
+WIDE = "integers and bools are converted to i64 first"
 
 
 def summand(x: Node, given: DType, dtype: Any) -> tuple[Node, DType]:
-    """An element of a sum and the dtype of the sum: integers and truths are joined as i64, where no dtype is given."""
+    """An element of a sum and the dtype of the sum: by default, integers and bools are summed as i64."""
     return cast(x, given, "i64" if dtype is None and x.type not in FLOATS else dtype)
 
 
@@ -69,7 +69,7 @@ def nanmean(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = 
 
 
 def counted(draft: FoldDraft, truths: Node) -> Node:
-    """How many are true: i64."""
+    """The number of true elements, as i64."""
     return draft.join("sum", apply("i64", truths))
 
 
@@ -94,7 +94,7 @@ recipe("all", "of u8 it is u8, as torch has it")(_truths("all"))
 
 
 def number_of(draft: FoldDraft, like: Node, there: Node | None = None) -> Node:
-    """How many elements are there, as a float."""
+    """The number of elements, as a float."""
     return as_float(draft.count() if there is None else counted(draft, there), like)
 
 

@@ -22,7 +22,7 @@ def _rows(names: dict[str, Shaped], reduction: str) -> FoldDraft:
     first, shapes = next(iter(names)), {one.shape for one in names.values()}
     rank = len(names[first].shape)
     if len(shapes) != 1 or rank not in (1, 2):
-        refuse(first, "tensors of one shape, [N, D] or [D]", {name: one.shape for name, one in names.items()})
+        refuse(first, "tensors with the same shape, [N, D] or [D]", {name: one.shape for name, one in names.items()})
     return FoldDraft(names[first].shape, (rank - 1,) if checked(reduction) == "none" else range(rank))
 
 
@@ -40,11 +40,11 @@ def cosine_embedding_loss(
     input1: Shaped, input2: Shaped, target: Shaped, margin: Any = 0.0, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
 ) -> FoldDescriptor:  # fmt: skip
-    """1 - cosine where the target is 1; max(0, cosine - margin) where it is -1; else 0."""
+    """1 - cosine if the target is 1; max(0, cosine - margin) if it is -1; otherwise 0."""
     draft = _rows({"input1": input1, "input2": input2}, reduction)
     a, b = pair(draft, {"input1": input1, "input2": input2})
     if target.shape != input1.shape[:-1]:
-        refuse("target", f"a number for each row, of {input1.shape[:-1]}", target.shape)
+        refuse("target", f"one number per row, with shape {input1.shape[:-1]}", target.shape)
     y, last = draft.along("target", target, range(target.rank)), (len(draft.shape) - 1,)
     products = [draft.join("sum", one, axes=last) for one in (a * b, a * a, b * b)]
     cosine = products[0] / w.sqrt((products[1] + LEAST) * (products[2] + LEAST))
@@ -58,7 +58,8 @@ def triplet_margin_loss(
     anchor: Shaped, positive: Shaped, negative: Shaped, margin: Any = 1.0, p: Any = 2, eps: Any = 1e-6, swap: bool = False,
     size_average: Any = None, reduce: Any = None, reduction: str = "mean",
 ) -> FoldDescriptor:  # fmt: skip
-    """max(0, margin + distance to positive - distance to negative). swap: with the positive's distance to it, if shorter."""
+    """max(0, margin + distance to positive - distance to negative). swap: use the distance from positive to negative if it is
+    smaller."""
     given = {"anchor": anchor, "positive": positive, "negative": negative}
     draft = _rows(given, reduction)
     a, b, c = pair(draft, given)
@@ -70,7 +71,7 @@ def triplet_margin_loss(
     return draft.rows(_reduced(draft, loss, reduction), dtype=anchor.dtype)
 
 
-@recipe("nn.functional.triplet_margin_with_distance_loss", "the distance is pairwise_distance")
+@recipe("nn.functional.triplet_margin_with_distance_loss", "the distance is always pairwise_distance")
 def triplet_margin_with_distance_loss(
     anchor: Shaped, positive: Shaped, negative: Shaped, distance_function: Any = None, margin: Any = 1.0, swap: bool = False,
     reduction: str = "mean",

@@ -21,7 +21,7 @@ def narrow_copy(input: Shaped, dim: int, start: int, length: int) -> MapDescript
         refuse("start", "a number", start)
     first = start + size if start < 0 else start
     if not 0 <= first <= first + length <= size:
-        refuse("length", f"a part of the {size} elements of the axis", (start, length))
+        refuse("length", f"a range within the {size} elements of the axis", (start, length))
     return sliced(input, axis, first, length, 1)
 
 
@@ -45,7 +45,7 @@ def select_copy(input: Shaped, dim: int, index: int) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     size = input.shape[axis]
     if not -size <= index < size:
-        refuse("index", f"a place of the axis, {-size} .. {size - 1}", index)
+        refuse("index", f"an index of the axis, {-size} .. {size - 1}", index)
     draft = Draft([n for i, n in enumerate(input.shape) if i != axis])
     places = draft.here()
     places.insert(axis, draft.number("index", index % size, "i64"))
@@ -58,7 +58,7 @@ def unfold_copy(input: Shaped, dimension: int, size: int, step: int) -> MapDescr
     axis = axis_of("dimension", dimension, input.rank)
     along = input.shape[axis] if input.rank else 1
     if not 0 <= size <= along or step < 1:
-        refuse("size", f"at most the {along} elements of the axis, a step of at least 1", (size, step))
+        refuse("size", f"at most the {along} elements of the axis, and a step of at least 1", (size, step))
     kept = [(along - size) // step + 1 if i == axis else n for i, n in enumerate(input.shape)]
     draft = Draft([*kept, size])
     places = draft.here(range(max(input.rank, 1)))
@@ -86,7 +86,7 @@ def unbind_copy(input: Shaped, dim: int = 0) -> MapDescriptor:
 def diff(input: Shaped, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if n != 1 or prepend is not None or append is not None or not input.rank:
-        refuse("n", "1, nothing before or behind, and an axis", (n, prepend, append, input.shape))
+        refuse("n", "1, without prepend and append, and an input with an axis", (n, prepend, append, input.shape))
     draft = Draft([max(size - 1, 0) if i == axis else size for i, size in enumerate(input.shape)])
     source, places = draft.source("input", input), draft.here()
     ahead = [place + 1 if i == axis else place for i, place in enumerate(places)]
@@ -96,12 +96,12 @@ def diff(input: Shaped, n: int = 1, dim: int = -1, prepend: Any = None, append: 
 
 @recipe("linalg.cross")
 def cross(input: Shaped, other: Shaped, dim: int = -1) -> MapDescriptor:
-    """The cross product of vectors of 3 along an axis."""
+    """The cross product of 3-vectors along an axis."""
     common({"input": input, "other": other})
     shape = broadcast([input.shape, other.shape])
     axis = axis_of("dim", dim, len(shape))
     if not shape or shape[axis] != 3:
-        refuse("dim", "an axis of 3 elements", shape)
+        refuse("dim", "an axis with 3 elements", shape)
     draft = Draft(shape)
     parts = []
     for name, one in (("input", input), ("other", other)):
@@ -113,7 +113,7 @@ def cross(input: Shaped, other: Shaped, dim: int = -1) -> MapDescriptor:
     return draft.map(parts[0] * parts[3] - parts[1] * parts[2], dtype=input.dtype)
 
 
-@recipe("cross", "without dim the first axis of 3 elements")
+@recipe("cross", "without dim, the first axis with 3 elements")
 def first_cross(input: Shaped, other: Shaped, dim: Any = None) -> MapDescriptor:
     shape = broadcast([input.shape, other.shape])
     found: MapDescriptor = cross.make(

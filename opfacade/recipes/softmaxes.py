@@ -1,4 +1,4 @@
-"""Softmaxes along an axis. A row of -inf alone gives NaN."""
+"""Softmaxes along an axis. A row that contains only -inf gives NaN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opfacade.recipes._tensors import Shaped, axis_of, refuse
 
 
 def along(input: Shaped, dim: Any, argument: str = "dim") -> FoldDraft:
-    """A fold along one axis, which has to be named."""
+    """A fold along one axis, which must be given."""
     return FoldDraft(input.shape, [axis_of(argument, dim, input.rank)] if input.rank else _none(argument, dim))
 
 
@@ -57,7 +57,7 @@ recipe("nn.functional.softmin", "dim is needed")(_along(share, negated=True))
 
 @recipe("_safe_softmax ~torch.ops.aten._safe_softmax.default")
 def safe_softmax(input: Shaped, dim: int, dtype: Any = None) -> FoldDescriptor:
-    """A row of -inf alone gives 0."""
+    """A row that contains only -inf gives 0."""
     draft, x, wanted = _begun(input, dim, dtype)
     nothing = w.eq(draft.join("expsum", x, "max"), constant("-inf", x.type))
     return draft.elements(w.select(nothing, zero(x.type), share(draft, x)), dtype=wanted)
@@ -65,7 +65,7 @@ def safe_softmax(input: Shaped, dim: int, dtype: Any = None) -> FoldDescriptor:
 
 @recipe("_softmax_backward_data")
 def softmax_backward(grad_output: Shaped, output: Shaped, dim: int, input_dtype: Any = None) -> FoldDescriptor:
-    """The gradient of the input, of that of the output and of the output itself."""
+    """The gradient of the input, computed from the gradient of the output and the output."""
     dtype = common({"grad_output": grad_output, "output": output})
     if output.shape != grad_output.shape:
         refuse("output", f"the shape of grad_output, {grad_output.shape}", output.shape)

@@ -1,4 +1,4 @@
-"""Special functions that CUDA has, and those that are made of them."""
+"""Special functions of CUDA, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opfacade.recipes._recipe import table
 
 
 def log_ndtr(x: Node) -> Node:
-    """Below -1 by the scaled tail, which does not vanish."""
+    """Below -1, it is computed from the scaled tail, which does not underflow."""
     root = math.sqrt(0.5)
     tail = w.log(w.erfcx(x * -root) * 0.5) - x * x * 0.5
     return w.select(x < -1.0, tail, w.log1p(w.erfc(x * root) * -0.5))
 
 
 def scaled(order: int) -> Callable[[Node], Node]:
-    """bessel_i over the exponential of the size: their product before that overflows, and the asymptotic series beyond."""
+    """exp(-|x|) * bessel_i(x): computed as this product where it does not overflow, and by the asymptotic series elsewhere."""
     function = (w.bessel_i0, w.bessel_i1)[order]
 
     def make(x: Node) -> Node:

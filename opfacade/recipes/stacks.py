@@ -1,4 +1,4 @@
-"""hstack, vstack, dstack and column_stack: cat of tensors with more axes."""
+"""hstack, vstack, dstack and column_stack: cat of tensors with additional axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _stacked(grown: Grown, axis: Callable[[int], int]) -> Callable[..., MapDescr
     return make
 
 
-NOTE = f"{MANY}; operands have the axes that it adds"
+NOTE = f"{MANY}; operands have the additional axes"
 add("hstack", _stacked(_at_least(1), lambda rank: 0 if rank == 1 else 1), NOTE)
 add("vstack row_stack", _stacked(_at_least(2), lambda rank: 0), NOTE)
 add("dstack", _stacked(_at_least(3), lambda rank: 2), NOTE)

@@ -1,4 +1,4 @@
-"""Sums that no list of axes names: of a diagonal, to a size, of areas."""
+"""Sums that are not along given axes: trace, sum_to_size and trapezoid."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def trace(input: Shaped) -> FoldDescriptor:
 
 @recipe("sum_to_size", WIDE)
 def sum_to_size(input: Shaped, *size: Any) -> Any:
-    """Sums along the axes in front, and along those that have 1 in size, which stay; a copy where none does."""
+    """Sums along the leading axes, and along the axes whose target size is 1, which stay; a copy if there are none."""
     wanted = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (list, tuple)) else tuple(size)
     front = input.rank - len(wanted)
     own = input.shape[max(front, 0) :]
     if front < 0 or any(n not in (1, have) for n, have in zip(wanted, own, strict=True)):
-        refuse("size", f"the last of the extents {input.shape}, or 1", wanted)
+        refuse("size", f"the last sizes of {input.shape}, or 1", wanted)
     ones = [front + i for i, (n, have) in enumerate(zip(wanted, own, strict=True)) if n == 1 and have != 1]
     if wanted and not front and not ones:
         return copied(input)
@@ -42,7 +42,8 @@ def sum_to_size(input: Shaped, *size: Any) -> Any:
 
 @recipe("trapezoid trapz")
 def trapezoid(y: Shaped, x: Any = None, dx: Any = 1.0, dim: int = -1) -> FoldDescriptor:
-    """The sum of the areas between neighbours along an axis. x: their places, of the shape of y or of the axis."""
+    """The sum of the areas between neighbouring points along an axis. x: the positions of the points, with the shape of y or of
+    the axis."""
     axis = axis_of("dim", dim, y.rank)
     if not y.rank:
         refuse("y", "at least one axis", y.shape)
@@ -55,7 +56,7 @@ def trapezoid(y: Shaped, x: Any = None, dx: Any = 1.0, dim: int = -1) -> FoldDes
         step = draft.number("dx", dx, floats(pair).type)
         return draft.rows(0.5 * (draft.join("sum", pair) * step), dtype=y.dtype)
     if x.shape not in (y.shape, (y.shape[axis],)) or x.dtype != y.dtype:
-        refuse("x", f"{y.dtype} of shape {y.shape} or ({y.shape[axis]},)", f"{x.dtype} {x.shape}")
+        refuse("x", f"a tensor of {y.dtype} with shape {y.shape} or ({y.shape[axis]},)", f"{x.dtype} {x.shape}")
     places = draft.source("x", x)
     apart = (
         places.at(ahead) - places.at(here)

@@ -1,4 +1,4 @@
-"""Variances and deviations, of all elements or of those that a mask shows."""
+"""Variances and standard deviations, of all elements or of those where a mask is true."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from opfacade.recipes.reductions import hidden, number_of
 
 
 def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None) -> tuple[Node, Node]:
-    """The variance of deviations from the mean, and the mean, of the elements that are there.
+    """The variance and the mean of the included elements.
 
-    correction: what the divisor is less than their number; it is never below 0.
+    correction: is subtracted from their number to get the divisor, which is at least 0.
     """
     count, none = number_of(draft, floats(x), there), zero(x.type)
     mean = draft.join("sum", hidden(x, there, none)) / count
@@ -27,7 +27,7 @@ def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None
 
 
 def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
-    """dim and correction; var(x, True) says unbiased alone."""
+    """dim and correction; in var(x, True), the argument is unbiased."""
     dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
     if unbiased is not None and correction is not None:
         refuse("correction", "None beside unbiased", correction)

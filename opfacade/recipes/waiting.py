@@ -1,4 +1,4 @@
-"""Operators of torch without a recipe, by the reason. A recipe that is added leaves this list."""
+"""Torch operators without a recipe, by reason."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ WAITING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         reason: tuple(names.split())
         for reason, names in {
-            "waits for a reducer that folds lack: exclusive or": REDUCERS,
-            "waits for places of pairs, which need an exact root": PAIRS,
-            "waits for folds over windows": WINDOWS,
-            "waits for scans": SCANS,
-            "waits for scatters": SCATTERS,
-            "waits for sorting and compaction": ORDER,
-            "waits for a function or a loop that the language lacks": FUNCTIONS,
-            "waits for results of different shapes, or a masked index": SEVERAL,
-            "no kernel: a view of torch, or memory alone": VIEWS,
-            "no complex types": COMPLEX,
-            "a library's: other products, convolutions, transforms, factorisations": PRODUCTS,
-            "a plan of its own": OTHERS,
-            "`opfacade.plans.elementwise.elementwise` traces a user's function": USERS,
+            "needs an exclusive-or reducer": REDUCERS,
+            "needs the indices of pairs, and so an exact square root": PAIRS,
+            "needs folds over windows": WINDOWS,
+            "needs scans": SCANS,
+            "needs scatters": SCATTERS,
+            "needs sorting or compaction": ORDER,
+            "needs a function or loop that programs do not support": FUNCTIONS,
+            "needs results of different shapes, or a masked index": SEVERAL,
+            "needs no kernel: a view, or an allocation": VIEWS,
+            "complex types are not supported": COMPLEX,
+            "left to libraries: other products, convolutions, transforms, factorisations": PRODUCTS,
+            "has its own plan": OTHERS,
+            "use `opfacade.plans.elementwise.elementwise`, which traces a function": USERS,
         }.items()
     }
 )
 
 
 def reason_of(name: str) -> str | None:
-    """Why an operator of torch, or the last part of its name, has no recipe."""
+    """The reason why a torch operator (or the last part of its name) has no recipe."""
     for reason, names in WAITING.items():
         if any(name in (known, known.rpartition(".")[2]) for known in names):
             return reason

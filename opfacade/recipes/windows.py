@@ -1,4 +1,4 @@
-"""Windows of signals: functions of the place along the one axis."""
+"""Window functions for signals: functions of the position along a single axis."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BLACKMAN = (0.42, 0.5, 0.08)
 
 
 class Window:
-    """M points, the ends of a period or, symmetric, of the window."""
+    """M points; sym=False gives a periodic window, and sym=True a symmetric window."""
 
     def __init__(self, M: int, sym: bool, dtype: Any) -> None:
         self.dtype, type = type_of(dtype)
         if type not in FLOATS or M < 0:
-            refuse("dtype" if type not in FLOATS else "M", "a dtype of floats, and a number of points", (dtype, M))
+            refuse("dtype" if type not in FLOATS else "M", "a float dtype, and a number of points", (dtype, M))
         self.type: Type = type
         self.draft, self.sym, self.count = Draft((M,)), sym, M
 
@@ -34,15 +34,15 @@ class Window:
 
     @property
     def last(self) -> Node:
-        """The distance from the first point to the last, 1 where there is one point."""
+        """The distance from the first point to the last; 1 for a single point."""
         return as_type(w.max_(extent(0) - 1, 1) if self.sym else extent(0), self.type)
 
     def map(self, value: Node) -> MapDescriptor:
-        """1 where there is one point."""
+        """1 for a single point."""
         return self.draft.map(constant(1.0, self.type) if self.count == 1 else value, dtype=self.dtype)
 
     def cosines(self, a: Any) -> MapDescriptor:
-        """The sum of a[i] cos(2 pi i x), of alternating signs."""
+        """The sum of a[i] cos(2 pi i x) with alternating signs."""
         turn = self.place * (2 * math.pi) / self.last
         found: Node | None = None
         for i, factor in enumerate(a):
@@ -106,7 +106,7 @@ def exponential(M: int, *, center: Any = None, tau: float = 1.0, sym: bool = Tru
 
 @recipe("signal.windows.kaiser")
 def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
-    """By the product of the distances to both ends, which are exact."""
+    """Computed from the product of the distances to both ends, which are exact."""
     window = Window(M, sym, dtype)
     sides = w.maximum(window.place * (window.last - window.place), 0.0)
     sharp = window.draft.number("beta", beta, window.type)

@@ -93,5 +93,5 @@ def test_a_latent_pool_takes_a_dtype_of_torch():
 @pytest.mark.parametrize("name", ["num_tokens", "total_tokens", "nnz"])
 @pytest.mark.parametrize("kind", [NormDescriptor, BatchPagedPrefillDescriptor, SampleDescriptor])
 def test_what_others_call_the_rows_is_told_as_ours(kind, name):
-    with pytest.raises(DescriptorError, match=rf"{name} expected no field of this name.* Did you mean total_num_rows\?"):
+    with pytest.raises(DescriptorError, match=rf"{name} expected no field with this name.* Did you mean total_num_rows\?"):
         kind(**{name: 5})

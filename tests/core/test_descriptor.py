@@ -170,7 +170,7 @@ def test_a_wrong_attention_field_is_refused(kind, field, value, code):  # rows 1
 @pytest.mark.parametrize("value", [0, -0.125, -0.0])
 def test_an_unusual_scale_must_be_meant(value):  # row 10
     error = refused(BatchPagedDecodeDescriptor, "OPF-D005", "sm_scale", sm_scale=value)
-    assert error.issues[0].hint == "If it is meant, set allow_unusual_scale=True."
+    assert error.issues[0].hint == "If this is intended, set allow_unusual_scale=True."
     assert BatchPagedDecodeDescriptor(**DECODE, sm_scale=value, allow_unusual_scale=True).scale == value
 
 
@@ -375,7 +375,7 @@ def test_a_message_says_what_is_expected_and_nothing_twice(fields, expected):
 
 def test_messages_are_sentences():
     error = refused(BatchPagedDecodeDescriptor, "OPF-D003", "foo", foo=1)
-    assert "foo expected no field of this name, got 1." in str(error)
+    assert "foo expected no field with this name, got 1." in str(error)
     missing = {name: value for name, value in KINDS[BatchPagedDecodeDescriptor].items() if name != "batch_size"}
     with pytest.raises(DescriptorError, match=r"batch_size expected a value, got nothing\."):
         BatchPagedDecodeDescriptor(**missing)

@@ -115,7 +115,7 @@ def test_a_hint_names_what_was_meant(wrong, hint):
 def test_a_field_of_a_model_inside_is_hinted_at():
     cache = CACHE | {"head_size": 64}
     error = refusal(lambda: BatchPagedDecodeDescriptor(batch_size=1, num_qo_heads=4, paged_kv=cache))
-    assert "paged_kv.head_size expected no field of this name, got 64. Did you mean head_dim?" in str(error)
+    assert "paged_kv.head_size expected no field with this name, got 64. Did you mean head_dim?" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_field_of_a_model_inside_is_hinted_at():
     ],
 )
 def test_names_of_other_libraries_for_a_latent_pool_are_known(name, hint):
-    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field of this name, got 1. {hint}Fields:")):
+    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field with this name, got 1. {hint}Fields:")):
         PagedLatentCacheDescriptor(**(LATENT | {name: 1}))
 
 
@@ -143,7 +143,7 @@ def test_names_of_other_libraries_for_a_latent_pool_are_known(name, hint):
     ],
 )
 def test_names_of_other_libraries_for_latent_attention_are_known(name, hint):
-    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field of this name, got 1. {hint}Fields:")):
+    with pytest.raises(DescriptorError, match=re.escape(f"{name} expected no field with this name, got 1. {hint}Fields:")):
         BatchMlaDecodeDescriptor(batch_size=1, num_qo_heads=16, paged_kv=PagedLatentCacheDescriptor(**LATENT), **{name: 1})
 
 
@@ -160,7 +160,7 @@ def test_preferences_take_lists():
 
 def test_a_preference_has_its_own_label():
     assert str(refusal(lambda: Preference(sku="x"))).startswith(
-        "Preference: sku expected no field of this name, got 'x'. Did you mean pin? Fields: backend, forbid,"
+        "Preference: sku expected no field with this name, got 'x'. Did you mean pin? Fields: backend, forbid,"
     )
 
 
@@ -199,7 +199,7 @@ def test_a_fallback_carries_its_reason():
 def test_wrong_arguments_of_a_bundle_are_told():
     error = refusal(lambda: BatchPagedDecodeArgs(q=1, seq_lens=2), ArgumentTypeError)
     assert isinstance(error, TypeError)
-    assert "seq_lens expected no argument of this name, got one. Did you mean kv_lens? Names: q, k_data," in str(error)
+    assert "seq_lens expected no argument with this name, got one. Did you mean kv_lens? Names: q, k_data," in str(error)
     assert [issue.argument for issue in error.issues] == ["seq_lens", "k_data", "v_data", "o"]
     named_elsewhere = refusal(lambda: BatchPagedDecodeArgs(q=1, cu_seqlens_k=2), ArgumentTypeError)
     assert "Did you mean kv_indptr?" in str(named_elsewhere)

@@ -43,6 +43,7 @@ def test_it_says_what_it_shows_and_checks_what_it_computed(path):
     assert text.startswith('"""')
     assert re.search(r"^ *(near|assert|torch.testing.assert_close)\b", text, re.MULTILINE)
     assert len(text.splitlines()) <= 60
+    assert "__name__" not in text  # such a guard would skip the example here and pass
 
 
 def test_the_page_has_every_example_once():

@@ -196,8 +196,8 @@ def test_dropouts_keep_the_mean_and_drop_whole_channels():
 @pytest.mark.parametrize(
     ("make", "argument", "words"),
     [
-        (lambda: recipes.rand((2,), key=shaped(2, dtype="i64")), "key", "[seed, offset] of u64"),
-        (lambda: recipes.rand((2,), seed=2**64), "seed", "64 bits"),
+        (lambda: recipes.rand((2,), key=shaped(2, dtype="i64")), "key", "a u64 tensor [seed, offset]"),
+        (lambda: recipes.rand((2,), seed=2**64), "seed", "a 64-bit integer"),
         (lambda: recipes.rand((2,), dtype="i32"), "dtype", "one of f64"),
         (lambda: recipes.uniform(X, 3, 2), "high", "at least low"),
         (lambda: recipes.normal(X, 0, -1), "std", "0 or more"),

@@ -1,4 +1,5 @@
-"""Names that other libraries have for the fields of latent attention, for the hints of messages, and what they turn off."""
+"""Other libraries' names for the fields of latent attention, for hints in messages, and the values that turn these fields
+off."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """A small typed expression language over attention scores and positions: data, not code. See docs/variants.md.
 
-Three types: f32, i32, bool. The result of an *exact* expression is defined to the bit: it consists of positions, constants,
-parameters and correctly rounded operations. exp2, log2, tanh and the score itself are not exact, and discontinuous operations
-(a comparison, floor, a conversion to i32) accept exact arguments only. So every mask and every branch is the same on all
-machines, and the rest is continuous with a bounded error (opfacade.testing.families.attention.expression_bound).
-"""
+Three types: f32, i32, bool. The bits of an *exact* expression are defined: it contains only positions, constants, parameters
+and correctly rounded operations. exp2, log2, tanh and the score itself are not exact, and discontinuous operations (a
+comparison, floor, a conversion to i32) accept only exact arguments. So masks and branches are the same on all machines, and all
+other operations are continuous with a bounded error (opfacade.testing.families.attention.expression_bound)."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ INEXACT = tuple(op for op in SIGNATURES if not OPERATIONS[op].exact)
 
 
 class Facts(NamedTuple):
-    """Facts of an expression that checks need."""
+    """Properties of an expression that the checks need."""
 
     type: Type
     exact: bool
@@ -66,13 +65,14 @@ class Facts(NamedTuple):
 
 
 class Node(Model):
-    """Base of expressions. Python's operators build larger ones; numbers become constants of the other side's type."""
+    """Base of expressions. Python's operators build larger expressions; a number becomes a constant with the type of the other
+    operand."""
 
     def facts(self) -> Facts:
         raise NotImplementedError
 
     def walk(self) -> Iterator[tuple[str, Node]]:
-        """(path, node) of this expression and all in it."""
+        """(path, node) for this expression and all its subexpressions."""
         yield "", self
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Node(Model):
     __repr__ = __str__
 
     def same(self, other: object) -> bool:
-        """Whether another one is the same expression; `==` is refused, for it looks like an operation of one."""
+        """Whether another expression is equal; `==` is refused, because it looks like a comparison in an expression."""
         return self is other or (type(self) is type(other) and self.canonical_json() == other.canonical_json())
 
     def __eq__(self, other: object) -> bool:
@@ -164,7 +164,7 @@ class Node(Model):
 
 
 class Constant(Node):
-    """A finite number: f32 is rounded to the nearest and -0 is 0, i32 is in range."""
+    """A finite number. f32: rounded to nearest, and -0 becomes 0; i32: must be in range."""
 
     kind: Literal["constant"] = Field(default="constant", description="Which node it is.")
     type: Type = Field(description="Type of the value.")
@@ -254,7 +254,7 @@ Apply.model_rebuild()
 
 
 def rounded(value: float) -> float:
-    """The f32 nearest to a number, as a float; ValueError where it is beyond the largest."""
+    """The f32 nearest to a number, as a float; ValueError if it exceeds the largest f32."""
     try:
         nearest: float = struct.unpack("f", struct.pack("f", float(value)))[0]  # of an int too large struct has its own error
     except OverflowError:
@@ -265,7 +265,7 @@ def rounded(value: float) -> float:
 
 
 def apply(op: str, *args: Node | float) -> Apply:
-    """`op` of expressions; a number takes the type of an expression beside it."""
+    """Applies `op` to expressions; a number gets the type of the other operand."""
     kinds = [arg.facts().type for arg in args if isinstance(arg, Node)]
     beside = kinds[-1] if kinds else "f32"
     return Apply(op=op, args=tuple(arg if isinstance(arg, Node) else _constant(arg, beside) for arg in args))

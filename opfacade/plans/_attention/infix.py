@@ -1,4 +1,4 @@
-"""An expression as one writes it, with as few brackets as Python needs."""
+"""An expression in infix form, with no more brackets than Python needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNARY_RANK, _CALL_RANK = 6, 7
 
 
 def infix(node: Any) -> str:
-    """The text of a node; parameters stand for themselves by name."""
+    """The text of a node; a parameter appears by its name."""
     return _ranked(node)[0]
 
 

@@ -1,4 +1,5 @@
-"""KvShard: which rank of a group holds which token of a cache, as a value. One map for lengths, pages and positions."""
+"""KvShard: the assignment of the tokens of a cache to the ranks of a group. Lengths, pages and positions use the same
+assignment."""
 
 from __future__ import annotations
 
@@ -16,27 +17,26 @@ if TYPE_CHECKING:
 
 
 class KvShard(Written):
-    """Token p of a request lies on rank (p div interleave) mod world, behind the earlier ones that this rank has.
+    """Token p of a request is on rank (p div interleave) mod world, after the earlier tokens of this rank.
 
-    A page table of a rank has its own pages and lengths (`local_lens`), so attention over a shard is that of a shorter request,
-    and every kernel takes it; `merge_across` makes of the results of all ranks that of the whole cache. Rows that see different
-    limits, such as drafts, are requests of their own with the lengths of their limits; they may share rows of the table.
-    "replicated": each rank has all tokens, as layers with a window and caches of draft models do.
-    """
+    The page table of a rank contains its own pages and lengths (`local_lens`), so a shard is a shorter request for attention,
+    and every kernel supports it; `merge_across` combines the results of all ranks into the result for the whole cache. Rows
+    that see different numbers of keys, such as drafts, must be separate requests with these lengths; they may share rows of the
+    table. "replicated": each rank has all tokens, for example for layers with a window and for caches of draft models."""
 
     world: World = WORLD
-    interleave: Size = Field(default=1, description="Tokens in a row on one rank.")
+    interleave: Size = Field(default=1, description="Number of consecutive tokens on one rank.")
     placement: Literal["sharded", "replicated"] = Field(
         default="sharded", description='"replicated": every rank has all tokens.'
     )
 
     @property
     def cuts(self) -> bool:
-        """Whether a rank lacks tokens."""
+        """Whether a rank may lack tokens."""
         return self.placement == "sharded" and self.world > 1
 
     def local_lens(self, lens: Tensor, rank: int) -> Tensor:
-        """How many of the first lens tokens a rank has, element by element."""
+        """The number of the first `lens` tokens that a rank has, for each element."""
         if not self.cuts:
             return lens.clone()
         period = self.world * self.interleave
@@ -44,11 +44,11 @@ class KvShard(Written):
         return lens // period * self.interleave + rest.to(lens.dtype)
 
     def owner(self, positions: Tensor) -> Tensor:
-        """The rank of each position; 0 of a replicated cache, whose ranks all have it."""
+        """The rank of each position; 0 for a replicated cache, where every rank has all positions."""
         return positions // self.interleave % self.world if self.cuts else positions * 0
 
     def slots(self, positions: Tensor) -> Tensor:
-        """The place of each position among the tokens of its rank."""
+        """The index of each position among the tokens of its rank."""
         if not self.cuts:
             return positions.clone()
         return positions // (self.world * self.interleave) * self.interleave + positions % self.interleave
@@ -61,11 +61,10 @@ class KvShard(Written):
         return (run * self.world + rank) * self.interleave + place
 
     def append_table(self, block_table: Tensor, rank: int, page_size: int) -> Tensor:
-        """A block table of global pages for an append on one rank, made of its own [batch, pages]: other ranks' are NOWHERE.
-
-        An append with it and global lengths rotates by global positions and stores only tokens of this rank. DescriptorError
-        where pages do not divide interleave: then pass each rank the rows that it owns.
-        """
+        """A block table of global pages for an append on one rank, from its own table [batch, pages]; pages of other ranks are
+        NOWHERE. With this table and global lengths, an append rotates by global positions and stores only the tokens of this
+        rank. Raises DescriptorError if the page size does not divide interleave; then pass each rank only the rows that it
+        owns."""
         import torch
 
         if not self.cuts:
@@ -81,7 +80,7 @@ class KvShard(Written):
 
 
 class Sharded(Model):
-    """The field of decodes whose cache may be sharded."""
+    """The field of decode descriptors whose cache may be sharded."""
 
     shard: KvShard | None = Field(default=None, description="How the cache is sharded over ranks; null: not sharded.")
 
@@ -96,11 +95,13 @@ def _refuse(descriptor: Any) -> None:
     """Raise DescriptorError for what attention over a shard cannot give a merge, or would get wrong."""
     if descriptor.window_left >= 0:
         hint = 'Replicate the cache of layers with a window: KvShard(placement="replicated").'
-        raise contradiction("window_left", "-1 in a cache that is cut", descriptor.window_left, hint)
+        raise contradiction("window_left", "-1 for a sharded cache", descriptor.window_left, hint)
     if descriptor.sinks:
-        raise contradiction("sinks", "false: each rank would count them", True, "Pass them to merge_across.")
+        raise contradiction("sinks", "False, because each rank would add them", True, "Pass them to merge_across.")
     if not descriptor.return_lse:
-        raise contradiction("return_lse", "true, for merge_across needs lse", False)
+        raise contradiction("return_lse", "True, because merge_across needs lse", False)
     if getattr(descriptor, "q_len", 1) > 1 and descriptor.causal:
         hint = "Make each row a request with KvShard.local_lens of its own limit."
-        raise contradiction("q_len", "1 in a cache that is cut: rows see different numbers of keys", descriptor.q_len, hint)
+        raise contradiction(
+            "q_len", "1 for a sharded cache, because rows see different numbers of keys", descriptor.q_len, hint
+        )

@@ -1,4 +1,4 @@
-"""Factors of fp8 tensors that a call gives as numbers."""
+"""Scales of fp8 tensors that are given as numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _F32_MAX = 3.4028234663852886e38
 
 
 class ScaledArgs(AttentionArgs):
-    """Base of the bundles with factors. A number becomes a tensor [1] on the device of the operand `beside`."""
+    """Base of the args classes with scales. Converts a number to a tensor [1] on the device of the operand `beside`."""
 
     __slots__ = ()
     beside: ClassVar[str] = "o"
@@ -38,7 +38,7 @@ class ScaledArgs(AttentionArgs):
 
 
 def factor(value: float, device: torch.device) -> torch.Tensor:
-    """[1] f32, shared by all calls of a value."""
+    """An f32 tensor [1], shared by all calls with this value."""
     return _kept.get(device, value)
 
 

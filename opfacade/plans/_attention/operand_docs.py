@@ -1,4 +1,4 @@
-"""Descriptions of the tensors of a call, for help and the reference. All lie on one device."""
+"""Descriptions of the tensors of a call, for help and the reference. All tensors are on one device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 
 class AttentionArgs(Args):
-    """Base of the bundles of attention and its cache."""
+    """Base of the args classes of attention and its cache."""
 
     __slots__ = ()
     docs: ClassVar[Mapping[str, str]] = OPERAND_DOCS

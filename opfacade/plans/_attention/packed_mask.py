@@ -1,4 +1,4 @@
-"""Rules of the index tensor of a packed mask: see opfacade.plans._attention.scoring.Varied."""
+"""Checks of the index tensor of a packed mask: see opfacade.plans._attention.scoring.Varied."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from opfacade.validation.rules import index_error
 
 
 def refuse_short_mask(op: str, args: Any, requests: Sequence[tuple[int, int]]) -> None:
-    """Raise unless a packed mask, where there is one, has a bit for each row and key of each request, (rows, keys)."""
+    """Raises if there is a packed mask without a bit for each row and key of each request, (rows, keys)."""
     if getattr(args, "mask_indptr", None) is not None:
         check_mask_starts(op, args.mask_indptr.tolist(), requests, args.packed_mask.numel())
 
 
 def check_mask_starts(op: str, starts: Sequence[int], requests: Sequence[tuple[int, int]], size: int) -> None:
-    """mask_indptr: from 0 on, a bit for each row and key of a request, within packed_mask."""
+    """mask_indptr must start at 0, leave one bit for each row and key of a request, and stay within packed_mask."""
     if starts[0] != 0:
         raise index_error(op, "mask_indptr", 0, starts[0], "0")
     for request, (rows, keys) in enumerate(requests):

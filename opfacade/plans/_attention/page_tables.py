@@ -1,4 +1,5 @@
-"""Index tensors made on the device, without waiting for it: indptrs and page tables of an even batch, or from lengths."""
+"""Index tensors that are created on the device without synchronisation: indptrs and page tables for equal lengths, or from
+given lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Table = dict[str, "Tensor"]  # by the names of args fields: BatchPagedDecodeArgs
 
 
 def indptr(lens: Tensor) -> Tensor:
-    """Where each request's rows begin, and where the last one's end: int32 [batch + 1], starting at 0, on the device of `lens`.
+    """The first row of each request, and the end of the last request: int32 [batch + 1], starting at 0, on the device of
+    `lens`.
 
     lens: int32 [batch]. Raises DTypeError, ShapeError or ArgumentTypeError.
     """
@@ -41,9 +43,9 @@ def even_indptr(batch_size: int, length: int, *, device: str | torch.device) -> 
 def even_page_table(
     batch_size: int, kv_len: int, page_size: int, *, form: PageTable = "block", device: str | torch.device
 ) -> Table:
-    """The page table of requests of one length whose pages follow each other: request b has pages b*n to b*n + n - 1.
+    """The page table of requests of equal length with consecutive pages: request b has pages b*n to b*n + n - 1. A dense cache
+    [batch, n * page_size, heads, dim], viewed as pages [batch * n, page_size, heads, dim], is such a pool.
 
-    A dense cache [batch, n * page_size, heads, dim] viewed as pages [batch * n, page_size, heads, dim] is such a pool.
     form: "block" gives block_table and kv_lens, "csr" gives kv_indptr, kv_indices and last_page_len.
     """
     import torch
@@ -63,14 +65,13 @@ def page_table(
     form: PageTable = "block",
     block_table: Tensor | None = None,
 ) -> Table:
-    """The page table of requests of these lengths, in either form, on the device of `kv_lens`.
+    """The page table of requests with the given lengths, in either form, on the device of `kv_lens`.
 
-    kv_lens: int32 [batch], tokens. block_table: int32 [batch, max_pages], the pages of each request; without it request b has
-    pages b * max_pages onwards, as a dense cache of max_pages * page_size tokens a request has. max_pages: pages of one request
-    at most, required without a block_table; a longer request keeps its first max_pages pages.
-    form: "block" gives block_table and kv_lens; "csr" gives kv_indptr [batch + 1], kv_indices [batch * max_pages], -1 from
-    kv_indptr[-1] on, and last_page_len [batch]. Raises DTypeError, ShapeError, ArgumentTypeError or ArgumentError.
-    """
+    kv_lens: int32 [batch], tokens. block_table: int32 [batch, max_pages], the pages of each request; without it, the pages of
+    request b start at b * max_pages, as in a dense cache with max_pages * page_size tokens per request. max_pages: the largest
+    number of pages of a request, required without a block_table; a longer request keeps its first max_pages pages. form:
+    "block" gives block_table and kv_lens; "csr" gives kv_indptr [batch + 1], kv_indices [batch * max_pages], -1 from
+    kv_indptr[-1] on, and last_page_len [batch]. Raises DTypeError, ShapeError, ArgumentTypeError or ArgumentError."""
     import torch
 
     if form not in get_args(PageTable):
@@ -105,8 +106,7 @@ def _csr(block_table: Tensor, kv_lens: Tensor, page_size: int) -> Table:
 def block_of_csr(kv_indptr: Tensor, kv_indices: Tensor, last_page_len: Tensor, page_size: int, *, max_pages: int) -> Table:
     """The block form of a csr page table: block_table int32 [batch, max_pages], -1 past a request's pages, and kv_lens [batch].
 
-    A request with more than max_pages pages keeps its first ones. Raises DTypeError, ShapeError, ArgumentTypeError.
-    """
+    A request with more than max_pages pages keeps the first max_pages. Raises DTypeError, ShapeError, ArgumentTypeError."""
     import torch
 
     op = "block_of_csr"

@@ -29,7 +29,7 @@ _LAYOUTS = (
 
 
 class PagePool(Written):
-    """Facts of a pool that page tables depend on."""
+    """Properties of a pool on which page tables depend."""
 
     sizes: ClassVar[frozenset[str]] = frozenset({"num_total_pages"})
     num_total_pages: Count = Field(description="Number of pages of the pool, 0 or more.")
@@ -38,16 +38,15 @@ class PagePool(Written):
 
     @property
     def power_of_two(self) -> bool:
-        """Whether a kernel may rely on a page_size that is a power of two: a fact that is compiled."""
+        """Whether a kernel may assume that page_size is a power of two; this is compiled into the kernel."""
         return self.page_size & (self.page_size - 1) == 0
 
 
 class PagedKvCacheDescriptor(PagePool):
     """A pool of pages, with separate tensors for K and V.
 
-    HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads,
-    head_dim]`. Page, token and head strides are free; head_dim is contiguous.
-    """
+    HND: `[num_total_pages, num_kv_heads, page_size, head_dim]`; NHD: `[num_total_pages, page_size, num_kv_heads, head_dim]`.
+    Pages, tokens and heads may have any strides; head_dim is contiguous."""
 
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({"layout": _LAYOUTS})
     num_kv_heads: Size = Field(description="Number of KV heads.")
@@ -70,7 +69,8 @@ class PagedKvCacheDescriptor(PagePool):
         return super().power_of_two and not self.any_page_size
 
     def without_sizes(self) -> tuple[object, ...]:
-        """A page_size that varies is a size too, but for its remainder by 8: an fp8 product takes pages of whole groups."""
+        """A varying page_size is also a size, except for its remainder modulo 8, because fp8 products need groups of 8 tokens
+        within a page."""
         if not self.any_page_size:
             return super().without_sizes()
         kept = [getattr(self, name) for name in type(self).model_fields if name not in self.sizes | {"page_size"}]
@@ -89,7 +89,7 @@ class PagedKvCacheDescriptor(PagePool):
 
     @property
     def token_dims(self) -> tuple[Dim, Dim]:
-        """Shape of a tensor with one number a token, in pool order."""
+        """Shape of a tensor with one number per token, in the order of the pool."""
         return Dim("num_total_pages", self.num_total_pages), Dim("page_size", self.page_size)
 
     def pool_spec(self, role: Literal["in", "inout"]) -> TensorSpec:
@@ -102,11 +102,11 @@ class PagedKvCacheDescriptor(PagePool):
 
 
 class PagedLatentCacheDescriptor(PagePool):
-    """A pool of pages of latent rows: `ckv [num_total_pages, page_size, latent_dim]`, which is key and value, and
-    `kpe [num_total_pages, page_size, rope_dim]`, the rotated part of the key.
+    """A pool of pages of latent rows: `ckv [num_total_pages, page_size, latent_dim]`, which is both key and value, and `kpe
+    [num_total_pages, page_size, rope_dim]`, the rotated part of the key.
 
-    Page and token strides are free, so ckv and kpe may be two tensors, or columns of one tensor of latent_dim + rope_dim.
-    """
+    Pages and tokens may have any strides, so ckv and kpe may be two tensors, or columns of one tensor of width latent_dim +
+    rope_dim."""
 
     elsewhere: ClassVar[Mapping[str, str]] = LATENT_FIELDS
     latent_dim: Size = Field(default=512, description="Elements of ckv, which is both key and value.")
@@ -129,8 +129,7 @@ class PagedLatentCacheDescriptor(PagePool):
 def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpec]:
     """The index tensors of a page table: csr (indptr, indices, last_page_len) or block (table, lengths).
 
-    Rows of a block table may lie any distance apart: a slice of a wider one serves.
-    """
+    Rows of a block table may have any stride, so it may be a slice of a wider table."""
     batch, batch_plus_1 = Dim("batch_size", batch_size), Dim("batch_size+1", batch_size + 1)
     if form == "block":
         rows = TensorSpec((batch, Dim("max_pages")), "i32", "index", alignment=4)
@@ -139,8 +138,8 @@ def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpe
 
 
 def page_tables(descriptor: Any, window: int = -1) -> RequestTables:
-    """Page table of a descriptor with a pool. Without max_kv_indices the bound on pages is the largest for which tokens plus
-    requests fit in an int32, because kernels add them."""
+    """The page table of a descriptor with a pool. Without max_kv_indices, the bound on pages is the largest one for which the
+    sum of tokens and requests fits in an int32, because kernels add them."""
     pool, bound, requests = descriptor.paged_kv, descriptor.max_kv_indices, descriptor.batch_size
     block = descriptor.page_table == "block"
     return RequestTables(
@@ -160,7 +159,7 @@ def page_tables(descriptor: Any, window: int = -1) -> RequestTables:
 
 
 def on_pages(descriptor: ModelT, pages: int) -> ModelT:
-    """The same problem on a pool of so many pages, with the bound on all pages that it has, also where the pool was that."""
+    """The same problem on a pool with the given number of pages and the same bound on all pages."""
     given: Any = descriptor
     pool = given.paged_kv.model_dump() | {"num_total_pages": pages}
     bound = index_bound(given.paged_kv, given.max_kv_indices)
@@ -168,7 +167,7 @@ def on_pages(descriptor: ModelT, pages: int) -> ModelT:
 
 
 def scale_operands(kv_scale: KvScale, num_kv_heads: int) -> dict[str, TensorSpec]:
-    """The factors of an fp8 cache: K = k_scale * k_data, V = v_scale * v_data."""
+    """The scales of an fp8 cache: K = k_scale * k_data, V = v_scale * v_data."""
     if kv_scale == "none":
         return {}
     spec = scale_spec(Dim("1", 1) if kv_scale == "tensor" else Dim("num_kv_heads", num_kv_heads))
@@ -194,7 +193,7 @@ def check_scale(kv_scale: KvScale, dtype: FloatDType) -> None:
 
 
 def index_bound(pool: PagePool, max_kv_indices: int | None) -> int:
-    """Bound on the pages of one request; grids and workspaces are sized for this total over all requests."""
+    """The bound on the pages of all requests, for which grids and workspaces are sized."""
     return pool.num_total_pages if max_kv_indices is None else max_kv_indices
 
 

@@ -42,10 +42,10 @@ KvSplit = Annotated[Literal["auto", "off"] | Annotated[int, Field(ge=1, le=INT32
 class Attention(Descriptor[ArgsT]):
     """Common fields of attention.
 
-    kv_split: with "auto" the bounds decide how contexts are split, as the SKU states.
-    sinks: a learned logit for each query head, neither scaled nor capped, joins the denominator without a value, in every
-    row and whatever the window. It is finite, or -inf for none. lse counts it, so a row that sees no key has o = 0 and
-    lse = sink; and of states that are to be merged exactly one must carry it, the others -inf.
+    kv_split: with "auto", the bounds determine how contexts are split; the SKU states the result.
+    sinks: a learned logit per query head, neither scaled nor capped, is added to the denominator of every row, without a value
+    and independently of the window. It is finite, or -inf for no sink. lse includes it, so a row that sees no key has o = 0 and
+    lse = sink. If states are merged later, exactly one state must include the sink; the others need -inf.
     """
 
     category: ClassVar[str] = "attention"
@@ -67,7 +67,7 @@ class Attention(Descriptor[ArgsT]):
     allow_unusual_scale: bool = Field(default=False, description="Accept an sm_scale that is zero or negative.")
     kv_split: KvSplit = Field(
         default="auto",
-        description='"auto": long contexts are split over the device; "off": no split; an int: chunks of so many tokens.',
+        description='"auto": long contexts are split over the device; "off": no split; an int: chunks of this many tokens.',
     )
     window_left: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = Field(
         default=-1, description="w >= 0 hides keys more than w positions before the row; -1: no window."
@@ -76,13 +76,10 @@ class Attention(Descriptor[ArgsT]):
     q_dtype: FloatDType | None = Field(default=None, description="Element type of q; None: as the cache.")
     o_dtype: FloatDType | None = Field(default=None, description="Element type of o; None: as q, or bf16 for an fp8 q.")
     return_lse: bool = Field(default=True, description="Also write lse, the natural logarithm of the sum of exponentials, f32.")
-    sinks: bool = Field(
-        default=False,
-        description="Adds a learned logit per query head (f32 [num_qo_heads]) to the softmax denominator.",
-    )
+    sinks: bool = Field(default=False, description="Adds a learned logit per query head to the softmax denominator (f32).")
     max_kv_len: Count | None = Field(
         default=None,
-        description="Most tokens of a request, which affects split and workspace; None: as many as its page table permits.",
+        description="Largest number of tokens per request, which affects split and workspace; None: the page table's limit.",
     )
 
     @model_validator(mode="after")
@@ -90,9 +87,11 @@ class Attention(Descriptor[ArgsT]):
         if self.num_qo_heads % self.kv_heads:
             raise contradiction("num_qo_heads", f"a multiple of num_kv_heads={self.kv_heads}", self.num_qo_heads)
         if self.sm_scale is not None and self.sm_scale <= 0 and not self.allow_unusual_scale:
-            raise contradiction("sm_scale", "a positive number", self.sm_scale, "If it is meant, set allow_unusual_scale=True.")
+            raise contradiction(
+                "sm_scale", "a positive number", self.sm_scale, "If this is intended, set allow_unusual_scale=True."
+            )
         if (cap := self.logits_soft_cap) and abs(self.scale) / cap > F32_MAX:  # kernels multiply scores by the quotient
-            raise contradiction("logits_soft_cap", "a cap whose quotient |sm_scale| / cap is finite in f32", cap)
+            raise contradiction("logits_soft_cap", "a cap for which |sm_scale| / cap is finite in f32", cap)
         return self
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
@@ -113,7 +112,7 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def dim(self) -> int:
-        """Elements of a head of q and k; of latent attention, those of its latent."""
+        """Elements of a head of q and k; for latent attention, elements of the latent."""
         raise NotImplementedError
 
     @property
@@ -155,7 +154,7 @@ class Attention(Descriptor[ArgsT]):
 
     @property
     def pair_elements(self) -> int:
-        """Elements of a key and a value, as one query head sees them: the number of products."""
+        """Elements of a key and a value for one query head, which is the number of products."""
         return self.dim + self.dim_vo
 
     @property
@@ -206,14 +205,13 @@ class ScaledQuery(Model):
 
 
 class Varied(Model):
-    """Optional fields of a prefill: a variant, and a mask of the call. Both can only hide more than causal and window do.
+    """Optional fields of a prefill: a variant, and a mask of the call. Both can only hide more keys than causal and window do.
 
-    custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 say for each pair of a row and a key of a
-    request whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte
-    mask_indptr[b]: pair (i, j) is bit (i * kv_len + j) % 8, the least significant being 0, of byte
-    mask_indptr[b] + (i * kv_len + j) // 8. Bits that belong to no pair may be anything. mask_indptr starts at 0, and a request
-    has at least ceil(q_len * kv_len / 8) bytes. Kernels treat bits past the end of packed_mask as hidden.
-    """
+    custom_mask: `packed_mask [n]` uint8 and `mask_indptr [batch_size + 1]` int32 state for each row and key of a request
+    whether the row sees the key. The bits of request b are row-major [q_len, kv_len] and begin with byte mask_indptr[b]: pair
+    (i, j) is bit (i * kv_len + j) % 8 (bit 0 is the least significant) of byte mask_indptr[b] + (i * kv_len + j) // 8. Bits
+    that belong to no pair are ignored. mask_indptr starts at 0, and a request has at least ceil(q_len * kv_len / 8) bytes.
+    Kernels treat bits past the end of packed_mask as hidden."""
 
     variant: Variant | None = Field(
         default=None, description="Expressions for scores, mask or query; its parameters are operands. None: plain attention."
@@ -232,7 +230,7 @@ class Varied(Model):
 
     @property
     def masks(self) -> bool:
-        """True if anything but causal and window hides keys."""
+        """True if keys are hidden by anything other than causal and window."""
         return self.custom_mask or (self.variant is not None and self.variant.mask is not None)
 
     def _more(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...], batch_size: int) -> dict[str, TensorSpec]:
@@ -257,7 +255,8 @@ def varied_facts(descriptor: object) -> dict[str, bool | str]:
 
 
 class PagedAttention(Attention[ArgsT]):
-    """Attention over a pool of pages. Without max_kv_indices requests may share pages and together have more than the pool."""
+    """Attention over a pool of pages. Without max_kv_indices, requests may share pages, so their total may exceed the number of
+    pages of the pool."""
 
     sizes: ClassVar[frozenset[str]] = Attention.sizes | {"batch_size", "max_kv_indices"}
     batch_size: Count = Field(description="Number of requests, 0 or more.")

@@ -1,10 +1,10 @@
-"""Variant: a change of attention as data: a transform of the scores, a mask, a transform of q; and names to write it with.
+"""Variant: a modification of attention as data (a transform of the scores, a mask, a transform of q), and the functions to
+write it.
 
     from opfacade.variant import Variant, f32, kv_pos, per_head, q_pos, score
     Variant(logits=score + per_head("slopes") * f32(kv_pos - q_pos))
 
-Semantics, limits and examples: docs/variants.md; ready ones: opfacade.plans._attention.variant_examples.
-"""
+Semantics, limits and examples: docs/variants.md; predefined variants: opfacade.plans._attention.variant_examples."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ _OPERANDS: tuple[tuple[Per, str, str], ...] = (
 
 
 class Variant(Model):
-    """Replacements of parts of attention; None leaves a part unchanged.
+    """Expressions that replace parts of attention; None leaves a part unchanged.
 
     logits (f32): maps `score`, which is sm_scale * q.k, to the softmax input. lse refers to the result.
     mask (bool): True if a row sees a key; combined with causal and window_left, so it can only hide more.
     query (f32, exact): maps `query`, an element of q, to its replacement, rounded to the dtype of q.
 
-    Parameters are operands of the call, stacked in the order of their names: `head_params [n, num_qo_heads]` f32,
-    `row_params [n, total_num_rows]` i32, and `key_params` i32, which lie as K lies: `[n, num_total_pages, page_size]` for a
-    paged cache, `[n, total_kv_rows]` for ragged rows. Raises DescriptorError, with the path, for what has no such meaning.
-    """
+    Parameters are operands of the call, stacked in the order of their names: `head_params [n, num_qo_heads]` f32, `row_params
+    [n, total_num_rows]` i32, and `key_params` i32, in the layout of K: `[n, num_total_pages, page_size]` for a paged cache,
+    `[n, total_kv_rows]` for ragged rows. Raises DescriptorError, with the path, for an invalid expression."""
 
     __slots__ = ("_key",)
     _key: ClassVar[str]
@@ -67,13 +66,15 @@ class Variant(Model):
     @classmethod
     def _bitwise(cls, found: Node | None) -> Node | None:
         if found is not None and not found.facts().exact:
-            raise ValueError("an exact expression: q is rounded to its dtype after it, so it must be the same everywhere")
+            raise ValueError(
+                "an exact expression, because the result is rounded to the dtype of q and must be the same on all devices"
+            )
         return found
 
     @model_validator(mode="after")
     def _meaningful(self) -> Variant:
         if not self.parts():
-            raise ValueError("at least one of logits, mask, query")
+            raise ValueError("at least one of logits, mask and query")
         kinds: dict[str, Per] = {}
         for part, root in self.parts().items():
             for path, node in root.walk():
@@ -96,18 +97,18 @@ class Variant(Model):
         return ", ".join(f"{name}={root}" for name, root in self.parts().items())
 
     def parts(self) -> dict[str, Node]:
-        """The expressions that there are, by the name of their part."""
+        """The expressions that are set, by the name of their part."""
         found = {"logits": self.logits, "mask": self.mask, "query": self.query}
         return {name: root for name, root in found.items() if root is not None}
 
     def parameters(self, per: Per) -> tuple[str, ...]:
-        """Names in the order in which they are stacked."""
+        """The names of the parameters, in the order in which they are stacked."""
         nodes = (node for root in self.parts().values() for _, node in root.walk())
         return tuple(sorted({node.name for node in nodes if isinstance(node, Parameter) and node.per == per}))
 
     @property
     def key(self) -> str:
-        """Its name in a SKU."""
+        """The name in a SKU."""
         try:
             return self._key
         except AttributeError:  # first use: a copy begins without it
@@ -115,7 +116,7 @@ class Variant(Model):
             return self._key
 
     def operands(self, heads: Dim, rows: Dim, keys: tuple[Dim, ...]) -> dict[str, TensorSpec]:
-        """Its parameters. keys: the dimensions that K has of a token, two of a pool of pages."""
+        """The parameters. keys: the dimensions of K that count tokens; for a paged pool, two."""
         extents = {"head": (heads,), "row": (rows,), "key": keys}
         found = {}
         for per, operand, dtype in _OPERANDS:
@@ -139,7 +140,7 @@ def _check_place(part: str, path: str, node: Node) -> None:
     )
     places = ("logits", "mask") if name == "key parameter" else _ONLY_IN.get(name, (part,))
     if part not in places:
-        raise ValueError(f"{part}{path}: {name} has a meaning only in {' and '.join(places)}")
+        raise ValueError(f"{part}{path}: {name} can be used only in {' and '.join(places)}")
 
 
 def mask_operands(batch: Dim) -> dict[str, TensorSpec]:
@@ -158,11 +159,10 @@ DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)  # that are a line over the
 
 
 def ramp(node: Node) -> tuple[Node, Node] | None:
-    """(factor, distance) where an expression is their product, a line over the keys of a row: else None.
+    """(factor, distance) if the expression is their product, which is linear in the keys of a row; otherwise None.
 
-    A kernel may take factor * first distance of a tile once for a row and add factor * step for each key: one rounding more, of
-    a product whose distance is up to RAMP_KEYS larger.
-    """
+    A kernel may compute factor * (first distance of a tile) once per row and add factor * step for each key. This adds one
+    rounding, of a product whose distance is up to RAMP_KEYS larger."""
     if not isinstance(node, Apply) or node.op != "mul":
         return None
     for factor, other in (node.args, node.args[::-1]):
@@ -173,10 +173,10 @@ def ramp(node: Node) -> tuple[Node, Node] | None:
 
 
 def added_ramp(node: Node) -> Node | None:
-    """The ramp where an expression is the score and a ramp and nothing else, else None.
+    """The ramp if the expression is the score plus a ramp, otherwise None.
 
-    A kernel may leave scores as they are and bring the ramp into the exponents: `expression_bound` counts what that rounds.
-    """
+    A kernel may leave the scores unchanged and add the ramp to the exponents; `expression_bound` includes the rounding of this
+    sum."""
     if not isinstance(node, Apply) or node.op != "add":
         return None
     return next((other for one, other in (node.args, node.args[::-1]) if score.same(one) and ramp(other) is not None), None)
@@ -198,27 +198,27 @@ def per_key(name: str) -> Parameter:
 
 
 def minimum(a: Node | float, b: Node | float) -> Apply:
-    """The smaller, -0 below +0, and NaN where either is."""
+    """The smaller value, with -0 below +0; NaN if either is NaN."""
     return apply("minimum", a, b)
 
 
 def maximum(a: Node | float, b: Node | float) -> Apply:
-    """The larger, +0 above -0, and NaN where either is."""
+    """The larger value, with +0 above -0; NaN if either is NaN."""
     return apply("maximum", a, b)
 
 
 def min_(a: Node | float, b: Node | float) -> Apply:
-    """b where b < a, else a: so a where either is NaN."""
+    """b if b < a, otherwise a; so a if either is NaN."""
     return apply("min", a, b)
 
 
 def max_(a: Node | float, b: Node | float) -> Apply:
-    """b where a < b, else a: so a where either is NaN."""
+    """b if a < b, otherwise a; so a if either is NaN."""
     return apply("max", a, b)
 
 
 def select(condition: Node, a: Node | float, b: Node | float) -> Apply:
-    """a where the condition holds, else b."""
+    """a if the condition holds, otherwise b."""
     return apply("select", condition, a, b)
 
 
@@ -234,12 +234,12 @@ eq, ne = equal, not_equal  # as programs name them
 
 
 def f32(a: Node) -> Apply:
-    """An i32 as the nearest f32."""
+    """Converts an i32 to the nearest f32."""
     return apply("f32", a)
 
 
 def i32(a: Node) -> Apply:
-    """An exact f32 without its fraction, at the end of the range where it is beyond, 0 where it is NaN."""
+    """Truncates an exact f32; saturates at the ends of the range, and converts NaN to 0."""
     return apply("i32", a)
 
 

@@ -1,4 +1,4 @@
-"""Evaluates an expression in torch: to the bit if it is exact, otherwise in any float dtype.
+"""Evaluates an expression in torch: bit for bit if it is exact, otherwise in any float dtype.
 
 Positions, heads and parameters come as tensors that broadcast to [kv_heads, rows * group, keys]: rows of q with their query
 heads innermost, as the reference and the oracle compute scores.
@@ -24,7 +24,7 @@ _OPERANDS = ("head_params", "row_params", "key_params")
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The parameters of one request: head [n, heads], row [n, rows], key [n, keys]; None where there are none."""
+    """The parameters of one request: head [n, heads], row [n, rows], key [n, keys]; None if there are none."""
 
     head: Tensor | None = None
     row: Tensor | None = None
@@ -46,7 +46,7 @@ Values = dict[str, Any]  # inputs by name, parameters by "per name"
 
 
 def values_of(variant: Variant, place: Place, stacks: Stacks) -> Values:
-    """All that expressions of a variant may name but the score and the query."""
+    """All names that a variant's expressions may use, except the score and the query."""
     import torch
 
     group, device = place.heads // place.kv_heads, place.rows.device
@@ -77,7 +77,7 @@ def exact(node: Node, values: Values) -> Tensor:
 
 
 def inexact(node: Node, values: Values, dtype: torch.dtype) -> Tensor:
-    """Any f32 expression in a float dtype; what is i32 or bool in it stays exact."""
+    """Any f32 expression in a float dtype; its i32 and bool parts stay exact."""
     return Evaluation(leaves_of(values), dtype, everywhere=True).in_real(node_of(node))
 
 
@@ -87,7 +87,7 @@ def leaves_of(values: Values) -> programs.Values:
 
 
 def node_of(node: Node) -> expression.Node:
-    """An expression as a node of the language; a parameter is the leaf "per name"."""
+    """Converts an expression to a node of the program language; a parameter becomes the leaf "per name"."""
     if isinstance(node, Constant):
         return expression.constant(node.value, node.type)
     if isinstance(node, Apply):

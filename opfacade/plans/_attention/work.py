@@ -1,4 +1,4 @@
-"""The work of a request: its rows, its keys, the keys before a window."""
+"""The work of a request: its rows, its keys, and the keys before a window."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 
 def rows_each(descriptor: Any) -> int:
-    """Rows of each request of an op without q_indptr: `q_len` where the descriptor has it, else one."""
+    """Rows of each request for an op without q_indptr: `q_len` if the descriptor has it, otherwise one."""
     return int(getattr(descriptor, "q_len", 1))
 
 
 def requests_of(descriptor: Any, lengths: Any) -> list[tuple[int, int]]:
-    """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q` all have equally many."""
+    """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q`, all requests have the same number of
+    rows."""
     kv = lengths.kv or ()
     return list(zip(lengths.q if lengths.q is not None else [rows_each(descriptor)] * len(kv), kv, strict=True))
 

@@ -1,8 +1,8 @@
-"""PrefillShares: which rank of a group computes which new rows of a prefill, as virtual requests of today's kernels.
+"""PrefillShares: the assignment of the new rows of a prefill to the ranks of a group, as additional requests for the existing
+kernels.
 
-A causal row sees all keys before it, so equal runs of rows are unequal work. Each request is cut into 2 * world runs, and rank
-r has run r and run 2 * world - 1 - r: an early one and a late one.
-"""
+A causal row sees all keys before it, so runs with equal numbers of rows are unequal work. Each request is divided into 2 *
+world runs, and rank r gets run r and run 2 * world - 1 - r, an early run and a late run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _LEAST_RUN = 16  # rows: a run of fewer does not fill a tile
 
 
 class Run(NamedTuple):
-    """A virtual request: `rows` rows of a request, from its new row `first` on, and the keys that the last of them sees."""
+    """A virtual request: `rows` rows of a request, starting at its new row `first`, and the number of keys that the last of
+    them sees."""
 
     request: int
     first: int
@@ -29,26 +30,25 @@ class Run(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Keys that its rows see together."""
+        """The number of keys that its rows see in total."""
         return self.rows * self.keys - self.rows * (self.rows - 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillShares:
-    """The runs of each rank. starts: the first new row of each request among those of all.
+    """The runs of each rank. starts: the index of the first new row of each request among the new rows of all requests.
 
-    A rank computes q, k and v of its `rows`; an append takes an all_gather of k and v with `counts`, in the order of `places`.
-    Then it attends its runs: `q_indptr`, `kv_lens`, and rows `requests` of the page table. An all_gather of o and the same
-    `places` give all rows.
-    """
+    A rank computes q, k and v for its `rows`. An all_gather of k and v with `counts`, in the order of `places`, gives the input
+    of the append. Then the rank computes attention for its runs: `q_indptr`, `kv_lens`, and the rows `requests` of the page
+    table. An all_gather of o and the same `places` give all rows."""
 
     starts: tuple[int, ...]
     runs: tuple[tuple[Run, ...], ...]
 
     @classmethod
     def zigzag(cls, q_lens: Sequence[int], kv_lens: Sequence[int], world: int) -> PrefillShares:
-        """Shares of new rows q_lens behind which requests have kv_lens keys. Short requests stay whole, on the rank with the
-        least work."""
+        """Divides q_lens new rows per request, after which the requests have kv_lens keys. Short requests are not divided; they
+        go to the rank with the least work."""
         _refuse(q_lens, kv_lens, world)
         runs: list[list[Run]] = [[] for _ in range(world)]
         short = []
@@ -70,12 +70,12 @@ class PrefillShares:
 
     @property
     def balance(self) -> float:
-        """Mean work of a rank over the most: the share of an ideal speed-up."""
+        """The mean work of a rank divided by the largest work: the fraction of the ideal speed-up."""
         work = [sum(run.work for run in own) for own in self.runs]
         return sum(work) / (len(work) * max(work)) if max(work) else 1.0
 
     def rows(self, rank: int) -> Tensor:
-        """i64: the new rows of a rank among those of all, in the order of its runs."""
+        """i64: the indices of a rank's rows among all new rows, in the order of its runs."""
         import torch
 
         at = [torch.arange(self.starts[run.request] + run.first, self.starts[run.request] + run.first + run.rows)
@@ -83,7 +83,7 @@ class PrefillShares:
         return torch.cat([torch.arange(0), *at])
 
     def places(self) -> Tensor:
-        """i64: where each new row lies among the rows of rank 0, of rank 1 and so on."""
+        """i64: the index of each new row in the concatenated rows of rank 0, rank 1 and so on."""
         import torch
 
         return torch.cat([self.rows(rank) for rank in range(len(self.runs))]).argsort()
@@ -96,7 +96,7 @@ class PrefillShares:
         return _ints([0, *accumulate(run.rows for run in self.runs[rank])])
 
     def kv_lens(self, rank: int) -> Tensor:
-        """i32: keys that each run sees, those before it and its own."""
+        """i32: the keys that each run sees, including its own."""
         return _ints([run.keys for run in self.runs[rank]])
 
 

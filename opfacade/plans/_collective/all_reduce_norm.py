@@ -1,4 +1,4 @@
-"""The sum over all ranks with what a layer does behind it: residual, norm and quantisation of each row."""
+"""The sum over all ranks, followed by residual, norm and quantisation of each row."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _epilogues: AnswerCache[Descriptor[Any]] = AnswerCache()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduceNormArgs(JoinedArgs):
-    """The tensors of one sum with its norm, and the group."""
+    """The tensors of one call, and the group."""
 
-    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    group: Joined | None = operand("the group of ranks that make this call; not needed if world is 1")
     x: Tensor = operand("[total_num_rows, hidden] in dtype: the term of this rank")
     weight: Tensor | None = operand("[hidden] in weight_dtype, the same on all ranks; absent with weight none")
     bias: Tensor | None = operand("[hidden] in weight_dtype, the same on all ranks, with `bias`")
@@ -97,28 +97,28 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
         if self.eps < 0:
             raise contradiction("eps", "0 or more", self.eps)
         if self.quant is None and self.full_out:
-            raise contradiction("full_out", "false without quant: out is that result", True)
+            raise contradiction("full_out", "False without quant, because out is that result", True)
         if self.quant is not None:
             _refuse_quant(self.quant, self.hidden)
         if self.residual == "row_sharded":
             if self.steps == "one_shot":
-                raise contradiction("steps", "auto or two_shot: no rank has all rows of residual", self.steps)
+                raise contradiction("steps", "auto or two_shot, because no rank has all rows of residual", self.steps)
             if self.num_valid:
                 raise contradiction("num_valid", "false with residual='row_sharded'", True)
         return self
 
     def normed_rows(self, rows: int) -> Descriptor[Any]:
-        """The problem of the norm of so many rows that lie on one rank."""
+        """The problem of the norm for the given number of rows on one rank."""
         return _epilogues.get((self.form, rows), lambda: _norm_of(self, rows))
 
     @property
     def form(self) -> tuple[object, ...]:
-        """All fields but those that leave a row's arithmetic as it is."""
+        """All fields that affect the arithmetic of a row."""
         free = ("world", "total_num_rows", "steps")
         return tuple(value for name, value in self.__dict__.items() if name not in free)
 
     def quantised_rows(self, rows: int) -> Descriptor[Any] | None:
-        """The problem of the quantisation of so many rows, where no norm comes before."""
+        """The problem of the quantisation of the given number of rows without a norm."""
         if self.quant is None or self.norm != "none":
             return None
         same = {name: getattr(self, name) for name in ("hidden", "dtype", "quant", "num_valid")}
@@ -126,7 +126,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
 
     @property
     def two_shot(self) -> bool:
-        """Whether a row is computed on one rank alone."""
+        """Whether each row is computed on only one rank."""
         if self.steps != "auto" or self.world == 1:
             return self.steps == "two_shot" and self.world > 1
         one, two = self._received
@@ -149,7 +149,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
 
     @property
     def own_rows(self) -> int:
-        """The most rows of one rank."""
+        """The largest number of rows of a rank."""
         return -(-self.total_num_rows // self.world)
 
     @property
@@ -159,7 +159,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
         return arena(self.world, self.own_rows * self._row_bytes) + arena(self.world, self._result_bytes)
 
     def travels(self, name: str, spec: TensorSpec) -> bool:
-        """Whether an output goes to all ranks in a second step."""
+        """Whether an output is sent to all ranks in a second step."""
         return spec.written and (name != "residual" or self.residual == "replicated")
 
     def operands(self) -> dict[str, TensorSpec]:
@@ -171,7 +171,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
 
 
 def tensors_of(d: AllReduceNormDescriptor, rows: int) -> dict[str, TensorSpec]:
-    """The operands of a call of so many rows, all of them here."""
+    """The operands of a call with the given number of rows, all on this rank."""
     counted, hidden = Dim("total_num_rows", rows), Dim("hidden", d.hidden)
     valid = "num_valid" if d.num_valid else ""
     row = TensorSpec((counted, hidden), d.dtype, valid_rows=valid)
@@ -200,7 +200,9 @@ def _scale_of(quant: Quant, row: tuple[Dim, Dim], valid: str) -> TensorSpec:
 def _refuse_quant(quant: Quant, hidden: int) -> None:
     if quant.scale in ("tensor", "block"):
         hint = "Quantise full rows with a descriptor of their own."
-        raise contradiction("quant.scale", "none, static, token or group: rows are apart", quant.scale, hint)
+        raise contradiction(
+            "quant.scale", "none, static, token or group, because rows are processed separately", quant.scale, hint
+        )
     if quant.scale == "group" and hidden % quant.group:
         raise contradiction("quant.group", f"a divisor of hidden={hidden}", quant.group)
 
@@ -210,7 +212,7 @@ def _refuse_without_norm(d: AllReduceNormDescriptor) -> None:
         if getattr(d, field) != value:
             raise contradiction(field, f"{value} with norm='none'", getattr(d, field))
     if d.residual_sum != "f32" or d.normed != "f32":
-        raise contradiction("norm", "rms or layer, for residual_sum and normed to say something", d.norm)
+        raise contradiction("norm", "rms or layer, because residual_sum and normed describe a norm", d.norm)
 
 
 def _norm_of(d: AllReduceNormDescriptor, rows: int) -> Descriptor[Any]:

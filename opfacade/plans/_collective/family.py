@@ -1,4 +1,4 @@
-"""Base of ops over several ranks that are defined beside `opfacade.plans.collective`, their family."""
+"""Base of the descriptors of family `collective` that are defined outside `opfacade.plans.collective`."""
 
 from __future__ import annotations
 

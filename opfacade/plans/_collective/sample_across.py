@@ -1,4 +1,4 @@
-"""One token of each row of logits whose vocabulary is sharded over ranks."""
+"""One token for each row of logits, with a vocabulary that is sharded over ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _CONTROLS = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleAcrossArgs(JoinedArgs):
-    """The tensors of one draw, and the group. All but logits are the same on all ranks."""
+    """The tensors of one draw, and the group. All tensors except logits are the same on all ranks."""
 
-    group: Joined | None = operand("the group of ranks that make this call; not needed for a world of 1")
+    group: Joined | None = operand("the group of ranks that make this call; not needed if world is 1")
     logits: Tensor = operand("[total_num_rows, shard] in dtype: columns of this rank's tokens")
     temperature: Tensor | None = operand("f32 [total_num_rows]; at most 0 is greedy; with temperature")
     top_k: Tensor | None = operand("i32 [total_num_rows]; at most 0, or at least vocab, is off; with top_k")
@@ -88,12 +88,12 @@ class SampleAcrossDescriptor(CollectiveOp[SampleAcrossArgs]):
 
     @property
     def filters(self) -> bool:
-        """Whether a row may keep less than its candidates."""
+        """Whether a filter may remove candidates of a row."""
         return self.top_k or self.top_p or self.min_p
 
     @property
     def listed(self) -> int:
-        """Tokens of a row in the list that a rank sends; 0: it sends none."""
+        """The number of tokens per row in the list that a rank sends; 0: no list is sent."""
         if self.max_top_k is None or self.max_top_k > MOST_LISTED or (self.top_p and self.order == "joint"):
             return 0
         return min(self.max_top_k, self.shard)

@@ -1,1 +1,1 @@
-"""Routing, sorting, gathering and combining: the operators around the products of experts."""
+"""Routing, sorting, gathering and combining: the operators before and after the products of experts."""

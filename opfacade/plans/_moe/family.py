@@ -1,4 +1,4 @@
-"""Base of the descriptors that are defined beside `opfacade.plans.moe`, their family."""
+"""Base of the descriptors of family `moe` that are defined outside `opfacade.plans.moe`."""
 
 from __future__ import annotations
 

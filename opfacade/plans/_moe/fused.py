@@ -1,4 +1,4 @@
-"""The whole layer: routing, the two products of each expert, and the sum of what they made, in one plan."""
+"""The whole layer in one plan: routing, the two products of each expert, and the sum of their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FusedMoeDescriptor(LayerFields):
         return layer.operands(self)
 
     def steps(self) -> tuple[Step, ...]:
-        """The plans that it is made of, in their order."""
+        """The plans of the layer, in order."""
         return layer.steps(self)
 
 

@@ -1,4 +1,4 @@
-"""Operands of a layer of experts, and the problems that it is made of."""
+"""Operands of a layer of experts, and the problems of its steps."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedMoeArgs(Args):
-    """The tensors of one layer. Weights have their last two axes as weight_layout says; nk is [rows of the weight, k]."""
+    """The tensors of one layer. weight_layout is the order of the last two axes of weights; nk is [rows of the weight, k]."""
 
     x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may be any distance apart")
     logits: Tensor = operand("[total_num_rows, experts] in router.dtype, with `router`")
@@ -85,11 +85,15 @@ class LayerFields(MoeOp[FusedMoeArgs]):
         if self.first_expert >= self.experts:
             raise contradiction("first_expert", f"below {self.experts} experts", self.first_expert)
         if self.num_local is not None and self.first_expert + self.num_local > self.experts:
-            raise contradiction("num_local", f"at most {self.experts - self.first_expert} from there on", self.num_local)
+            raise contradiction(
+                "num_local",
+                f"at most {self.experts - self.first_expert}, the number of experts from first_expert on",
+                self.num_local,
+            )
         if self.total_num_rows * self.top_k > INT32_MAX:
             raise contradiction("total_num_rows", "at most 2^31 - 1 choices", self.total_num_rows)
         if self.alpha is not None and self.activation != "silu":
-            raise contradiction("alpha", f"null for {self.activation}, which has no sigmoid of a slope", self.alpha)
+            raise contradiction("alpha", f"null for {self.activation}, whose sigmoid has no slope", self.alpha)
         if not self.gated:
             for field, default in (("halves", "gate_up"), ("beta", 0.0)):
                 if getattr(self, field) != default:
@@ -100,10 +104,10 @@ class LayerFields(MoeOp[FusedMoeArgs]):
 
     @property
     def local(self) -> int:
-        """Experts whose weights are here."""
+        """The number of experts whose weights are on this rank."""
         return self.experts - self.first_expert if self.num_local is None else self.num_local
 
     @property
     def columns(self) -> int:
-        """Rows of `up` that make one element between the products."""
+        """Rows of `up` for one element between the products."""
         return 2 if self.gated else 1

@@ -1,4 +1,4 @@
-"""Routing: from the logits of a router to the experts of each row and their weights."""
+"""Routing: computes the experts of each row and their weights from the logits of a router."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class RouteDescriptor(MoeOp[RouteArgs], Routing):
     def _coherent(self) -> RouteDescriptor:
         refuse_choice(self, self.experts, self.top_k)
         if self.ids_given and (self.correction or self.groups > 1):
-            raise contradiction("ids_given", "False with a correction or groups, which only choose", True)
+            raise contradiction("ids_given", "False with a correction or groups, which only affect the choice", True)
         return self
 
     @property
     def by_logits(self) -> bool:
-        """Whether keys have the order of z."""
+        """Whether keys have the same order as z."""
         return not self.correction and (self.groups == 1 or self.group_score == "max")
 
     def operands(self) -> dict[str, TensorSpec]:

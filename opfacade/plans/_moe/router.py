@@ -1,4 +1,4 @@
-"""Router: how rows choose experts, as fields that an op of its own and a layer have in common."""
+"""Router: how rows choose experts; common fields of the op `route` and of a layer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Routing(Written):
 
     @classmethod
     def routing(cls) -> tuple[str, ...]:
-        """The names of these fields."""
+        """The names of the router's fields."""
         return tuple(Routing.model_fields)
 
 
@@ -40,13 +40,13 @@ class Router(Routing):
 
 
 def refuse_choice(routing: Routing, experts: int, top_k: int, path: str = "") -> None:
-    """Raises for a choice of top_k of so many experts that there is not. path: of the router in the descriptor."""
+    """Raises if top_k experts cannot be chosen. path: the path of the router in the descriptor."""
     if experts % routing.groups:
         raise contradiction(f"{path}groups", f"a divisor of {experts} experts", routing.groups)
     if routing.top_groups > routing.groups:
         raise contradiction(f"{path}top_groups", f"at most {routing.groups} groups", routing.top_groups)
     most = experts // routing.groups * routing.top_groups
     if top_k > most:
-        raise contradiction("top_k", f"at most the {most} experts that are chosen from", top_k)
+        raise contradiction("top_k", f"at most {most}, the number of experts that can be chosen", top_k)
     if routing.score == "softmax_chosen" and routing.correction:
-        raise contradiction(f"{path}correction", "False with softmax_chosen, whose choice is by logits", True)
+        raise contradiction(f"{path}correction", "False with softmax_chosen, which chooses by logits", True)

@@ -1,4 +1,4 @@
-"""Gathering rows for experts, and combining what experts made of them."""
+"""Gathering rows for experts, and combining the results of the experts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class MoeCombineDescriptor(MoeOp[MoeCombineArgs]):
 
 
 class MoeCombinePlan(Plan[MoeCombineArgs]):
-    """Sums of what experts made of a row."""
+    """Weighted sums of the experts' results for each row."""
 
 
 EXAMPLES = (

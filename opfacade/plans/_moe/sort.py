@@ -1,4 +1,4 @@
-"""Sorting: the rows of each expert, one expert behind the other."""
+"""Sorting: the rows of each expert, one expert after the other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ class MoeSortDescriptor(MoeOp[MoeSortArgs]):
         if self.first_expert >= self.experts:
             raise contradiction("first_expert", f"below {self.experts} experts", self.first_expert)
         if self.num_local is not None and self.first_expert + self.num_local > self.experts:
-            raise contradiction("num_local", f"at most {self.experts - self.first_expert} from there on", self.num_local)
+            raise contradiction(
+                "num_local",
+                f"at most {self.experts - self.first_expert}, the number of experts from first_expert on",
+                self.num_local,
+            )
         if self.total_num_rows * self.top_k > INT32_MAX:
             raise contradiction("total_num_rows", "at most 2^31 - 1 choices", self.total_num_rows)
         return self

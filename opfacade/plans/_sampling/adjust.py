@@ -1,4 +1,4 @@
-"""Adjustment of logits in place: the first part of sampling as an op of its own."""
+"""Adjustment of logits in place: the first part of sampling as a separate op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors of sampling calls, and what each of them is."""
+"""The tensors of sampling calls and their descriptions."""
 
 from __future__ import annotations
 

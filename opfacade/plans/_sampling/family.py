@@ -1,4 +1,4 @@
-"""Base of sampling descriptors that are defined beside `opfacade.plans.sampling`, their family."""
+"""Base of the descriptors of family `sampling` that are defined outside `opfacade.plans.sampling`."""
 
 from __future__ import annotations
 

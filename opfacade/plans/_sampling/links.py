@@ -1,4 +1,4 @@
-"""Links of draft trees, as level full reads them: no two lead to one node, and none to a node that is not there."""
+"""Checks of the links of draft trees at level full: each link leads to an existing node, and no two links to the same node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST, NEXT = LINKS = ("first_child", "next_sibling")
 
 
 def wrong_links(links: Mapping[str, Tensor], requests: int) -> dict[str, Tensor]:
-    """The links of the first `requests` trees that make them none, as a mask of each operand."""
+    """The invalid links of the first `requests` trees, as a mask for each operand."""
     import torch
 
     wrong = {name: torch.zeros_like(links[name], dtype=torch.bool) for name in LINKS}

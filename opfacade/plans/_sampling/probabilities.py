@@ -93,7 +93,7 @@ class ProbabilitiesDescriptor(SamplingOp[ProbabilitiesArgs]):
 
     @property
     def output(self) -> str:
-        """The operand that is written."""
+        """The name of the operand that is written."""
         return "masked" if self.form == "mask" else "out"
 
 

@@ -1,4 +1,4 @@
-"""Operands that sampling ops have in common: rows, adjustments of logits."""
+"""Common operands of sampling ops: rows, and adjustments of logits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MOST_MASSES = 2**23 - 1  # of 2^40 each, so that a sum is an i64
 
 
 def check_masses(vocab: int) -> None:
-    """Raises for rows of so many tokens that sums of their masses may overflow."""
+    """Raises if rows have so many tokens that sums of masses may overflow."""
     if vocab > _MOST_MASSES:
         hint = "top_k and min_p alone, or a draw without filters, take more."
-        raise contradiction("vocab", f"at most {_MOST_MASSES} where masses are added", vocab, hint)
+        raise contradiction("vocab", f"at most {_MOST_MASSES} if masses are added", vocab, hint)
 
 
 class Rows:
-    """Specs of one call. count: its rows; valid: the operand that counts valid rows, or ""."""
+    """The specs of one call. count: its rows; valid: the operand with the number of valid rows, or ""."""
 
     def __init__(self, descriptor: Any) -> None:
         self.rows = Dim("total_num_rows", descriptor.total_num_rows)
@@ -27,11 +27,11 @@ class Rows:
         self.valid = "num_valid" if descriptor.num_valid else ""
 
     def each(self, dtype: str, role: Role = "in") -> TensorSpec:
-        """An entry for each row."""
+        """One entry for each row."""
         return TensorSpec((self.rows,), dtype, role, "contiguous", ITEMSIZE[dtype], valid_rows=self.valid)
 
     def table(self, dtype: str, columns: Dim | None = None, role: Role = "in") -> TensorSpec:
-        """A row of `columns`, by default the vocabulary, for each row. Logits and biases may hold anything."""
+        """`columns` entries for each row; by default, the vocabulary. Logits and biases may contain any value."""
         spec = TensorSpec((self.rows, columns or self.vocab), dtype, role, "rows", ITEMSIZE[dtype], valid_rows=self.valid)
         return spec._replace(finite=False)
 

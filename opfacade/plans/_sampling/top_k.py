@@ -1,4 +1,4 @@
-"""Top-k: the largest values of each row, in their order."""
+"""Top-k: the largest values of each row, in descending order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of drafted tokens: which of them a target model accepts, and the token that follows."""
+"""Verification of drafted tokens: which drafts a target model accepts, and the token that follows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
     def _coherent(self) -> VerifyDraftsDescriptor:
         if self.kind == "chain" and self.stream == self.draft_stream:
             hint = "Draw drafts with a stream of their own, or verify with kind='coupled'."
-            raise contradiction("draft_stream", f"another stream than the target's {self.stream}", self.draft_stream, hint)
+            raise contradiction("draft_stream", f"a stream other than the target's {self.stream}", self.draft_stream, hint)
         for name in ("threshold_single", "threshold_acc"):
             if self.kind != "tree" and getattr(self, name) != 1.0:
                 raise contradiction(name, "1 unless kind is tree", getattr(self, name))
@@ -104,7 +104,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         return self.kind in ("chain", "tree")
 
     def wrong_values(self, name: str, args: VerifyDraftsArgs) -> tuple[Tensor, str] | None:
-        """Links that make no tree are wrong in valid requests."""
+        """In valid requests, links must form a tree."""
         if name not in LINKS:
             return super().wrong_values(name, args)
         requests = self.batch_size if args.num_valid is None else valid_count(args.num_valid, self.batch_size)

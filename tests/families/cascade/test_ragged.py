@@ -75,7 +75,7 @@ def test_ranges_may_be_of_any_states_and_end_with_the_tensor():
 
 
 def test_a_merge_of_ragged_states_is_no_merge_in_place():
-    with pytest.raises(DescriptorError, match=r"in_place expected False beside states='ragged', got True.*OPF-D"):
+    with pytest.raises(DescriptorError, match=r"in_place expected False with states='ragged', got True.*OPF-D"):
         MergeStatesDescriptor(
             num_states=2, total_num_rows=1, num_heads=1, head_dim=8, dtype="f16", states="ragged", in_place=True
         )

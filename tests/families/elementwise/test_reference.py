@@ -121,7 +121,9 @@ def test_lists_and_names_make_the_same_call():
 def test_a_name_that_no_tensor_has_is_refused():
     problem = unary(X, (2,))
     x, z = torch.ones(2, 2).unbind()
-    with pytest.raises(ArgumentTypeError, match=r"zz expected no argument of this name.*Did you mean z\? Names: x, z\..*A060"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"zz expected no argument with this name.*Did you mean z\? Names: x, z\..*A060"
+    ):
         problem.args(x=x, z=z, zz=z)
     with pytest.raises(ArgumentTypeError, match=r"Names: x, z, num_valid\."):
         unary(X, (2,), num_valid=True).args(x=x, z=z, valid=x)
@@ -185,24 +187,24 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
     ("make", "path", "word"),
     [
         (lambda: unary(X + Y, (2,)), "outputs.0.value.args.1.name", "an input of inputs"),
-        (lambda: unary(X, (2,), "i32", "f32"), "outputs.0.value.type", "i32, as which i32 is read"),
+        (lambda: unary(X, (2,), "i32", "f32"), "outputs.0.value.type", "i32, the type of i32 in programs"),
         (lambda: unary(X, (2,), "f32", "i32"), "outputs.0.value", "a value of type i32"),
         (lambda: unary(apply("f64", X), (2,), "f32", "bf16"), "outputs.0.value", "type f32 for bf16"),
-        (lambda: unary(X * apply("f32", coord(1)), (2,)), "outputs.0.value.args.1.args.0.axis", "an axis of the 1"),
+        (lambda: unary(X * apply("f32", coord(1)), (2,)), "outputs.0.value.args.1.args.0.axis", "one of the 1 axes"),
         (lambda: unary(X * scalar("c"), (2,)), "outputs.0.value.args.1", "a scalar c of type f32"),
-        (lambda: unary(X * stage(0, "f32"), (2,)), "outputs.0.value.args.1", "a map folds nothing"),
-        (lambda: unary(read("x", "f32", (coord(0),)), (2,)), "outputs.0.value", "a shape of its own"),
+        (lambda: unary(X * stage(0, "f32"), (2,)), "outputs.0.value.args.1", "a map has no reductions"),
+        (lambda: unary(read("x", "f32", (coord(0),)), (2,)), "outputs.0.value", "a shape for"),
         (lambda: binary(X, (2,)), "inputs.1.name", "that an output uses"),
-        (lambda: binary(X + Y, (2,), over=((1,), None)), "inputs.0.over", "axes of the 1 of shape"),
-        (lambda: binary(X + Y, (2, 2), over=((1, 0), None)), "inputs.0.over", "rising"),
+        (lambda: binary(X + Y, (2,), over=((1,), None)), "inputs.0.over", "some of the 1 axes of shape"),
+        (lambda: binary(X + Y, (2, 2), over=((1, 0), None)), "inputs.0.over", "in increasing order"),
         (lambda: binary(X + Y, (2,), in_place=(("z", "q"),)), "in_place.0", "an output and the input"),
-        (lambda: binary(X + Y, (2,), out="f16", in_place=(("z", "x"),)), "in_place.0", "of the dtype of z"),
-        (lambda: binary(X + Y, (2,), over=((), None), in_place=(("z", "x"),)), "in_place.0", "over all axes"),
+        (lambda: binary(X + Y, (2,), out="f16", in_place=(("z", "x"),)), "in_place.0", "with the dtype of z"),
+        (lambda: binary(X + Y, (2,), over=((), None), in_place=(("z", "x"),)), "in_place.0", "all axes"),
         (lambda: unary(X, (), num_valid=True), "num_valid", "an axis of rows"),
         (lambda: unary(X, (1,) * 9), "shape", "at most 8 items"),
         (lambda: unary(X, (2, -1)), "shape.1", "greater than or equal to 0"),
         (lambda: unary(X, (2,), "f17"), "dtype", "'f16'"),
-        (lambda: unary(X, (2,), scalars=(Number(name="x", value=1.0),)), "scalars.0.name", "a name of its own"),
+        (lambda: unary(X, (2,), scalars=(Number(name="x", value=1.0),)), "scalars.0.name", "a unique name"),
         (lambda: Number(name="c", value=2**31, type="i32"), "value", "an i32"),
         (lambda: Number(name="c", value=10**400), "value", "within the range of f32"),
         (lambda: Number(name="c", value=math.nan, type="f64"), "value", 'constant("nan", "f64")'),
@@ -215,7 +217,7 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
                 shape=(2,), inputs=(Input(name="x", dtype="f32", shape=(3, 3)),),
                 outputs=(Output(name="z", dtype="f32", value=read("x", "f32", (coord(0),))),),
             ),
-            "outputs.0.value.at", "2 places",
+            "outputs.0.value.at", "2 positions",
         ),
         (
             lambda: MapDescriptor.model_validate_json(json.dumps({

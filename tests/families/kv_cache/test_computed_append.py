@@ -138,12 +138,12 @@ def test_rope_makes_scores_depend_on_distance_alone():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"new_dtype": "f32"}, "new_dtype expected that of the cache, f16, got 'f32'"),
-        ({"new_dtype": "f8_e5m2", "paged_kv": {"dtype": "f8_e4m3"}}, "new_dtype expected that of the cache, f8_e4m3"),
-        ({"kv_scale": "head"}, "kv_scale expected 'none' for rows of f16"),
+        ({"new_dtype": "f32"}, "new_dtype expected the dtype of the cache, f16, got 'f32'"),
+        ({"new_dtype": "f8_e5m2", "paged_kv": {"dtype": "f8_e4m3"}}, "new_dtype expected the dtype of the cache, f8_e4m3"),
+        ({"kv_scale": "head"}, "kv_scale expected 'none' for f16 rows"),
         (
             {"kv_scale": "head", "paged_kv": {"dtype": "f8_e4m3"}},
-            "rows of f8_e4m3 in a cache of f8_e4m3, got 'head'. .*: set new_dtype, such",
+            "f8_e4m3 rows in a f8_e4m3 cache, got 'head'. .*: set new_dtype, such",
         ),
         ({"rotary_dim": 4}, "rotary_dim expected None without a rope, got 4"),
         ({"rope": "half", "rotary_dim": 5}, "rotary_dim expected an even number, .* got 5"),

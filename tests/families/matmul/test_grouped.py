@@ -323,7 +323,7 @@ def test_wrong_tables_reach_no_memory_of_others(validate, fields, tables, writte
         ({"zero_tail": True, "accumulate": True}, "zero_tail", "accumulate"),
         ({"layout": "k", "gather": True}, "gather", "layout k"),
         ({"layout": "k", "zero_tail": True}, "zero_tail", "layout k"),
-        ({"layout": "k", "dtype": "f8_e4m3", "scaling": Scaling(kind="block")}, "scaling.kind", "inside a part"),
+        ({"layout": "k", "dtype": "f8_e4m3", "scaling": Scaling(kind="block")}, "scaling.kind", "inside a block"),
         ({"groups": 0}, "groups", "greater than or equal to 1"),
         ({"layout": "sorted"}, "layout", "masked"),
         ({"bias_dtype": "f32"}, "bias_dtype", "null without bias"),

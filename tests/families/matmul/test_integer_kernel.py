@@ -116,7 +116,7 @@ def test_zero_points_that_have_no_sums_are_refused(fields, word):
 
 
 def test_groups_have_no_zero_points_and_older_texts_hold():
-    with pytest.raises(DescriptorError, match="products of groups have no zero points"):
+    with pytest.raises(DescriptorError, match="grouped products do not support zero points"):
         GroupedMatmulDescriptor(
             groups=2, total_num_rows=3, n=4, k=5, dtype="i8", scaling=Scaling(kind="token", x_zero=True), out_dtype="f16"
         )

@@ -153,7 +153,7 @@ def test_nothing_past_the_edges_is_written():
 @pytest.mark.parametrize(
     ("make", "path", "word"),
     [
-        (lambda: Quant(scale="group", block=(64, 64)), "block", "only scales of blocks"),
+        (lambda: Quant(scale="group", block=(64, 64)), "block", "only block scales use it"),
         (lambda: Quant(scale="block", block=(0, 64)), "block.0", "greater than or equal to 1"),
         (lambda: Quant(scale="block", scale_layout="column"), "scale_layout", "have a layout"),
     ],

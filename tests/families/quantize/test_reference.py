@@ -233,7 +233,7 @@ def test_back_and_forth_is_within_half_a_step():
         (lambda: Quant(scale="block", most=1.0), "most", "tensor, token or group"),
         (lambda: Quant(scale="static", most=1.0), "most", "tensor, token or group"),
         (lambda: Quant(most=0.0), "most", "greater than 0"),
-        (lambda: Quant(scale="none", scale_dtype="f8_e8m0"), "scale_dtype", "without a scale"),
+        (lambda: Quant(scale="none", scale_dtype="f8_e8m0"), "scale_dtype", "there is no scale"),
         (lambda: Quant(scale_dtype="bf16"), "scale_dtype", "f8_e8m0"),
     ],
 )  # fmt: skip

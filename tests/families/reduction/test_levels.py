@@ -291,7 +291,7 @@ def test_axes_of_a_stage_are_folded_ones_rising(axes):
 def test_a_result_differs_where_its_value_does():
     """Along a folded axis that the stage does not join."""
     stages = (Stage(reducer="sum", value=X, axes=(0,)),)
-    with pytest.raises(DescriptorError, match="Fold it in a stage"):
+    with pytest.raises(DescriptorError, match="Reduce it in a stage"):
         rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),))
     same = (Input(name="x", dtype="f32", over=(0,)),)
     assert rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),), same)

@@ -337,15 +337,15 @@ SUM = (Stage(reducer="sum", value=X),)
         (lambda: ragged((2, 3), SUM, OF_ROW, flat(over=None)), "inputs.0.over", "either axis 0"),
         (lambda: ragged((2, 3), SUM, OF_ROW, flat(over=(0, 1))), "inputs.0.over", "either axis 0"),
         (lambda: ragged((2, 3), SUM, (FoldOutput(name="y", dtype="f32", value=X),), flat()), "outputs.0.over", "either axis 0"),
-        (lambda: reducer("argmax", (2, 3)), "stages.0.reducer", "value of an empty row"),
+        (lambda: reducer("argmax", (2, 3)), "stages.0.reducer", "value for an empty row"),
         (lambda: ragged((2, 3), SUM, OF_ROW, flat(), split="auto"), "split", "off with ragged"),
         (lambda: ragged((2, 3), SUM, OF_ROW, flat(), num_valid=True), "num_valid", "False with ragged"),
         (lambda: ragged((2, 3), (Stage(reducer="sum", value=X * apply("f32", coord(0))),), OF_ROW, flat()),
-         "stages.0.value.args.1.args.0.axis", "another axis"),
+         "stages.0.value.args.1.args.0.axis", "other than the ragged axis"),
         (lambda: ragged((2, 3, 4), (Stage(reducer="sum", value=X, axes=(2,)), *SUM), OF_ROW, flat(over=(1, 2)), fold=(1, 2)),
          "stages.0.axes", "all folded axes"),
         (lambda: ragged((2, 3), SUM, (FoldOutput(name="y", dtype="f32", value=X * stage(0, "f32"), over=(0,)),), flat()),
-         "outputs.0.value", "the same along the axes [1]"),
+         "outputs.0.value", "constant along the axes [1]"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_is_refused_with_the_path_to_its_node(make, path, word):

@@ -192,25 +192,25 @@ KEPT = made(stage(0, "f32"))
 @pytest.mark.parametrize(
     ("make", "path", "word"),
     [
-        (lambda: rows((2, 3), (2,), STAGES, (KEPT,)), "fold", "axes of the 2"),
-        (lambda: rows((2, 3), (1, 0), STAGES, (KEPT,)), "fold", "rising"),
+        (lambda: rows((2, 3), (2,), STAGES, (KEPT,)), "fold", "some of the 2 axes"),
+        (lambda: rows((2, 3), (1, 0), STAGES, (KEPT,)), "fold", "in increasing order"),
         (lambda: rows((2, 3), (), STAGES, (KEPT,)), "fold", "at least 1 item"),
         (lambda: rows((2, 3), (1,), (), (made(X * stage(0, "f32"), over=None),)), "outputs.0.value.args.1", "no stage"),
-        (lambda: inner((2, 1)), "stages.0.axes", "rising"),
+        (lambda: inner((2, 1)), "stages.0.axes", "in increasing order"),
         (lambda: of_one(Stage(reducer="any", value=X)), "stages.0.value", "type bool for any"),
         (lambda: of_one(Stage(reducer="max", value=X), (2, 0)), "stages.0.axes", "at least one element"),
         (lambda: Stage(reducer="median", value=X), "reducer", "'sum'"),
-        (lambda: of_one(Stage(reducer="sum", value=X * stage(0, "f32"))), "stages.0.value.args.1.index", "0 stages"),
-        (lambda: of_sum((made(X * stage(1, "f32"), over=None),)), "outputs.0.value.args.1.index", "1 stages"),
+        (lambda: of_one(Stage(reducer="sum", value=X * stage(0, "f32"))), "stages.0.value.args.1.index", "0 earlier stages"),
+        (lambda: of_sum((made(X * stage(1, "f32"), over=None),)), "outputs.0.value.args.1.index", "1 earlier stages"),
         (lambda: of_sum((made(stage(0, "f64"), "f64"),)), "outputs.0.value", "value of type f32"),
         (lambda: of_sum((made(X * stage(0, "f32", "sum"), over=None),)), "outputs.0.value.args.1", "of stage 0, sum"),
-        (lambda: of_sum((made(X * stage(0, "f32")),)), "outputs.0.value", "the same along the axes [1]"),
+        (lambda: of_sum((made(X * stage(0, "f32")),)), "outputs.0.value", "constant along the axes [1]"),
         (lambda: of_sum((made(apply("f32", coord(1)) * stage(0, "f32")),)), "outputs.0.value", "[1]"),
         (lambda: of_sum((made(stage(0, "f32"), over=(1,)),)), "outputs.0.over", "each axis"),
         (lambda: of_sum((made(stage(0, "f32"), over=(0, 0)),)), "outputs.0.over", "each axis"),
-        (lambda: of_sum((made(stage(0, "f32"), over=(1,)),), fold=(0,), num_valid=True), "num_valid", "an axis 0 that is kept"),
+        (lambda: of_sum((made(stage(0, "f32"), over=(1,)),), fold=(0,), num_valid=True), "num_valid", "not folded"),
         (lambda: of_sum((KEPT,), scalars=(Number(name="c", value=1.0),)), "scalars.0.name", "that an output uses"),
-        (lambda: rms((2, 3), residual=True, in_place=(("s", "w"),)), "in_place.0", "over all axes"),
+        (lambda: rms((2, 3), residual=True, in_place=(("s", "w"),)), "in_place.0", "all axes"),
         (lambda: stage(0, "f32", "median"), "part", "one of value"),
         (lambda: inner((2,)), "outputs.0.value", "[1]"),
         (lambda: inner((1,)), "outputs.0.value", "[2]"),
@@ -260,7 +260,7 @@ def test_a_name_that_no_tensor_has_is_refused():
     problem = rms((2, 3))
     given = {one.name: torch.ones(1) for one in (*problem.inputs, *problem.outputs)}
     for surplus in ("yy", "indptr"):  # rows that are not ragged have no indptr
-        with pytest.raises(ArgumentTypeError, match=f"{surplus} expected no argument of this name.*Names: .*OPF-A060"):
+        with pytest.raises(ArgumentTypeError, match=f"{surplus} expected no argument with this name.*Names: .*OPF-A060"):
             problem.args(**given, **{surplus: torch.ones(1)})
 
 

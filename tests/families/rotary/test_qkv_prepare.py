@@ -299,12 +299,12 @@ def test_validation_reads_slots_and_positions(monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "argument", "word"),
     [
-        ({"kv": "f16"}, "paged_kv.dtype", "bf16, that of q"),
+        ({"kv": "f16"}, "paged_kv.dtype", "bf16, the dtype of q"),
         ({"kv_scale": "tensor"}, "kv_scale", "'none' for a cache of bf16"),
         ({"norm": "none", "weight_dtype": "f32"}, "weight_dtype", "None without a norm"),
         ({"eps": -1.0}, "eps", "greater than or equal to 0"),
         ({"rotary_dim": 65}, "rotary_dim", "an even number"),
-        ({"sections": (1, 2)}, "sections", "32 pairs"),
+        ({"sections": (1, 2)}, "sections", "whose sum is 32"),
     ],
 )
 def test_what_has_no_meaning_is_refused(fields, argument, word):

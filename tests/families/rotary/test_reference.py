@@ -179,7 +179,7 @@ def test_interleaved_sections_are_those_of_qwen3_vl():
         ({"rotary_dim": 66}, "rotary_dim", "at most head_dim - rotary_offset = 64"),
         ({"rotary_offset": 2}, "rotary_dim", "= 62"),
         ({"rotary_offset": 64}, "rotary_offset", "below head_dim"),
-        ({"sections": (16, 15)}, "sections", "32 pairs together"),
+        ({"sections": (16, 15)}, "sections", "whose sum is 32, the number of pairs"),
         ({"sections": (32,)}, "sections", "at least 2"),
         ({"sections": (31, 0, 1)}, "sections.1", "greater than or equal to 1"),
         ({"section_order": "interleaved"}, "section_order", "without sections"),

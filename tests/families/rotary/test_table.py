@@ -114,7 +114,7 @@ def test_they_are_those_of_the_release_that_is_here(row):
     ("kind", "fields", "argument", "word"),
     [
         ("su", {}, "kind", "one of default"),
-        ("linear", {}, "factor", "a value for this kind"),
+        ("linear", {}, "factor", "a value, because this kind requires it"),
         ("yarn", {"factor": 2.0}, "original_max_position_embeddings", "a value"),
         ("yarn", {"original_max_position_embeddings": 4096}, "max_position_embeddings", "a value"),
         ("llama3", {"factor": 8.0, "mscale_x": 1.0}, "mscale_x", "a parameter of llama3"),

@@ -43,7 +43,7 @@ KNOWN = {"original_max_position_embeddings": 16}
     ("kind", "fields", "message"),
     [
         ("llama3", KNOWN | {"low_freq_factor": 4.0}, "high_freq_factor expected another number than low_freq_factor"),
-        ("yarn", KNOWN | {"base": 1.0}, "base expected another number than 1"),
+        ("yarn", KNOWN | {"base": 1.0}, "base expected a number other than 1"),
         ("yarn", KNOWN | {"beta_fast": 0}, "beta_fast expected a finite number above 0"),
         ("longrope", KNOWN | {"short_factor": "x"}, "short_factor expected numbers"),
         ("longrope", {"original_max_position_embeddings": 1, "seq_len": 1, "short_factor": [1.0] * 4}, "expected 2 or more"),
@@ -63,7 +63,12 @@ TRAINED = {"original_max_position_embeddings": 4096}
         ("longrope", KNOWN | {"short_factor": [1.0, 0.0, 1.0, 1.0]}, "short_factor", "finite numbers above 0"),
         ("longrope", KNOWN | {"short_factor": [1.0, math.nan, 1.0, 1.0]}, "short_factor", "finite numbers above 0"),
         ("longrope", KNOWN | {"seq_len": 17, "long_factor": [1.0, 1.0, 1.0, -1.0]}, "long_factor", "finite numbers above 0"),
-        ("longrope", KNOWN | {"short_factor": [1.0] * 4, "short_mscale": 1.0}, "long_mscale", "a value for this kind"),
+        (
+            "longrope",
+            KNOWN | {"short_factor": [1.0] * 4, "short_mscale": 1.0},
+            "long_mscale",
+            "a value, because this kind requires it",
+        ),
         (
             "longrope",
             KNOWN | {"short_factor": [1.0] * 4, "short_mscale": 1.0, "long_mscale": 1.0, "attention_factor": 2.0},
@@ -90,8 +95,8 @@ TRAINED = {"original_max_position_embeddings": 4096}
         ("linear", {"dtype": "f99"}, "dtype", "got 'f99'"),
         ("linear", {"dtype": torch.float32}, "dtype", r"got torch.float32\. Use 'f32'"),
         ("linear", {"dtype": "bfloat16"}, "dtype", "Use 'bf16'"),
-        ("linear", {"device": "nowhere"}, "device", "a device that torch has here"),
-        ("linear", {"device": torch.float16}, "device", "a device that torch has here"),
+        ("linear", {"device": "nowhere"}, "device", "a device that torch supports on this machine"),
+        ("linear", {"device": torch.float16}, "device", "a device that torch supports on this machine"),
         (["linear"], {}, "kind", "one of default"),
     ],
 )
@@ -109,7 +114,7 @@ def test_rows_without_memory_are_refused(monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(torch, "cat", full)
-    with pytest.raises(ArgumentError, match="max_positions expected rows for which the host has memory"):
+    with pytest.raises(ArgumentError, match="max_positions expected a number of rows that fits in the host's memory"):
         table()
 
 

@@ -236,7 +236,7 @@ def test_inputs_for_tools_have_ties_and_rows_without_candidates():
 def test_rows_without_any_row_of_logits_are_refused():
     """A wrong index draws from row 0, which there has to be."""
     fields = {"vocab": 5, "indices": True, "num_logits": 0}
-    with pytest.raises(DescriptorError, match="num_logits expected 1 or more where there are rows that draw"):
+    with pytest.raises(DescriptorError, match="num_logits expected 1 or more if rows draw tokens"):
         SampleDescriptor(total_num_rows=2, **fields)
     assert SampleDescriptor(total_num_rows=0, **fields).num_logits == 0
 
@@ -247,7 +247,7 @@ def test_rows_without_any_row_of_logits_are_refused():
 def test_more_tokens_than_a_sum_of_masses_holds_are_refused(fields):
     """A mass is at most 2^40, and a sum an i64."""
     assert SampleDescriptor(total_num_rows=1, vocab=2**23 - 1, **fields)
-    with pytest.raises(DescriptorError, match="vocab expected at most 8388607 where masses are added"):
+    with pytest.raises(DescriptorError, match="vocab expected at most 8388607 if masses are added"):
         SampleDescriptor(total_num_rows=1, vocab=2**23, **fields)
     assert SampleDescriptor(total_num_rows=1, vocab=2**31 - 1, top_k=True, min_p=True)
 
@@ -255,6 +255,6 @@ def test_more_tokens_than_a_sum_of_masses_holds_are_refused(fields):
 def test_more_probabilities_than_a_sum_of_masses_holds_are_refused():
     for fields in ({}, {"form": "renorm"}, {"form": "mask", "top_p": True}):
         assert ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23 - 1, **fields)
-        with pytest.raises(DescriptorError, match="vocab expected at most 8388607 where masses are added"):
+        with pytest.raises(DescriptorError, match="vocab expected at most 8388607 if masses are added"):
             ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23, **fields)
     assert ProbabilitiesDescriptor(total_num_rows=1, vocab=2**23, form="mask", top_k=True, min_p=True)

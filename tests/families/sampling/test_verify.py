@@ -167,7 +167,7 @@ def test_coins_and_races_have_words_of_their_own():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "chain", "draft_stream": 0}, "another stream than the target's 0"),
+        ({"kind": "chain", "draft_stream": 0}, "a stream other than the target's 0"),
         ({"kind": "chain", "threshold_acc": 0.5}, r"threshold_acc expected 1 unless kind is tree, got 0\.5"),
         ({"kind": "greedy", "threshold_single": 0.25}, r"threshold_single expected 1 unless kind is tree, got 0\.25"),
         ({"kind": "tree", "threshold_acc": 0.0}, "threshold_acc"),

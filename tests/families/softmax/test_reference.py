@@ -95,13 +95,13 @@ def test_edges():
 @pytest.mark.parametrize(
     ("fields", "path", "word"),
     [
-        ({"axis": 2}, "axis", "an axis of the 2"),
+        ({"axis": 2}, "axis", "one of the 2 axes"),
         ({"axis": -3}, "axis", "-2 .. 1"),
         ({"temperature": 0.0}, "temperature", "2^-126 or more"),
         ({"temperature": 1e-42}, "temperature", "2^-126 or more"),
         ({"temperature": 1e-46, "dtype": "bf16"}, "temperature", "2^-126 or more"),
-        ({"temperature": -1.0, "dtype": "f64"}, "temperature", "with f64 above 0"),
-        ({"out_dtype": "f64"}, "out_dtype", "f64 of f64"),
+        ({"temperature": -1.0, "dtype": "f64"}, "temperature", "for f64, above 0"),
+        ({"out_dtype": "f64"}, "out_dtype", "f64 for f64"),
         ({"axis": 0, "num_valid": True}, "num_valid", "false along axis 0"),
         ({"shape": ()}, "shape", "at least 1 item"),
     ],

@@ -252,8 +252,8 @@ FAULTS = (
     host(
         "registry: the reference comes first",
         REGISTRY,
-        'BACKENDS = ("cuda", "reference")',
-        'BACKENDS = ("reference", "cuda")',
+        'BACKENDS = ("cuda", "library", "reference")',
+        'BACKENDS = ("reference", "cuda", "library")',
         f"{VARIANTS} {CHOICES}",
     ),
     host(
