@@ -14,8 +14,10 @@ from opfacade.select.registry import configs_for, examples, families
 from tests import structure
 
 ROOT = Path(opfacade.__file__).parents[1]
-# Two kernels check the values of all families, probes test single wrappers, the host library makes the calls of all plans.
-SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "host/host", "ranks/exchange"}
+# Two kernels check the values of all families, probes test single wrappers, the host library makes the calls of all plans,
+# and rounds between GPUs need more ranks than an example has.
+SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "host/host"}
+SERVICES |= {"ranks/exchange", "ranks/sum_fold"}
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
 SHARED = ("ptx", "common", "paged")
 # An include, or the header that a binding names for csrc/common/_binding.jinja to include.

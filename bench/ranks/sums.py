@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
+from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor
 
@@ -91,18 +92,29 @@ def descriptors(world: int, cpu: bool) -> dict[tuple[int, str], AllReduceNormDes
 
 
 def norms(ranks: Ranks) -> dict[str, Any]:
-    """`all_reduce_norm` beside an all-reduce with our norm behind it."""
+    """`all_reduce_norm`, by rounds of the link and by one kernel, beside an all-reduce with our norm behind it."""
     pg, known = ranks.join(), descriptors(ranks.world, ranks.cpu)
-    group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
-    group.reserve([Plan.select(d) for d in known.values()])
+    groups = [Group(pg, timeout_s=20, channel=i, peer_memory=ranks.peer_memory) for i in range(2)]
+    of_all: dict[int, dict[str, Ready]] = {}
+    for group, target in zip(groups, (Target.current(), groups[1].target), strict=True):
+        plans = {d: Plan.select(d, target=target) for d in known.values()}
+        group.reserve(list(plans.values()))
+        for (rows, step), descriptor in known.items():
+            plan = plans[descriptor]
+            of_all.setdefault(rows, {})[f"all_reduce_norm {step}, {plan.sku.impl}"] = Ready(plan, group)
     found = {}
-    for rows in sorted({rows for rows, _ in known}):
-        found[str(rows * HIDDEN * 2)] = _normed(ranks, group, {s: d for (n, s), d in known.items() if n == rows}, rows)
+    for rows, ready in sorted(of_all.items()):
+        found[str(rows * HIDDEN * 2)] = _normed(ranks, ready, rows)
         ranks.keep({"bytes": found})
-    return {"link": type(group.link).__name__, "bytes": found}
+    return {"link": type(groups[0].link).__name__, "bytes": found}
 
 
-def _normed(ranks: Ranks, group: Group, known: dict[str, AllReduceNormDescriptor], rows: int) -> dict[str, Any]:
+class Ready(NamedTuple):
+    plan: Plan[AllReduceNormArgs]
+    group: Group
+
+
+def _normed(ranks: Ranks, known: dict[str, Ready], rows: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -110,24 +122,24 @@ def _normed(ranks: Ranks, group: Group, known: dict[str, AllReduceNormDescriptor
     total = _part(ranks, 0, rows).float()
     for r in range(1, ranks.world):
         total = total + _part(ranks, r, rows).float()
-    want, plain = _alone(ranks, known["one_shot"], total.to(x.dtype), weight)
+    first = next(iter(known.values()))
+    want, plain = _alone(ranks, first.plan.descriptor, total.to(x.dtype), weight)
     calls, wrong = {}, []
-    for step, descriptor in known.items():
+    for name, (plan, group) in known.items():
         residual, out = _part(ranks, 50, rows), torch.zeros_like(x)
         args = AllReduceNormArgs(x=x, weight=weight, residual=residual, out=out, group=group)
-        plan = Plan.select(descriptor)
         plan.run(args)
         if not torch.equal(out, want):
-            wrong.append(step)
-        calls[f"all_reduce_norm {step}"] = lambda plan=plan, args=args: plan.run(args)
+            wrong.append(name)
+        calls[name] = lambda plan=plan, args=args: plan.run(args)
     summed = x.clone()
 
     def library() -> None:
-        dist.all_reduce(summed, group=group.process_group)
+        dist.all_reduce(summed, group=first.group.process_group)
         plain(summed)
 
     calls["nccl all_reduce + norm"] = library
-    symmetric, refused = _symmetric(ranks, group.process_group, x, total)
+    symmetric, refused = _symmetric(ranks, first.group.process_group, x, total)
     if symmetric:
         calls["symm_mem one_shot + norm"] = lambda: plain(symmetric["symm_mem one_shot"]().view(x.shape))
     return {"wrong": wrong} if wrong else race(ranks, calls, 20) | refused

@@ -12,6 +12,7 @@ from opfacade.core.model import Model, Real
 
 EXACT = "exact"  # the error model of a copy: no bound is tighter
 RankInvariant = Literal["none", "ranks", "world"]
+BoundedWait = Literal["none", "abort", "kernel"]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$")]
 
 
@@ -50,6 +51,8 @@ class PrecisionGuarantee(Model):
     bit_stable_on_same_hardware: also across processes, streams, allocations and workspace contents.
     batch_invariant: "composition" means that a request's bits do not depend on the rest of the batch.
     rank_invariant: "ranks": all ranks of a group get the same bits; "world": nor do these depend on the number of ranks.
+    bounded_wait: how a wait for a rank ends at the deadline. "kernel": the kernel that waits has the deadline itself, in
+    replays too; "abort": the group on the host ends the wait; "none": nothing does, or no rank is waited for.
     Without evidence no flag may be set.
     """
 
@@ -59,6 +62,7 @@ class PrecisionGuarantee(Model):
     bit_stable_on_same_hardware: bool = False
     batch_invariant: Literal["none", "composition"] = "none"
     rank_invariant: RankInvariant = "none"
+    bounded_wait: BoundedWait = "none"
     error_model: ErrorModel
     conditions: tuple[Condition, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -75,7 +79,7 @@ class PrecisionGuarantee(Model):
 
     @model_validator(mode="after")
     def _honest(self) -> PrecisionGuarantee:
-        invariant = {self.batch_invariant, self.rank_invariant} != {"none"}
+        invariant = {self.batch_invariant, self.rank_invariant, self.bounded_wait} != {"none"}
         claims = self.deterministic or self.bit_stable_on_same_hardware or invariant
         if claims and not self.evidence:
             raise ValueError("a guarantee without evidence must not set a flag")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import Args, Descriptor
@@ -42,6 +42,16 @@ class Joined(Protocol):
 
     def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
         """`call`, a round of the link, which the host does not wait for. GroupError where the link has ended."""
+        ...
+
+
+class Peers(Protocol):
+    """A link by the memory of the GPUs of one host. place: bytes that a rank may send to each in one round."""
+
+    place: int
+
+    def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
+        """The arguments of a kernel that makes rounds, for a plan that was reserved: epochs, failures, addresses."""
         ...
 
 

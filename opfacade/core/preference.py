@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticKnownError
 
-from opfacade.core.guarantee import RankInvariant, Word
+from opfacade.core.guarantee import BoundedWait, RankInvariant, Word
 from opfacade.core.model import Bytes, Model
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is taken too
@@ -33,6 +33,10 @@ class Require(Model):
     rank_invariant: RankInvariant = Field(
         default="none",
         description='"ranks": all ranks of a group get the same bits; "world": nor do they depend on the number of ranks.',
+    )
+    bounded_wait: BoundedWait = Field(
+        default="none",
+        description='"abort": a wait for a rank ends at the deadline of the group; "kernel": the kernel that waits ends it.',
     )
     max_error_model: Word | None = Field(
         default=None, description="The error bound may not be wider than this model, in the order of ERROR_MODELS; None: any."

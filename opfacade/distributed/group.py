@@ -10,10 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.joined import name_group
+from opfacade.core.target import Target
 from opfacade.distributed import linked, reserving, rounds, setup
 from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
 from opfacade.distributed.judgement import told
@@ -91,7 +93,7 @@ class Group:
         """
         self._require_open()
         texts = reserving.texts(plans)
-        own = {"plans": texts, "refusal": reserving.refusal(plans, self.world, self.max_bytes)}
+        own = {"plans": texts, "refusal": reserving.refusal(plans, self.world, self.max_bytes, self.link)}
         answers = {r: json.loads(a) for r, a in self._asked(RESERVE, own)}
         reserving.compare({r: tuple(answer["plans"]) for r, answer in answers.items()}, self.rank)
         reserving.vote({r: answer["refusal"] for r, answer in answers.items()}, "OPF-N008")
@@ -134,6 +136,14 @@ class Group:
             digest = self._digests[descriptor]
             frame = Frame(CALL, self._call, digest, hashlib.sha256(facts).digest()[:8])
             return self._round(frame, outgoing)
+
+    @property
+    def target(self) -> Target:
+        """The target to select plans for: that of this process, with the links that this group uses.
+
+        With it, ops whose kernels write to the memory of peers are chosen where this group has such memory.
+        """
+        return replace(Target.current(), links=linked.links_of(self.link))
 
     @property
     def calls(self) -> int:

@@ -6,8 +6,9 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from opfacade.core.links import NO_LINKS, Links
 from opfacade.distributed.frames import SETUP
 from opfacade.distributed.link import Link
 from opfacade.distributed.peers import MOST_PEERS, PeerLink, known_by
@@ -53,6 +54,25 @@ def _of_peers(process_group: ProcessGroup, device: torch.device, timeout_s: floa
     if any(_said(ask, wrong)) or link is None:
         return None
     return None if any(_said(ask, _tried(link, process_group.rank(), timeout_s))) else link
+
+
+def links_of(link: Link | None) -> Links:
+    """The links of a target: none where kernels cannot write to the memory of peers."""
+    if not isinstance(link, PeerLink):
+        return NO_LINKS
+    return Links(kind="nvlink" if _by_nvlink(link) else "pcie")
+
+
+def _by_nvlink(link: PeerLink) -> bool:
+    """Whether NVLink connects this GPU with each other one."""
+    import torch
+
+    try:
+        detect: Any = torch._C._distributed_c10d._detect_dma_connectivity  # type: ignore[attr-defined]
+        row = detect(torch._C._autograd.DeviceType.CUDA, "nvlink").matrix[link.device.index]
+    except (AttributeError, RuntimeError):
+        return False
+    return all(known > 0 for gpu, known in enumerate(row) if gpu != link.device.index)
 
 
 def _said(ask: Ask, text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """PeerLink: small rounds by a kernel that writes to the memory of all peers of a host, large ones by NCCL.
 
 Memory of peers is torch's symmetric memory. A round is one launch: push, wait for arrivals in own memory, and take; headers
-travel with arrivals. Waits end in the kernel.
+travel with arrivals. Waits end in the kernel. Kernels that do more than move bytes take the same arguments (`round_of`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 21  # of a part: from there on NCCL has more of the bandwidth
 MOST_PEERS = 8
-_LINE, _CTAS, _ARRIVAL = 16, 32, 32
-_HEAD = 2 * MOST_PEERS * _CTAS * _ARRIVAL  # bytes of an arena before its places
+MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
+_LINE, _ARRIVAL = 16, 32
+_HEAD = 2 * MOST_PEERS * MOST_CTAS * _ARRIVAL  # bytes of an arena before its places
 _BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
 
 
@@ -36,6 +37,8 @@ def known_by(process_group: ProcessGroup) -> bool:
 class PeerLink(Link):
     """arena: of this rank; handle: of all. page: words of pinned memory that the kernel writes."""
 
+    place = MOST_BYTES
+
     def __init__(self, process_group: ProcessGroup, device: torch.device, timeout_s: float) -> None:
         import torch
         import torch.distributed._symmetric_memory as symmetric
@@ -45,8 +48,8 @@ class PeerLink(Link):
         self._arena: Any = symmetric.empty(_HEAD + 2 * self.world * MOST_BYTES, dtype=torch.uint8, device=device)
         self._arena.zero_()
         self._handle: Any = symmetric.rendezvous(self._arena, process_group.group_name)
-        self._epochs = torch.zeros(_CTAS, dtype=torch.int32, device=device)
-        self._page = self._shared([0] * (_FAILED + _CTAS))
+        self._epochs = torch.zeros(MOST_CTAS, dtype=torch.int64, device=device)
+        self._page = self._shared([0] * (_FAILED + MOST_CTAS))
         self._module = _module(device)
         self._numbers: dict[Hashable, int] = {}
         torch.cuda.synchronize(device)
@@ -95,6 +98,11 @@ class PeerLink(Link):
         mask = int(self._page[_ODD])
         return tuple(sorted({*super().odd, *(r for r in range(self.world) if mask >> r & 1)}))
 
+    def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
+        """The arguments of a kernel that makes rounds (csrc/ranks/_round.cc.jinja)."""
+        own = (self.place, self._numbers[descriptor], self._patience, self._rank, self.world)
+        return (self._epochs, self._failed, self._page.data_ptr(), *own, *self._handle.buffer_ptrs)
+
     def _round(self, descriptor: Hashable, sent: Tensor, like: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
         """One launch; sent: [1 or world, bytes]."""
         size = sent.shape[1]
@@ -102,10 +110,8 @@ class PeerLink(Link):
         known = [fact for fact in facts if fact is not None]
         hashed = self._hash(known) if known else None
         step = size if len(sent) > 1 else 0
-        self._module.run(
-            sent, found, self._epochs, self._failed, 0 if hashed is None else hashed.data_ptr(), self._page.data_ptr(), step,
-            MOST_BYTES, self._numbers[descriptor], self._patience, self._rank, *self._handle.buffer_ptrs,
-        )  # fmt: skip
+        facts_at = 0 if hashed is None else hashed.data_ptr()
+        self._module.run(sent, found, *self.round_of(descriptor), facts_at, step)
         self.bad = self._failed
         used = like.numel() * like.element_size()
         return [row[:used].view(like.dtype).view(like.shape) for row in found]

@@ -8,13 +8,15 @@ from typing import Any
 from opfacade.distributed.judgement import named, odd_ones, told
 from opfacade.plan import Plan
 
+BY_PEERS = "peers"  # the name of candidates whose kernels write to the memory of peers
+
 
 def texts(plans: Sequence[Plan[Any]]) -> list[str]:
     """A text of each plan, which is the same on all ranks."""
     return [f"{plan.descriptor.model_dump_json()} {plan.sku.id}" for plan in plans]
 
 
-def refusal(plans: Sequence[Plan[Any]], own_world: int, max_bytes: int) -> str:
+def refusal(plans: Sequence[Plan[Any]], own_world: int, max_bytes: int, link: object) -> str:
     """The first thing that is wrong with plans on this rank, or ""."""
     for plan in plans:
         size, world = getattr(plan.descriptor, "symmetric_size", 0), getattr(plan.descriptor, "world", None)
@@ -22,6 +24,10 @@ def refusal(plans: Sequence[Plan[Any]], own_world: int, max_bytes: int) -> str:
             return f"{plan.descriptor.op} is for {world or 1} ranks, this group has {own_world}"
         if size > max_bytes:
             return f"{plan.descriptor.op} exchanges {size} bytes, max_bytes is {max_bytes}"
+        if plan.target.links.kind != "none" and plan.sku.impl == BY_PEERS and not hasattr(link, "round_of"):
+            return (
+                f"{plan.descriptor.op} writes to the memory of peers, which this group does not have: select for group.target"
+            )
     return "" if len({p.descriptor for p in plans}) == len(plans) else "a descriptor occurs twice"
 
 

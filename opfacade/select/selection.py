@@ -13,7 +13,7 @@ from opfacade import telemetry
 from opfacade.base.short_repr import shown
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.guarantee import EXACT, RankInvariant
+from opfacade.core.guarantee import EXACT, BoundedWait, RankInvariant
 from opfacade.core.preference import DEFAULT, Preference, Require
 from opfacade.core.sku import OLDER_FORM, KernelSku, is_older_sku_id, is_sku_id
 from opfacade.core.target import Target
@@ -27,7 +27,7 @@ from opfacade.errors import (
 from opfacade.select.pins import NO_PINS, Pins
 from opfacade.select.registry import candidates_for, configs_for, names_to_forbid
 
-_RANKS = get_args(RankInvariant)  # weakest first
+_RANKS, _WAITS = get_args(RankInvariant), get_args(BoundedWait)  # weakest first
 
 
 class Option(NamedTuple):
@@ -209,6 +209,9 @@ def _unmet(sku: KernelSku, require: Require, kind: type[Descriptor[Any]]) -> Ite
         yield Reason("OPF-S020", "prefer.require.batch_invariant", promise.batch_invariant, require.batch_invariant, hint)
     if _RANKS.index(promise.rank_invariant) < _RANKS.index(require.rank_invariant):
         yield Reason("OPF-S020", "prefer.require.rank_invariant", promise.rank_invariant, require.rank_invariant)
+    if _WAITS.index(promise.bounded_wait) < _WAITS.index(require.bounded_wait):
+        hint = "On GPUs of one host, pass target=group.target." if promise.bounded_wait == "abort" else ""
+        yield Reason("OPF-S020", "prefer.require.bounded_wait", promise.bounded_wait, require.bounded_wait, hint)
     wanted, stated = require.max_error_model, promise.error_model.id
     if wanted is None or stated == EXACT:
         return

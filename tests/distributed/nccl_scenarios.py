@@ -8,6 +8,7 @@ from contextlib import suppress
 import torch
 
 from opfacade import Plan
+from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.distributed.link import Link
 from opfacade.distributed.peers import PeerLink
@@ -25,10 +26,17 @@ _ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round oth
 EAGER = ("skips", "dies")
 
 
-def group_of(pg, descriptors, **options):
-    group = Group(pg, **({"timeout_s": 30} | options))
-    assert type(group.link) is (PeerLink if options.get("peer_memory") else Link)
-    group.reserve([Plan.select(d) for d in descriptors])
+def group_of(pg, descriptors, peer_memory=False, **options):
+    """peer_memory "kernels": plans are selected for the links of the group, so that a norm is summed and made by one kernel."""
+    group = Group(pg, peer_memory=bool(peer_memory), **({"timeout_s": 30} | options))
+    assert type(group.link) is (PeerLink if peer_memory else Link)
+    group.plans = {
+        d: Plan.select(d, target=group.target if peer_memory == "kernels" else Target.current()) for d in descriptors
+    }
+    for descriptor, plan in group.plans.items():
+        fused = peer_memory == "kernels" and descriptor.op == "all_reduce_norm"
+        assert (plan.sku.impl, plan.precision_guarantee.bounded_wait) == (("peers", "kernel") if fused else ("nccl", "abort"))
+    group.reserve(list(group.plans.values()))
     return group
 
 
@@ -116,7 +124,7 @@ def fails(rank, pg, folder, act, peer_memory=False):
     start, out = time.monotonic(), None
     if rank == 0:
         with suppress(GroupError):
-            Plan.select(descriptor).run(args) if graph is None else graph.replay()
+            group.plans[descriptor].run(args) if graph is None else graph.replay()
         torch.cuda.synchronize()
         out = call.written(args)
     code, ranks, text = told(group)
@@ -131,7 +139,7 @@ def fails(rank, pg, folder, act, peer_memory=False):
 def graph_of(call, args):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        Plan.select(call.descriptor).run(args)
+        args.group.plans[call.descriptor].run(args)
     return graph
 
 

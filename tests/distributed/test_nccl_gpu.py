@@ -14,7 +14,7 @@ pytestmark = [
 _SECONDS = 40
 
 
-@pytest.mark.parametrize("peer_memory", [False, True])
+@pytest.mark.parametrize("peer_memory", [False, True, "kernels"])
 def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path, peer_memory):
     scenario = partial(nccl_scenarios.every_op, peer_memory=peer_memory)
     found = worlds.run(tmp_path, 2, scenario, seconds=_SECONDS, backend=worlds.NCCL)
@@ -26,7 +26,7 @@ def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path, peer_memory):
         assert found[0][name]["bits"] == found[1][name]["bits"]
 
 
-@pytest.mark.parametrize("peer_memory", [False, True])
+@pytest.mark.parametrize("peer_memory", [False, True, "kernels"])
 @pytest.mark.parametrize("act", ["skips", "replays less", "dies", "dies in a replay"])
 def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, act, peer_memory):
     scenario = partial(nccl_scenarios.fails, act=act, peer_memory=peer_memory)

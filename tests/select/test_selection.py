@@ -149,12 +149,13 @@ def test_every_preference_is_honoured_or_refused(field):
         ({"bit_stable_on_same_hardware": True}, "False", "True"),
         ({"batch_invariant": "composition"}, "none", "composition"),
         ({"rank_invariant": "world"}, "none", "world"),
+        ({"bounded_wait": "abort"}, "none", "abort"),
         ({"max_error_model": "exact"}, "attention-f32", "exact"),
     ],
 )
 def test_every_requirement_not_kept_is_named(require, got, wanted):
-    fields = {"deterministic", "bit_stable_on_same_hardware", "batch_invariant", "rank_invariant", "max_error_model"}
-    assert set(Require.model_fields) == fields
+    fields = {"deterministic", "bit_stable_on_same_hardware", "batch_invariant", "rank_invariant", "bounded_wait"}
+    assert set(Require.model_fields) == fields | {"max_error_model"}
     error = refusal(Preference(backend="reference", require=require), CPU)
     assert isinstance(error, GuaranteeUnavailable)
     [field] = require

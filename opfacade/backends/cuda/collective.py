@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import support
+from opfacade.backends.cuda import sum_fold, support
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import collective as _in_torch
 from opfacade.backends.reference.inference import in_inference_mode
-from opfacade.backends.reference.joined import filled_on_failure
+from opfacade.backends.reference.joined import filled_on_failure, peers_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
@@ -33,7 +33,12 @@ from opfacade.plans.collective import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NAME = "nccl"
+_NAME, _PEERS = "nccl", "peers"
+_ABORTS = "tests/distributed/test_nccl_gpu.py::test_a_rank_that_does_not_come_is_named_and_the_process_goes_on"
+_ENDS = (
+    "tests/families/collective/test_sum_fold_kernel.py::test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so"
+)
+_BITS = "tests/families/collective/test_sum_fold_kernel.py::test_every_rank_has_the_bits_of_one_gpu"
 _REFERENCE = {candidate.descriptor: candidate for candidate in _in_torch.CANDIDATES}
 
 
@@ -75,7 +80,14 @@ def _with_kernel(known: KernelSku, kernel: KernelSku, promise: PrecisionGuarante
 
 
 def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku:
-    return base.sku(d, target).model_copy(update={"backend": "cuda", "impl": _NAME}).revalidated()
+    known = base.sku(d, target)
+    promise = _bounded(known.precision_guarantee, "abort", (_ABORTS,))
+    return known.model_copy(update={"backend": "cuda", "impl": _NAME, "precision_guarantee": promise}).revalidated()
+
+
+def _bounded(promise: PrecisionGuarantee, wait: str, evidence: tuple[str, ...]) -> PrecisionGuarantee:
+    """The promise with how waits end, and tests of that."""
+    return promise.model_copy(update={"bounded_wait": wait, "evidence": (*promise.evidence, *evidence)}).revalidated()
 
 
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
@@ -145,7 +157,7 @@ def _keep(made: Tensor, to: Tensor) -> None:
 def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     """Kernels behind the sum are loaded now: a graph that is captured may not."""
     rows = {d.own_rows, max(0, d.own_rows - 1)} if d.two_shot else {d.total_num_rows}
-    mine = _normed.of_own_rows(d) if d.two_shot else d
+    mine = d.of_own_rows() if d.two_shot else d
     for count in rows:
         behind = _behind(mine, count)
         if behind is not None:
@@ -162,6 +174,49 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
     _plan(problem).run(args)
 
 
+def _declines_peers(d: AllReduceNormDescriptor, target: Target) -> Iterator[Reason]:
+    first = [*_declines(d, target)]
+    if target.links.kind == "none":
+        first.append(Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target."))
+    yield from first or sum_fold.declines(d, target)
+
+
+def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
+    """It promises as much as the norm behind the sum, whose program it prints."""
+    known = _sku(d, target)
+    spec = tuple(sorted((*known.spec, ("two_shot", d.two_shot), ("world", d.world))))
+    base = known.precision_guarantee.model_copy(update={"evidence": (_BITS,)})
+    update = {"impl": _PEERS, "spec": spec, "precision_guarantee": _bounded(base, "kernel", (_ENDS, _ABORTS))}
+    return known.model_copy(update=update).revalidated()
+
+
+def _peers_launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    module = sum_fold.module_of(sum_fold.jit_spec(d, target), allow_build, sku.id)
+    run = sum_fold.runner(d, target, module)
+
+    def call(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+        peers, group = peers_of(args)
+        group.on_gpus(d, lambda: _done(run(args, peers)))
+
+    filled = filled_on_failure(call, by_kernel=True)
+    return lambda args, workspace: filled(d, args)
+
+
+def _done(nothing: None) -> list[Tensor]:
+    """The tensors of a round that writes its outputs itself."""
+    return []
+
+
+_BY_PEERS = replace(
+    _as_in_torch(_REFERENCE[AllReduceNormDescriptor]),
+    impl=_PEERS,
+    declines=_listed(_declines_peers),
+    sku=_peers_sku,
+    launcher=in_inference_mode(_peers_launcher),
+    jit_spec=sum_fold.jit_spec,
+)
+
+
 def _candidate(base: Candidate) -> Candidate:
     made = _as_in_torch(base)
     if base.descriptor is AllReduceNormDescriptor:
@@ -171,4 +226,4 @@ def _candidate(base: Candidate) -> Candidate:
     return made
 
 
-CANDIDATES = tuple(_candidate(base) for base in _in_torch.CANDIDATES)
+CANDIDATES = (_BY_PEERS, *(_candidate(base) for base in _in_torch.CANDIDATES))

@@ -169,8 +169,9 @@ def _promise(model: str, ranks: RankInvariant, accumulator: Any, test: str) -> P
         accumulator=accumulator,
         deterministic=True,
         rank_invariant=ranks,
+        bounded_wait="abort",
         error_model=ErrorModel(id=model),
-        evidence=(f"{_TESTS}::{test}",),
+        evidence=(f"{_TESTS}::{test}", _normed.BOUNDED),
     )
 
 
@@ -195,10 +196,11 @@ _RACE = PrecisionGuarantee(
     accumulator="i64",
     deterministic=True,
     rank_invariant="world",
+    bounded_wait="abort",
     error_model=ErrorModel(
         id="race-f32", constants=(("exp2", 2.0**-50), ("key", 2.0**-40), ("roundoff", 2.0**-52), ("tanh", 2.0**-21))
     ),
-    evidence=("tests/families/collective/test_sample_across.py::test_a_token_is_that_of_one_rank",),
+    evidence=("tests/families/collective/test_sample_across.py::test_a_token_is_that_of_one_rank", _normed.BOUNDED),
 )
 
 CANDIDATES = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.base.capture import device_of
 from opfacade.core.descriptor import Descriptor, operands_of
-from opfacade.core.joined import JoinedArgs, require_group
+from opfacade.core.joined import Joined, JoinedArgs, Peers, require_group
 from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 Facts = Sequence["Tensor | None"]
 
 
-def filled_on_failure(run: Callable[[Any, Any], None], spreads: bool = False) -> Callable[[Any, Any], None]:
+def filled_on_failure(
+    run: Callable[[Any, Any], None], spreads: bool = False, by_kernel: bool = False
+) -> Callable[[Any, Any], None]:
     """`run`, which leaves NaN in every float that it writes, and the group's fill_id in integers, where a rank fails.
 
-    spreads: whether NaN in all that arrives makes every output of floats NaN, so that only others are filled.
+    spreads: whether NaN in all that arrives makes every output of floats NaN, so that only others are filled. by_kernel:
+    whether a kernel fills outputs, so that only a call that the host refuses is filled here.
     """
 
     def launch(descriptor: Any, args: Any) -> None:
@@ -31,7 +34,7 @@ def filled_on_failure(run: Callable[[Any, Any], None], spreads: bool = False) ->
             for tensor in _written(descriptor, args):
                 tensor.fill_(_nothing(tensor, args.group.fill_id))
             raise
-        link = link_of(args)
+        link = None if by_kernel else link_of(args)
         if link is not None:  # the host does not know yet whether the call failed
             for tensor in _written(descriptor, args):
                 if not (spreads and tensor.is_floating_point() and tensor.element_size() > 1):
@@ -68,6 +71,16 @@ def link_of(args: JoinedArgs) -> Any:
         issue = Issue("OPF-N007", "group", f"tensors on {link.device}, the GPU of this rank", str(device), kind="GroupError")
         raise from_issues("group", "run", [issue])
     return link
+
+
+def peers_of(args: JoinedArgs) -> tuple[Peers, Joined]:
+    """The memory of peers that a call may write to, and its group; OPF-N007 where its group has none."""
+    link, group = link_of(args), args.group
+    if group is None or not hasattr(link, "round_of"):
+        hint = "Make the Group with peer_memory=True on the GPUs of one host, or select without target.links."
+        issue = Issue("OPF-N007", "group", "a Group that writes to the memory of peers", str(group), hint, kind="GroupError")
+        raise from_issues("group", "run", [issue])
+    return link, group
 
 
 def gathered(descriptor: Any, args: Any, own: Tensor, facts: Facts = ()) -> list[Tensor]:

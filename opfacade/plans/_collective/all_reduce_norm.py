@@ -117,6 +117,11 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
         free = ("world", "total_num_rows", "steps")
         return tuple(value for name, value in self.__dict__.items() if name not in free)
 
+    def of_own_rows(self) -> AllReduceNormDescriptor:
+        """The problem in two steps as one rank has it: its rows in their places, scales row by row."""
+        quant = None if self.quant is None else self.quant.model_copy(update={"scale_layout": "row"})
+        return self.model_copy(update={"num_valid": False, "quant": quant})
+
     def quantised_rows(self, rows: int) -> Descriptor[Any] | None:
         """The problem of the quantisation of the given number of rows without a norm."""
         if self.quant is None or self.norm != "none":

@@ -1,0 +1,227 @@
+// The sum over ranks and the fold of its rows in one launch, by stores into the memory of peers. A row is added in f32 in the order
+// of ranks and rounded once; the fold behind it is that of one GPU, so that its bits are.
+//
+// In one step every rank gets all rows. In two steps a rank gets the rows of its own, row i being that of rank i mod kWorld, and
+// sends what it made of them. A row's arithmetic is the same in both.
+#pragma once
+#include "kernels/ranks/round.cuh"
+#include "kernels/ranks/sum_fold_params.h"
+#include "kernels/reduction/fold.cuh"
+
+namespace opfacade {
+
+// Copies bytes by all threads of a CTA, in words as wide as all lie.
+template <class T, bool kPush>
+__device__ __forceinline__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  for (int64_t i = threadIdx.x; i < bytes / static_cast<int64_t>(sizeof(T)); i += blockDim.x) {
+    const T value = __ldcg(reinterpret_cast<const T*>(from) + i);
+    if constexpr (kPush) push(reinterpret_cast<T*>(to) + i, value);
+    else reinterpret_cast<T*>(to)[i] = value;
+  }
+}
+template <bool kPush>
+__device__ __forceinline__ void copy_bytes(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  const uint64_t lies = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | static_cast<uint64_t>(bytes);
+  if (lies % 16 == 0) copy_words<uint4, kPush>(to, from, bytes);
+  else if (lies % 4 == 0) copy_words<uint32_t, kPush>(to, from, bytes);
+  else if (lies % 2 == 0) copy_words<uint16_t, kPush>(to, from, bytes);
+  else copy_words<uint8_t, kPush>(to, from, bytes);
+}
+
+// M: the program of the fold. S: kWorld, kTwoShot, kMade results, and the Element of rows.
+template <class M, Lie kLie, class S>
+struct SumFold {
+  using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
+  using Bits = typename Stored<typename S::Element>::Bits;
+  static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
+  struct Shared {
+    RoundShared round;
+    typename M::Params fold;
+  };
+
+  const Params& p;
+  Shared& shared;
+  Round round;
+  int64_t valid, slots;  // valid rows; rows that a rank has here, at most
+
+  __device__ explicit SumFold(const Params& params, int64_t fold_bytes)
+      : p(params), shared(*reinterpret_cast<Shared*>(dynamic_shared() + fold_bytes)), round(params.round, shared.round) {}
+
+  __device__ void run() {
+    wait_for_previous();
+    valid = valid_here();
+    slots = S::kTwoShot ? (p.rows + S::kWorld - 1) / S::kWorld : p.rows;
+    copy_fold();
+    if (!round.begin()) return fill();
+    each_slot([&](int64_t slot) { push_terms(slot); });
+    const bool met = round.meet(facts());
+    if (met) fold_all(S::kTwoShot ? round.parity() ^ 1 : 0);
+    if constexpr (S::kTwoShot) {
+      const bool met_again = met && share();
+      round.end();
+      if (!met_again) return fill();
+      each_slot([&](int64_t slot) { take(slot); });
+    } else {
+      round.end();
+      if (!met) fill();
+    }
+  }
+
+ private:
+  __device__ int64_t valid_here() const {
+    if (p.num_valid == nullptr) return p.rows;
+    const int64_t counted = *p.num_valid;
+    if (counted < p.before || counted > p.all) return 0;
+    return min(counted - p.before, p.rows);
+  }
+  __device__ uint64_t facts() const {
+    const uint64_t word = p.alike == nullptr ? 0 : *p.alike;
+    return word << 32 | static_cast<uint32_t>(valid);
+  }
+  __device__ void copy_fold() const {
+    static_assert(sizeof(typename M::Params) % 4 == 0, "whole words");
+    const uint32_t* const from = reinterpret_cast<const uint32_t*>(&p.fold);
+    uint32_t* const to = reinterpret_cast<uint32_t*>(&shared.fold);
+    for (int i = threadIdx.x; i < static_cast<int>(sizeof(typename M::Params) / 4); i += blockDim.x) to[i] = from[i];
+  }
+
+  // The slots of this CTA: those of kRows neighbours, which the fold takes at once, and so on.
+  template <class F>
+  __device__ void each_slot(F step) const {
+    for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < slots; first += int64_t{gridDim.x} * M::kRows)
+      for (int64_t slot = first; slot < slots && slot < first + M::kRows; ++slot) step(slot);
+  }
+  __device__ int64_t row_of(int64_t slot, int rank) const { return S::kTwoShot ? slot * S::kWorld + rank : slot; }
+
+  __device__ void push_terms(int64_t slot) const {
+    for (int hop = 1; hop < S::kWorld; ++hop) {
+      const int to = round.peer(hop);
+      const int64_t row = row_of(slot, to);
+      if (row < valid) copy_bytes<true>(round.place(to, p.round.rank) + slot * p.pitch, p.x + row * p.step, p.row_bytes);
+    }
+  }
+
+  // The sum of a row, in this rank's own place.
+  __device__ void add(int64_t slot) const {
+    const int64_t row = row_of(slot, p.round.rank);
+    if (row >= valid) return;
+    const uint8_t* terms[S::kWorld];
+#pragma unroll
+    for (int r = 0; r < S::kWorld; ++r)
+      terms[r] = r == p.round.rank ? p.x + row * p.step : round.place(p.round.rank, r) + slot * p.pitch;
+    uint8_t* const to = round.place(p.round.rank, p.round.rank) + slot * p.pitch;
+    const bool wide = (reinterpret_cast<uintptr_t>(p.x + row * p.step) | static_cast<uint64_t>(p.row_bytes)) % 16 == 0;
+    if (wide) add_vectors(to, terms);
+    else add_elements(to, terms);
+  }
+  __device__ void add_vectors(uint8_t* to, const uint8_t* const (&terms)[S::kWorld]) const {
+    for (int64_t i = threadIdx.x; i < p.row_bytes / 16; i += blockDim.x) {
+      Pack<typename S::Element, kVec> term[S::kWorld];
+#pragma unroll
+      for (int r = 0; r < S::kWorld; ++r) {
+        const uint4 line = __ldcg(reinterpret_cast<const uint4*>(terms[r]) + i);
+        term[r].word[0] = line.x, term[r].word[1] = line.y, term[r].word[2] = line.z, term[r].word[3] = line.w;
+      }
+      Pack<typename S::Element, kVec> sum;
+#pragma unroll
+      for (int k = 0; k < kVec; ++k) {
+        float total = Stored<typename S::Element>::load(term[0].bits(k));
+#pragma unroll
+        for (int r = 1; r < S::kWorld; ++r) total = __fadd_rn(total, Stored<typename S::Element>::load(term[r].bits(k)));
+        sum.set_bits(k, Stored<typename S::Element>::store(total));
+      }
+      reinterpret_cast<uint4*>(to)[i] = make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]);
+    }
+  }
+  __device__ void add_elements(uint8_t* to, const uint8_t* const (&terms)[S::kWorld]) const {
+    for (int64_t i = threadIdx.x; i < p.row_bytes / static_cast<int64_t>(sizeof(Bits)); i += blockDim.x) {
+      float total = Stored<typename S::Element>::load(__ldcg(reinterpret_cast<const Bits*>(terms[0]) + i));
+      for (int r = 1; r < S::kWorld; ++r)
+        total = __fadd_rn(total, Stored<typename S::Element>::load(__ldcg(reinterpret_cast<const Bits*>(terms[r]) + i)));
+      reinterpret_cast<Bits*>(to)[i] = Stored<typename S::Element>::store(total);
+    }
+  }
+
+  // parity_of_made: of the places in which results wait to be sent.
+  __device__ void fold_all(int parity_of_made) const {
+    const int own = p.round.rank;
+    const int64_t count = S::kTwoShot ? (valid > own ? (valid - own + S::kWorld - 1) / S::kWorld : 0) : valid;
+    uint8_t* const sums = round.place(own, own);
+    uint8_t* const made = sums + (int64_t{parity_of_made} - round.parity()) * p.round.world * p.round.place;
+    for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < count; first += int64_t{gridDim.x} * M::kRows) {
+      for (int64_t slot = first; slot < count && slot < first + M::kRows; ++slot) add(slot);
+      // The fold finds its rows by its block: they begin so many rows later.
+      turn(first - int64_t{blockIdx.x} * M::kRows, count, sums, made);
+      __syncthreads();
+      Fold<M, kLie>(shared.fold).run();
+      __syncthreads();
+    }
+  }
+  __device__ void turn(int64_t later, int64_t count, uint8_t* sums, uint8_t* made) const {
+    const int k = threadIdx.x;
+    if (k == 0) shared.fold.rows = count - later;
+    if (k >= M::kOperands) return;
+    uint8_t* base = static_cast<uint8_t*>(p.fold.operand[k]);
+    int64_t step = p.fold.stride[k][0];
+    if (k == 0) {
+      base = sums, step = p.pitch / p.size[0];
+    } else if (S::kTwoShot && k >= kInputs) {
+      const Made& one = p.made[k - kInputs];
+      if (one.travels) base = made + one.offset, step = one.count;
+    }
+    shared.fold.operand[k] = base + later * step * p.size[k];
+    shared.fold.stride[k][0] = step;
+    shared.fold.span[k] = (k == 0 ? count * step : p.fold.span[k]) - later * step;
+  }
+
+  // The second step: whether all ranks sent what they made.
+  __device__ bool share() const {
+    round.next();
+    each_slot([&](int64_t slot) {
+      if (row_of(slot, p.round.rank) >= valid) return;
+      for (int hop = 1; hop < S::kWorld; ++hop) {
+        for (const Made& one : p.made) {
+          const int64_t at = one.offset + slot * one.count * one.size;
+          if (one.travels)
+            copy_bytes<true>(round.place(round.peer(hop), p.round.rank) + at, round.place(p.round.rank, p.round.rank) + at,
+                             int64_t{one.count} * one.size);
+        }
+      }
+    });
+    return round.meet(facts());
+  }
+  __device__ void take(int64_t slot) const {
+    for (int source = 0; source < S::kWorld; ++source) {
+      const int64_t row = row_of(slot, source);
+      if (row >= valid) return;
+      for (const Made& one : p.made) {
+        if (!one.travels) continue;
+        const uint8_t* const from = round.place(p.round.rank, source) + one.offset + slot * one.count * one.size;
+        uint8_t* const to = one.to + row * one.step;
+        if (one.inner == one.size) {
+          copy_bytes<false>(to, from, int64_t{one.count} * one.size);
+        } else {
+          for (int i = threadIdx.x; i < one.count; i += blockDim.x)
+            for (int byte = 0; byte < one.size; ++byte) to[i * one.inner + byte] = __ldcg(from + i * one.size + byte);
+        }
+      }
+    }
+  }
+
+  // Bytes that say "no result", in all rows that this CTA would have written.
+  __device__ void fill() const {
+    each_slot([&](int64_t slot) {
+      for (const Made& one : p.made) {
+        const bool apart = S::kTwoShot && one.travels;
+        for (int r = 0; r < (apart ? S::kWorld : 1); ++r) {
+          const int64_t row = apart ? row_of(slot, r) : slot;
+          if ((S::kTwoShot && !apart ? row_of(slot, p.round.rank) : row) >= valid) continue;
+          for (int64_t i = threadIdx.x; i < int64_t{one.count} * one.size; i += blockDim.x)
+            one.to[row * one.step + i / one.size * one.inner + i % one.size] = static_cast<uint8_t>(one.fill);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace opfacade

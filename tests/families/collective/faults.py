@@ -1,0 +1,58 @@
+"""Faults planted in rounds between GPUs and in the sum with a norm behind it."""
+
+from tests.mutation.mutant import Mutant
+
+_ROUND, _SUM = "kernels/ranks/round.cuh", "kernels/ranks/sum_fold.cuh"
+_TESTS = "tests/families/collective/test_sum_fold_kernel.py"
+
+
+def _planted(name, path, right, wrong, select):
+    return Mutant(f"ranks: {name}", path, ((right, wrong),), tests=f"{_TESTS} -k {select}")
+
+
+FAULTS = (
+    _planted("an epoch is stored before the data", _ROUND, "      fence_system();\n", "", "bits_of_one_gpu and residual"),
+    _planted(
+        "terms are sent behind the epoch",
+        _SUM,
+        "    each_slot([&](int64_t slot) { push_terms(slot); });\n    const bool met = round.meet(facts());\n",
+        "    const bool met = round.meet(facts());\n    each_slot([&](int64_t slot) { push_terms(slot); });\n",
+        "bits_of_one_gpu and residual",
+    ),
+    _planted(
+        "both rounds of a call use one half", _ROUND, "shared.epoch & 1)", "shared.epoch & 0)", "bits_of_one_gpu and residual"
+    ),
+    _planted("CTAs without rows keep their epoch", _ROUND, "at += gridDim.x)", "at += kMostCtas)", "follow_each_other"),
+    _planted(
+        "the half of an epoch is of 32 bits",
+        _ROUND,
+        "start(p.epochs[cta] + 1)",
+        "start((p.epochs[cta] + 1) % 4294967295u)",
+        "follow_each_other",
+    ),
+    _planted(
+        "terms are added from the last rank on",
+        _SUM,
+        "load(term[r].bits(k))",
+        "load(term[S::kWorld - r].bits(k))",
+        "bits_of_one_gpu and layer",
+    ),
+    _planted(
+        "results are taken before they have come",
+        _SUM,
+        "    return round.meet(facts());\n",
+        "    return true;\n",
+        "bits_of_one_gpu and residual",
+    ),
+    _planted(
+        "counts of rows are not compared",
+        _SUM,
+        "word << 32 | static_cast<uint32_t>(valid)",
+        "word << 32",
+        "named_and_outputs_say_so",
+    ),
+    _planted("a wait ends at once", _ROUND, "waited > p.patience ||", "waited > 0 ||", "bits_of_one_gpu and residual"),
+    _planted("a failure is forgotten", _ROUND, "if (!met) *const_cast", "if (false) *const_cast", "named_and_outputs_say_so"),
+    _planted("a failed call leaves its outputs", _SUM, "      if (!met) fill();\n", "", "named_and_outputs_say_so"),
+    _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "not_valid"),
+)

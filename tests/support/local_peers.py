@@ -1,0 +1,91 @@
+"""Ranks that write to the memory of peers, as threads: each has a copy of the emulated library, with globals of its own."""
+
+import shutil
+import threading
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+import tvm_ffi
+
+from opfacade.distributed import peers
+from tests import emulator
+from tests.support.local_ranks import LocalGroup, on_ranks
+
+_MOST_RANKS = 8
+_BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)
+
+
+class LocalPeers:
+    """A link of one rank; all ranks share `arenas`. place: bytes, small so that calls take several launches."""
+
+    def __init__(self, rank, arenas, place, patience_s=20.0, digest=7):
+        self.device, self.place, self._rank, self._arenas = torch.device("cpu"), place, rank, arenas
+        self._epochs, self._bad = torch.zeros(peers.MOST_CTAS, dtype=torch.int64), torch.zeros((), dtype=torch.bool)
+        self._page = torch.zeros(_FAILED + peers.MOST_CTAS, dtype=torch.int64)
+        self._patience, self.digest, self.launches = int(patience_s * 1e9), digest, 0
+
+    def start_at(self, epoch):
+        self._epochs.fill_(epoch)
+
+    def round_of(self, descriptor):
+        self.launches += 1
+        own = (self.place, self.digest, self._patience, self._rank, len(self._arenas))
+        return (self._epochs, self._bad, self._page.data_ptr(), *own, *[a.data_ptr() for a in self._arenas])
+
+    @property
+    def failed(self):
+        """(ranks that did not arrive, ranks that differ), of each by bits."""
+        mask = 0
+        for ranks in self._page[_FAILED:].tolist():
+            mask |= ranks
+        return mask, int(self._page[_ODD])
+
+
+class PeerGroup(LocalGroup):
+    def __init__(self, group, link):
+        super().__init__(group.rank, group.world, group._shared)
+        self.link = link
+
+    def on_gpus(self, descriptor, call):
+        return call()
+
+
+def arenas_of(world, place):
+    """Arenas full of a pattern that no call sends, after the words of arrivals."""
+    head = 2 * _MOST_RANKS * peers.MOST_CTAS * 32
+    made = [torch.full((head + 2 * world * place + 64,), 0x5B, dtype=torch.uint8) for _ in range(world)]
+    found = [arena[-arena.data_ptr() % 64 :][: head + 2 * world * place] for arena in made]
+    for arena in found:
+        arena[:head] = 0
+    return found
+
+
+class Modules:
+    """Copies of emulated libraries, one for each rank and spec."""
+
+    def __init__(self):
+        self._folder, self._known, self._lock = Path(mkdtemp(prefix="opfacade-ranks-")), {}, threading.Lock()
+
+    def of(self, rank, spec):
+        with self._lock:
+            if (rank, spec) not in self._known:
+                path = self._folder / f"{rank}-{len(self._known)}.so"
+                shutil.copy(emulator.library_of(spec), path)
+                self._known[rank, spec] = _Module(tvm_ffi.load_module(str(path)))
+            return self._known[rank, spec]
+
+
+class _Module:
+    def __init__(self, module):
+        self._run = module.run
+
+    def run(self, *given):
+        held = []
+        self._run(*[emulator.cuda_view(one, held) if isinstance(one, torch.Tensor) else one for one in given])
+
+
+def on_peers(world, place, call, **options):
+    """[call(group)] of every rank, each with a link by memory."""
+    arenas = arenas_of(world, place)
+    return on_ranks(world, lambda group: call(PeerGroup(group, LocalPeers(group.rank, arenas, place, **options))))
