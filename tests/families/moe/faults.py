@@ -39,7 +39,11 @@ FAULTS = (
     kernel("the scale is lost", "route.cuh", "mul_rounded(weight, p.scale);", "weight;"),
     kernel("rows past the count are routed", "route.cuh", "at >= counted || counted > p.rows", "false"),
     kernel(
-        "a sort is not stable", "moe_sort.cuh", "begin + __popc(same & lower);", "begin + __popc(same & ~lower) - 1;", STABLE
+        "a sort is not stable",
+        "moe_sort.cuh",
+        "begin + __popc(same & lower);",
+        "begin + __popc(same & ~lower) - 1;",
+        f"{KERNELS} -k order_of_choices",
     ),
     kernel(
         "a warp has the choices of the one before",

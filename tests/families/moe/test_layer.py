@@ -11,7 +11,7 @@ from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
 from opfacade.errors import DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
-from opfacade.plans._steps import Last, places
+from opfacade.plans._steps import Last, _lowest, places
 from opfacade.plans.moe import EXAMPLES, FusedMoeArgs, FusedMoeDescriptor, Router
 from opfacade.serving.workspace import Workspace
 from opfacade.testing import numerics
@@ -94,6 +94,7 @@ SIZES = {"total_num_rows": 7, "experts": 5, "top_k": 2, "hidden": 13, "width": 9
         {"halves": "interleaved", "limit": 0.9, "alpha": 1.702, "beta": 1.0, "bias": True, "weight_layout": "kn"},
         {"halves": "up_gate", "beta": 1.0},
         {"limit": 0.7, "beta": 0.25, "alpha": 0.8},
+        {"limit": 0.7, "beta": 1.0},
         {"limit": 0.7, "activation": "gelu_tanh", "beta": -1.0},
         {"activation": "identity", "beta": 0.5},
         {"alpha": 2.5},
@@ -180,6 +181,12 @@ def test_tensors_that_are_needed_together_do_not_overlap(d):
         for b in found:
             together = max(uses[a][0], uses[b][0]) <= min(uses[a][-1], uses[b][-1])
             assert a == b or not together or spans[a][1] <= spans[b][0] or spans[b][1] <= spans[a][0], (a, b)
+
+
+@pytest.mark.parametrize(("taken", "want"), [([(0, 1000), (256, 512)], 1000), ([(100, 200)], 0), ([(0, 90), (200, 300)], 90)])
+def test_a_tensor_lies_beside_all_that_are_needed_together_with_it(taken, want):
+    """A short one may lie within the span of a long one, when they are not needed at the same time."""
+    assert _lowest(taken, 100) == want
 
 
 def test_the_workspace_of_a_layer_is_what_its_steps_need_at_once():

@@ -181,6 +181,19 @@ def test_a_wrong_choice_is_found(fault, correction):
     assert numerics.check(d, args, plan.sku).worst > 1
 
 
+@pytest.mark.parametrize("fields", [{}, {"score": "sigmoid", "correction": True}], ids=["", "correction"])
+def test_a_wrong_choice_beside_its_own_weights_is_found(fields):
+    """Choices in another order, with weights that are right for them."""
+    d = RouteDescriptor(total_num_rows=5, experts=40, top_k=3, dtype="f32", **fields)
+    args, plan = inputs.make_args(d, 3), Plan.select(d)
+    args.logits.normal_()
+    plan.run(args)
+    assert numerics.check(d, args, plan.sku).worst <= 1
+    for tensor in (args.ids, args.weights):
+        tensor[0] = tensor[0].flip(0)
+    assert numerics.check(d, args, plan.sku).worst > 1
+
+
 def sorted_by(d, ids):
     args = inputs.make_args(d, 1)
     return ran(
