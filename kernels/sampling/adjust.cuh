@@ -5,16 +5,20 @@
 
 namespace opfacade {
 
+struct AdjustShared {
+  uint8_t flags[kBiasFlags];
+  BiasIndex index;
+};
+
 template <class C>
 __device__ __forceinline__ void adjust_logits(const SampleParams& p) {
   using Bits = typename Element<typename C::T>::Bits;
-  uint8_t* const flags = dynamic_shared();
+  AdjustShared& shared = *reinterpret_cast<AdjustShared*>(dynamic_shared());
   const int64_t at = blockIdx.x / p.ctas;
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
   if (!is_valid_row(p, at)) return;
-  BiasIndex& index = *reinterpret_cast<BiasIndex*>(flags + kBiasFlags);
-  flag_biases<C>(p, at, flags, index, first_biased<C>(p, at));
-  const Row<C> row(p, at, flags, &index);
+  flag_biases<C>(p, at, shared.flags, shared.index, first_biased<C>(p, at));
+  const Row<C> row(p, at, shared.flags, &shared.index);
   Bits* const logits = const_cast<Bits*>(row.logits);
   row.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {
     Run<Bits, 4> four;

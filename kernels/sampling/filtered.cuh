@@ -1,6 +1,6 @@
 // The kernel of rows that are held: cuts, race over the kept, and what is reported.
 #pragma once
-#include "kernels/sampling/teams.cuh"
+#include "kernels/sampling/filter_shared.cuh"
 
 namespace opfacade {
 
@@ -91,7 +91,7 @@ template <class C>
 __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
   if (thread() == 0) held.shared().best = 0;
   __syncthreads();
-  Race<kShortens<C>> race(held.row().p, held.row().row, &held.shared().best);
+  Race<C::kShortK> race(held.row().p, held.row().row, &held.shared().best);
   held.each_group([&](uint32_t first, float (&a)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) a[j] = is_candidate(a[j]) && kept.has(first + j, a[j], held) ? a[j] : minus_infinity();
@@ -200,22 +200,21 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   return !(listed && kEndsAlone<C>);
 }
 
-// A row that a cluster holds.
+// Draws a row that a cluster holds.
 template <class C>
-__device__ __forceinline__ void sample_held(const SampleParams& p, uint32_t at) {
-  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+__device__ __forceinline__ void draw_row(const SampleParams& p, uint32_t at) {
+  HeldShared& shared = filter_shared().held;
   BiasIndex& index = bias_index(shared);
   flag_biases<C>(p, at, shared.flags, index, first_biased<C>(p, at));
   const Row<C> row(p, at, shared.flags, &index);
-  HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
+  HeldRow<C> held(row, shared, filter_shared().lists.view(), filter_shared().logits());
   if (draw_held<C>(held)) held.cluster().sync();  // no CTA exits while others read its shared memory
 }
 
 template <class C>
-__device__ __forceinline__ void sample_filtered(const SampleParams& p) {
-  if constexpr (kShortens<C>) return sample_in_teams<C>(p, [&](uint32_t at) { sample_held<C>(p, at); });
+__device__ __forceinline__ void sample_held(const SampleParams& p) {
   const uint32_t at = blockIdx.x / p.ctas;
-  if (is_valid_row(p, at)) sample_held<C>(p, at);
+  if (is_valid_row(p, at)) draw_row<C>(p, at);
 }
 
 }  // namespace opfacade

@@ -267,10 +267,4 @@ class HeldRow {
   float top_ = 0.f;
 };
 
-// Lists of a row whose filters keep few.
-__device__ __forceinline__ CandidateList filter_lists() {
-  uint64_t* const own = reinterpret_cast<uint64_t*>(dynamic_shared() + kHeldShared);
-  return {own, own + kOwnListed, kOwnListed, kListed};
-}
-
 }  // namespace opfacade

@@ -22,11 +22,11 @@ __device__ __forceinline__ void write_masked(const SampleParams& p, int64_t row,
 
 template <class C>
 __device__ __forceinline__ void probabilities(const SampleParams& p) {
-  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+  HeldShared& shared = filter_shared().held;
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
   const Row<C> row(p, at, shared.flags, nullptr);
-  HeldRow<C> held(row, shared, filter_lists(), reinterpret_cast<float*>(dynamic_shared() + kFilterShared));
+  HeldRow<C> held(row, shared, filter_shared().lists.view(), filter_shared().logits());
   const bool any = held.hold([](uint32_t, const float (&)[4]) {}) != 0;
   Kept kept{{0, ~0u}, -minus_infinity()};
   if (any) kept = kept_of<C>(held);

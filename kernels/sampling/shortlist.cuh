@@ -22,7 +22,6 @@ struct ShortShared {
   float share, most;
   int32_t k, greedy, is_held;
 };
-static_assert(sizeof(ShortShared) <= 8 * (kOwnListed + kListed), "in place of other lists");
 static_assert(kShortK <= kNoted, "a list in place of notes");
 
 // Over the lanes of a warp, the largest first.

@@ -1,13 +1,9 @@
 // Rows in teams: several rows share a cluster, and a team of its CTAs draws one whose k is short. A team of one CTA also draws a row
 // that no filter cuts. Other rows that no short list can draw are held by the whole cluster, one after another.
 #pragma once
-#include "kernels/sampling/shortlist.cuh"
+#include "kernels/sampling/filter_shared.cuh"
 
 namespace opfacade {
-
-// Whether rows may be drawn from a short list: no output concerns the other candidates.
-template <class C>
-constexpr bool kShortens = C::kTopK && !C::kJoint && !C::kReport && !C::kProbs;
 
 // The rows of this CTA's cluster, computed again where they are used, since registers are short. All sizes are powers of two, and a
 // division takes long.
@@ -36,7 +32,7 @@ __device__ __forceinline__ T loaded_here(const T* from) {
 // Draws a row that no filter cuts, by one CTA. A call: registers are short.
 template <class C>
 __device__ __noinline__ void race_alone(const SampleParams& p, uint32_t at) {
-  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+  HeldShared& shared = filter_shared().held;
   const Row<C> row(p, at, shared.flags, &bias_index(shared));
   Race<true> race(p, at, &shared.best);
   row.each_group(0, row.vocab(), [&](uint32_t token, float (&a)[4]) {
@@ -52,8 +48,7 @@ template <class C>
 class Team {
  public:
   __device__ __forceinline__ explicit Team(const SampleParams& p)
-      : p_(p), rows_{p}, shared_(*reinterpret_cast<HeldShared*>(dynamic_shared())),
-        lists_(*reinterpret_cast<ShortShared*>(dynamic_shared() + kHeldShared)) {}
+      : p_(p), rows_{p}, shared_(filter_shared().held), lists_(filter_shared().short_k) {}
 
   // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
   __device__ __forceinline__ uint32_t draw() {
@@ -64,7 +59,7 @@ class Team {
     __syncthreads();
     cluster.wait();  // all CTAs run
     const int size = rows_.team(), rank = rows_.rank();
-    const TeamLists team(lists_, reinterpret_cast<uint64_t*>(dynamic_shared() + kFilterShared), size, rank & -size);
+    const TeamLists team(lists_, filter_shared().team_lists(), size, rank & -size);
     const uint32_t own = team.send(cluster, rank);
     cluster.publish();
     if (size == 1) {
@@ -131,7 +126,7 @@ class Team {
 // held(row): draws a row by the whole cluster. Shared memory says which rows are left, because `held` needs all registers.
 template <class C, class F>
 __device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
-  uint32_t& left = reinterpret_cast<HeldShared*>(dynamic_shared())->left;
+  uint32_t& left = filter_shared().held.left;
   const RowsOfCluster rows{p};
   const uint32_t crowded = Team<C>(p).draw();
   if (threadIdx.x == 0) left = crowded;

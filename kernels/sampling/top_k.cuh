@@ -10,6 +10,17 @@ struct TopKLists {
   uint64_t own[kMostTopK], all[kMostTopK];
 };
 
+struct alignas(16) TopKShared {
+  union {
+    HeldShared held;
+    uint8_t room_of_held[kHeldShared];
+  };
+  TopKLists lists;
+
+  __device__ __forceinline__ float* logits() { return reinterpret_cast<float*>(this + 1); }
+};
+static_assert(sizeof(TopKShared) == kTopKShared, "as the binding launches it");
+
 template <class C>
 class TopK {
  public:
@@ -37,13 +48,13 @@ class TopK {
 
 template <class C>
 __device__ __forceinline__ void top_k(const SampleParams& p) {
-  HeldShared& shared = *reinterpret_cast<HeldShared*>(dynamic_shared());
+  TopKShared& shared = *reinterpret_cast<TopKShared*>(dynamic_shared());
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
-  const Row<C> row(p, at, shared.flags, nullptr);
-  TopKLists& lists = *reinterpret_cast<TopKLists*>(dynamic_shared() + kHeldShared);
+  const Row<C> row(p, at, shared.held.flags, nullptr);
+  TopKLists& lists = shared.lists;
   const CandidateList list{lists.own, lists.all, kMostTopK, kMostTopK};
-  HeldRow<C> held(row, shared, list, reinterpret_cast<float*>(dynamic_shared() + kTopKShared));
+  HeldRow<C> held(row, shared.held, list, shared.logits());
   held.hold([](uint32_t, const float (&)[4]) {});
   const bool writes = blockIdx.x % p.ctas == 0;
   const Target target{false, static_cast<uint64_t>(p.top_n)};

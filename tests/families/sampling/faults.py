@@ -74,7 +74,7 @@ FAULTS = (
     ),
     Mutant(
         "sampling: a group finds the last bias of its chain alone",
-        f"{_K}/row.cuh",
+        f"{_K}/bias_list.cuh",
         (("i != kEnd; i = next[i])", "i != kEnd; i = kEnd)"),),
         tests=f"{_HERE}/test_adjust.py -k long_list",
     ),

@@ -83,11 +83,18 @@ def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
+def ctas_per_sm_of(descriptor: SampleDescriptor) -> int:
+    """CTAs of the kernel that share an SM: two, if the registers of one leave room for another."""
+    alone = not _has(descriptor, (*_OUTPUTS, *_ADJUSTMENTS)) or path_of(descriptor) == "stream"
+    return 2 if alone and not (descriptor.penalties and descriptor.bias == "dense") else 1
+
+
 class SampleKernel(RowKernel):
-    """Its templates have the path besides the facts of the SKU, which follow from the same fields."""
+    """Its templates have path and CTAs per SM besides the facts of the SKU, which follow from the same fields."""
 
     def jit_spec(self, descriptor: SampleDescriptor, target: Target) -> JitSpec:
-        facts = support.pairs(**dict(self.facts(descriptor)), path=path_of(descriptor))
+        decided = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor)}
+        facts = support.pairs(**dict(self.facts(descriptor)), **decided)
         return support.spec_of("sampling/sample", facts, target)
 
 

@@ -1,0 +1,32 @@
+// Shared memory of the kernels that hold rows: the state of a row, then lists of candidates, in the form of either path, then what
+// a CTA holds of the row. CTAs of a team send their lists to where logits are held: a row is either drawn by a team or held.
+#pragma once
+#include "kernels/sampling/shortlist.cuh"
+
+namespace opfacade {
+
+// Candidates of a row whose filters keep few: of this CTA, and of all CTAs of the cluster.
+struct FilterLists {
+  uint64_t own[kOwnListed], all[kListed];
+
+  __device__ __forceinline__ CandidateList view() { return {own, all, kOwnListed, kListed}; }
+};
+
+struct alignas(16) FilterShared {
+  union {
+    HeldShared held;
+    uint8_t room_of_held[kHeldShared];
+  };
+  union {
+    FilterLists lists;
+    ShortShared short_k;
+  };
+
+  __device__ __forceinline__ float* logits() { return reinterpret_cast<float*>(this + 1); }
+  __device__ __forceinline__ uint64_t* team_lists() { return reinterpret_cast<uint64_t*>(this + 1); }
+};
+static_assert(sizeof(FilterShared) == kFilterShared, "as the binding launches it");
+
+__device__ __forceinline__ FilterShared& filter_shared() { return *reinterpret_cast<FilterShared*>(dynamic_shared()); }
+
+}  // namespace opfacade

@@ -1,0 +1,13 @@
+// The kernel of rows whose k is short: teams draw them from short lists, and a cluster holds the others, one after another.
+#pragma once
+#include "kernels/sampling/filtered.cuh"
+#include "kernels/sampling/teams.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void sample_short_k(const SampleParams& p) {
+  sample_in_teams<C>(p, [&](uint32_t at) { draw_row<C>(p, at); });
+}
+
+}  // namespace opfacade
