@@ -93,7 +93,7 @@ class SampleKernel(RowKernel):
     """Its templates have path and CTAs per SM besides the facts of the SKU, which follow from the same fields."""
 
     def jit_spec(self, descriptor: SampleDescriptor, target: Target) -> JitSpec:
-        decided = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor)}
+        decided: Facts = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor)}
         facts = support.pairs(**dict(self.facts(descriptor)), **decided)
         return support.spec_of("sampling/sample", facts, target)
 
