@@ -42,6 +42,27 @@ struct Fold {
 
   __device__ __forceinline__ explicit Fold(const Params& params) : p(after_previous(params)), row(params) {}
 
+  // Lane `lane` of a row, in whatever CTA, for those who call what follows instead of `run`.
+  __device__ __forceinline__ Fold(const Params& params, int64_t number, int lane) : p(params), row(params, number, lane) {}
+
+  __device__ __forceinline__ void begin() { constants = M::constants(p, row.at); }
+  // The state of the warp for a part of the row.
+  template <int kStage>
+  __device__ __forceinline__ typename ReducerOf<kStage>::State state_of_part(int part) {
+    using R = ReducerOf<kStage>;
+    States<kStage, 1> states;
+    clear<kStage>(states);
+    add_pieces<kStage>(states, 0, 0, part * M::kRun, min((part + 1) * M::kRun, pieces()));
+    return join_lanes<R, 32>(joined<R>(states[0]));
+  }
+  // The outputs of its vectors there.
+  __device__ __forceinline__ void store_part(int part) {
+    if constexpr (M::kFullOutputs) {
+      const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
+      store_backwards(uniform, 0, part * M::kRun, min((part + 1) * M::kRun, pieces()));
+    }
+  }
+
   __device__ __forceinline__ void run() {
     if constexpr (M::kWholePieces && M::kRows == 1) {
       if (!row.there) return;  // nor has any other thread of the CTA or cluster a row
@@ -235,10 +256,7 @@ struct Fold {
     const int from = part_of(row.rank);
 #pragma unroll 1
     for (int part = from; part < part_of(row.rank + 1); ++part) {
-      States<kStage, 1> states;
-      clear<kStage>(states);
-      add_pieces<kStage>(states, 0, 0, part * M::kRun, min((part + 1) * M::kRun, pieces()));
-      const typename R::State mine = join_lanes<R, 32>(joined<R>(states[0]));
+      const typename R::State mine = state_of_part<kStage>(part);
       if (threadIdx.x % 32 == 0) show_state(kPlaces + (part - from) * kWarps + static_cast<int>(threadIdx.x) / 32, mine);
     }
     return join_parts<R, kWarps, M::kClusters>(parts(), p.ctas, kPlaces);
@@ -295,7 +313,7 @@ struct Fold {
       if (wave > 0) first_late(wave);
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
       if constexpr (kAhead > 1) {
-        store_backwards(uniform, wave);
+        store_backwards(uniform, wave, first_piece(), end_piece());
       } else {
         each_vector(wave, [&](int piece, int count) {
           if constexpr (kHeld) fetch_late(wave, piece + M::kLateAhead);  // in flight while this vector is computed
@@ -306,8 +324,8 @@ struct Fold {
   }
   // From the end on, which the last stage has read last: some of it is in L2 still.
   template <class U>
-  __device__ __forceinline__ void store_backwards(const U& uniform, int wave) {
-    const int first = first_piece(), end = end_piece(), whole = min(end, p.elements / (M::kLanes * M::kVec));
+  __device__ __forceinline__ void store_backwards(const U& uniform, int wave, int first, int end) {
+    const int whole = min(end, p.elements / (M::kLanes * M::kVec));
     const int together = first + max(whole - first, 0) / kAhead * kAhead;
 #pragma unroll 1
     for (int piece = end - 1; piece >= together; --piece) store_vector(uniform, wave, piece, row.count(wave, piece));

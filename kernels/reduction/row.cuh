@@ -108,6 +108,13 @@ struct FoldRow : Located<M> {
     if (first >= valid_rows(p)) there = false;
   }
 
+  // A row of which this is the lane `lane`, in whatever CTA.
+  __device__ __forceinline__ FoldRow(const Params& params, int64_t row, int lane)
+      : p(params), rank(0), lane(lane), slot(0), there(row < p.rows) {
+    find(there ? row : 0);
+    if (first >= valid_rows(p)) there = false;
+  }
+
   __device__ __forceinline__ int segment(int wave) const {
     return kAtOnce == 1 ? wave : wave * kAtOnce + lane / M::kLanes;
   }

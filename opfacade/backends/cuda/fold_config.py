@@ -24,6 +24,8 @@ _USUAL_PIECES, _MAX_PIECES = 4, 8
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
+_HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
+_CLUSTERED = 8  # SMs of a row that a cluster shares well
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
@@ -176,6 +178,31 @@ def _run(vectors: int) -> int:
     while pieces > MOST_PARTS * run:
         run *= 2
     return run
+
+
+def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
+    """Whether the CTAs of the whole GPU share each row, whose states then pass through the workspace: a few rows that L2 holds
+    until they are read again, or so few that clusters find no room."""
+    if not shape.run or read_once(program) or not independent(program) or placed(program):
+        return False
+    rows = math.prod(program.shape[axis] for axis in program.kept)
+    size = sum(ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and one.over is None)
+    held = rows * math.prod(program.shape[axis] for axis in program.fold) * size <= _HELD_IN_L2
+    return rows < target.sm_count and (held or rows <= target.sm_count // _CLUSTERED)
+
+
+@cached_by_form
+def placed(program: FoldProgram) -> bool:
+    """Whether an element knows where it is."""
+    inner, outer = program.resolved
+    return any(node.kind in ("coord", "read") for node in ordered((*inner, *outer)))
+
+
+def parts_of(program: FoldProgram, shape: Config) -> int:
+    """Parts of a row that is cut."""
+    elements = math.prod(program.shape[axis] for axis in program.fold)
+    pieces = -(-elements // (shape.vector * shape.threads))
+    return -(-pieces // shape.run)
 
 
 def most_ctas(target: Target) -> int:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypeVar
 
+from opfacade.backends.cuda import column_config, fold_config, support
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda import support
-from opfacade.backends.cuda.declared import CudaKernel
+from opfacade.backends.cuda.declared import CudaKernel, plain
 from opfacade.backends.cuda.fold_layout import RowLayout
 from opfacade.backends.cuda.fold_printer import Printer
 from opfacade.core.answer_cache import cached_by
-from opfacade.core.candidate import Candidate, Reason
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
@@ -195,8 +195,15 @@ class FoldKernel(CudaKernel[F]):
         return descriptor.folded()
 
     def workspace(self, descriptor: F, target: Target) -> int:
-        """Bytes."""
-        return 0
+        """Bytes: states of the warps of rows that all CTAs share."""
+        program = self.launched(descriptor)
+        if not self.layout.spreads(program, target):
+            return 0
+        shape = self.layout.config(program, target)
+        rows: int = math.prod(program.shape[axis] for axis in program.kept)
+        warps = fold_config.parts_of(program, shape) * shape.threads // 32
+        needed: int = 4 * column_config.state_words(program) * rows * warps
+        return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
     def declines(self, descriptor: F, target: Target) -> list[Reason]:
         return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
@@ -227,8 +234,17 @@ class FoldKernel(CudaKernel[F]):
         return replace(plain, declines=cached_by(of_refusals, self.declines), sku=sku, workspace=self.workspace)
 
     def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
-        found = constants(self.layout, self.launched(descriptor), descriptor.dims(), target)
-        return support.spec_of(self.layout.template, support.pairs(**found), target)
+        program = self.launched(descriptor)
+        found = constants(self.layout, program, descriptor.dims(), target)
+        spread = self.layout.spreads(program, target)
+        template = "reduction/fold_spread" if spread else self.layout.template
+        return support.spec_of(template, support.pairs(**found | ({"spread": True} if spread else {})), target)
+
+    def launcher(self, descriptor: F, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if self.is_empty(descriptor) or not self.layout.spreads(self.launched(descriptor), target):
+            return super(FoldKernel, self).launcher(descriptor, target, sku, allow_build)
+        scalars = source.arguments(self.launched(descriptor))
+        return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, True, scalars)
 
     def sku(self, descriptor: F, target: Target) -> KernelSku:
         program, launched = descriptor.folded(), self.launched(descriptor)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts
+from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts, spreads
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldOutput, FoldProgram
@@ -52,6 +52,10 @@ class RowLayout:
 
     def config(self, program: FoldProgram, target: Target) -> Any:
         return config(program, target)
+
+    def spreads(self, program: FoldProgram, target: Target) -> bool:
+        """Whether all CTAs share each row, which changes no bit of it."""
+        return self.impl == "rows" and spreads(program, self.config(program, target), target)
 
     def math(self, program: FoldProgram) -> Math:
         return math_of(program)
