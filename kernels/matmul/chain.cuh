@@ -15,8 +15,11 @@ struct ChainConsumer : StageReader<C> {
     wgmma_fence();
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      WgmmaLayouts<typename C::T, C::kColumns, C::kXAcross, C::kWeightAcross>::multiply(
-          sums, this->x_steps(panel), this->weight_steps(panel), accumulate || panel > 0);
+#pragma unroll
+      for (int term = 0; term < C::kTerms; ++term) {
+        WgmmaLayouts<typename C::T, C::kColumns, C::kXAcross, C::kWeightAcross>::multiply(
+            sums, this->x_steps(panel), this->weight_steps(term * C::kPanels + panel), accumulate || panel + term > 0);
+      }
     }
     wgmma_commit();
   }

@@ -1,4 +1,4 @@
-// The producer of a product whose weight has codes of four bits: TMA loads x, and threads decode the weight into its panels. Each
+// The producer of a product whose weight has codes of few bits: TMA loads x, and threads decode the weight into its panels. Each
 // warp has every fourth stage to itself, so that reads of four stages are under way at once.
 #pragma once
 #include "kernels/common/stored.cuh"
@@ -6,66 +6,107 @@
 
 namespace opfacade {
 
-constexpr int kProducers = 4;   // warps
-constexpr int kChunkCodes = 32;  // in sixteen bytes; those of a chunk share a scale
+constexpr int kProducers = 4;    // warps
+constexpr int kChunkCodes = 32;  // that a thread decodes at a time
+constexpr float kOfE2m1 = 8.507059173023462e37f;  // 2^126, which makes of an f32 with the exponent of e2m1 its number
 
+enum class Code { kSigned, kUnsigned, kE2M1, kE4M3 };
 enum class ZeroPoint { kNone, kSubtracted, kAdded };
 
-// A config Q of codes: Scale, Zero, the types of the tables; kZero; kSigned, whether codes are two's complement; kGroup, elements of
-// k that share a scale, 0: all; kWholeZero: zero points are codes.
+// A config Q of codes: kCode; Scale, Zero, the types of the tables; kZero; kWholeZero: zero points are codes; kGroup, elements of k
+// that share a scale, 0: all; kScaled: numbers have their scale, otherwise sums have it; kGlobal: and the scale of the weight.
 //
 // Thirty-two codes of a column of the product, in two steps, so that reads of several are under way.
 template <class C>
 struct CodeChunk {
   using Q = typename C::Codes;
-  uint4 words;
-  typename Stored<typename Q::Scale>::Bits scale;
-  typename Stored<typename Q::Zero>::Bits zero;
+  static constexpr bool kBytes = Q::kCode == Code::kE4M3;
+  static constexpr int kVectors = kBytes ? 2 : 1, kTables = Q::kGroup == 16 ? 2 : 1;
+  uint4 words[kVectors];
+  typename Stored<typename Q::Scale>::Bits scale[kTables];
+  typename Stored<typename Q::Zero>::Bits zero[kTables];
   int left;  // elements from here on that weight has; 0 and less: none
 
   __device__ __forceinline__ void ask(const MatmulParams& p, const Tile& tile, int column, int k) {
-    words = make_uint4(0, 0, 0, 0), scale = 0, zero = 0;
     left = column < p.columns ? p.k - k : 0;
-    if (left <= 0) return;
-    const uint8_t* from = static_cast<const uint8_t*>(p.weight.data) + tile.weight * p.weight.batch + column * p.weight.row + k / 2;
-    const bool whole = p.weight_wide != 0 && left >= kChunkCodes;
-    words = whole ? *reinterpret_cast<const uint4*>(from) : chunk_of(from, 1, (left + 1) / 2);
-    const int group = Q::kGroup == 0 ? 0 : (k + p.group_offset) / (Q::kGroup == 0 ? 1 : Q::kGroup);
-    scale = at<typename Q::Scale>(p.weight_scale, tile.weight, column, group);
-    if constexpr (Q::kZero != ZeroPoint::kNone) zero = at<typename Q::Zero>(p.weight_zero, tile.weight, column, group);
-  }
-  // The number of a code in f32 arithmetic, given 2^23 plus the code, or that of the other sign bit. base: what is 0 there.
-  static __device__ __forceinline__ float number(float made, float base, float factor, float shift) {
-    if constexpr (Q::kZero == ZeroPoint::kSubtracted && !Q::kWholeZero) return (made - base - shift) * factor;
-    if constexpr (Q::kZero == ZeroPoint::kAdded) return (made - base) * factor + shift;
-    return (made - base) * factor;
-  }
-  // Eight numbers from a word; where not all are inside, zeros for those past the end of k, whatever their scale.
-  template <bool kInside>
-  __device__ __forceinline__ uint4 eight(uint32_t word, int rest) const {
-    const float factor = Stored<typename Q::Scale>::load(scale), shift = static_cast<float>(Stored<typename Q::Zero>::load(zero));
-    const float base = (Q::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
-    uint32_t pair[4];
-    if (Q::kSigned) word ^= 0x88888888u;
+    read(p, tile, column, k);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float low = number(__uint_as_float(0x4b000000u | (word >> 8 * i & 15)), base, factor, shift);
-      const float high = number(__uint_as_float(0x4b000000u | (word >> (8 * i + 4) & 15)), base, factor, shift);
-      pair[i] = C::T::pack(kInside || 2 * i < rest ? low : 0.f, kInside || 2 * i + 1 < rest ? high : 0.f);
+    for (int i = 0; i < kTables; ++i) {
+      scale[i] = 0, zero[i] = 0;
+      if (left <= 16 * i) continue;
+      const int group = Q::kGroup == 0 ? 0 : (k + 16 * i + p.group_offset) / (Q::kGroup == 0 ? 1 : Q::kGroup);
+      if constexpr (Q::kScaled) scale[i] = at<typename Q::Scale>(p.weight_scale, tile.weight, column, group);
+      if constexpr (Q::kZero != ZeroPoint::kNone) zero[i] = at<typename Q::Zero>(p.weight_zero, tile.weight, column, group);
     }
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
   }
   // half: which half of a line of the panel.
-  __device__ __forceinline__ void decode(uint32_t panel, int line, int half) const {
-    if (left >= kChunkCodes) write<true>(panel, line, half); else write<false>(panel, line, half);
+  __device__ __forceinline__ void decode(const MatmulParams& p, uint32_t panel, int line, int half) const {
+    if (left >= kChunkCodes) write<true>(p, panel, line, half); else write<false>(p, panel, line, half);
   }
 
  private:
-  template <bool kInside>
-  __device__ __forceinline__ void write(uint32_t panel, int line, int half) const {
-    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+  __device__ __forceinline__ void read(const MatmulParams& p, const Tile& tile, int column, int k) {
+    const uint8_t* from = static_cast<const uint8_t*>(p.weight.data) + tile.weight * p.weight.batch + column * p.weight.row + (kBytes ? k : k / 2);
+    const bool whole = p.weight_wide != 0 && left >= kChunkCodes;
+    const int bytes = left <= 0 ? 0 : kBytes ? left : (left + 1) / 2;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) store_shared_16(panel + panel_address(line, 4 * half + i), eight<kInside>(word[i], left - 8 * i));
+    for (int i = 0; i < kVectors; ++i) {
+      words[i] = make_uint4(0, 0, 0, 0);
+      if (whole) words[i] = *reinterpret_cast<const uint4*>(from + 16 * i);
+      else if (bytes > 16 * i) words[i] = chunk_of(from + 16 * i, 1, bytes - 16 * i);
+    }
+  }
+  // The number of code i of eight whose bits begin in `word`, in f32 arithmetic. base: what 2^23 plus the code is at 0.
+  static __device__ __forceinline__ float number(uint2 word, int i, float base, float factor, float shift) {
+    if constexpr (kBytes) {
+      const uint2 wide = E4M3::widen(i < 4 ? word.x : word.y);
+      return scaled(f32_of_f16(static_cast<uint16_t>((i % 4 < 2 ? wide.x : wide.y) >> 16 * (i % 2))), factor, shift);
+    } else {
+      const uint32_t code = word.x >> 4 * i & 15;
+      if constexpr (Q::kCode == Code::kE2M1) return scaled(__uint_as_float((code & 8) << 28 | (code & 7) << 22) * kOfE2m1, factor, shift);
+      const float made = __uint_as_float(0x4b000000u | code) - base;
+      return scaled(Q::kZero == ZeroPoint::kSubtracted && !Q::kWholeZero ? made - shift : made, factor, shift);
+    }
+  }
+  static __device__ __forceinline__ float scaled(float number, float factor, float shift) {
+    const float found = Q::kScaled ? number * factor : number;
+    return Q::kZero == ZeroPoint::kAdded ? found + shift : found;
+  }
+  // Eight codes from 8 i on, of which `rest` are inside; behind the end of k are zeros, whatever their scale.
+  template <bool kInside>
+  __device__ __forceinline__ void write_eight(const MatmulParams& p, int i, uint32_t to) const {
+    const int table = i * 8 / (kChunkCodes / kTables), rest = left - 8 * i;
+    const float factor = Stored<typename Q::Scale>::load(scale[table]), shift = static_cast<float>(Stored<typename Q::Zero>::load(zero[table]));
+    const float base = (Q::kCode == Code::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
+    const float whole = Q::kGlobal ? *p.weight_global : 1.f;
+    uint2 word = word_of(i);
+    if (Q::kCode == Code::kSigned) word.x ^= 0x88888888u;
+    uint32_t pair[4], behind[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float low = kInside || 2 * j < rest ? number(word, 2 * j, base, factor, shift) : 0.f;
+      float high = kInside || 2 * j + 1 < rest ? number(word, 2 * j + 1, base, factor, shift) : 0.f;
+      if constexpr (Q::kGlobal) low *= whole, high *= whole;
+      pair[j] = C::T::pack(low, high);
+      if constexpr (C::kTerms == 2) behind[j] = rest_of(low, high, pair[j]);
+    }
+    store_shared_16(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
+    if constexpr (C::kTerms == 2) store_shared_16(to + C::kPanels * C::kColumns * 128, make_uint4(behind[0], behind[1], behind[2], behind[3]));
+  }
+  // The rests that bf16 rounds off of two numbers; none of an infinity.
+  static __device__ __forceinline__ uint32_t rest_of(float low, float high, uint32_t pair) {
+    const float first = __uint_as_float(pair << 16), second = __uint_as_float(pair & 0xffff0000u);
+    return C::T::pack((pair & 0x7f80u) == 0x7f80u ? 0.f : low - first, (pair & 0x7f800000u) == 0x7f800000u ? 0.f : high - second);
+  }
+  __device__ __forceinline__ uint2 word_of(int i) const {
+    const uint32_t all[8] = {words[0].x, words[0].y, words[0].z, words[0].w, words[kVectors - 1].x, words[kVectors - 1].y,
+                                        words[kVectors - 1].z, words[kVectors - 1].w};
+    return kBytes ? make_uint2(all[2 * i], all[2 * i + 1]) : make_uint2(all[i], 0);
+  }
+  template <bool kInside>
+  __device__ __forceinline__ void write(const MatmulParams& p, uint32_t panel, int line, int half) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) write_eight<kInside>(p, i, panel + panel_address(line, 4 * half + i));
   }
   template <class S>
   static __device__ __forceinline__ typename Stored<S>::Bits at(const MatmulScales& of, int batch, int column, int group) {
@@ -77,7 +118,7 @@ struct CodeChunk {
 template <class C>
 struct CodeBatch {
   static constexpr int kParts = 2 * C::kPanels, kAll = C::kColumns * kParts / 32;  // of a thread in a stage
-  static constexpr int kMost = C::kRows == 64 ? 4 : 2;  // beside two computing warpgroups registers are few
+  static constexpr int kMost = (C::kRows == 64 ? 4 : 2) / CodeChunk<C>::kVectors;  // beside two computing warpgroups registers are few
   static constexpr int kEach = kAll < kMost ? kAll : kMost, kBatches = kAll / kEach;
   CodeChunk<C> chunk[kEach];
 
@@ -89,11 +130,11 @@ struct CodeBatch {
       chunk[i].ask(p, tile, tile.column + at / kParts, step * C::kPanels * kPanel<C> + at % kParts * kChunkCodes);
     }
   }
-  __device__ __forceinline__ void decode(uint32_t weight, int batch) const {
+  __device__ __forceinline__ void decode(const MatmulParams& p, uint32_t weight, int batch) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = place(batch, i), part = at % kParts;
-      chunk[i].decode(weight + part / 2 * C::kColumns * 128, at / kParts, part % 2);
+      chunk[i].decode(p, weight + part / 2 * C::kColumns * 128, at / kParts, part % 2);
     }
   }
 };
@@ -134,7 +175,7 @@ __device__ __forceinline__ void load_coded(const MatmulParams& p, const MatmulSh
         const bool last = batch + 1 == CodeBatch<C>::kBatches;
         CodeBatch<C> later;
         later.ask(p, tile, last ? step + kProducers : step, last ? 0 : batch + 1);
-        now.decode(smem.weight(stage), batch);
+        now.decode(p, smem.weight(stage), batch);
         now = later;
       }
       fence_async_shared();

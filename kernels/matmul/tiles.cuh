@@ -17,10 +17,11 @@ constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 // A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all. Or the
-// kSplit CTAs of a cluster have one tile, and each a segment of k.
+// kSplit CTAs of a cluster have one tile, and each a segment of k. kTerms: operands that a weight is the sum of, one behind the
+// other in a stage.
 template <class C>
 struct MatmulShared {
-  static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kPanels * C::kColumns * 128;
+  static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kTerms * C::kPanels * C::kColumns * 128;
   static constexpr int kStage = kX + kWeight, kBarriers = C::kStages * kStage;
   static constexpr int kBytes = kBarriers + C::kStages * 16;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import matmul_codes, matmul_grouped, matmul_repack, ptxas, support
+from opfacade.backends.cuda.matmul_decoding import terms
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
@@ -35,7 +36,7 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
     if problem.weight_format is not None:
-        return matmul_codes.shape_of(sizes, sms)
+        return matmul_codes.shape_of(sizes, sms, terms(problem.weight_format, problem.dtype))
     tile = tile_of(sizes, sms)
     if not matmul_repack.copies_of(problem):
         return Shape(tile, segments)

@@ -1,36 +1,52 @@
-"""Products whose weight has codes of four bits: what the kernel of tiles takes. Threads decode the weight into its stages."""
+"""Products whose weight has codes of few bits: what the kernel of tiles takes. Threads decode the weight into its stages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import support
+from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_kernel import HALVES, Shape
-from opfacade.backends.cuda.matmul_tiles import Sizes, whole_tile_of
+from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, nanoseconds, stages_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.plans._weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
-_CHUNK = 32  # codes that a thread decodes with one scale
-_ALLOWED: dict[str, tuple[str | int | None, ...]] = {
-    "dtype": ("int4", "uint4"),
-    "dequantise": ("rounded",),
-    "num_groups": (None,),
-    "group": (32, 64, 128, None),
-    "scale_dtype": ("f32", "bf16", "f16"),
-    "global_scale": (False,),
-}
+_CHUNK = 32  # codes that a thread decodes at a time
+_PRODUCERS = 4  # warps, which fill a stage each
+_ROUND = 'Set dequantise="rounded".'
 
 
-def shape_of(sizes: Sizes, sms: int) -> Shape:
+def shape_of(sizes: Sizes, sms: int, terms: int = 1) -> Shape:
     """Each CTA decodes what its tile needs, so that none shares a weight, and k is one chain."""
-    return Shape(whole_tile_of(sizes, sms, True), None)
+    if terms == 1:
+        return Shape(whole_tile_of(sizes, sms, True), None)
+    return Shape(min(_with_terms(terms), key=lambda tile: nanoseconds(tile, sizes, sms)), None, terms=terms)
+
+
+def _with_terms(terms: int) -> Iterator[Tile]:
+    """Tiles that have a stage for each producer."""
+    return (tile for tile in TILES if tile.cluster == 1 and stages_of(tile, terms) >= _PRODUCERS)
 
 
 def lacks(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
     yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
-    for field, choices in _ALLOWED.items():
-        yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(weight, field), choices)
+    yield from support.choice_reason("OPF-S003", "weight_format.num_groups", weight.num_groups, (None,))
     inside = weight.group_offset % _CHUNK
     yield from support.choice_reason("OPF-S003", f"weight_format.group_offset % {_CHUNK}", inside, (0,))
+    if problem.dtype in HALVES and way_of(weight, problem.dtype) is None:
+        yield from _inexact(problem, weight)
+
+
+def _inexact(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
+    """Why numbers of this format are not operands without a rounding."""
+    field = "weight_format"
+    if weight.zero not in ("none", "int"):
+        yield from support.choice_reason("OPF-S003", f"{field}.zero", weight.zero, ("none", "int"), _ROUND)
+    elif weight.scale_dtype == "f32":
+        allowed = ("bf16", "f16", "f8_e4m3", "f8_e8m0")
+        yield from support.choice_reason("OPF-S003", f"{field}.scale_dtype", weight.scale_dtype, allowed, _ROUND)
+    else:
+        hint = "Pass bf16 rows, in which a number is the sum of two."
+        yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, ("bf16",), hint)

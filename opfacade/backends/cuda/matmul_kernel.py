@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from opfacade.backends.cuda import matmul_repack, matmul_source, support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, plain, writes_nothing
+from opfacade.backends.cuda.matmul_decoding import terms
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.backends.cuda.matmul_source import Product
 from opfacade.backends.cuda.matmul_tiles import Tile
@@ -59,11 +60,12 @@ class Form(NamedTuple):
 
 class Shape(NamedTuple):
     """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain. repack: operands
-    that TMA cannot load are copied first."""
+    that TMA cannot load are copied first. terms: operands that a weight is the sum of."""
 
     tile: Tile
     segments: Segments | None
     repack: bool = False
+    terms: int = 1
 
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
@@ -72,6 +74,8 @@ def _guarantee(problem: Product, target: Target, form: Form, segments: Segments 
     model = "matmul-mma16" if problem.dtype in HALVES else "matmul-mma8" if problem.dtype in FP8 else "matmul-s32"
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
     constants |= {"segment": float(segments.length)} if segments is not None else {}
+    several = terms(matmul_source.codes_of(problem), problem.dtype)
+    constants |= {"terms": float(several)} if several > 1 else {}
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="i32" if problem.dtype in INTEGERS else "f32",
@@ -95,7 +99,7 @@ class _TileKernel(CudaKernel[Product]):
     shape: Shape
 
     def facts(self, descriptor: Product) -> support.SpecPairs:
-        return support.pairs(**matmul_source.facts(descriptor), **matmul_source.shape_of(*self.shape))
+        return support.pairs(**matmul_source.facts(descriptor), **matmul_source.shape_of(*self.shape[:3]))
 
     def jit_spec(self, descriptor: Product, target: Target) -> JitSpec:
         printed = matmul_source.printed(descriptor) | matmul_source.printed_shape(*self.shape)

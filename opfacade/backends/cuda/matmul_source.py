@@ -7,8 +7,9 @@ from typing import Any
 
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.declared import Fact
+from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_segments import Segments, segments_of
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul_tiles import Tile, stages_of
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
 from opfacade.plans._weight import Weight
@@ -51,6 +52,8 @@ def _facts_of_codes(weight: Weight | None) -> dict[str, Fact]:
     if weight is None:
         return {}
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or "k"}
+    found |= {"dequantise": weight.dequantise} if weight.dequantise != "rounded" else {}
+    found |= {"global_scale": True} if weight.global_scale else {}
     return found | ({"zero": weight.zero} if weight.zero != "none" else {})
 
 
@@ -90,9 +93,9 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
     return found | ({"split": tile.split} if tile.split > 1 else {})
 
 
-def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False) -> dict[str, Fact]:
+def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False, terms: int = 1) -> dict[str, Fact]:
     shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
-    shape |= {"stages": tile.stages, "cluster": tile.cluster, "split": tile.split}
+    shape |= {"stages": stages_of(tile, terms), "cluster": tile.cluster, "split": tile.split, "terms": terms}
     return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 
@@ -128,7 +131,7 @@ def printed(problem: Product) -> dict[str, Any]:
         "x_layout": problem.x_layout,
         "weight_layout": problem.weight_layout,
         **_printed_scales(problem.scaling),
-        **_printed_codes(codes_of(problem)),
+        **_printed_codes(codes_of(problem), problem.dtype),
         **_printed_rows(problem),
     }
 
@@ -141,11 +144,14 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
     return {"layout": problem.layout} | flags
 
 
-def _printed_codes(weight: Weight | None) -> dict[str, Fact]:
+def _printed_codes(weight: Weight | None, dtype: str) -> dict[str, Fact]:
     """Types of tables, and how a code becomes a number."""
     if weight is None:
-        return {}
+        return {"scaled_sums": False, "global_sums": False}
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}
+    way = way_of(weight, dtype)
+    found |= {"scaled": way != "column", "global_scale": weight.global_scale}
+    found |= {"scaled_sums": way == "column", "global_sums": weight.global_scale and way != "rounded"}
     zero_dtype = "u8" if weight.zero in ("none", "int") else weight.scale_dtype
     return found | {"weight_scale_dtype": weight.scale_dtype, "zero_dtype": zero_dtype}
 

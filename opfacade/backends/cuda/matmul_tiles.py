@@ -33,11 +33,16 @@ class Tile(NamedTuple):
     @property
     def stage(self) -> int:
         """Bytes."""
-        return self.panels * 128 * (self.rows + self.columns)
+        return self.panels * _PANEL * (self.rows + self.columns)
 
     @property
     def stages(self) -> int:
-        return min(12, _SHARED // self.stage)
+        return stages_of(self, 1)
+
+
+def stages_of(tile: Tile, terms: int) -> int:
+    """Stages that fit. terms: operands in one that a weight is the sum of."""
+    return min(12, _SHARED // (tile.panels * _PANEL * (tile.rows + terms * tile.columns)))
 
 
 TILES = (

@@ -16,6 +16,8 @@ from opfacade.testing.families._matmul_weights import weight_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PANEL = 64  # elements of 16 bits that a kernel multiplies by one term of the weight
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:
@@ -30,7 +32,7 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
     over the largest of its sum and products, in chains of `chain` elements. unordered: parts of k may be added in any order, so
     that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert:
-    of the sum, once."""
+    of the sum, once. terms: a weight is the sum of so many numbers of its type, whose products follow each other."""
     import torch
 
     x, w, parts = _operands(problem, args)
@@ -38,6 +40,7 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     if problem.weight_format is not None:
         w, room = weight_of(problem, args)
         moved = x.abs() @ room
+    x, w = (x, w) if c.get("terms", 1.0) == 1.0 else _in_terms(x, w)
     value, absolute = x @ w, x.abs() @ w.abs()
     if problem.scaling is not None and problem.scaling.x_zero:
         zero = args.x_zero if problem.scaling.kind == "tensor" else args.x_zero.unsqueeze(-1)
@@ -72,6 +75,19 @@ def _operands(problem: Any, args: Any) -> tuple[Tensor, Tensor, int]:
     of_n, of_k = scaling.block_offset
     columns = _spread(of_w.mT, n, scaling.part, of_n)  # [.., blocks of k, n]
     return x, w * _spread(columns.mT, k, scaling.part, of_k).mT, 2 * math.ceil(k / scaling.part) + 1
+
+
+def _in_terms(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Operands in which 64 elements of bf16 are followed by what they round off, each beside the same x."""
+    import torch
+
+    near = w.bfloat16().double()
+    parts = [
+        (x[..., k : k + _PANEL], one[..., k : k + _PANEL, :])
+        for k in range(0, x.shape[-1], _PANEL)
+        for one in (near, (w - near).masked_fill(~near.isfinite(), 0.0))
+    ]
+    return (torch.cat([one for one, _ in parts], -1), torch.cat([one for _, one in parts], -2)) if parts else (x, w)
 
 
 def _spread(scale: Tensor, count: int, part: int, offset: int) -> Tensor:

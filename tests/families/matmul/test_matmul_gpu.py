@@ -51,6 +51,8 @@ def part_of(args, rows):
 
 TYPES = {"bf16": {"dtype": "bf16"}, "fp8": {"dtype": "f8_e4m3", "scaling": Scaling(kind="block")}}
 TYPES["codes"] = {"dtype": "bf16", "weight_format": Weight(dtype="uint4", group=128, zero="int", dequantise="rounded")}
+TYPES["exact"] = {"dtype": "bf16", "weight_format": Weight(dtype="int4", group=128)}
+TYPES["mxfp4"] = {"dtype": "bf16", "weight_format": Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0")}
 
 
 @pytest.mark.parametrize("types", TYPES)

@@ -183,9 +183,12 @@ def test_fields_that_contradict_each_other_are_refused(case):
         MatmulDescriptor(**{"total_num_rows": 1, "n": 2, "k": 4, "dtype": "bf16", "weight_format": weight, **fields})
 
 
-def test_a_kernel_that_rounds_declines_exact_numbers_by_name():
+def test_a_kernel_declines_numbers_that_are_no_sum_of_two_by_name_and_with_the_cure():
     from opfacade import explain
 
-    found = explain(FORMS[0], Preference(backend="cuda"), Target.parse("sm_90a"))
+    weight = Weight(dtype="uint4", group=32, zero="float")
+    problem = MatmulDescriptor(total_num_rows=1, n=8, k=32, dtype="bf16", weight_format=weight)
+    found = explain(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
     assert found.chosen is None
-    assert any(reason.field == "weight_format.dequantise" for option in found.options for reason in option.reasons)
+    reasons = {reason.field: reason.hint for option in found.options for reason in option.reasons}
+    assert reasons["weight_format.zero"] == 'Set dequantise="rounded".'
