@@ -144,7 +144,7 @@ def library(ranks: Ranks) -> dict[str, Any]:
     abort.start()
     while not _over(done) and time.monotonic() - start < 10:
         time.sleep(0.01)
-    found |= {"ended": _over(done), "seconds": time.monotonic() - start}
+    found |= {"ended": _over(done), "abort_seconds": time.monotonic() - start}
     if found["ended"]:
         found["sync"] = _tried(lambda: str(torch.cuda.synchronize()))
         found["context"] = _tried(lambda: float(torch.ones(8, device=ranks.device).sum()))

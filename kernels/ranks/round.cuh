@@ -61,8 +61,10 @@ struct Round {
     if (peer) {
       fence_system();
       tell_epoch(&arrival(thread, p.rank)->epoch, shared.epoch);
-      await(facts);
     }
+    // The host is told while the CTA waits: a fence before would wait for that store too.
+    if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
+    if (peer) await(facts);
     __syncthreads();
     const bool met = (shared.missing | shared.odd) == 0;
     if (thread == 0) note(met);
@@ -71,14 +73,14 @@ struct Round {
 
   // The last step of a launch.
   __device__ void end() const {
-    if (thread == 0)
-      for (int at = cta; at < kMostCtas; at += gridDim.x) p.epochs[at] = shared.epoch;
+    if (thread != 0) return;
+    if (cta == 0 && !shared.missing) *const_cast<volatile int64_t*>(&p.page->ended) = static_cast<int64_t>(shared.epoch);
+    for (int at = cta; at < kMostCtas; at += gridDim.x) p.epochs[at] = shared.epoch;
   }
 
  private:
   __device__ void start(uint64_t epoch) const {
     shared.epoch = epoch, shared.missing = 0, shared.odd = 0;
-    if (cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(epoch);
   }
 
   // Waits for the rank of this thread.
@@ -100,7 +102,6 @@ struct Round {
     if (shared.missing) *const_cast<volatile int64_t*>(&p.page->failed[cta]) = static_cast<int64_t>(shared.missing);
     if (shared.odd) *const_cast<volatile int64_t*>(&p.page->odd) = static_cast<int64_t>(shared.odd);
     if (!met) *const_cast<volatile uint8_t*>(p.bad) = 1;
-    if (cta == 0 && !shared.missing) *const_cast<volatile int64_t*>(&p.page->ended) = static_cast<int64_t>(shared.epoch);
   }
 };
 

@@ -10,13 +10,24 @@
 
 namespace opfacade {
 
+constexpr int kInFlight = 4;  // words that a thread loads before it stores the first
+
 // Copies bytes by all threads of a CTA, in words as wide as all lie.
 template <class T, bool kPush>
 __device__ __forceinline__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes) {
-  for (int64_t i = threadIdx.x; i < bytes / static_cast<int64_t>(sizeof(T)); i += blockDim.x) {
-    const T value = __ldcg(reinterpret_cast<const T*>(from) + i);
-    if constexpr (kPush) push(reinterpret_cast<T*>(to) + i, value);
-    else reinterpret_cast<T*>(to)[i] = value;
+  const int count = static_cast<int>(bytes / static_cast<int64_t>(sizeof(T))), step = static_cast<int>(blockDim.x);
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kInFlight * step) {
+    T value[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k)
+      if (first + k * step < count) value[k] = __ldcg(reinterpret_cast<const T*>(from) + first + k * step);
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      T* const there = reinterpret_cast<T*>(to) + first + k * step;
+      if (first + k * step >= count) continue;
+      if constexpr (kPush) push(there, value[k]);
+      else *there = value[k];
+    }
   }
 }
 template <bool kPush>
@@ -115,23 +126,34 @@ struct SumFold {
     else add_elements(to, terms);
   }
   __device__ void add_vectors(uint8_t* to, const uint8_t* const (&terms)[S::kWorld]) const {
-    for (int64_t i = threadIdx.x; i < p.row_bytes / 16; i += blockDim.x) {
-      Pack<typename S::Element, kVec> term[S::kWorld];
+    constexpr int kAtOnce = S::kWorld <= 4 ? 8 / S::kWorld : 1;
+    const int count = static_cast<int>(p.row_bytes / 16), step = static_cast<int>(blockDim.x);
+    for (int first = static_cast<int>(threadIdx.x); first < count; first += kAtOnce * step) {
+      uint4 lines[kAtOnce][S::kWorld];
 #pragma unroll
-      for (int r = 0; r < S::kWorld; ++r) {
-        const uint4 line = __ldcg(reinterpret_cast<const uint4*>(terms[r]) + i);
-        term[r].word[0] = line.x, term[r].word[1] = line.y, term[r].word[2] = line.z, term[r].word[3] = line.w;
-      }
-      Pack<typename S::Element, kVec> sum;
+      for (int k = 0; k < kAtOnce; ++k)
 #pragma unroll
-      for (int k = 0; k < kVec; ++k) {
-        float total = Stored<typename S::Element>::load(term[0].bits(k));
+        for (int r = 0; r < S::kWorld; ++r)
+          if (first + k * step < count) lines[k][r] = __ldcg(reinterpret_cast<const uint4*>(terms[r]) + first + k * step);
 #pragma unroll
-        for (int r = 1; r < S::kWorld; ++r) total = __fadd_rn(total, Stored<typename S::Element>::load(term[r].bits(k)));
-        sum.set_bits(k, Stored<typename S::Element>::store(total));
-      }
-      reinterpret_cast<uint4*>(to)[i] = make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]);
+      for (int k = 0; k < kAtOnce; ++k)
+        if (first + k * step < count) reinterpret_cast<uint4*>(to)[first + k * step] = sum_of(lines[k]);
     }
+  }
+  // Of 16 bytes.
+  __device__ static uint4 sum_of(const uint4 (&lines)[S::kWorld]) {
+    Pack<typename S::Element, kVec> term[S::kWorld], sum;
+#pragma unroll
+    for (int r = 0; r < S::kWorld; ++r)
+      term[r].word[0] = lines[r].x, term[r].word[1] = lines[r].y, term[r].word[2] = lines[r].z, term[r].word[3] = lines[r].w;
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) {
+      float total = Stored<typename S::Element>::load(term[0].bits(k));
+#pragma unroll
+      for (int r = 1; r < S::kWorld; ++r) total = __fadd_rn(total, Stored<typename S::Element>::load(term[r].bits(k)));
+      sum.set_bits(k, Stored<typename S::Element>::store(total));
+    }
+    return make_uint4(sum.word[0], sum.word[1], sum.word[2], sum.word[3]);
   }
   __device__ void add_elements(uint8_t* to, const uint8_t* const (&terms)[S::kWorld]) const {
     for (int64_t i = threadIdx.x; i < p.row_bytes / static_cast<int64_t>(sizeof(Bits)); i += blockDim.x) {

@@ -46,7 +46,8 @@ class Group:
     most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
     warn_s: seconds after which a rank that has not arrived is an error, or causes a LagWarning. fill_id: the content of
     outputs of integers after a failure. name: for ops of torch, which pass no objects. peer_memory: whether small rounds
-    between GPUs of one host are kernels that write to the memory of peers, with a deadline of their own.
+    between GPUs of one host may be kernels that write to the memory of peers, with a deadline of their own: they are where a
+    test of all ranks succeeds, and NCCL's otherwise.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Group:
         warn_s: float | None = None,
         fill_id: int = -1,
         name: str = "",
-        peer_memory: bool = False,
+        peer_memory: bool = True,
     ) -> None:
         options = setup.Options(max_bytes, channel, timeout_s, timeout_s / 3 if warn_s is None else warn_s, peer_memory)
         self.process_group = setup.usable(process_group, options)

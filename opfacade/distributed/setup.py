@@ -31,7 +31,7 @@ class Options:
     channel: int
     timeout_s: float
     warn_s: float
-    peer_memory: bool = False
+    peer_memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
