@@ -62,7 +62,7 @@ struct Round {
       fence_system();
       tell_epoch(&arrival(thread, p.rank)->epoch, shared.epoch);
     }
-    // The host is told while the CTA waits: a fence before would wait for that store too.
+    // The page of the host is written while the CTA waits: a fence before would wait for that store too.
     if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
     if (peer) await(facts);
     __syncthreads();

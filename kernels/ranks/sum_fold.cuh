@@ -140,7 +140,7 @@ struct SumFold {
         if (first + k * step < count) reinterpret_cast<uint4*>(to)[first + k * step] = sum_of(lines[k]);
     }
   }
-  // Of 16 bytes.
+  // The sum of 16 bytes of each rank.
   __device__ static uint4 sum_of(const uint4 (&lines)[S::kWorld]) {
     Pack<typename S::Element, kVec> term[S::kWorld], sum;
 #pragma unroll

@@ -14,11 +14,11 @@ from opfacade.core.model import Count, Size
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import RequestTables
 from opfacade.plan import Plan
-from opfacade.plans._attention.kv_shard import KvShard as KvShard
-from opfacade.plans._attention.kv_shard import Sharded
+from opfacade.plans._attention.kv_shard import KvShard, Sharded
 from opfacade.plans._attention.number_scales import ScaledArgs
 from opfacade.plans._attention.paging import KvScale, check_scale, page_table_operands, scale_operands
 from opfacade.plans._attention.paging import PagedKvCacheDescriptor as PagedKvCacheDescriptor
+from opfacade.plans._attention.prefix_exchange import Heads, PrefixExchange
 from opfacade.plans._attention.scoring import ArgsT, Attention, PagedAttention, ScaledQuery, Varied
 from opfacade.plans._attention.variant_examples import alibi, document_mask
 from opfacade.plans._attention.zigzag import PrefillShares as PrefillShares
@@ -27,7 +27,7 @@ __all__ = [
     "BatchPagedDecodeArgs", "BatchPagedDecodeDescriptor", "BatchPagedDecodePlan",
     "BatchPagedPrefillArgs", "BatchPagedPrefillDescriptor", "BatchPagedPrefillPlan",
     "BatchRaggedPrefillArgs", "BatchRaggedPrefillDescriptor", "BatchRaggedPrefillPlan",
-    "KvShard", "PagedKvCacheDescriptor", "PrefillShares",
+    "Heads", "KvShard", "PagedKvCacheDescriptor", "PrefillShares", "PrefixExchange",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -165,6 +165,50 @@ def test_an_append_stores_the_tokens_of_its_rank_alone():
                     torch.testing.assert_close(pool[request * 2 + page], expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize(("world", "interleave"), [(1, 1), (2, 1), (3, 2), (2, 6), (8, 3)])
+def test_new_rows_of_shards_below_a_page_are_those_of_a_loop(world, interleave):
+    """Requests with 0, 1 and several new rows over cached tokens, and two rows that belong to none."""
+    shard, total = KvShard(world=world, interleave=interleave), 16
+    new, lens = (5, 0, 1, 8), torch.tensor([5, 3, 9, 21], dtype=torch.int32)
+    indptr = torch.tensor([0, 5, 5, 6, 14], dtype=torch.int32)
+    stored = torch.randn(total, KV, DIM)
+    for rank in range(world):
+        own = shard.append_rows(indptr, lens, rank, total)
+        want, ends = [], [0]
+        for b, n in enumerate(new):
+            at = [int(lens[b]) - n + i for i in range(n)]
+            want += [(int(indptr[b]) + i, p) for i, p in enumerate(at) if p // interleave % world == rank]
+            ends.append(len(want))
+        assert own.append_indptr.tolist() == ends
+        assert list(zip(own.rows[: ends[-1]].tolist(), own.positions[: ends[-1]].tolist(), strict=True)) == want
+        assert sorted(own.rows.tolist()) == list(range(total))
+        assert torch.equal(own.kv_lens, shard.local_lens(lens, rank))
+        d = cache(24 * len(new))
+        k_data, v_data = (torch.full((24, PAGE, KV, DIM), math.nan) for _ in "kv")
+        append = PagedKvAppendDescriptor(
+            batch_size=len(new), total_num_rows=total, paged_kv=d, page_table="block", max_kv_indices=24
+        )
+        args = PagedKvAppendArgs(
+            k_new=stored[own.rows], v_new=-stored[own.rows], append_indptr=own.append_indptr, kv_lens=own.kv_lens,
+            k_data=k_data, v_data=v_data, block_table=torch.arange(24, dtype=torch.int32).view(len(new), 6),
+        )  # fmt: skip
+        Plan.select(append).run(args)
+        for b in range(len(new)):
+            flat = k_data[6 * b : 6 * b + 6].view(-1, KV, DIM)
+            rows = [(shard.slots(torch.tensor(p)), r) for r, p in want if indptr[b] <= r < indptr[b + 1]]
+            for slot, r in rows:
+                assert torch.equal(flat[slot], stored[r])
+            assert int((~flat.isnan()).all(-1).all(-1).sum()) == len(rows)
+
+
+def test_gathered_tokens_are_found_by_rank_and_place():
+    shard, lens = KvShard(world=3, interleave=2), (7, 0, 4)
+    rows = [(b, p) for b, length in enumerate(lens) for p in range(length)]
+    gathered = [(b, p) for rank in range(3) for b, p in rows if p // 2 % 3 == rank]
+    assert [gathered[at] for at in shard.places(lens).tolist()] == rows
+    assert shard.counts(lens) == tuple(sum(p // 2 % 3 == rank for _, p in rows) for rank in range(3))
+
+
 def test_a_table_of_split_pages_is_refused():
     with pytest.raises(DescriptorError, match=r"interleave.*page_size=4"):
         KvShard(world=2, interleave=2).append_table(torch.zeros(1, 1, dtype=torch.int32), 0, PAGE)

@@ -3,7 +3,8 @@ assignment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -63,8 +64,7 @@ class KvShard(Written):
     def append_table(self, block_table: Tensor, rank: int, page_size: int) -> Tensor:
         """A block table of global pages for an append on one rank, from its own table [batch, pages]; pages of other ranks are
         NOWHERE. With this table and global lengths, an append rotates by global positions and stores only the tokens of this
-        rank. Raises DescriptorError if the page size does not divide interleave; then pass each rank only the rows that it
-        owns."""
+        rank. Raises DescriptorError if the page size does not divide interleave; use `append_rows` then."""
         import torch
 
         if not self.cuts:
@@ -77,6 +77,49 @@ class KvShard(Written):
         first = pages * page_size
         own = block_table[:, self.slots(first) // page_size]
         return torch.where(self.owner(first) == rank, own, NOWHERE)
+
+    def append_rows(self, append_indptr: Tensor, kv_lens: Tensor, rank: int, total_num_rows: int) -> ShardRows:
+        """The new rows that one rank stores, for any interleave and page size. append_indptr i32 [batch + 1] and kv_lens i32
+        [batch], after the append, are those of all ranks together. Nothing waits for the device, so a graph can capture it."""
+        import torch
+
+        row = torch.arange(total_num_rows, device=kv_lens.device)
+        ends = append_indptr[1:].contiguous()
+        request = torch.searchsorted(ends, row, right=True).clamp(max=max(0, len(kv_lens) - 1))
+        new, inside = append_indptr.diff(), row < append_indptr[-1]
+        positions = torch.where(inside, (kv_lens - ends)[request] + row, 0)
+        own = inside & (self.owner(positions) == rank) if self.cuts else inside
+        lens = self.local_lens(kv_lens, rank)
+        counts = lens - self.local_lens(kv_lens - new, rank)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0).to(counts.dtype)])
+        rows = (~own).to(torch.uint8).argsort(stable=True)
+        return ShardRows(rows, positions[rows], indptr, lens)
+
+    def counts(self, lens: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of requests of these lengths that each rank has."""
+        import torch
+
+        known = torch.tensor(lens, dtype=torch.int64)
+        return tuple(int(self.local_lens(known, rank).sum()) for rank in range(self.world))
+
+    def places(self, lens: Sequence[int]) -> Tensor:
+        """i64: the index of each token, request by request, among the rows that an all_gather with `counts` gives."""
+        import torch
+
+        owned = [torch.arange(length) for length in lens]
+        ranks = torch.cat([torch.arange(0), *[self.owner(positions) for positions in owned]])
+        return ranks.argsort(stable=True).argsort()
+
+
+class ShardRows(NamedTuple):
+    """The new rows of one rank. rows, i64 [total_num_rows]: their indices among all new rows, and then those of rows that the
+    append skips; positions: of each in its request, for a rotation; append_indptr and kv_lens: for an append of `rows` to the
+    cache of this rank."""
+
+    rows: Tensor
+    positions: Tensor
+    append_indptr: Tensor
+    kv_lens: Tensor
 
 
 class Sharded(Model):
