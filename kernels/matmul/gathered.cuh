@@ -1,4 +1,5 @@
-// The producer of a product whose rows of x lie anywhere: threads copy them, and TMA loads the weight.
+// The producer of a product whose rows of x lie anywhere: threads copy them, and TMA loads the weight. Other operands than aligned
+// ones are copied chunk by chunk, which is slow.
 #pragma once
 #include "kernels/matmul/load.cuh"
 
@@ -18,15 +19,83 @@ __device__ __forceinline__ void copy_rows(const MatmulParams& p, uint32_t to, co
     const bool is = static_cast<uint32_t>(taken) < static_cast<uint32_t>(p.num_x_rows);
     const int left = is ? p.k - k - chunk * kEach : 0;
     const Bits* from = data + (is ? taken : 0) * p.x.row + (k + chunk * kEach) * p.x.k;
-    const uint4 found = p.x_wide != 0 && left >= kEach ? *reinterpret_cast<const uint4*>(from) : chunk_of(from, p.x.k, left);
-    store_shared_16(to + chunk / 8 * C::kRows * 128 + panel_address(line, chunk % 8), found);
+    store_shared_16(to + chunk / 8 * C::kRows * 128 + panel_address(line, chunk % 8), chunk_of(from, p.x.k, left));
   }
+}
+
+// The weight of one step by TMA, by one thread.
+template <class C>
+__device__ __forceinline__ void load_weight(const MatmulParams& p, uint32_t stage, uint32_t full, const Tile& tile, int k) {
+  mbarrier_arrive_expect(full, MatmulShared<C>::kWeight);
+#pragma unroll
+  for (int panel = 0; panel < C::kPanels; ++panel) {
+    const uint32_t to = stage + panel * C::kColumns * 128;
+    load_rows<C::kColumns, C::kWeightAcross>(to, p.weight_map, full, 0, k + panel * kPanel<C>, tile.column, tile.weight);
+  }
+}
+
+// Rows of x that the rows of a tile take; zeros for those that take none. A thread has the same chunk of lines kLines apart.
+template <class C>
+struct GatheredRows {
+  using Bits = typename UnsignedOf<C::kSize>::Type;
+  static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements of a chunk; chunks of a line in a stage
+  static constexpr int kLines = kWarpgroup / kChunks, kCount = C::kRows / kLines;
+  const MatmulParams& p;
+  int line, chunk;
+  int taken[kCount];  // below 0: none
+
+  __device__ __forceinline__ GatheredRows(const MatmulParams& params, const Tile& tile)
+      : p(params), line(threadIdx.x % kWarpgroup / kChunks), chunk(threadIdx.x % kWarpgroup % kChunks) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) taken[i] = row_taken(p, tile, tile.row + line + i * kLines);
+  }
+  // Begins copies of elements of k from `k` on.
+  __device__ __forceinline__ void begin(uint32_t stage, int k) const {
+    const int at = k + chunk * kEach, bytes = min(max(p.k - at, 0), kEach) * C::kSize;
+    const Bits* from = static_cast<const Bits*>(p.x.data) + (bytes > 0 ? at : 0);
+    const uint32_t to = stage + chunk / 8 * C::kRows * 128;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      cp_async_part(to + panel_address(line + i * kLines, chunk % 8), from + max(taken[i], 0) * p.x.row, taken[i] >= 0 ? bytes : 0);
+  }
+};
+
+// By a warpgroup: rows whose chunks are aligned, by cp.async, and the weight by TMA. Copies of kDepth steps are under way, also from
+// one tile to the next, while the one before them is handed on. A consumer keeps the stage of a step until it has begun the next.
+template <class C, class All>
+__device__ __forceinline__ void load_aligned_rows(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
+  constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6;
+  static_assert(kDepth > 0, "three stages at least");
+  Ring<C::kStages> ring, done;
+  int begun = 0;
+  const auto hand_on = [&] {
+    fence_async_shared();
+    mbarrier_arrive(smem.full(done.stage));
+    done.advance();
+  };
+  const int count = tiles.count(p);
+  for (int index = tiles.first(); index < count; index += tiles.stride()) {
+    const Tile tile = tiles.at(index);
+    const GatheredRows<C> rows(p, tile);
+#pragma unroll 1
+    for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
+      const int k = step * C::kPanels * kPanel<C>;
+      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      if (threadIdx.x % kWarpgroup == 0) load_weight<C>(p, smem.weight(ring.stage), smem.full(ring.stage), tile, k);
+      rows.begin(smem.x(ring.stage), k);
+      cp_async_commit();
+      if (begun == kDepth) cp_async_wait<kDepth>(), hand_on(); else ++begun;
+    }
+  }
+  cp_async_wait<0>();
+  for (; begun > 0; --begun) hand_on();
 }
 
 // By a warpgroup, one thread of which loads the weight where it has a map.
 template <class C, class All>
 __device__ __forceinline__ void load_gathered(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   static_assert(C::kCluster == 1 && !C::kXAcross, "rows of x are copied one by one");
+  if (p.mapped != 0 && p.x_wide != 0) return load_aligned_rows<C>(p, smem, tiles);
   Ring<C::kStages> ring;
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
@@ -38,12 +107,7 @@ __device__ __forceinline__ void load_gathered(const MatmulParams& p, const Matmu
       if (p.mapped == 0) {
         copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.weight, tile.column, p.columns, k, p.k);
       } else if (threadIdx.x % kWarpgroup == 0) {
-        mbarrier_arrive_expect(full, MatmulShared<C>::kWeight);
-#pragma unroll
-        for (int panel = 0; panel < C::kPanels; ++panel) {
-          const uint32_t to = smem.weight(ring.stage) + panel * C::kColumns * 128;
-          load_rows<C::kColumns, C::kWeightAcross>(to, p.weight_map, full, 0, k + panel * kPanel<C>, tile.column, tile.weight);
-        }
+        load_weight<C>(p, smem.weight(ring.stage), full, tile, k);
       }
       copy_rows<C>(p, smem.x(ring.stage), tile, k);
       fence_async_shared();

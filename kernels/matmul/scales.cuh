@@ -12,12 +12,6 @@ __device__ __forceinline__ float scale_at(const MatmulScales& scales, int batch,
   return Stored<S>::load(from[batch * scales.batch + row * scales.row + part * scales.part]);
 }
 
-// The row of x that a row of a tile takes; -1: none.
-__device__ __forceinline__ int row_taken(const MatmulParams& p, const Tile& tile, int row) {
-  const int found = row < tile.end ? p.x_rows[static_cast<int64_t>(tile.batch) * p.rows + row] : -1;
-  return static_cast<uint32_t>(found) < static_cast<uint32_t>(p.num_x_rows) ? found : -1;
-}
-
 __device__ __forceinline__ uint32_t integer_at(const MatmulScales& of, int batch, int row) {
   return static_cast<const uint32_t*>(of.data)[batch * of.batch + row * of.row];
 }

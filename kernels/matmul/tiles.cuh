@@ -38,6 +38,12 @@ struct Tile {
   int end, weight;
 };
 
+// The row of x that a row of a tile takes; -1: none.
+__device__ __forceinline__ int row_taken(const MatmulParams& p, const Tile& tile, int row) {
+  const int found = row < tile.end ? p.x_rows[static_cast<int64_t>(tile.batch) * p.rows + row] : -1;
+  return static_cast<uint32_t>(found) < static_cast<uint32_t>(p.num_x_rows) ? found : -1;
+}
+
 // Tiles of kBand rows of tiles go column by column, so that CTAs that run together share both operands in the L2.
 template <class C>
 struct Tiles {

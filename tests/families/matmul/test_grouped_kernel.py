@@ -36,6 +36,7 @@ FORMS = {
     "odd-k": made(rows=30, k=77, n=24),
     "gather": made(gather=True, num_x_rows=11, rows=40),
     "gather-odd": made(gather=True, num_x_rows=11, rows=40, k=77, n=33, weight_layout="kn", out_dtype="f32"),
+    "gather-long": made(gather=True, num_x_rows=11, rows=140, n=72, k=1096, sm_limit=2),
     "masked": made(layout="masked", rows=70, n=40),
     "masked-gather": made(layout="masked", rows=9, n=40, gather=True, num_x_rows=5, bias=True),
     "nothing": made(rows=5, k=0, bias=True),
@@ -117,6 +118,31 @@ def test_a_row_has_its_bits_in_any_group(problem):
         moved = replace(moved, x=args.x.roll(-int(args.indptr[0]), 0))
         run(problem, moved)
         assert torch.equal(moved.out[: int(moved.indptr[-1])], args.out[int(args.indptr[0]) : int(args.indptr[-1])])
+
+
+def beside_nan(tensor):
+    """Rows that TMA and cp.async load, with NaN behind each."""
+    wide = torch.full((*tensor.shape[:-1], -(-tensor.shape[-1] // 16) * 16 + 16), float("nan")).to(tensor.dtype)
+    return wide[..., : tensor.shape[-1]].copy_(tensor)
+
+
+@emulator.needed
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
+def test_gathered_rows_have_their_bits_at_any_address(dtype):
+    """Chunk by chunk where rows are not aligned; by cp.async where they are, also if k ends inside a chunk."""
+    problem = made(gather=True, num_x_rows=11, rows=40, k=77, n=33, dtype=dtype, out_dtype="f32", sm_limit=2)
+    args = drawn(problem)
+    for tensor in (args.x, args.weight):
+        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(6)))
+    found = []
+    for x, weight in ((args.x, args.weight), (beside_nan(args.x), beside_nan(args.weight)), (args.x, beside_nan(args.weight))):
+        call = replace(args, x=x, weight=weight, out=torch.zeros_like(args.out))
+        emulator.subject(problem).run(call)
+        found.append(call.out)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    first, stop = int(args.indptr[0]), int(args.indptr[-1])
+    assert bool((found[0][first:stop] != 0).any(1).all())
 
 
 @emulator.needed
