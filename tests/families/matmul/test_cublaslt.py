@@ -362,10 +362,10 @@ def test_a_call_that_fails_names_the_function_and_the_status(library):
 
 
 def test_references_may_allocate_and_wait_and_kernels_do_not():
-    """cuda/nccl runs the reference's arithmetic on tensors of a GPU."""
+    """Calls over ranks run the reference's arithmetic on tensors of a GPU."""
     for kind in descriptor_types().values():
         for one in candidates_for(kind):
-            does = one.backend == "reference" or one.name == "cuda/nccl"
+            does = one.backend == "reference" or one.name in ("cuda/nccl", "cuda/peers")
             assert (one.allocates, one.synchronises) == (does, does), one.name
 
 
