@@ -57,6 +57,8 @@ def soak(place: Path, asked: argparse.Namespace) -> list[str]:
             faults.append(f"process {number} ended with {worker.returncode}: {err[-3000:]}")
             continue
         told.append(json.loads(out.splitlines()[-1]))
+        if told[-1]["errors"]:
+            faults.append(f"process {number} printed: {err[-3000:]}")
         print(f"process {number}:", ", ".join(f"{name} {value}" for name, value in told[-1].items()), flush=True)
         faults += [f"process {number}: {fault}" for fault in judged(told[-1])]
     return faults or lost(place / "counts.jsonl", sum(one["runs"] for one in told[1:]))
