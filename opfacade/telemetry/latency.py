@@ -7,7 +7,10 @@ graph capture is not timed, since its events would be part of the graph. If one 
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
+import weakref
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,16 @@ if TYPE_CHECKING:
 
 # Pairs under way; beyond it the oldest is forgotten: a device that is this far behind has nothing to tell yet.
 _PENDING = 64
+
+
+class _Pairs(deque[Any]):
+    """Pairs of events under way on a device; a set holds all such queues, so they are told apart by identity."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+
+_queues: weakref.WeakSet[_Pairs] = weakref.WeakSet()
 
 
 def wrap(launch: Launcher, sku: Any) -> Launcher:
@@ -57,7 +70,8 @@ def _on_host(launch: Launcher, sku: Any) -> Launcher:
 
 def _on_device(launch: Launcher, sku: Any) -> Launcher:
     stats = telemetry.stats(sku.id)
-    pending: deque[Any] = deque(maxlen=_PENDING)
+    pending = _Pairs(maxlen=_PENDING)
+    _queues.add(pending)
 
     def timed(args: Any, workspace: Any) -> None:
         # Asking an event whether it is over would break a capture, so not even that.
@@ -111,3 +125,13 @@ def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:
             pending.appendleft(pair)
             return
         stats.time(start.elapsed_time(stop) * 1e3)
+
+
+def _after_fork() -> None:
+    """Leave the events of the parent as they are, for ever: torch destroys one by a call of CUDA, which does not work here."""
+    for pending in list(_queues):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tuple(pending)))
+        pending.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,5 +1,7 @@
 """Sampled run times: every n-th run, nothing waits, and what a graph captures is left alone."""
 
+import gc
+import os
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -125,6 +127,25 @@ def test_events_are_recorded_where_the_tensors_are(monkeypatch, clock):
     timed(bundle, None)
     assert [event.stream for event in clock.made] == ["stream of cuda:1"] * 2
     assert switched == [torch.device("cuda:1")]  # a capture there is tried there
+
+
+def test_the_child_of_a_fork_destroys_no_event_of_its_parent(monkeypatch, clock):
+    """CUDA does not work in a child, and torch destroys an event with a call of CUDA."""
+    timed, destroyed, parent = sampled(monkeypatch, "1", DEVICE), [], os.getpid()
+    gc.collect()  # events of other tests
+    monkeypatch.setattr(Event, "__del__", lambda event: destroyed.append(os.getpid()), raising=False)
+    clock.made.clear()
+    timed([], None)
+    clock.made.clear()  # the launcher alone has them now
+    child = os.fork()
+    if not child:
+        del timed
+        gc.collect()
+        os._exit(len([one for one in destroyed if one != parent]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del timed
+    gc.collect()
+    assert destroyed == [parent] * 2  # the parent's are gone with the launcher
 
 
 def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):
