@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,9 @@ from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Size, Written, contradiction
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._scaling import Scaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDE = ("f16", "bf16", "f32")  # element types of x
 _CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero points are
@@ -102,6 +105,22 @@ def refuse(problem: Product, weight: Weight) -> None:
     if weight.dequantise == "rounded" and problem.dtype == "f16" and wide:
         given = f"{weight.scale_dtype} scales{', a global one' * weight.global_scale}"
         raise contradiction("weight_format.dequantise", "exact or group_sum for f16 with scales outside its range", given)
+
+
+Wrong = tuple["Tensor", str]
+
+
+def wrong_values(name: str, tensor: Tensor, found: Wrong | None) -> Wrong | None:
+    """`Descriptor.wrong_values` of a tensor beside codes: scales of 0, and zero points that are not codes.
+
+    name: of the operand. found: those of the base.
+    """
+    if name.endswith(("_scale", "_global")) and found is not None:
+        whole = tensor.float() if tensor.itemsize == 1 else tensor
+        return found[0] | (whole == 0), "finite values other than 0"
+    if name.endswith("_zero") and not tensor.is_floating_point() and tensor.itemsize == 1:
+        return tensor > _CODES["uint4"][1], "a code of four bits, 0 to 15"
+    return found
 
 
 def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str, TensorSpec]:

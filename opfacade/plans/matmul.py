@@ -23,6 +23,7 @@ from opfacade.plans._matmul_program import Activation, epilogue, numbers
 from opfacade.plans._scaling import Scaling
 from opfacade.plans._weight import Weight
 from opfacade.plans._weight import refuse as refuse_weight
+from opfacade.plans._weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,6 +144,10 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
 
     def operands(self) -> dict[str, TensorSpec]:
         return specs.operands(self)
+
+    def wrong_values(self, name: str, args: MatmulArgs) -> tuple[Tensor, str] | None:
+        found = super().wrong_values(name, args)
+        return found if self.weight_format is None else wrong_weights(name, getattr(args, name), found)
 
 
 class MatmulPlan(Plan[MatmulArgs]):

@@ -17,6 +17,7 @@ from opfacade.plans import _stored_steps, _stored_weight
 from opfacade.plans._stored_weight import STORED, Source
 from opfacade.plans._weight import Weight
 from opfacade.plans._weight import operands as weight_operands
+from opfacade.plans._weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +74,11 @@ class _Layouts(Descriptor[ArgsT]):
         made = weight_operands(weight, lead, Dim("n", self.n), self.k)
         made.pop("weight_global", None)
         return found | {name: _role(spec, packs) for name, spec in made.items()}
+
+    def wrong_values(self, name: str, args: PackWeightsArgs) -> tuple[Tensor, str] | None:
+        """A zero point above 15 would lose its upper bits."""
+        found = super().wrong_values(name, args)
+        return wrong_weights(name, getattr(args, name), found) if self.operands()[name].role == "in" else found
 
     def _stored(self, lead: tuple[Dim, ...]) -> dict[str, TensorSpec]:
         stored, weight = STORED[self.source], self.weight_format

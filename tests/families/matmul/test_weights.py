@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.errors import DescriptorError, IndexDataError
+from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import EXAMPLES, MatmulArgs, MatmulDescriptor, Weight
 from opfacade.testing import inputs, numerics
@@ -103,6 +103,39 @@ def test_a_group_that_is_none_counts_as_nought_unless_it_is_refused(monkeypatch)
     forget_selections()
     with pytest.raises(IndexDataError, match="weight_groups"):
         columns(Weight(dtype="uint4", num_groups=3), 4, weight_groups=wrong, **given)
+
+
+WRONG = {
+    "weight_scale": (0.0, r"weight_scale\[1, 0\] expected finite values other than 0, got 0.0"),
+    "weight_zero": (16, r"weight_zero\[1, 0\] expected a code of four bits, 0 to 15, got 16"),
+    "weight_global": (0.0, r"weight_global\[0\] expected finite values other than 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_full_validation_refuses_scales_of_0_and_zero_points_that_are_not_codes(name, monkeypatch):
+    """Other levels multiply them."""
+    tensors = {"weight_scale": torch.ones(2, 1).half(), "weight_zero": torch.full((2, 1), 15, dtype=torch.uint8)}
+    tensors |= {"weight": torch.tensor([[0x31], [0x42]], dtype=torch.uint8), "weight_global": torch.ones(1)}
+    form = Weight(dtype="uint4", scale_dtype="f16", zero="int", global_scale=True)
+    value, words = WRONG[name]
+    wrong = tensors | {name: tensors[name].clone()}
+    wrong[name][-1] = value
+    forget_selections()
+    assert columns(form, 2, **wrong).isfinite().all()
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    forget_selections()
+    assert columns(form, 2, **tensors).isfinite().all()
+    with pytest.raises(ArgumentError, match=words):
+        columns(form, 2, **wrong)
+
+
+def test_a_scale_of_0_of_eight_bits_is_refused_too(monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    forget_selections()
+    scale = torch.zeros(2, 1).to(torch.float8_e4m3fn)
+    with pytest.raises(ArgumentError, match=r"weight_scale\[0, 0\].*other than 0"):
+        columns(Weight(dtype="e2m1", scale_dtype="f8_e4m3"), 2, weight=packed(codes_of(2, 2)), weight_scale=scale)
 
 
 def test_mxfp4_and_nvfp4_multiply_their_scales():

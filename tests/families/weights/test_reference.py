@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.errors import DescriptorError, IndexDataError
+from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.weights import EXAMPLES, PackWeightsArgs, PackWeightsDescriptor, UnpackWeightsDescriptor, Weight
@@ -292,3 +292,25 @@ def test_a_group_out_of_range_is_refused_before_anything_is_written(level, monke
     with pytest.raises(IndexDataError, match=r"stored_groups\[5\].*expected a value in \[0, 4\)|stored_groups\[5\]"):
         run("reference", d, replace(args, stored_groups=wrong))
     assert torch.equal(args.weight, kept)
+
+
+WRONG = {
+    "stored_scale": (PackWeightsDescriptor, "stored_scale", "finite values other than 0"),
+    "weight_scale": (UnpackWeightsDescriptor, "weight_scale", "finite values other than 0"),
+    "weight_zero": (UnpackWeightsDescriptor, "weight_zero", "a code of four bits, 0 to 15"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_full_validation_refuses_scales_of_0_and_zero_points_that_lose_bits(case, monkeypatch):
+    """The tensors that are written hold any bits before."""
+    kind, name, words = WRONG[case]
+    monkeypatch.setenv("OPFACADE_VALIDATE", "full")
+    forget_selections()
+    d = problem(kind, "awq")
+    args = emptied(d, CASES["awq"][2])
+    run("reference", d, args)
+    wrong = getattr(args, name).clone()
+    wrong[0, 1] = 16 if name == "weight_zero" else 0
+    with pytest.raises(ArgumentError, match=rf"{name}\[0, 1\].* expected {words}"):
+        run("reference", d, replace(args, **{name: wrong}))
