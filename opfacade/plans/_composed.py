@@ -182,12 +182,14 @@ def _room(problem: Stepwise, parts: Sequence[Part], target: Target) -> Room:
 def _runner(problem: Stepwise, room: Room, runs: Sequence[tuple[Step, Launcher]]) -> Launcher:
     known = operands_of(problem)
 
-    def launch(args: Args, workspace: Tensor) -> None:
+    def launch(args: Args, workspace: Tensor | None) -> None:
         tensors = {name: getattr(args, name) for name in known}
-        tensors |= {name: _view(workspace, place) for name, place in room.places.items()}
+        rest = None if workspace is None else workspace[room.own :]
+        if workspace is not None:
+            tensors |= {name: _view(workspace, place) for name, place in room.places.items()}
         for step, run in runs:
             given = {operand: _taken(tensors, one) for operand, one in step.tensors.items()}
-            run(step.problem.args_type(**given), workspace[room.own :])
+            run(step.problem.args_type(**given), rest)
 
     return launch
 

@@ -9,6 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
+from opfacade.plans._composed import composed
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.weights import EXAMPLES, PackWeightsArgs, PackWeightsDescriptor, UnpackWeightsDescriptor, Weight
 from opfacade.testing import inputs, numerics
@@ -314,3 +315,12 @@ def test_full_validation_refuses_scales_of_0_and_zero_points_that_lose_bits(case
     wrong[0, 1] = 16 if name == "weight_zero" else 0
     with pytest.raises(ArgumentError, match=rf"{name}\[0, 1\].* expected {words}"):
         run("reference", d, replace(args, **{name: wrong}))
+
+
+def test_a_plan_of_plans_without_a_workspace_gets_none():
+    """As `run` has it on a GPU, where nothing is allocated for 0 bytes."""
+    d, target = problem(PackWeightsDescriptor, "awq"), Target.cpu()
+    maps = composed(PackWeightsDescriptor, "reference", lambda d: (), lambda d: ())
+    args = emptied(d, CASES["awq"][2])
+    maps.launcher(d, target, None, True)(args, None)
+    assert same(args.weight, CASES["awq"][2]["weight"])
