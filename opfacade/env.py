@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def cache_dir() -> Path:
-    """OPFACADE_CACHE_DIR: where compiled kernels live. Default: the user's cache directory."""
+    """OPFACADE_CACHE_DIR: the directory of compiled kernels. Default: the user's cache directory."""
     given = os.environ.get("OPFACADE_CACHE_DIR")
     if given:
         return Path(given)
@@ -25,7 +25,7 @@ def cache_dir() -> Path:
 
 
 def allow_shared_cache() -> bool:
-    """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or may write; its writers can run code as you."""
+    """OPFACADE_ALLOW_SHARED_CACHE=1: trust a cache that other users own or can write; they can then run code as you."""
     return _flag("OPFACADE_ALLOW_SHARED_CACHE", os.environ.get("OPFACADE_ALLOW_SHARED_CACHE"))
 
 
@@ -60,30 +60,31 @@ def jit_verbose() -> bool:
 
 
 def progress() -> bool | None:
-    """OPFACADE_PROGRESS=1: tell on stderr how far a warm-up is, also where that is no terminal; 0: nowhere. Default: on a
+    """OPFACADE_PROGRESS=1: print the progress of a warm-up to stderr, even if it is not a terminal; 0: never. Default: on a
     terminal."""
     given = os.environ.get("OPFACADE_PROGRESS")
     return _flag("OPFACADE_PROGRESS", given) if given else None
 
 
 def jit_debug() -> bool:
-    """OPFACADE_JIT_DEBUG=1: build kernels for a debugger (nvcc -G, host -g -O0), in entries of their own. Slow kernels."""
+    """OPFACADE_JIT_DEBUG=1: build kernels for a debugger (nvcc -G, host -g -O0), in separate cache entries. Slow kernels."""
     return _flag("OPFACADE_JIT_DEBUG", os.environ.get("OPFACADE_JIT_DEBUG"))
 
 
 def jit_lineinfo() -> bool:
-    """OPFACADE_JIT_LINEINFO=1: build kernels with line numbers for profilers (nvcc -lineinfo). The code stays the same."""
+    """OPFACADE_JIT_LINEINFO=1: build kernels with line numbers for profilers (nvcc -lineinfo). The code does not change."""
     return _flag("OPFACADE_JIT_LINEINFO", os.environ.get("OPFACADE_JIT_LINEINFO"))
 
 
 def jit_reload() -> bool:
-    """OPFACADE_JIT_RELOAD=1: rebuild when a kernel source changed since the last call, even of one plan. For kernel writers."""
+    """OPFACADE_JIT_RELOAD=1: rebuild a kernel whose source has changed since the last call, even for an existing plan. For
+    kernel writers."""
     return _flag("OPFACADE_JIT_RELOAD", os.environ.get("OPFACADE_JIT_RELOAD"))
 
 
 def jit_strict() -> bool:
     """OPFACADE_JIT_STRICT=1: refuse a kernel that spills registers, uses local memory or serialises wgmma, unless its source
-    accepts it. Such a kernel is right, only slow. For kernel writers and their CI."""
+    accepts it. Such a kernel is correct but slow. For authors of kernels and their CI."""
     return _flag("OPFACADE_JIT_STRICT", os.environ.get("OPFACADE_JIT_STRICT"))
 
 
@@ -96,64 +97,65 @@ def jit_jobs() -> int | None:
 
 
 def source_root() -> Path | None:
-    """OPFACADE_SOURCE_ROOT: a checkout whose kernels/ and csrc/ are used in place of the installed ones."""
+    """OPFACADE_SOURCE_ROOT: a checkout whose kernels/ and csrc/ replace the installed ones."""
     given = os.environ.get("OPFACADE_SOURCE_ROOT")
     return Path(given) if given else None
 
 
 def validate() -> str:
-    """OPFACADE_VALIDATE: off | metadata | indices | full: how much a run checks, read when a plan is made. Default:
+    """OPFACADE_VALIDATE: off | metadata | indices | full: how much a run checks; read when a plan is created. Default:
     metadata."""
     given = os.environ.get("OPFACADE_VALIDATE") or "metadata"
     return _parsed("OPFACADE_VALIDATE", given, str, f"one of {', '.join(LEVELS)}", lambda level: level in LEVELS)
 
 
 def crosscheck() -> float:
-    """OPFACADE_CROSSCHECK: the share of runs, 0 or 1e-9 to 1, that is repeated on the reference, read when a plan is made.
-    Default: 0."""
+    """OPFACADE_CROSSCHECK: the fraction of runs, 0 or 1e-9 to 1, that are repeated on the reference; read when a plan is
+    created. Default: 0."""
     given = os.environ.get("OPFACADE_CROSSCHECK") or "0"
     return _share("OPFACADE_CROSSCHECK", given)
 
 
 def dump_dir() -> Path:
-    """OPFACADE_DUMP_DIR: where OPFACADE_LOG=dump and a failed cross-check leave the tensors of a call, each in a directory of
-    its own that only its user may read. Default: `dumps` in the cache directory."""
+    """OPFACADE_DUMP_DIR: where OPFACADE_LOG=dump and failed cross-checks write the tensors of a call, each to a separate
+    directory that only its user may read. Default: `dumps` in the cache directory."""
     given = os.environ.get("OPFACADE_DUMP_DIR")
     return Path(given) if given else cache_dir() / "dumps"
 
 
 def dump_max_mb() -> int:
-    """OPFACADE_DUMP_MAX_MB: how many MB (10^6 bytes) of tensors this process dumps, in all; a call that would pass it is not
-    dumped. Read when a plan is loaded. Default: 4096."""
+    """OPFACADE_DUMP_MAX_MB: the total number of MB (10^6 bytes) of tensors that this process dumps; a call that would exceed it
+    is not dumped. Read when a plan is loaded. Default: 4096."""
     return _whole("OPFACADE_DUMP_MAX_MB", os.environ.get("OPFACADE_DUMP_MAX_MB") or "4096")
 
 
 def dump_max_count() -> int:
-    """OPFACADE_DUMP_MAX_COUNT: how many calls this process dumps, in all; read when a plan is loaded. Default: 1000."""
+    """OPFACADE_DUMP_MAX_COUNT: the total number of calls that this process dumps; read when a plan is loaded. Default: 1000."""
     return _whole("OPFACADE_DUMP_MAX_COUNT", os.environ.get("OPFACADE_DUMP_MAX_COUNT") or "1000")
 
 
 def dump_include() -> tuple[str, ...]:
-    """OPFACADE_DUMP_INCLUDE: what OPFACADE_LOG=dump dumps: ops or SKU ids, with * and ?, separated by spaces; read when a plan
-    is loaded. Default: all."""
+    """OPFACADE_DUMP_INCLUDE: the ops or SKU ids that OPFACADE_LOG=dump dumps, with * and ?, separated by spaces; read when a
+    plan is loaded. Default: all."""
     return tuple((os.environ.get("OPFACADE_DUMP_INCLUDE") or "*").split())
 
 
 def dump_exclude() -> tuple[str, ...]:
-    """OPFACADE_DUMP_EXCLUDE: what of that it leaves out, in the same form; read when a plan is loaded. Default: nothing."""
+    """OPFACADE_DUMP_EXCLUDE: the ops or SKU ids that are excluded from dumps, in the same form; read when a plan is loaded.
+    Default: nothing."""
     return tuple((os.environ.get("OPFACADE_DUMP_EXCLUDE") or "").split())
 
 
 def telemetry_sample() -> float:
-    """OPFACADE_TELEMETRY_SAMPLE: the share of runs, 0 or 1e-9 to 1, whose time is measured, on a GPU by CUDA events that
-    nothing waits for; read when a plan is loaded. Default: 0."""
+    """OPFACADE_TELEMETRY_SAMPLE: the fraction of runs, 0 or 1e-9 to 1, that are timed, on a GPU by CUDA events without waiting;
+    read when a plan is loaded. Default: 0."""
     given = os.environ.get("OPFACADE_TELEMETRY_SAMPLE") or "0"
     return _share("OPFACADE_TELEMETRY_SAMPLE", given)
 
 
 def telemetry_file() -> str | None:
     """OPFACADE_TELEMETRY_FILE: a file to which a thread appends all counters as JSON lines, every 10 s and at exit; %p is the
-    process id. Any number of processes may share one. Read when a plan is loaded."""
+    process id. Several processes may share a file. Read when a plan is loaded."""
     return os.environ.get("OPFACADE_TELEMETRY_FILE") or None
 
 
@@ -163,28 +165,28 @@ def nvtx() -> bool:
 
 
 def require_sku() -> str | None:
-    """OPFACADE_REQUIRE_SKU: a manifest file (`opfacade manifest freeze`) or one SKU id; no other SKU is ever selected. Read
-    when a plan is first selected."""
+    """OPFACADE_REQUIRE_SKU: a manifest file (`opfacade manifest freeze`) or a single SKU id; other SKUs are never selected.
+    Read when a plan is first selected."""
     return os.environ.get("OPFACADE_REQUIRE_SKU") or None
 
 
 def jit_timeout() -> float:
-    """OPFACADE_JIT_TIMEOUT: seconds that one build, or the wait for another process's build, may take. Default: 600."""
+    """OPFACADE_JIT_TIMEOUT: the time limit of a build, or of waiting for another process's build, in seconds. Default: 600."""
     given = os.environ.get("OPFACADE_JIT_TIMEOUT") or "600"
     return _parsed("OPFACADE_JIT_TIMEOUT", given, float, "seconds above 0, at most 10^6", lambda s: 0 < s <= 1e6)
 
 
 def log() -> str | None:
     """OPFACADE_LOG: api | stats | dump. Write a line before each launch, with tensor statistics, or with the call's inputs to
-    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. A failed write is dropped and counted. Default:
-    nothing."""
+    OPFACADE_DUMP_DIR for `opfacade replay`; read when a plan is loaded. If a write fails, the line or dump is dropped and
+    counted. Default: nothing."""
     given = os.environ.get("OPFACADE_LOG") or None
     return given and _parsed("OPFACADE_LOG", given, str, "api, stats or dump", lambda mode: mode in ("api", "stats", "dump"))
 
 
 def log_dest() -> str:
-    """OPFACADE_LOG_DEST: stderr, stdout, or a file name, in which %p is the process id; a FIFO accepts only lines that its
-    reader has room for. Default: stderr."""
+    """OPFACADE_LOG_DEST: stderr, stdout, or a file name, where %p is the process id; lines for a full FIFO are dropped.
+    Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
 
 
@@ -214,12 +216,12 @@ def _parsed(name: str, given: str, kind: Callable[[str], _T], expected: str, all
 
 
 def is_set(name: str) -> bool:
-    """Whether a variable is set to something: an empty one counts as not there."""
+    """Whether a variable is set to a non-empty value."""
     return bool(os.environ.get(name))
 
 
 def unknown() -> dict[str, str]:
-    """The OPFACADE_* names that are set and that nothing reads, each with the name most like it, if there is one."""
+    """The OPFACADE_* names that are set but not known, each with the most similar known name, if there is one."""
     docs = (value.__doc__ or "" for name, value in globals().items() if callable(value) and not name.startswith("_"))
     known = sorted(doc.partition(":")[0].partition("=")[0] for doc in docs if doc.startswith("OPFACADE_"))
     strangers = sorted(name for name in os.environ if name.startswith("OPFACADE_") and name not in known)

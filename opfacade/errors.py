@@ -6,17 +6,17 @@
     │  └─ FrozenError (AttributeError)        a value that cannot change was set or deleted
     ├─ UnsupportedError (NotImplementedError) a valid problem that no candidate accepts
     │  ├─ UnsupportedDeviceError              ... because of the device
-    │  ├─ GuaranteeUnavailable                ... because no candidate keeps the required guarantee
+    │  ├─ GuaranteeUnavailable                ... because no candidate has the required guarantee
     │  └─ GradNotSupportedError               ... because a gradient was requested
     ├─ ArgumentError (ValueError)             the tensors of a call do not fit the descriptor
-    │  ├─ ArgumentTypeError (TypeError)       not a tensor, not the right bundle
+    │  ├─ ArgumentTypeError (TypeError)       not a tensor, or not the right args class
     │  ├─ DTypeError (TypeError) · ShapeError · LayoutError · AlignmentError · AliasError · DeviceMismatchError
     │  ├─ WorkspaceError                      .needed .got, in bytes
     │  └─ IndexDataError (IndexError)         .argument .request .position .value .limit .asynchronous .call_id
     ├─ MissingNameError (AttributeError)      an adapter of another library has no such name
-    ├─ SettingError (ValueError)              an OPFACADE_* variable has a value that means nothing
-    ├─ PlanStateError (RuntimeError)          capture, fork, wrong moment
-    │  └─ JitDisabledError                    a build is needed and not allowed
+    ├─ SettingError (ValueError)              an OPFACADE_* variable has an invalid value
+    ├─ PlanStateError (RuntimeError)          during a capture, after a fork, or too early
+    │  └─ JitDisabledError                    a build is needed but not allowed
     ├─ CompileError (RuntimeError)            .argv .returncode .log_path .log_tail .key
     │  └─ ToolchainError · CompileTimeout (TimeoutError) · TemplateError
     ├─ FileError (OSError)                    a file cannot be written; keeps errno and filename
@@ -24,10 +24,10 @@
     │  └─ CacheError                          the kernel cache
     │     └─ CacheIntegrityError · CacheSecurityError (PermissionError) · CacheLockTimeout (TimeoutError)
     ├─ DeviceError (RuntimeError)             .cuda_error .context_dead
-    ├─ LibraryError (RuntimeError)            a library of others is missing, is another version, or failed: .library .status
-    ├─ GroupError (RuntimeError)              a call over several ranks: .ranks, those that are missing or differ
+    ├─ LibraryError (RuntimeError)            a third-party library is missing, is another version, or failed: .library .status
+    ├─ GroupError (RuntimeError)              a call over several ranks: .ranks are missing or differ
     ├─ GuaranteeViolation (ArithmeticError)   a cross-check found an output beyond its SKU's bound: .sku .worst .dump
-    └─ InternalError (AssertionError)         an invariant of ours is broken: please report
+    └─ InternalError (AssertionError)         an internal invariant is broken: please report it
 
 A message reads `Op.stage: argument expected X, got Y. One hint. [OPF-A023]`. KeyboardInterrupt, MemoryError and
 torch.OutOfMemoryError are never wrapped.
@@ -50,10 +50,9 @@ _CODE = re.compile(r"\[(OPF-[A-Z][0-9]{3})\]")
 
 
 class OpfacadeError(Exception):
-    """Root of all errors. `issues` holds every problem found (at most 20), the message tells the first ten.
+    """Root of all errors. `issues` contains all problems that were found (at most 20); the message lists the first ten.
 
-    code: as in the message. op, stage: whose call it was, and in which part of it; op is empty where no plan has a part in it.
-    """
+    code: as in the message. op, stage: the op and the part of its call; op is empty if no plan is involved."""
 
     _stage: ClassVar[str] = ""  # where most of a kind come from
 
@@ -78,7 +77,7 @@ def _code_in(message: str) -> str:
 
 
 class DescriptorError(OpfacadeError, ValueError):
-    """A field of a descriptor, preference or target is wrong; `errors()` is pydantic's list where it came from there."""
+    """A field of a descriptor, preference or target is wrong; `errors()` is pydantic's list if pydantic found the error."""
 
     def errors(self) -> list[dict[str, object]]:
         inner = getattr(self.__cause__, "errors", None)
@@ -89,7 +88,7 @@ class GuaranteeConflictError(DescriptorError): ...
 
 
 class FrozenError(DescriptorError, AttributeError):
-    """Descriptors, preferences and plans are immutable: a changed copy is made instead."""
+    """Descriptors, preferences and plans are immutable; make a changed copy."""
 
 
 class UnsupportedError(OpfacadeError, NotImplementedError): ...
@@ -136,9 +135,9 @@ class WorkspaceError(ArgumentError):
 
 
 class IndexDataError(ArgumentError, IndexError):
-    """An element of an index tensor is wrong: which request, where in the tensor, its value, and what is allowed.
+    """An element of an index tensor is wrong: its request, position, value and limit.
 
-    asynchronous: a device found it, in the plan's checked call `call_id`, which is over; that request was left empty.
+    asynchronous: the device found it in the plan's checked call `call_id`, which has ended; that request was treated as empty.
     """
 
     argument: str = ""
@@ -166,9 +165,9 @@ class JitDisabledError(PlanStateError):
 
 
 class CompileError(OpfacadeError, RuntimeError):
-    """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` say which, how and where to read on.
+    """A compiler failed: `argv`, `returncode`, `log_path`, `log_tail`, `key` describe the failed command.
 
-    refused_code: it took fault with a line of the generated code, not with the machine.
+    refused_code: the compiler rejected the generated code, so the machine is not the cause.
     """
 
     _stage = "compile"
@@ -194,7 +193,7 @@ class FileError(OpfacadeError, OSError):
 
     @classmethod
     def of(cls, message: str, cause: OSError) -> Self:
-        """The error that tells `message` because of `cause`."""
+        """The error with `message`, caused by `cause`."""
         error = cls(message)
         error.errno, error.strerror, error.filename = cause.errno, cause.strerror, cause.filename
         return error
@@ -218,7 +217,7 @@ def _same_file_error(
 
 
 class RecordingError(FileError):
-    """A recording cannot be written to its place: `recording` is its text, if there is one yet, `kept` the file that has it."""
+    """A recording cannot be written: `recording` is its text, if it exists, and `kept` the file that contains it."""
 
     _stage = "record"
     recording: str = ""
@@ -255,7 +254,7 @@ class GroupError(OpfacadeError, RuntimeError):
 
 
 class GuaranteeViolation(OpfacadeError, ArithmeticError):
-    """An output is further from the oracle than its SKU promises: `worst` times the bound, at the worst. `dump` replays it."""
+    """An output exceeds the error bound of its SKU: the largest error is `worst` times the bound. `dump` replays it."""
 
     sku: str = ""
     worst: float = 0.0
@@ -284,15 +283,15 @@ class LagWarning(OpfacadeWarning): ...  # a rank of a group is late, and still w
 
 
 class DroppedWarning(OpfacadeWarning):
-    """A line of the log, a dump or an event was dropped because it could not be written or told; no run fails of that."""
+    """A log line, a dump or an event could not be written or delivered and was dropped; runs do not fail."""
 
 
 class CachePrivateWarning(OpfacadeWarning):
-    """The kernel cache cannot be used; this process compiles into a temporary directory of its own."""
+    """The kernel cache cannot be used; this process compiles into its own temporary directory."""
 
 
 def from_issues(op: str, stage: str, issues: Sequence[Issue]) -> OpfacadeError:
-    """The error for a non-empty list of issues: the kind of the first one, with all attached."""
+    """The error for a non-empty list of issues: its class is that of the first issue, and all issues are attached."""
     first = issues[0]
     kind: type[OpfacadeError] = globals()[first.kind]
     place = f"{op}.{stage}" if stage else op

@@ -1,4 +1,4 @@
-"""Issue: one thing that is wrong, and the message that tells of several."""
+"""Issue: one problem of a call, and the message for several issues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_TOLD = 10
 
 @dataclass(frozen=True)
 class Issue:
-    """One thing wrong with a call: a stable code, the argument, what was expected, what came, and one hint."""
+    """One problem of a call: a stable code, the argument, the expected value, the actual value, and one hint."""
 
     code: str
     argument: str
@@ -25,6 +25,6 @@ class Issue:
 
 
 def told(place: str, issues: Sequence[Issue]) -> str:
-    """The message for a non-empty list of issues found at one place: each on a line of its own, ten at most."""
+    """The message for a non-empty list of issues: one per line, at most ten."""
     lines = [f"{place}: {issues[0]}", *(f"  {issue}" for issue in issues[1:MAX_TOLD])]
     return "\n".join([*lines, *([f"  (and {len(issues) - MAX_TOLD} more)"] if len(issues) > MAX_TOLD else [])])

@@ -34,7 +34,7 @@ class LineFile:
         written = os.write(handle, line)
         self._torn = 0 < written < len(line)
         if written < len(line):
-            raise OSError(errno.ENOSPC, "no room for a whole line", self.path)
+            raise OSError(errno.ENOSPC, "no space for a whole line", self.path)
 
 
 class Stream(LineFile):

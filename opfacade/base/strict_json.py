@@ -32,25 +32,25 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"the name {twice[:40]!r} more than once in one object")
+        raise ValueError(f"the duplicate name {twice[:40]!r} in an object")
     return found
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+        raise ValueError(f"an integer with more than {MAX_DIGITS} digits")
     return int(digits)
 
 
 def _real(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"the number {digits[:40]}, which no float64 holds")
+        raise ValueError(f"the number {digits[:40]}, which exceeds float64")
     return value
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word}, which is no JSON number")
+    raise ValueError(f"{word}, which is not a JSON number")
 
 
 def _require_plain(value: object) -> None:

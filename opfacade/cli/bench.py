@@ -1,4 +1,4 @@
-"""`opfacade bench` and `opfacade report`: what this machine measures, as table, JSON, picture and page."""
+"""`opfacade bench` and `opfacade report`: measurements of this machine as a table, JSON, a plot and a page."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def bench(
     ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: Any
 ) -> None:
-    """Time the problems in FILE (descriptors or a recording) here, round-robin, cold. Status 1 if an output was wrong.
+    """Time the problems in FILE (descriptors or a recording) on this machine, round-robin, with a cold cache. Status 1 if an
+    output was wrong.
 
-    FILE may also be a record that --out wrote elsewhere: it is shown, and nothing is measured.
-    """
+    FILE may also be a record that --out wrote on another machine; it is shown, and nothing is measured."""
     from rich.console import Console
 
     from opfacade.bench import picture, table
@@ -104,7 +104,7 @@ def _saying(total: int) -> Callable[[dict[str, Any]], None]:
 def report(
     bench_files: tuple[Path, ...], verify_files: tuple[Path, ...], counts: Path | None, out: Path, title: str, **wanted: bool
 ) -> None:
-    """One static HTML page from records of bench and verify, and from what this machine tuned and compiled."""
+    """Write a static HTML page from records of bench and verify, and from the measurements and kernels of this machine."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.upkeep import entries
     from opfacade.report import ReportSources, html
@@ -118,7 +118,7 @@ def report(
         counts=cli_input.counts(counts)[0] if counts is not None else {},
     )
     if not (bench_files or verify_files or counts or sources.tuned or sources.cache):
-        raise click.UsageError("nothing to report: give --bench, --verify or --telemetry, or tune or compile something first.")
+        raise click.UsageError("nothing to report: pass --bench, --verify or --telemetry, or tune or compile something first.")
     text = html(sources, title)
     out.write_text(text)
     click.echo(f"{len(text) // 1024} KiB in {out}")
@@ -130,7 +130,7 @@ def _record(command: str, path: Path) -> Any:
     try:
         found = strict_json.loads(regular_files.read(path))
     except ValueError as error:
-        raise click.BadParameter(f"{path} is no JSON: {error}") from error
+        raise click.BadParameter(f"{path} is not JSON: {error}") from error
     with cli_input.of(path):
         require(command, found)
     return found

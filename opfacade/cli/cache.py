@@ -1,4 +1,4 @@
-"""`opfacade cache`: what is in the kernel cache, whether it is sound, making room, and bundles for other machines."""
+"""`opfacade cache`: lists, checks and cleans the kernel cache, and exports and imports bundles."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _time(text: str) -> int:
 
 @click.group()
 def cache() -> None:
-    """The compiled kernels of this machine."""
+    """Manage the compiled kernels of this machine."""
 
 
 @cache.command()
 @click.option("--resources", is_flag=True, help="Also registers, spilled bytes and shared memory of each kernel.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(resources: bool, as_json: bool) -> None:
-    """Every entry, the most recently used first."""
+    """List all entries, the most recently used first."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.upkeep import entries
 
@@ -68,7 +68,7 @@ def _show(entry: Entry, resources: bool) -> None:
 @cache.command()
 @click.pass_context
 def verify(ctx: click.Context) -> None:
-    """Read every entry again and compare it with its digest; status 1 if one is broken."""
+    """Compare every entry with its digest; status 1 if an entry is damaged."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.upkeep import verify as verify_all
 
@@ -83,7 +83,7 @@ def verify(ctx: click.Context) -> None:
 @click.option("--max-size", type=_size, help="Keep at most so many bytes: 500M, 2G.")
 @click.option("--max-age", type=_time, help="Remove what was not used for so long: 12h, 30d.")
 def gc(max_size: int | None, max_age: int | None) -> None:
-    """Remove entries that were not used for long, the least recently used first; and what killed builds left."""
+    """Remove old entries, the least recently used first, and the remains of killed builds."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.upkeep import collect
 
@@ -105,7 +105,7 @@ def clear() -> None:
 @click.option("--arch", help="Only entries for this architecture, such as sm_90a, and the host library.")
 @click.option("--sign", type=click.Path(path_type=Path), help="An SSH key; its signature goes into FILE.sig (ssh-keygen -Y).")
 def export_(file: Path, arch: str | None, sign: Path | None) -> None:
-    """Write all sound entries into the bundle FILE, for a machine without compiler or network."""
+    """Write all valid entries to the bundle FILE, for a machine without a compiler or network."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.bundle import architectures, export
 
@@ -124,7 +124,7 @@ def export_(file: Path, arch: str | None, sign: Path | None) -> None:
     "--trust", type=click.Path(path_type=Path), help="A file of allowed signers, one of whom must have made FILE.sig."
 )
 def import_(file: Path, trust: Path | None) -> None:
-    """Publish the entries of the bundle FILE. Kernels are code: import only what you would run, or what a signer did sign."""
+    """Add the entries of the bundle FILE to the cache. Kernels are code: import only trusted or signed bundles."""
     from opfacade.jit.cache import shared
     from opfacade.jit.cache.bundle import import_ as import_bundle
 

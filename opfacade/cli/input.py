@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def content(file: IO[bytes]) -> bytes:
-    """All of a file or a pipe, at most 64 MiB. OSError where there is more."""
+    """The content of a file or a pipe, at most 64 MiB; OSError if it is larger."""
     return regular_files.read_bounded(file, path=name(file))  # type: ignore[arg-type]
 
 
@@ -31,7 +31,7 @@ def name(file: IO[bytes]) -> str:
 
 @contextmanager
 def of(origin: object) -> Iterator[None]:
-    """Errors of the library in this block name the file that they are of."""
+    """Within the block, errors of the library name the file."""
     try:
         yield
     except OpfacadeError as error:
@@ -53,14 +53,14 @@ def works(file: IO[bytes]) -> tuple[Work, ...]:
 
 
 def models() -> tuple[str, ...]:
-    """The names that `of_model` takes."""
+    """The names that `of_model` accepts."""
     from opfacade.models.facts import MODELS
 
     return tuple(MODELS)
 
 
 def of_model(model: str | None) -> tuple[Work, ...]:
-    """The problems of a named model. DescriptorError for a name that is none."""
+    """The problems of a named model. DescriptorError for an unknown name."""
     from opfacade.models import descriptors
     from opfacade.tools.workload import Work
 
@@ -68,22 +68,22 @@ def of_model(model: str | None) -> tuple[Work, ...]:
 
 
 def works_in(text: bytes, origin: str) -> tuple[Work, ...]:
-    """The problems in the text of a file. Where there are none the command says so and ends with status 1: a step of a
-    deployment that did nothing must not look like one that is done."""
+    """The problems in the text of a file. If there are none, the command reports this and exits with status 1, so that a
+    deployment step that did nothing does not look successful."""
     from opfacade.tools.workload import read
 
     with of(origin):
         found = read(text)
     if not found:
-        raise click.ClickException(f"{origin} has no problems: nothing was done.")
+        raise click.ClickException(f"{origin} contains no problems; nothing was done.")
     return found
 
 
 def counts(path: Path) -> tuple[dict[str, Any], int]:
-    """The counters in a file of OPFACADE_TELEMETRY_FILE, and how many lines are broken; UsageError where no line is whole."""
+    """The counters in a file of OPFACADE_TELEMETRY_FILE, and the number of damaged lines; UsageError if no line is valid."""
     from opfacade.telemetry.file import read
 
     found, broken = read(path)
     if broken and not any(found.values()):
-        raise click.UsageError(f"{path}: expected lines that OPFACADE_TELEMETRY_FILE collects, got none among {broken} lines.")
+        raise click.UsageError(f"{path}: expected lines written by OPFACADE_TELEMETRY_FILE, found none among {broken} lines.")
     return found, broken

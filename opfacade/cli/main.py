@@ -1,4 +1,4 @@
-"""The command line. Each command calls one library function and prints what it returns."""
+"""The command line. Each command calls one library function and prints the result."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ for command in cli_tools.COMMANDS:
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 def list_(target: str, form: str | None) -> None:
-    """Every op and the candidates for it, tried on the op's examples."""
+    """List every op with its candidates, tried on the op's examples."""
     from opfacade.core.target import Target
     from opfacade.tools import catalogue
 
@@ -144,10 +144,9 @@ def explain(
     backend: str | None,
     as_json: bool,
 ) -> None:
-    """Every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, and why.
+    """List every candidate for the descriptor in FILE (JSON; - is standard input), chosen or refused, with the reasons.
 
-    Status 1 if none is chosen, as with --backend cuda where no kernel takes the descriptor.
-    """
+    Status 1 if none is chosen, for example with --backend cuda if no kernel supports the descriptor."""
     from opfacade import Preference, Target, explain_change
     from opfacade import explain as explain_descriptor
 
@@ -177,7 +176,7 @@ def compile_(file: IO[bytes], target: str | None) -> None:
 
 @main.command("env")
 def env_() -> None:
-    """Every OPFACADE_* environment variable: its value in force, where that is from, and what it is for."""
+    """List every OPFACADE_* environment variable with its current value, the source of this value, and its purpose."""
     from opfacade.tools.catalogue import environment
     from opfacade.tools.doctor import unknown_names
 
@@ -194,7 +193,7 @@ def _variable_line(variable: Variable) -> str:
 @main.command()
 @click.argument("op")
 def schema(op: str) -> None:
-    """The JSON schema of the descriptor of OP."""
+    """Print the JSON schema of the descriptor of OP."""
     from opfacade.tools.catalogue import schema as schema_of
 
     click.echo(json.dumps(schema_of(op), indent=2))

@@ -1,4 +1,4 @@
-"""`opfacade manifest`: the SKUs that a fleet may run, as a file: freeze, diff, check."""
+"""`opfacade manifest`: a file with the SKUs that a fleet may run: freeze, diff, check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group()
 def manifest() -> None:
-    """The SKUs that a fleet may run; OPFACADE_REQUIRE_SKU=FILE keeps a process to them."""
+    """Manage the SKUs that a fleet may run; OPFACADE_REQUIRE_SKU=FILE restricts a process to them."""
 
 
 @manifest.command()
@@ -31,11 +31,10 @@ def manifest() -> None:
 @click.option("--note", default="", help="A word for people, kept in the manifest.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the manifest to this file. [default: standard output]")
 def freeze(file: IO[bytes], target: str | None, backend: str | None, note: str, out: Path | None) -> None:
-    """The SKUs that the descriptors in FILE (JSON lines, an array, or a recording) select now.
+    """Freeze the SKUs that the descriptors in FILE (JSON lines, an array, or a recording) select now.
 
-    A SKU of the reference in a manifest allows every problem of its op and element types; --backend cuda refuses a descriptor
-    that no kernel takes.
-    """
+    A reference SKU in a manifest allows every problem with its op and element types; --backend cuda refuses a descriptor that
+    no kernel supports."""
     from opfacade import Preference, Target
     from opfacade.select.manifest import SkuManifest
 
@@ -71,11 +70,10 @@ def diff(ctx: click.Context, old: Path, new: Path) -> None:
 def check(
     ctx: click.Context, locked: Path, file: IO[bytes], target: str | None, backend: str | None, same_binary: bool
 ) -> None:
-    """How the SKUs that the descriptors in FILE select stand to the manifest LOCKED; status 1 if it does not allow one.
+    """Compare the SKUs that the descriptors in FILE select with the manifest LOCKED; status 1 if it does not allow one of them.
 
-    "same binary": code and compilers are those of the manifest. "other binary": the same promise and revision, other code or
-    compilers. "other revision": the output bits changed; not allowed.
-    """
+    "same binary": code and compilers are those of the manifest. "other binary": the same guarantee and revision, but other code
+    or compilers. "other revision": the output bits changed; not allowed."""
     from opfacade import Preference, Target
     from opfacade.select.manifest import SkuManifest
 

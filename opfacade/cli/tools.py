@@ -1,4 +1,4 @@
-"""Commands for those who install opfacade and those who write its kernels: doctor, warmup, clangd, replay."""
+"""Commands for users who install opfacade and for authors of kernels: doctor, warmup, clangd, replay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Versions, compilers, devices and cache of this machine; what does not fit together, and the fix."""
+    """Show versions, compilers, devices and cache of this machine, and each incompatibility with its fix."""
     from opfacade.tools.doctor import diagnose
 
     found = diagnose()
@@ -58,7 +58,7 @@ def _plain(value: Any) -> str:
 @click.option("--jobs", type=click.IntRange(1), help="Builds at a time. [default: CPUs]")
 @click.pass_context
 def warmup(ctx: click.Context, /, file: IO[bytes] | None, model: str | None, listed: bool, **options: Any) -> None:
-    """Build the kernels of all descriptors in FILE (JSON lines, an array, or a recording; - is standard input), or of a
+    """Build the kernels for all descriptors in FILE (JSON lines, an array, or a recording; - is standard input), or for a
     model."""
     if file is not None and model is not None:
         raise click.UsageError("Give FILE or --model, not both.")
@@ -136,7 +136,7 @@ def _with_progress(run: Callable[[Report], tuple[WarmupStep, ...]]) -> tuple[War
 @click.argument("directory", required=False, type=click.Path(file_okay=False, exists=True, path_type=Path))
 @click.option("--arch", default="sm_90a", show_default=True, help="The architecture that device code is read for.")
 def clangd(directory: Path | None, arch: str) -> None:
-    """Write .clangd files, so that an editor finds what kernels/ and generated sources include."""
+    """Write .clangd files, so that editors find the includes of kernels/ and of generated sources."""
     from opfacade.jit.clangd import write
 
     for path in write(directory, arch):
@@ -149,8 +149,8 @@ def clangd(directory: Path | None, arch: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -> None:
-    """Run the calls of PLACE again, a dump of OPFACADE_LOG=dump or a folder of them; compare with what they wrote and with the
-    error bound."""
+    """Repeat the calls in PLACE, a dump of OPFACADE_LOG=dump or a folder of dumps, and compare the outputs with the dumped
+    outputs and the error bound."""
     from opfacade.tools.replay import replay as run_again
 
     calls = run_again(place, device)
@@ -165,7 +165,7 @@ def replay(ctx: click.Context, place: Path, device: str | None, as_json: bool) -
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def telemetry(file: Path, as_json: bool) -> None:
-    """The counters that OPFACADE_TELEMETRY_FILE collected in FILE, added up over all processes."""
+    """Print the counters that OPFACADE_TELEMETRY_FILE collected in FILE, summed over all processes."""
     total, broken = counts(file)
     if as_json:
         click.echo(json.dumps(total | {"broken_lines": broken}, indent=2))

@@ -1,4 +1,4 @@
-"""`opfacade tune` and `opfacade tuned`: measure candidates, and carry measurements to other machines."""
+"""`opfacade tune` and `opfacade tuned`: measure candidates, and transfer measurements to other machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REQUIRE = click.Choice(["deterministic", "bit_stable_on_same_hardware", "batch_
 @click.option("--rounds", type=click.IntRange(1), help="Samples of a candidate at most. [default: 60]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def tune(file: IO[bytes], require: str | None, rounds: int | None, as_json: bool) -> None:
-    """Measure the candidates for each problem in FILE on this machine; Preference(autotune="use") then takes the fastest."""
+    """Measure the candidates for each problem in FILE on this machine; Preference(autotune="use") then selects the fastest."""
     from opfacade.tune.measure import MeasureEffort
     from opfacade.tune.tune import Setup
     from opfacade.tune.tune import tune as measure
@@ -83,12 +83,12 @@ def _facts(tuning: TuneResult) -> dict[str, Any]:
 
 @click.group()
 def tuned() -> None:
-    """The measurements that this machine has."""
+    """Manage the measurements of this machine."""
 
 
 @tuned.command()
 def ls() -> None:
-    """Every choice, and how much faster it is than what it replaced."""
+    """List every choice, and its speed-up over the default."""
     from opfacade.select.measurements import shipped, store_here
 
     rows = (*shipped(), *store_here().rows())
@@ -101,7 +101,7 @@ def ls() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--hardware", default="", help='Only rows measured on hardware whose name begins so: "sm_90a".')
 def export_(file: Path, hardware: str) -> None:
-    """Write the measurements of this machine to FILE, for `import` elsewhere or for opfacade/tuned in the package."""
+    """Write the measurements of this machine to FILE, for `import` on another machine or for opfacade/tuned in the package."""
     from opfacade.select.measurement_store import export
     from opfacade.select.measurements import store_here
 
@@ -114,7 +114,7 @@ def export_(file: Path, hardware: str) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def import_(ctx: click.Context, file: Path) -> None:
-    """Keep the measurements in FILE. They are applied where hardware and versions are those that they were made with."""
+    """Import the measurements in FILE. They apply only to the hardware and versions with which they were made."""
     from opfacade.select.measurement_store import parse
     from opfacade.select.measurements import store_here
     from opfacade.tune.refresh import refresh

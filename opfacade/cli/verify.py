@@ -1,4 +1,4 @@
-"""`opfacade verify`: the guarantees, proven again on this machine."""
+"""`opfacade verify`: tests the guarantees on this machine."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from opfacade.cli.input import works
 @click.argument("file", type=click.File("rb"), required=False)
 @click.pass_context
 def verify(ctx: click.Context, /, file: IO[bytes] | None, out: Path | None, **given: Any) -> None:
-    """Hold every SKU to its guarantee here: bound, exact tests, repeatability, batch invariance. Status 1 if one fails.
+    """Test the guarantee of every SKU on this machine: bound, exact tests, repeatability, batch invariance. Status 1 if one
+    fails.
 
-    FILE: only the SKUs that the problems of a recording (or of any file of descriptors) run.
-    """
+    FILE: test only the SKUs of the problems in a recording or a file of descriptors."""
     from opfacade.tools.verify import verify as prove
 
     problems = None if file is None else [work.descriptor for work in works(file)]

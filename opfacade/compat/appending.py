@@ -1,4 +1,4 @@
-"""One append to a paged cache as a plan and its bundle."""
+"""One append to a paged cache as a plan and its args."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 class New(NamedTuple):
-    """Rows [rows, kv_heads, head_dim] of requests one after the other; `indptr` has the start of each.
+    """The rows [rows, kv_heads, head_dim] of all requests, one request after the other; `indptr` contains the start of each
+    request.
 
-    rope: "none", "half" or "interleaved" by the angles of `operands["cos_sin_cache"]`, whose dtype is rope_dtype.
+    rope: "none", "half" or "interleaved", with the angles in `operands["cos_sin_cache"]`, whose dtype is rope_dtype.
     """
 
     k: torch.Tensor
@@ -31,7 +32,7 @@ class New(NamedTuple):
 
 
 def appended(op: str, new: New, pools: Pools, table: Table) -> Call:
-    """The page table already counts the new rows."""
+    """The page table already includes the new rows."""
     angles, factors = new.operands.get("cos_sin_cache"), new.operands.get("k_scale")
     facts = (
         (*pools.facts, name_of(op, "k_cache", pools.k.dtype), pools.layout),

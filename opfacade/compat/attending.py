@@ -1,4 +1,4 @@
-"""One attention as a plan and its bundle: from tensors and plain facts, over pages or ragged rows."""
+"""One attention call as a plan and its args, over pages or ragged rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from opfacade.plans.attention import (
 
 
 class Call(NamedTuple):
-    """A plan and its bundle. `check` all of several calls before the first `run`: then either all run or nothing is written."""
+    """A plan and its args. For several calls, `check` all of them before the first `run`; then either all run, or nothing is
+    written."""
 
     plan: Plan[Any]
     args: Any
@@ -50,13 +51,13 @@ class Pools(NamedTuple):
 
     @property
     def facts(self) -> tuple[int, int, int, int]:
-        """Pages, tokens of a page, heads and elements of a head."""
+        """The number of pages, tokens per page, heads, and elements per head."""
         pages, a, b, dim = self.k.shape
         return (pages, b, a, dim) if self.layout == "HND" else (pages, a, b, dim)
 
 
 class Table(NamedTuple):
-    """Pages of each request: the operands of a page table, and host-side bounds of their values."""
+    """The pages of each request: the operands of a page table, and host-side bounds on their values."""
 
     form: str
     operands: Mapping[str, torch.Tensor]
@@ -70,7 +71,7 @@ ALIGNMENT = 16  # bytes, the default of an operand
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Options of a call besides its tensors. operands: sinks, factors, masks and parameters of a variant."""
+    """Further options of a call. operands: sinks, scales, masks and parameters of a variant."""
 
     op: str
     scores: Scores = field(default_factory=Scores)
@@ -84,7 +85,8 @@ class Ask:
 
 
 class Facts(NamedTuple):
-    """Values that make a descriptor. sizes: its size fields; cache: pages, page size, heads, head_dim, dtype and layout."""
+    """The values from which a descriptor is created. sizes: its size fields; cache: pages, page size, heads, head_dim, dtype
+    and layout."""
 
     scores: Scores
     sizes: tuple[tuple[str, Any], ...]
@@ -92,12 +94,13 @@ class Facts(NamedTuple):
 
 
 def aligned(x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy where its first byte is not aligned as plans ask: a part of packed rows, or one request of a batch."""
+    """x, or a copy if its address is not aligned as plans require, for example in a part of packed rows or in one request of a
+    batch."""
     return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
 
 
 def over_pages(ask: Ask, q: torch.Tensor, pools: Pools, table: Table, q_indptr: torch.Tensor | None = None) -> Call:
-    """Attention of q `[rows, heads, dim]` over pages. Without q_indptr each request has one row, its last."""
+    """Attention of q `[rows, heads, dim]` over pages. Without q_indptr, each request has one row, its last."""
     q, rows, heads = aligned(q), q.shape[0], q.shape[1]
     if q_indptr is None and (ask.scores.varies or "q_scale" in ask.operands or "packed_mask" in ask.operands):
         q_indptr = even_indptr(table.batch, 1, q.device)  # decode has neither a variant, nor a mask, nor a factor of q
@@ -122,7 +125,7 @@ def over_pages(ask: Ask, q: torch.Tensor, pools: Pools, table: Table, q_indptr: 
 
 
 class Rows(NamedTuple):
-    """K `[rows, kv_heads, dim]` and V `[rows, kv_heads, dim_vo]` of requests one after the other."""
+    """K `[rows, kv_heads, dim]` and V `[rows, kv_heads, dim_vo]` of all requests, one request after the other."""
 
     k: torch.Tensor
     v: torch.Tensor

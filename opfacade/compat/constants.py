@@ -1,4 +1,4 @@
-"""Small tensors that many calls share (core/device_tensors.py). No caller writes into one."""
+"""Small tensors that many calls share (core/device_tensors.py) and no caller may overwrite."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from opfacade.core.device_tensors import DeviceTensors
 
 
 def even_indptr(batch: int, rows: int, device: torch.device) -> torch.Tensor:
-    """[batch + 1] i32: the first row of each of `batch` requests of `rows` rows, and the end."""
+    """[batch + 1] i32: the first row of each of `batch` requests with `rows` rows, and the end."""
     return _made(_even_indptr, device, batch, rows)
 
 
 def numbered(count: int, device: torch.device) -> torch.Tensor:
-    """[count] i32: 0, 1, 2 and so on, a slice of a longer tensor, so that growing counts allocate few tensors."""
+    """[count] i32: 0, 1, 2 and so on, as a slice of a longer tensor, so that growing counts allocate few tensors."""
     return _made(_even_indptr, device, max(64, 1 << count.bit_length()), 1)[:count]
 
 

@@ -1,4 +1,4 @@
-"""Refusals of an adapter as errors of opfacade's own kinds, each with the call and the argument."""
+"""Errors of the adapters, in opfacade's classes, each with the call and the argument."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "")
 
 
 def wrong(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
-    """A value that the argument cannot have."""
+    """An invalid value of an argument."""
     return _error(op, Issue("OPF-C002", argument, expected, str(got), hint, kind="ArgumentError"))
 
 
 def unplanned(op: str) -> OpfacadeError:
-    """A run() of a wrapper without an earlier plan()."""
+    """run() of a wrapper was called before plan()."""
     return _error(op, Issue("OPF-C003", "plan", "a call of plan() before run()", "none", kind="PlanStateError"))
 
 
@@ -43,27 +43,27 @@ def wrong_shape(op: str, argument: str, expected: str, got: object, hint: str = 
 
 
 def wrong_dtype(op: str, argument: str, expected: object, got: object, hint: str = "") -> OpfacadeError:
-    """A dtype that the argument cannot have."""
+    """An invalid dtype of an argument."""
     return _error(op, Issue("OPF-C002", argument, str(expected), str(got), hint, kind="DTypeError"))
 
 
 def wrong_layout(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
-    """A tensor whose elements lie where they cannot."""
+    """A tensor with an unsupported memory layout."""
     return _error(op, Issue("OPF-C002", argument, expected, str(got), kind="LayoutError"))
 
 
 def shared(op: str, argument: str, other: str) -> OpfacadeError:
-    """A tensor that is written shares memory with another one of the call."""
-    return _error(op, Issue("OPF-A040", argument, f"memory of its own, apart from {other}", "overlap", kind="AliasError"))
+    """A written tensor shares memory with another tensor of the call."""
+    return _error(op, Issue("OPF-A040", argument, f"memory separate from {other}", "overlap", kind="AliasError"))
 
 
 def wrong_type(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
-    """A value that is no tensor, or no other thing that the argument takes."""
+    """A value that is not a tensor, or not of another type that the argument accepts."""
     return _error(op, Issue("OPF-C007", argument, expected, str(got), kind="ArgumentTypeError"))
 
 
 def missing(module: str, name: str, known: Iterable[str]) -> OpfacadeError:
-    """A name that an adapter's module lacks; the hint has those of its names that are nearest."""
+    """A name that the adapter's module does not have; the hint lists the most similar names."""
     near = get_close_matches(name, [one for one in known if not one.startswith("_")], n=3)
     hint = " ".join(["docs/migrating.md says what it has.", *([f"Near: {', '.join(near)}."] if near else [])])
     issue = Issue("OPF-C008", name, f"a name of {module}", "none of them", hint, kind="MissingNameError")
@@ -75,21 +75,21 @@ def _error(op: str, issue: Issue) -> OpfacadeError:
 
 
 def require_integer(op: str, argument: str, value: object) -> int:
-    """An integer of Python or numpy, but no truth."""
+    """An integer of Python or numpy, but not a bool."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise wrong(op, argument, "an integer", _shown(value))
     return int(value)
 
 
 def require_real(op: str, argument: str, value: object, expected: str) -> float:
-    """The same of any number; a magnitude beyond 2^127 of an integer is 2^127."""
+    """The same for any number; an integer beyond 2^127 in magnitude becomes 2^127."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong(op, argument, expected, _shown(value))
     return float(max(-_MOST, min(int(value), _MOST)) if isinstance(value, Integral) else value)
 
 
 def number(op: str, argument: str, value: object) -> float:
-    """The value as a float: any number, also one of numpy or the one element of a tensor."""
+    """The value as a float: any number, including numpy's and a tensor with one element."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -97,7 +97,7 @@ def number(op: str, argument: str, value: object) -> float:
 
 
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
-    """given: each argument's value and its neutral value; the first argument with another value is refused by its name."""
+    """given: each argument's value and its neutral value; the first argument with another value is refused by name."""
     for argument, (value, neutral) in given.items():
         if value is not None and (not isinstance(value, (Real, str)) or value != neutral):
             expected = "None" if neutral is None else f"None or {neutral!r}"
@@ -105,7 +105,7 @@ def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str
 
 
 def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
-    """No op here has a backward pass."""
+    """Refuses gradients, because ops have no backward pass."""
     import torch
 
     if not torch.is_grad_enabled():
@@ -126,7 +126,7 @@ def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[in
 
 
 def require_int32(op: str, argument: str, value: object, dims: str) -> tuple[int, ...]:
-    """The shape of a tensor of lengths or places, which are never narrowed."""
+    """The shape of a tensor of lengths or indices, which are never narrowed."""
     import torch
 
     shape = require_tensor(op, argument, value, dims)
@@ -137,7 +137,7 @@ def require_int32(op: str, argument: str, value: object, dims: str) -> tuple[int
 
 
 def require_dense(op: str, argument: str, value: object, dims: str) -> Tensor:
-    """A dense tensor; the error tells dims, but any rank passes."""
+    """A dense tensor of any rank; the error shows dims."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -150,7 +150,7 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> Tensor:
 
 
 def truth(op: str, argument: str, value: object) -> bool:
-    """A flag, by the rules of Python."""
+    """A flag, converted by Python's rules."""
     try:
         return bool(value)
     except (TypeError, ValueError, RuntimeError):

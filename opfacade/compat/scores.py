@@ -1,4 +1,4 @@
-"""Score facts of a call, and the descriptor fields with the same meaning."""
+"""The score parameters of a call, and the descriptor fields with the same meaning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Bias = Literal["none", "causal", "distance", "from_row"]
 class Scores(NamedTuple):
     """The map from q.k to a weight, and the keys that a row sees.
 
-    window_left, window_right: number of keys that a row sees before and after its own position; -1 is no bound.
-    bias: a slope for each query head times kv_pos - q_pos where a row sees no later key ("causal"), times -|kv_pos - q_pos|
+    window_left, window_right: the number of keys that a row sees before and after its own position; -1 means unbounded.
+    bias: a slope per query head times kv_pos - q_pos if a row sees no later key ("causal"), times -|kv_pos - q_pos|
     ("distance"), or times the key's position less the row's number among its request's rows ("from_row").
     capped_first: the soft cap applies before the bias.
-    left_padding: each row has a first key. head_factor: each query head has a factor.
+    left_padding: each row has a first visible key. head_factor: each query head has a factor.
     """
 
     causal: bool = False
@@ -31,7 +31,7 @@ class Scores(NamedTuple):
 
     @property
     def varies(self) -> bool:
-        """Whether the scores need a variant, which only prefill has."""
+        """Whether the scores need a variant, which only prefill supports."""
         return self.bias != "none" or self.left_padding or self.head_factor or self._sees_ahead
 
     @property
@@ -39,11 +39,11 @@ class Scores(NamedTuple):
         return self.window_right > 0 and not self.causal
 
     def of_last_row(self) -> Scores:
-        """The same for the last row of each request, which has no key after it."""
+        """The same for the last row of each request, after which there is no key."""
         return self._replace(causal=False, window_right=-1)
 
     def fields(self) -> dict[str, Any]:
-        """Fields of a prefill's descriptor; `for_decode` omits fields that decode lacks."""
+        """The fields of a prefill descriptor; `for_decode` omits fields that decode does not have."""
         found: dict[str, Any] = {"causal": self.causal or self.window_right == 0, "window_left": max(-1, self.window_left)}
         if self.varies:
             found["variant"] = _variant(self)

@@ -1,4 +1,4 @@
-"""Plans by the facts of a call: a call whose facts equal earlier ones builds and validates no descriptor."""
+"""Plans by the parameters of a call: a call with the same parameters as an earlier call creates and validates no descriptor."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _preference: ContextVar[Preference | None] = ContextVar("opfacade_compat_prefere
 
 @contextmanager
 def preferring(preference: Preference | None) -> Iterator[None]:
-    """Preference that the adapters pass to `Plan.select` within the block, in this thread or task.
+    """Sets the preference that the adapters pass to `Plan.select` within the block, in this thread or task.
 
-    `with preferring(Preference(backend="cuda")):` raises UnsupportedError for a problem that no kernel takes, where the
-    reference would run it.
-    """
+    `with preferring(Preference(backend="cuda")):` raises UnsupportedError for a problem that no kernel supports, instead of
+    running it on the reference."""
     token = _preference.set(preference)
     try:
         yield
@@ -37,12 +36,13 @@ def preferring(preference: Preference | None) -> Iterator[None]:
 
 
 def preferred() -> Preference | None:
-    """The preference in force: that of the innermost `preferring` of this thread or task."""
+    """The current preference, set by the innermost `preferring` of this thread or task."""
     return _preference.get()
 
 
 def plan_for(make: Callable[[Any], Descriptor[Any]], facts: Hashable, device: torch.device) -> Plan[Any]:
-    """The plan for `make(facts)`, which is called once for equal facts. Raises what the descriptor and `Plan.select` raise."""
+    """The plan for `make(facts)`, which is called once for equal facts. Raises the errors of the descriptor and of
+    `Plan.select`."""
     key = (make, facts)
     descriptor = _descriptors.get(key)
     if descriptor is None:
@@ -56,7 +56,7 @@ def plan_for(make: Callable[[Any], Descriptor[Any]], facts: Hashable, device: to
 
 @lru_cache(maxsize=64)
 def target_of(device: torch.device) -> Target:
-    """The target of the device that holds a call's tensors, which may differ from the current device."""
+    """The target of the device of a call's tensors, which may differ from the current device."""
     import torch
 
     if device.type != "cuda":

@@ -211,7 +211,7 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
             if (operands[name].written or operands[other].written) and overlaps(tensor, neighbour):
                 at_fault, victim = (name, other) if operands[name].written else (other, name)
                 hint = f"Select with in_place=True to overwrite {victim}." if operands[at_fault].replaces == victim else ""
-                expected = f"memory of its own, apart from {victim}"
+                expected = f"memory separate from {victim}"
                 issues.append(Issue("OPF-A040", at_fault, expected, "overlap", hint, kind="AliasError"))
     return issues
 
@@ -269,5 +269,5 @@ def _workspace_alias(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor)
     """The first operand that shares memory with the workspace."""
     for name, tensor in sound.items():
         if tensor.numel() and workspace.numel() and has_memory(tensor) and overlaps(workspace, tensor):
-            return [Issue("OPF-A041", "workspace", f"memory apart from {name}", "overlap", kind="AliasError")]
+            return [Issue("OPF-A041", "workspace", f"memory separate from {name}", "overlap", kind="AliasError")]
     return []

@@ -33,7 +33,7 @@ else:
 def not_called(name: str) -> OpfacadeError:
     """The error for a constructor call of a plan, which only `select` makes."""
     hint = f"Write {name}.select(descriptor)."
-    issue = Issue("OPF-S035", name, "no call, for it is made by select", "one", hint, kind="ArgumentTypeError")
+    issue = Issue("OPF-S035", name, "no call, because plans are created by select", "one", hint, kind="ArgumentTypeError")
     return from_issues(name, "select", [issue])
 
 

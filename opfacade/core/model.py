@@ -196,7 +196,7 @@ class Model(_Base):
 
     def _frozen(self, name: str) -> DescriptorError:
         hint = f"Make a changed copy: {type(self).__name__}(**(value.model_dump() | {{{name!r}: ...}}))."
-        issue = Issue("OPF-D007", name, "no assignment, for the value is frozen", "one", hint, kind="FrozenError")
+        issue = Issue("OPF-D007", name, "no assignment, because the value is frozen", "one", hint, kind="FrozenError")
         return _wrong(FrozenError, type(self).__name__, issue)
 
     def without_sizes(self) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ OLDER_FORM = "a SKU id of an older form, which no kernel has now"
 def _no_literal(value: bool | int | str) -> bool | int | str:
     """A string that reads like a bool would make two specs print alike."""
     if value in ("true", "false") and isinstance(value, str):
-        raise ValueError("a spec value that is text must not read like a bool")
+        raise ValueError("a text value in spec must not look like a bool")
     return value
 
 

@@ -123,12 +123,21 @@ class Group:
         """Why a plan of this descriptor may not run now."""
         if os.getpid() != self._pid:
             got = f"one that process {self._pid} made"
-            return [Issue("OPF-N007", "group", "a Group of this process", got, "Fork before groups.", kind="GroupError")]
+            return [
+                Issue(
+                    "OPF-N007",
+                    "group",
+                    "a Group that was created in this process",
+                    got,
+                    "Fork before groups.",
+                    kind="GroupError",
+                )
+            ]
         if self._failure:
             return [Issue("OPF-N004", "group", "a group without a failure", self._failure, _AGAIN, kind="GroupError")]
         if descriptor not in self._digests:
             hint = "Pass all plans to group.reserve, once, on every rank."
-            return [Issue("OPF-N006", "group", "a plan that was reserved", descriptor.op, hint, kind="GroupError")]
+            return [Issue("OPF-N006", "group", "a reserved plan", descriptor.op, hint, kind="GroupError")]
         return []
 
     def exchange(self, descriptor: Any, outgoing: Sequence[Tensor], facts: bytes = b"") -> list[Tensor]:
@@ -223,9 +232,7 @@ class Group:
         self.check()
         if self._failure or self._frozen:
             got = self._failure or "one that has reserved already"
-            raise told(
-                "group.reserve", "OPF-N004" if self._failure else "OPF-N008", "a group that has reserved nothing", got, ()
-            )
+            raise told("group.reserve", "OPF-N004" if self._failure else "OPF-N008", "a group without reserved plans", got, ())
 
     @contextmanager
     def _one_call(self, op: str) -> Iterator[None]:
@@ -282,6 +289,6 @@ def _taken(process_group: ProcessGroup, channel: int, group: Group) -> Mailbox:
     _open[:] = [entry for entry in _open if (other := entry[2]()) is not None and not other.ended]
     if any(pg is process_group and number == channel for pg, number, _ in _open):
         hint = "Close the other Group, or pass another channel on all ranks."
-        raise told("Group", "OPF-N005", "a channel that no open Group of the process group has", str(channel), (), hint)
+        raise told("Group", "OPF-N005", "a channel that no open Group of this process group uses", str(channel), (), hint)
     _open.append((process_group, channel, weakref.ref(group)))
     return Mailbox(process_group, channel)

@@ -134,7 +134,7 @@ class Mailbox:
     def _receive_one(self, peer: int) -> bool:
         frame = frame_of(self._bytes(peer, HEADER, self._tag))
         if frame is None:
-            raise Gone("it sent bytes of another version of opfacade")
+            raise Gone("it uses another version of opfacade")
         payload = self._bytes(peer, frame.size, self._tag + 1)
         if frame.kind == ASK:
             self._reply(peer, frame)

@@ -47,4 +47,4 @@ def vote(refusals: Mapping[int, str], code: str) -> None:
     if refused:
         first = min(refused)
         got = f"from rank {first}: {refused[first]}"
-        raise told("group.reserve", code, "plans that every rank takes", got, tuple(refused))
+        raise told("group.reserve", code, "plans that every rank accepts", got, tuple(refused))

@@ -138,7 +138,7 @@ def _refuse_disturbed(staging: Path, steps: tuple[BuildStep, ...], log: str) -> 
     if any(name in log and not (staging / name).exists() for name in made):
         time.sleep(_REMOVAL_SECONDS)  # a removal deletes further files; a command that made no file does not
     if not all((staging / name).exists() for name in written):
-        raise FileNotFoundError(errno.ENOENT, "files of a build were removed while it ran", str(staging))
+        raise FileNotFoundError(errno.ENOENT, "files of a build were removed while it was running", str(staging))
 
 
 def _require_library(path: Path, log: str) -> None:
@@ -160,7 +160,7 @@ def refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
         least, got = (int(needed[1]), int(needed[2])), toolchain.ptxas_release
         if got < least:
             raise ToolchainError(
-                f"ptxas {least[0]}.{least[1]} or later expected, {toolchain.home} has {got[0]}.{got[1]}, which miscompiles "
+                f"expected ptxas {least[0]}.{least[1]} or later, but {toolchain.home} has {got[0]}.{got[1]}, which miscompiles "
                 f"this kernel. Install a newer one: {install_cuda()} [OPF-J013]"
             )
 

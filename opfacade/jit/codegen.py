@@ -141,7 +141,7 @@ def _render(spec: JitSpec, root: Path, path: str) -> str:
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"{spec.name}: {error.name}:{error.lineno}: {error.message}. [OPF-J003]") from error
     except (jinja2.TemplateError, TypeError, ValueError) as error:
-        raise TemplateError(f"{spec.name}: {path} does not render: {error}. [OPF-J003]") from error
+        raise TemplateError(f"{spec.name}: {path} cannot be rendered: {error}. [OPF-J003]") from error
 
 
 def _own_headers(root: Path, texts: dict[str, str]) -> tuple[tuple[str, bytes], ...]:

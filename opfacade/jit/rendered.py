@@ -85,7 +85,7 @@ def _texts(paths: tuple[str, ...]) -> dict[str, str]:
             texts[path] = (source_root() / path).read_text()
             todo += _READS.findall(texts[path])
     if "" in texts:
-        raise ValueError("a template reads one whose name it computes")
+        raise ValueError("a template includes a template whose name is computed")
     return texts
 
 

@@ -106,4 +106,4 @@ def source_root() -> Path:
         if os.path.isdir(root / "csrc"):  # pathlib raises where a name is too long
             return root
     probed = ", ".join(str(root) for root in candidates)
-    raise ToolchainError(f"kernel sources expected in one of {probed}, found none. Reinstall opfacade. [OPF-J002]")
+    raise ToolchainError(f"expected kernel sources in one of {probed}, found none. Reinstall opfacade. [OPF-J002]")

@@ -57,7 +57,9 @@ class Toolchain:
             if all(os.path.isfile(root / "include" / name) for name in ("cuda.h", "cuda_runtime.h")):
                 return root / "include"
         looked = ", ".join(f"{root}/include" for root in roots)
-        raise ToolchainError(f"cuda.h and cuda_runtime.h expected in {looked}, found in none. {install_cuda()} [OPF-J011]")
+        raise ToolchainError(
+            f"expected cuda.h and cuda_runtime.h in {looked}, found in none of them. {install_cuda()} [OPF-J011]"
+        )
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -176,7 +178,7 @@ def _real_nvcc(path: Path, memo: _Memo) -> Path:
     for target in named:
         if target.is_file() and target.resolve() != path:
             return _real_nvcc(target.resolve(), memo)
-    raise ToolchainError(f"{path} is a script, and the nvcc it calls was not found. Set OPFACADE_NVCC. [OPF-J012]")
+    raise ToolchainError(f"{path} is a script, and the nvcc that it calls was not found. Set OPFACADE_NVCC. [OPF-J012]")
 
 
 def _asked(script: Path) -> list[str]:

@@ -58,7 +58,7 @@ class Limits:
             if _used[0] >= self.count:
                 raise OSError(errno.EDQUOT, f"OPFACADE_DUMP_MAX_COUNT={self.count} is used up")
             if _used[1] + size > self.megabytes * 10**6:
-                raise OSError(errno.EDQUOT, f"OPFACADE_DUMP_MAX_MB={self.megabytes} has no room for {size} bytes more")
+                raise OSError(errno.EDQUOT, f"OPFACADE_DUMP_MAX_MB={self.megabytes} does not permit {size} more bytes")
             _used[0], _used[1] = _used[0] + 1, _used[1] + size
 
     def give_back(self, size: int) -> None:

@@ -145,7 +145,7 @@ def _tensors(found: Any) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise ValueError("no names with tensors")
     if not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
-        raise ValueError("something that is no tensor")
+        raise ValueError("an object that is not a tensor")
     return found
 
 

@@ -20,7 +20,7 @@ PARTS = ("value", "index", "mean", "m2", "max", "sum")  # of the results of a st
 
 def _named(kind: Kind, name: str, type: Type, exact: bool = True) -> Node:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise Fault(".name", "a letter, then letters, digits and _, 32 at most", name)
+        raise Fault(".name", "a letter, followed by letters, digits and _, at most 32 characters", name)
     if type not in TYPES:
         raise Fault(".type", f"one of {', '.join(TYPES)}", type)
     return make(kind, "", (), name, type, exact)
@@ -79,15 +79,15 @@ def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Nod
     elements: the value is read, and without one 0. Raises Fault.
     """
     if not isinstance(at, Iterable):
-        raise Fault(".at", f"a list of 1 to {MAX_AXES} places", at)
+        raise Fault(".at", f"a list of 1 to {MAX_AXES} indices", at)
     places = tuple(arg if isinstance(arg, Node) else constant(arg, "i64") for arg in at)
     if not 1 <= len(places) <= MAX_AXES:
         raise Fault(".at", f"1 to {MAX_AXES} places", len(places))
     for axis, place in enumerate(places):
         if place.type != "i64":
-            raise Fault(f".at.{axis}", "a place of type i64", place.type, CONVERT)
+            raise Fault(f".at.{axis}", "an index of type i64", place.type, CONVERT)
         if not place.exact:
-            raise Fault(f".at.{axis}", "a place without rounding errors", "a place that depends on them")
+            raise Fault(f".at.{axis}", "an index without rounding errors", "an index that depends on rounded values")
     if isinstance(outside, str) and outside in ("clamp", "wrap", "reflect"):
         return make("read", "", places, (_named("input", name, type).data, outside), type, True)
     filled = outside if isinstance(outside, Node) else _fill(outside, type)

@@ -38,7 +38,7 @@ class Node:
     depth: int
 
     def __init__(self) -> None:
-        raise TypeError("nodes are made by the functions of opfacade.programs.expression")
+        raise TypeError("nodes are created by the functions of opfacade.programs.expression")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a node is immutable")
@@ -181,7 +181,7 @@ def _of_type(value: float | str, type: Type) -> float | str:
     if type != "bool":
         least, most = range_of(type)
         if not least <= value <= most:
-            raise Fault(".value", f"an {type}, in {least} .. {most}", value)
+            raise Fault(".value", f"an {type} in {least} .. {most}", value)
     return value
 
 
@@ -203,7 +203,7 @@ def apply(op: str, *args: Node | float) -> Node:
     """`op` of expressions; a number takes the type of a node beside it. Raises Fault."""
     known = OPERATIONS.get(op) if isinstance(op, str) else None
     if known is None:
-        raise Fault(".op", "an operation of the language", op)
+        raise Fault(".op", "a known operation", op)
     nodes = _with_constants(op, args)
     given = tuple(arg.type for arg in nodes)
     if given not in known.signatures:
@@ -214,7 +214,7 @@ def apply(op: str, *args: Node | float) -> Node:
 def _with_constants(op: str, args: tuple[Node | float, ...]) -> tuple[Node, ...]:
     kinds = [arg.type for arg in args if isinstance(arg, Node)]
     if not kinds:
-        raise Fault("", f"{op} of at least one expression", "numbers alone", "Write a constant with its type.")
+        raise Fault("", f"{op} of at least one expression", "numbers alone", "Use a constant with a type.")
     beside = kinds[-1]
     return tuple(arg if isinstance(arg, Node) else _beside(arg, beside) for arg in args)
 

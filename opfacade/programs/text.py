@@ -70,14 +70,14 @@ def _shared(values: Sequence[Node]) -> dict[Node, int]:
     uses = Counter(arg for node in nodes for arg in node.args) + Counter(values)
     shared = [node for node in nodes if uses[node] > 1 and node.args]
     if len(shared) > MAX_LETS:
-        raise Fault("", f"at most {MAX_LETS} parts that are used more than once", f"{len(shared)} of them")
+        raise Fault("", f"at most {MAX_LETS} shared parts", f"{len(shared)} of them")
     place = {node: index for index, node in enumerate(shared)}
     depth: dict[Node, int] = {}
     for node in nodes:
         depth[node] = 1 + max((1 if arg in place else depth[arg] for arg in node.args), default=0)
     deepest = max(depth.values(), default=0)
     if deepest > MAX_DEPTH:
-        raise Fault("", f"at most {MAX_DEPTH} nodes above each other", f"{deepest}")
+        raise Fault("", f"a depth of at most {MAX_DEPTH} nodes", f"{deepest}")
     return place
 
 
@@ -123,7 +123,7 @@ def node_from(given: object, lets: Sequence[Node] = (), path: str = "", depth: i
     if isinstance(given, Node):
         return given
     if depth > MAX_DEPTH:
-        raise Fault(path, f"at most {MAX_DEPTH} nodes above each other", "more")
+        raise Fault(path, f"a depth of at most {MAX_DEPTH} nodes", "more")
     if not isinstance(given, Mapping):
         raise Fault(path, "an expression", given)
     kind = given.get("kind")
@@ -167,12 +167,12 @@ def _made(given: Mapping[str, Any], lets: Sequence[Node], path: str, depth: int)
     kind = given["kind"]
     if kind == "apply":
         if not isinstance(given["op"], str):
-            raise Fault(".op", "an operation of the language", given["op"])
+            raise Fault(".op", "a known operation", given["op"])
         return expression.apply(given["op"], *_several(given["args"], lets, f"{path}.args", depth))
     if kind == "shared":
         index = given["index"]
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(lets):
-            raise Fault(".index", f"one of the {len(lets)} shared parts before it", index)
+            raise Fault(".index", f"one of the {len(lets)} earlier shared parts", index)
         return lets[index]
     if kind == "read":
         at, outside = _several(given["at"], lets, f"{path}.at", depth), given["outside"]

@@ -56,7 +56,7 @@ def explain_change(
         raise from_issues(
             "explain_change",
             "select",
-            [Issue("OPF-S034", "after", "a descriptor of the type of before", got, kind="ArgumentTypeError")],
+            [Issue("OPF-S034", "after", "a descriptor with the type of before", got, kind="ArgumentTypeError")],
         )
     one, two = explain(before, prefer, target), explain(after, prefer, target)
     fields = _differing(_content(before), _content(after))

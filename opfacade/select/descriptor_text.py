@@ -27,10 +27,10 @@ def type_in(text: str | bytes, types: Mapping[str, T]) -> T:
     if isinstance(found, list) and len(found) > 1:
         raise _error("OPF-D021", "text", "one descriptor", f"an array of {len(found)}", _MANY)
     if not isinstance(found, dict):
-        raise _error("OPF-D020", "text", "a JSON object that names its op", shown(found), _known(types))
+        raise _error("OPF-D020", "text", "a JSON object with the field op", shown(found), _known(types))
     if "op" not in found:
         hint = 'This is a line of a recording: take its "descriptor".' if "descriptor" in found else _known(types)
-        raise _error("OPF-D020", "op", "a field that names the operator", f"{', '.join(found)[:80] or 'no field'}", hint)
+        raise _error("OPF-D020", "op", "the name of an operator", f"{', '.join(found)[:80] or 'no field'}", hint)
     op = found["op"]
     if not isinstance(op, str) or op not in types:
         hint = did_you_mean(op, types) if isinstance(op, str) else ""

@@ -40,7 +40,9 @@ def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
             raise contradiction(str(place), "a SKU id", value, hint)
     if list(values) != sorted(set(values)):
         place = next(i for i in range(1, len(values)) if values[i - 1] >= values[i])
-        raise contradiction(str(place), f"an id after that of skus.{place - 1}, for they are sorted and unique", values[place])
+        raise contradiction(
+            str(place), f"an id after that of skus.{place - 1}, because ids are sorted and unique", values[place]
+        )
     return values
 
 
@@ -61,7 +63,7 @@ class SkuManifest(Model):
     def _binaries_of_skus(self) -> SkuManifest:
         named = [binary.sku for binary in self.binaries]
         if named != sorted(set(named)) or not set(named) <= set(self.skus):
-            raise contradiction("binaries", "one entry each for some of `skus`, sorted by id", named)
+            raise contradiction("binaries", "at most one entry for each id in `skus`, sorted by id", named)
         return self
 
     @classmethod

@@ -107,7 +107,7 @@ def instrument(meter: Any = None) -> list[Any]:
     meter = metrics.get_meter("opfacade") if meter is None else meter
     if not isinstance(meter, metrics.Meter):
         hint = 'Pass provider.get_meter("opfacade").' if isinstance(meter, metrics.MeterProvider) else ""
-        issue = Issue("OPF-E012", "meter", "a Meter of OpenTelemetry", type(meter).__name__, hint, kind="ArgumentTypeError")
+        issue = Issue("OPF-E012", "meter", "an OpenTelemetry Meter", type(meter).__name__, hint, kind="ArgumentTypeError")
         raise from_issues("telemetry", "instrument", [issue])
     return [
         meter.create_observable_counter(metric.otel, callbacks=[_observing(metric)], unit=metric.unit, description=metric.doc)

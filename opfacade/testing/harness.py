@@ -128,7 +128,7 @@ class Harness:
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
         """Expected outputs in fp64, with their bounds. args: the call before its run, operands cut to their valid rows;
         c: constants of the SKU."""
-        raise NotImplementedError(f"{descriptor.op}: its harness does not say what it should compute")
+        raise NotImplementedError(f"{descriptor.op}: its harness does not define the expected result")
 
     def check(self, ran: Ran, rows: int | None = None, seed: int = 0) -> Report:
         """`judge` on a sample of `rows` rows, drawn by `seed`; None is all of them."""
@@ -158,7 +158,7 @@ class Harness:
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         """Units as `subject`'s problem has them, for batches to be made of."""
         if not self.unit:
-            raise NotImplementedError(f"{subject.descriptor.op}: its harness does not say what a unit of a batch is")
+            raise NotImplementedError(f"{subject.descriptor.op}: its harness does not define the unit of a batch")
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng)
 
     # -- lengths of requests ----------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def results(proofs: Sequence[Proof], jobs: int, say: Say) -> Iterator[Any]:
                 f"one that ended with {done} of {len(proofs)} proofs done",
                 "Look for a lack of memory, or run with one job.",
             )
-            issue = Issue("OPF-V006", "jobs", "processes that live until all is proven", got, hint, kind="PlanStateError")
+            issue = Issue("OPF-V006", "jobs", "processes that live until all tests are done", got, hint, kind="PlanStateError")
             raise from_issues("verify", "verify", [issue]) from None
 
 

@@ -61,7 +61,7 @@ def select(text: str) -> tuple[Plan[Any], ...]:
     """The plans of a program: those of the same SKUs, whatever would be chosen here. Raises as `load` does."""
     told = strict_json.loads(text)
     if told.get("version") != 1:
-        raise _wrong("version", "1", told.get("version"), "Load it with a later opfacade.")
+        raise _wrong("version", "1", told.get("version"), "Load it with a later version of opfacade.")
     return tuple([_select(row) for row in told["plans"]])
 
 

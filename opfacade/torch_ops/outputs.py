@@ -57,7 +57,9 @@ class Output:
         if first is not None:  # new_empty keeps what a traced call knows of the input
             return first.new_empty(shape, dtype=dtype, device=device)
         if device is None:
-            raise Unmade(Issue("OPF-A002", "device", "a torch.device, for there is no input", "None", kind="ArgumentTypeError"))
+            raise Unmade(
+                Issue("OPF-A002", "device", "a torch.device, because there is no input", "None", kind="ArgumentTypeError")
+            )
         return torch.empty(shape, dtype=dtype, device=device)
 
     def _size(self, given: Mapping[str, Any], places: Sequence[Place]) -> Any:
@@ -65,7 +67,7 @@ class Output:
         tensor = _tensor(given, name)
         if axis >= tensor.dim():
             shape = str(list(tensor.shape))
-            raise Unmade(Issue("OPF-A011", name, f"{axis + 1} dimensions or more", shape, kind="ShapeError"))
+            raise Unmade(Issue("OPF-A011", name, f"at least {axis + 1} dimensions", shape, kind="ShapeError"))
         return tensor.shape[axis]
 
     def _dtype(self, given: Mapping[str, Any]) -> torch.dtype:

@@ -210,7 +210,11 @@ def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
         getattr(args, name).copy_(was)
     if not report.worst <= 1:
         issue = Issue(
-            "OPF-T002", plan.sku.id, "at most its bound", f"{report.worst:.3g} of it at {report.where}", kind="InternalError"
+            "OPF-T002",
+            plan.sku.id,
+            "an error of at most its bound",
+            f"{report.worst:.3g} times the bound at {report.where}",
+            kind="InternalError",
         )
         raise from_issues("tune", "check", [issue])
     return lambda: plan.run(args, workspace), report.worst

@@ -27,11 +27,11 @@ def invoke(*words, text=None, **more):
     [
         ("not json", "OPF-D006", "got 'not json': Expecting value (line 1, column 1)"),
         ('{"op": "paged_decode",\n  nonsense}', "OPF-D006", "(line 2, column 3)"),
-        ('{"a": 1}', "OPF-D020", "op expected a field that names the operator, got a. op is one of "),
+        ('{"a": 1}', "OPF-D020", "op expected the name of an operator, got a. op is one of "),
         ('{"descriptor": {}}', "OPF-D020", 'a line of a recording: take its "descriptor"'),
         ('{"op": "paged_decod"}', "OPF-D020", "got 'paged_decod'. Did you mean paged_decode?"),
         ('{"op": 3}', "OPF-D020", "got 3."),
-        ("3", "OPF-D020", "a JSON object that names its op, got 3"),
+        ("3", "OPF-D020", "a JSON object with the field op, got 3"),
         (f"{ONE}\n{ONE}\n", "OPF-D021", "one descriptor, got 2 lines with one each. `opfacade warmup`"),
         (f"[{ONE}, {ONE}]", "OPF-D021", "one descriptor, got an array of 2"),
         ("one.json", "OPF-D006", "That is the name of a file: pass what is in it."),
@@ -83,7 +83,7 @@ def _on(target):
 def test_a_report_of_nothing_is_a_usage_error(tmp_path):
     result = invoke("report", "--no-tuned", "--no-cache", "--out", tmp_path / "x.html")
     assert result.exit_code == 2
-    assert "nothing to report: give --bench" in result.stderr
+    assert "nothing to report: pass --bench" in result.stderr
     assert not (tmp_path / "x.html").exists()
 
 

@@ -33,7 +33,7 @@ def test_a_file_without_problems_is_no_success(command, text, tmp_path):
     words = [word.format(manifest=tmp_path / "m.json") for word in COMMANDS[command]]
     result = CliRunner().invoke(main, words, input=text)
     assert result.exit_code == 1
-    assert "has no problems: nothing was done" in result.stderr
+    assert "contains no problems; nothing was done" in result.stderr
     assert result.stdout == ""
 
 

@@ -165,7 +165,7 @@ def test_the_buffers_of_a_graph_are_read_and_the_plan_stays_the_same():
     for own, new in zip((*buffers, last), other.table, strict=True):
         own[: new.shape[0]].copy_(new)
     check(w.run(q, (other.k, other.v), return_lse=True), q, other)
-    with pytest.raises(ShapeError, match="batch_size expected 4, as the graph's buffers have, got 3"):
+    with pytest.raises(ShapeError, match="batch_size expected 4, the size of the graph's buffers, got 3"):
         w.plan(pages.indptr[:4], pages.indices, pages.last[:3], *SIZES, **F32)
     with pytest.raises(ShapeError, match="indices expected at most 40"):
         w.plan(pages.indptr, torch.zeros(41, dtype=torch.int32), pages.last, *SIZES, **F32)

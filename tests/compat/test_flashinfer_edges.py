@@ -284,7 +284,7 @@ def test_a_page_size_is_an_integer(size):
 def test_a_merge_in_place_writes_both_or_none(mask):
     v, other, zeros = torch.randn(3, 2, DIM), torch.randn(3, 2, DIM), torch.zeros(3, 2)
     before = v.clone()
-    with pytest.raises(LayoutError, match="s expected memory of its own for each element"):
+    with pytest.raises(LayoutError, match="s expected separate memory for each element"):
         flashinfer.merge_state_in_place(v, torch.zeros(3, 1).expand(3, 2), other, zeros, mask=mask)
     assert torch.equal(v, before)
     flashinfer.merge_state_in_place(v[:1], torch.zeros(1, 2).expand(1, 2), other[:1], zeros[:1])

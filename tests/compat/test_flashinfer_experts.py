@@ -182,7 +182,7 @@ def grouped(**changed):
         (lambda: moe(activation_type=ActivationType.Situ), "activation_type expected one of Swiglu"),
         (lambda: moe(output_dtype=torch.float16), "output_dtype expected torch.bfloat16"),
         (lambda: moe(output=torch.empty(7, 24)), "output expected torch.bfloat16"),
-        (lambda: moe(fc1_expert_weights=UP[:, 1:]), "fc1_expert_weights expected gates and as many ups"),
+        (lambda: moe(fc1_expert_weights=UP[:, 1:]), "fc1_expert_weights expected as many gates as ups"),
         (lambda: moe(fc2_expert_weights=DOWN[:4]), r"fc2_expert_weights expected \[5, 24, 16\]"),
         (lambda: moe(token_selected_experts=IDS.long()), "token_selected_experts expected torch.int32"),
         (lambda: moe(token_final_scales=SCALES[:, :1]), r"token_final_scales expected \[7, 2\]"),

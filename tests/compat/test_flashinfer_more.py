@@ -154,7 +154,7 @@ def test_plan_of_latent_attention_refuses_a_problem_that_the_preference_refuses(
         w.plan(indptr(*q_lens), pages.indptr, pages.indices, lens, *told)
     assert w._planned.table.batch == batch
     without = (HEADS, LATENT, 0, PAGE, True, 0.2, torch.float32, torch.float32)
-    with pytest.raises(UnsupportedError, match="head_dim_kpe expected a rotated part of at least one element"):
+    with pytest.raises(UnsupportedError, match="head_dim_kpe expected a rotated part with at least one element"):
         w.plan(indptr(*q_lens), pages.indptr, pages.indices, lens, *without)
 
 

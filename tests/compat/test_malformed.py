@@ -112,7 +112,7 @@ def test_flash_attention():
 
 
 def test_sampling():
-    with pytest.raises(ShapeError, match=r"logits expected 1 row or more for indices to name"):
+    with pytest.raises(ShapeError, match=r"logits expected at least one row, because indices refer to rows"):
         flashinfer.sampling.top_k_top_p_sampling_from_logits(torch.ones(0, 17), 3, 0.5, indices=indices(0, 1))
     with pytest.raises(ArgumentError, match=r"filter_apply_order expected"):
         flashinfer.sampling.top_k_top_p_sampling_from_logits(torch.ones(2, 17), 3, 0.5, filter_apply_order=np.zeros(2))

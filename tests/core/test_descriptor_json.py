@@ -53,11 +53,11 @@ TEXT = PREFILL.model_dump_json()
     [
         ("", "Expecting value"),
         (b"\xff", "can't decode"),
-        (TEXT[:-1] + ',"batch_size":1}', "the name 'batch_size' more than once"),
-        (TEXT.replace('"head_dim"', '"page_size":1,"head_dim"'), "the name 'page_size' more than once"),
+        (TEXT[:-1] + ',"batch_size":1}', "the duplicate name 'batch_size'"),
+        (TEXT.replace('"head_dim"', '"page_size":1,"head_dim"'), "the duplicate name 'page_size'"),
         (TEXT[:-1] + ',"more":' + "[" * 10_000 + "]" * 10_000 + "}", "nested more than 100 deep"),
         (TEXT[:-1] + f',"sm_scale":{"9" * 5000}}}', "more than 40 digits"),
-        (TEXT[:-1] + ',"sm_scale":1e999}', "no float64"),
+        (TEXT[:-1] + ',"sm_scale":1e999}', "exceeds float64"),
         (TEXT[:-1] + ',"sm_scale":NaN}', "NaN"),
     ],
 )

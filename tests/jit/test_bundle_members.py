@@ -142,7 +142,7 @@ def test_an_entry_that_is_not_whole_is_refused_though_its_digests_are_right(cont
         told["entries"][KEY]["meta.json"] = bundle._digest(data)
 
     members = manifest_of(resized(contents, index, data), change)
-    assert refused(tmp_path, packed(tmp_path / "b.tar", members), "not whole")
+    assert refused(tmp_path, packed(tmp_path / "b.tar", members), "is incomplete")
 
 
 def test_a_header_with_a_wrong_sum_is_refused(contents, tmp_path):
@@ -158,7 +158,7 @@ def test_a_file_that_ends_without_an_end_is_refused(contents, tmp_path):
     data = path.read_bytes()
     end = len(data.rstrip(b"\0")) + 511 & -512
     path.write_bytes(data[:end])
-    assert refused(tmp_path, path, "without an end")
+    assert refused(tmp_path, path, "the end is missing")
 
 
 def test_a_file_that_only_the_manifest_has_is_missing(contents, tmp_path):

@@ -271,7 +271,9 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
 def test_what_the_host_library_cannot_hold_has_no_launcher():
     require_fit(DECODE, (1, 2.5, True))
     for scalars in ((1, "text"), (1,) * 25):
-        with pytest.raises(TypeError, match="paged_decode: the host library holds 32 fields of rank 8 at most and 24 scalars"):
+        with pytest.raises(
+            TypeError, match="paged_decode: the host library supports at most 32 fields of rank 8 and 24 scalars"
+        ):
             require_fit(DECODE, scalars)
 
 

@@ -183,7 +183,7 @@ def test_without_any_compiler_kernels_load_the_reference_runs_and_the_error_says
 def test_an_older_ptxas_is_refused_where_13_3_is_required(tiny, root, monkeypatch):
     monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 0))
     (root / "csrc/testing/tiny.cu.jinja").write_text("// requires: ptxas >= 13.3\n")
-    with pytest.raises(errors.ToolchainError, match=r"ptxas 13.3 or later expected, .* has 13.0") as caught:
+    with pytest.raises(errors.ToolchainError, match=r"expected ptxas 13.3 or later, but .* has 13.0") as caught:
         jit.build(tiny)
     assert install_cuda() in str(caught.value)
     monkeypatch.setattr(toolchain.Toolchain, "ptxas_release", (13, 3))

@@ -35,7 +35,7 @@ def test_threads_together_take_no_more_than_there_is():
 def test_megabytes_are_those_of_all_dumps_together():
     limits = Limits(100, 3)
     limits.take(2_000_000)
-    with pytest.raises(OSError, match="OPFACADE_DUMP_MAX_MB=3 has no room for 1000001 bytes more"):
+    with pytest.raises(OSError, match="OPFACADE_DUMP_MAX_MB=3 does not permit 1000001 more bytes"):
         limits.take(1_000_001)
     limits.take(1_000_000)
 

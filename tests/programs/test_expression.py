@@ -70,8 +70,8 @@ def test_a_node_does_not_change_and_is_made_by_functions_alone():
 @pytest.mark.parametrize(
     ("make", "path", "word"),
     [
-        (lambda: constant(2**31, "i32"), "value", "an i32, in"),
-        (lambda: constant(-1, "u8"), "value", "an u8, in 0 .. 255"),
+        (lambda: constant(2**31, "i32"), "value", "an i32 in"),
+        (lambda: constant(-1, "u8"), "value", "an u8 in 0 .. 255"),
         (lambda: constant(True, "f32"), "value", "a number"),
         (lambda: constant(1, "bool"), "value", "type bool"),
         (lambda: constant(1e39, "f32"), "value", "range of f32"),
@@ -82,13 +82,13 @@ def test_a_node_does_not_change_and_is_made_by_functions_alone():
         (lambda: coord(8), "axis", "0 .. 7"),
         (lambda: X + 10**39, "value", "range of f32"),
         (lambda: value("n", "i32") + 0.5, "value", "type i32"),
-        (lambda: apply("code", X), "op", "an operation"),
-        (lambda: apply(["add"], X, X), "op", "an operation"),
+        (lambda: apply("code", X), "op", "a known operation"),
+        (lambda: apply(["add"], X, X), "op", "a known operation"),
         (lambda: apply("add", 1.0, 2.0), "expression", "numbers alone"),
         (lambda: read("x", "f32", ()), "at", "1 to 8 places"),
         (lambda: read("x", "f32", (coord(0), value("n", "i32"))), "at.1", "i64"),
         (lambda: read("x", "f32", (apply("i64", exp(X)),)), "at.0", "without rounding errors"),
-        (lambda: read("x", "f32", None), "at", "a list of 1 to 8 places"),
+        (lambda: read("x", "f32", None), "at", "a list of 1 to 8 indices"),
         (lambda: read("x", "f32", (0,), coord(0)), "outside", "of type f32"),
         (lambda: read("x", "f32", (0,), "zzz"), "outside", "clamp, wrap, reflect or a value of type f32, got zzz"),
         (lambda: read("x", "i32", (0,), "nan"), "outside", "clamp, wrap, reflect or a value of type i32, got nan"),
@@ -159,7 +159,7 @@ def test_size_sharing_and_depth_are_limited():
     for _ in range(text.MAX_DEPTH - 1):
         deep = -deep
     assert again(deep)[0] is deep
-    refused(lambda: text.text_of([-deep]), "expression", f"at most {text.MAX_DEPTH} nodes above each other")
+    refused(lambda: text.text_of([-deep]), "expression", f"a depth of at most {text.MAX_DEPTH} nodes")
     many = [X + float(n) for n in range(text.MAX_NODES // 2 - 1)]
     assert text.text_of(many)
     refused(lambda: text.text_of([*many, Y + 1e6, Y + 1e7]), "expression", f"at most {text.MAX_NODES} nodes")
@@ -167,7 +167,7 @@ def test_size_sharing_and_depth_are_limited():
     for _ in range(text.MAX_LETS + 1):
         shared = shared + shared
     assert text.text_of([shared])
-    refused(lambda: text.text_of([shared + shared]), "expression", f"at most {text.MAX_LETS} parts")
+    refused(lambda: text.text_of([shared + shared]), "expression", f"at most {text.MAX_LETS} shared parts")
 
 
 @pytest.mark.parametrize("depth", [100, 3000])
@@ -175,7 +175,7 @@ def test_nesting_without_end_is_refused_and_not_followed(depth):
     node = {"kind": "input", "name": "x", "type": "f32"}
     for _ in range(depth):
         node = {"kind": "apply", "op": "neg", "args": [node]}
-    with pytest.raises(DescriptorError, match="above each other"):
+    with pytest.raises(DescriptorError, match="a depth of at most"):
         text.node_from(node)
 
 

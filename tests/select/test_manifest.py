@@ -193,7 +193,7 @@ def test_who_writes_a_manifest_by_hand_is_told_where_ids_come_from(skus, said):
 def test_a_manifest_is_sorted():
     ids = SkuManifest.freeze([DECODE, OFF], target=SM90).skus
     assert SkuManifest(skus=list(ids)).skus == ids
-    with pytest.raises(errors.DescriptorError, match=r"skus.1 expected an id after that of skus.0, for they are sorted"):
+    with pytest.raises(errors.DescriptorError, match=r"skus.1 expected an id after that of skus.0, because ids are sorted"):
         SkuManifest(skus=ids[::-1])
 
 

@@ -36,7 +36,7 @@ def test_the_functional_form_makes_its_result_on_the_device_that_is_given(plan):
     assert torch.equal(made(plan.handle, device="cpu"), PLACES)
     with FakeTensorMode():
         assert made(plan.handle, device="cuda").device.type == "cuda"
-    with pytest.raises(ArgumentError, match=r"device expected a torch.device, for there is no input, got None"):
+    with pytest.raises(ArgumentError, match=r"device expected a torch.device, because there is no input, got None"):
         made(plan.handle)
 
 

@@ -1,12 +1,11 @@
 """flash-attn's functions on opfacade's plans, for inference: `from opfacade.compat.flash_attn import flash_attn_func`.
 
-Names and order of arguments are those of flash-attn 2.8; further arguments of flash-attn 3 and its forks (`seqused_k`,
-`k_descale`, `s_aux`, `num_splits` ...) are taken by keyword. A float `dropout_p` above 0, a gradient and any argument without
-an equal here is refused by its name before anything is written. Differences: a row that sees no key has lse = -inf, where
-flash-attn 2 has +inf; the probabilities that `return_attn_probs=True` returns third are empty, as flash-attn's are without
-dropout; `deterministic` has no effect, because it concerns the backward pass. On a CUDA device without a kernel for the
-problem the reference runs, with a FallbackWarning: `opfacade.compat.preferring(Preference(backend="cuda"))` refuses instead.
-"""
+Arguments have the names and order of flash-attn 2.8; further arguments of flash-attn 3 and its forks (`seqused_k`, `k_descale`,
+`s_aux`, `num_splits` ...) are accepted by keyword. A `dropout_p` above 0, a gradient, and any argument without an equivalent
+are refused by name before anything is written. Differences: for a row that sees no key, lse is -inf, while flash-attn 2 returns
++inf; the probabilities that `return_attn_probs=True` returns third are empty, as flash-attn's are without dropout;
+`deterministic` has no effect, because it concerns the backward pass. On a CUDA device without a kernel for the problem, the
+reference runs, with a FallbackWarning: `opfacade.compat.preferring(Preference(backend="cuda"))` refuses instead."""
 
 from typing import Any
 

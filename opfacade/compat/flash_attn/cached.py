@@ -1,4 +1,4 @@
-"""Attention over a cache with the same number of rows a request: one call, or one for each request where slopes differ."""
+"""Attention over a cache with the same number of rows per request: one call, or one call per request if slopes differ."""
 
 from __future__ import annotations
 

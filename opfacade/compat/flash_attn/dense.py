@@ -1,4 +1,4 @@
-"""flash_attn_func: requests of one length, in tensors [batch, seqlen, heads, head_dim]."""
+"""flash_attn_func: requests of equal length, in tensors [batch, seqlen, heads, head_dim]."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q `[batch, seqlen_q, nheads, headdim]` over k, v `[batch, seqlen_k, nheads_k, headdim]`, f16, bf16 or f32.
 
-    window_size: (left, right) around i + seqlen_k - seqlen_q for row i; -1 is no bound. softcap: above 0, c * tanh(s / c).
-    alibi_slopes: [nheads] or [batch, nheads] f32; differing ones take a launch a request. s_aux: [nheads], an
-    attention sink for each head. num_splits: 0 leaves the split to the library, 1 never splits.
-    Returns out `[batch, seqlen_q, nheads, headdim]`; with return_attn_probs also lse `[batch, nheads, seqlen_q]` f32, natural,
-    and an empty tensor. Raises UnsupportedError (OPF-C001) for an unmapped argument, GradNotSupportedError, ShapeError.
-    """
+    window_size: (left, right) around i + seqlen_k - seqlen_q for row i; -1 means unbounded. softcap: above 0, c * tanh(s / c).
+    alibi_slopes: [nheads] or [batch, nheads] f32; different slopes per request need one launch per request. s_aux: [nheads],
+    one attention sink per head. num_splits: 0 lets the library choose the split, 1 never splits. Returns out `[batch, seqlen_q,
+    nheads, headdim]`; with return_attn_probs also the natural lse, f32 `[batch, nheads, seqlen_q]`, and an empty tensor. Raises
+    UnsupportedError (OPF-C001) for an unmapped argument, GradNotSupportedError, ShapeError."""
     op = "flash_attn_func"
     batch, rows, heads, _ = require_tensor(op, "q", q, _DIMS)
     for name, tensor in (("k", k), ("v", v)):
@@ -66,7 +65,7 @@ def flash_attn_func(
 def attend(
     meaning: Meaning, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, split: str | int, with_lse: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """o like q with v's width, and lse [batch, heads, rows], or an empty tensor."""
+    """o, like q but with the width of v, and lse [batch, heads, rows], or an empty tensor."""
     batch, rows, heads, dim = q.shape
     scores = meaning.scores.of_last_row() if rows == 1 and meaning.slopes is None else meaning.scores
     ask = Ask(meaning.op, scores, meaning.sm_scale, split, with_lse, operands=meaning.operands())
@@ -90,7 +89,7 @@ def attend(
 
 
 def one_page_table(batch: int, length: int, device: torch.device) -> Table:
-    """Each request is one page, full."""
+    """Each request is one full page."""
     operands = {"block_table": numbered(batch, device)[:, None], "kv_lens": filled(batch, length, device)}
     return Table("block", operands, batch, batch, length)
 

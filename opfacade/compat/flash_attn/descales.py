@@ -1,4 +1,4 @@
-"""The factors of fp8 tensors, [batch, nheads_k] in flash-attn, as operands of a call."""
+"""The scales of fp8 tensors, [batch, nheads_k] in flash-attn, as operands of a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opfacade.compat.refusals import unmapped
 
 
 def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, torch.Tensor | None]) -> Ask:
-    """`ask` with k_scale, v_scale and q_scale. Only a factor expanded with stride 0 counts as equal for all requests.
+    """`ask` with k_scale, v_scale and q_scale. Only a scale that is expanded with stride 0 counts as equal for all requests.
 
     k: pages, [num_blocks, block_size, nheads_k, headdim].
     """
@@ -26,7 +26,7 @@ def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, t
         require_dense(ask.op, name, value, "batch_size, nheads_k")
     for name, tensor in (("q_descale", q), ("k_descale", k), ("v_descale", k)):
         if name in found and tensor.dtype not in FP8:
-            raise unmapped(ask.op, name, f"None beside {name[0]} of {tensor.dtype}", list(found[name].shape))
+            raise unmapped(ask.op, name, f"None for {name[0]} of {tensor.dtype}", list(found[name].shape))
     own = {name: _of_heads(ask.op, name, value, kv_heads) for name, value in found.items()}
     operands = dict(ask.operands)
     if "k_descale" in own or "v_descale" in own:
@@ -46,5 +46,5 @@ def _of_heads(op: str, name: str, value: torch.Tensor, kv_heads: int) -> torch.T
         value = value[None]
     if value.dim() != 1 or value.shape[0] not in (1, kv_heads):
         hint = "Expand one factor, or one for each KV head, over the batch."
-        raise unmapped(op, name, "the same factors for all requests", f"a tensor {list(value.shape)}", hint)
+        raise unmapped(op, name, "the same scales for all requests", f"a tensor {list(value.shape)}", hint)
     return value.float()

@@ -1,4 +1,4 @@
-"""flash_attn_with_kvcache: new rows go into the cache in place, then their queries attend to it."""
+"""flash_attn_with_kvcache: writes new rows to the cache in place, and computes attention over the cache."""
 
 from __future__ import annotations
 
@@ -66,19 +66,17 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     s_aux: torch.Tensor | None = None,
 ) -> Any:
-    """Attention of q `[batch, seqlen, nheads, headdim]` over a cache, into which k and v are written first.
+    """Attention of q `[batch, seqlen, nheads, headdim]` over a cache, to which k and v are written first.
 
-    k_cache, v_cache: `[batch_cache, seqlen_cache, nheads_k, headdim]`, whose row of a request is cache_batch_idx[b] or b; or
-    with block_table (page_table) `[batch, max_blocks]` i32 pages `[num_blocks, block_size, nheads_k, headdim]` of any size.
-    cache_seqlens: an int or `[batch]` i32, the tokens before the new ones; None is a full cache. k, v: `[batch, seqlen_new,
-    nheads_k, headdim]`, written to positions cache_seqlens and on. rotary_cos, rotary_sin: `[positions, rotary_dim / 2]`; K
-    is rotated by the angles of its positions, and so is Q with causal or a window, else Q by those of cache_seqlens.
-    cache_leftpad: `[batch]` i32, the first visible position of each request. k_descale, v_descale, q_descale: factors of
-    fp8 tensors, one or one for each KV head, expanded over the batch; wider k and v are divided by theirs. Other arguments are
-    those of flash_attn_func.
-    Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All arguments are checked
-    before the cache is written.
-    """
+    k_cache, v_cache: `[batch_cache, seqlen_cache, nheads_k, headdim]`, where request b has row cache_batch_idx[b] or b; or,
+    with block_table (page_table) `[batch, max_blocks]` i32, pages `[num_blocks, block_size, nheads_k, headdim]` of any size.
+    cache_seqlens: an int or `[batch]` i32, the number of tokens before the new ones; None means a full cache. k, v: `[batch,
+    seqlen_new, nheads_k, headdim]`, written from position cache_seqlens on. rotary_cos, rotary_sin: `[positions, rotary_dim /
+    2]`; K is rotated by the angles of its positions; Q also with causal or a window, otherwise by the angles of cache_seqlens.
+    cache_leftpad: `[batch]` i32, the first visible position of each request. k_descale, v_descale, q_descale: scales of fp8
+    tensors, one or one per KV head, expanded over the batch; 16-bit k and v are divided by their scales. Other arguments are as
+    in flash_attn_func. Returns out like q, and with return_softmax_lse lse `[batch, nheads, seqlen]` f32. All arguments are
+    checked before the cache is written."""
     batch, rows, heads, _ = require_tensor(_OP, "q", q, "batch_size, seqlen, nheads, headdim")
     refuse_gradients(_OP, {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v})
     unknown = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
@@ -139,7 +137,7 @@ def _table(
     if block_table is None:
         block_table = places["page_table"]
     elif places["page_table"] is not None:
-        raise wrong(_OP, "page_table", "None beside block_table, of which it is another name", "both")
+        raise wrong(_OP, "page_table", "None with block_table, because both are names of the same argument", "both")
     device = k_cache.device
     if block_table is not None and rows is not None:
         raise unmapped(_OP, "cache_batch_idx", "None beside block_table", f"a tensor {list(rows.shape)}")
@@ -149,7 +147,7 @@ def _table(
     lengths = capacity if cache_seqlens is None else cache_seqlens
     if isinstance(lengths, int):
         if not 0 <= require_integer(_OP, "cache_seqlens", lengths) <= capacity:
-            raise wrong(_OP, "cache_seqlens", f"0 to {capacity} tokens, as many as a row of the cache holds", lengths)
+            raise wrong(_OP, "cache_seqlens", f"0 to {capacity} tokens, the capacity of a row of the cache", lengths)
         lengths = filled(batch, lengths, device)
     require_int32(_OP, "cache_seqlens", lengths, "batch_size")
     return blocks(_OP, k_cache, block_table, lengths)
@@ -199,6 +197,6 @@ def _refuse_half_append(
     if k is not None and v is not None and cache_seqlens is None:
         raise wrong(_OP, "cache_seqlens", "the tokens before the new ones", "None")
     if (k is None) != (v is None):
-        raise wrong(_OP, "k" if k is None else "v", "both of k and v, or none", "None")
+        raise wrong(_OP, "k" if k is None else "v", "both k and v, or neither", "None")
     if rotary is not None:
-        raise wrong(_OP, "rotary_cos", "None without k and v", "a tensor", "Only new rows are rotated.")
+        raise wrong(_OP, "rotary_cos", "None without k and v", "a tensor", "Rotation applies only to new rows.")

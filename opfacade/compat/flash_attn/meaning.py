@@ -1,4 +1,4 @@
-"""Scores, operands and a split from the names of flash-attn's arguments."""
+"""Converts flash-attn's arguments to scores, operands and a split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HINTS = frozenset({"pack_gqa", "sm_margin", "scheduler_metadata", "deterministi
 
 
 class Meaning(NamedTuple):
-    """slopes: [heads] f32, or [batch, heads], which takes one call for each request."""
+    """slopes: [heads] f32, or [batch, heads], which needs one call per request."""
 
     op: str
     scores: Scores
@@ -24,7 +24,7 @@ class Meaning(NamedTuple):
     sinks: torch.Tensor | None
 
     def operands(self) -> dict[str, torch.Tensor]:
-        """Slopes of a call in which all requests have the same ones."""
+        """The slopes of a call in which all requests have the same slopes."""
         found = {} if self.sinks is None else {"sinks": self.sinks.float()}
         if self.slopes is not None:
             found["head_params"] = self.slopes.float().reshape(1, -1)
@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Meaning:
-    """The meaning of a function's arguments, by name. Raises an error that names the first argument without an equal here."""
+    """The meaning of a function's arguments, by name. Raises an error that names the first argument without an equivalent."""
     refuse_unless(op, {"dropout_p": (arguments.get("dropout_p"), 0.0)}, "There is no dropout: set it to 0.0 for inference.")
     refuse_unless(op, {"attention_chunk": (arguments.get("attention_chunk"), 0), "qv": (arguments.get("qv"), None)})
     left, right = _window(op, arguments["window_size"])
@@ -59,7 +59,7 @@ def meaning_of(op: str, heads: int, batch: int, arguments: dict[str, Any]) -> Me
 
 
 def truth(op: str, argument: str, value: object) -> bool:
-    """A truth of Python or numpy, or 0 or 1. A tensor or a text is none: "no" would count as true."""
+    """A bool of Python or numpy, or 0 or 1. Tensors and strings are refused, because "no" would count as true."""
     kind = type(value)
     if (isinstance(value, Integral) and value in (0, 1)) or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
         return bool(value)
@@ -67,11 +67,11 @@ def truth(op: str, argument: str, value: object) -> bool:
 
 
 def require_dense(op: str, argument: str, value: object, dims: str) -> None:
-    """A dense tensor of real numbers and any rank; the error shows the usual dimensions."""
+    """A dense tensor of real numbers with any rank; the error shows the usual dimensions."""
     if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided:
         require_tensor(op, argument, value, dims)
     elif value.is_complex():
-        raise wrong_dtype(op, argument, "a dtype of real numbers", value.dtype)
+        raise wrong_dtype(op, argument, "a real dtype", value.dtype)
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | No
 
 
 def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
-    """0 leaves the split to the library, 1 never splits, n cuts `capacity` keys into at most n chunks."""
+    """0 lets the library choose the split, 1 never splits, and n divides `capacity` keys into at most n chunks."""
     if num_splits is None or require_integer(op, "num_splits", num_splits) == 0:
         return "auto"
     if num_splits < 0:

@@ -1,4 +1,4 @@
-"""flash-attn's functions of packed tensors: Q, K and V of one tensor are views of it."""
+"""flash-attn's functions of packed tensors, where Q, K and V are views of one tensor."""
 
 from __future__ import annotations
 

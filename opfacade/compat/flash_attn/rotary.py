@@ -33,12 +33,12 @@ _tables: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torc
 def rotary_of(
     op: str, cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: bool, device: torch.device
 ) -> Rotary | None:
-    """The angles of a call whose cache lies on `device`; None without angles."""
+    """The angles of a call whose cache is on `device`; None without angles."""
     if cos is None and sin is None:
         return None
     if cos is None or sin is None:
         missing = "rotary_cos" if cos is None else "rotary_sin"
-        raise wrong(op, missing, "both of rotary_cos and rotary_sin, or none", "None")
+        raise wrong(op, missing, "both rotary_cos and rotary_sin, or neither", "None")
     dims = "seqlen_ro, rotary_dim / 2"
     if require_tensor(op, "rotary_cos", cos, dims) != require_tensor(op, "rotary_sin", sin, dims):
         raise wrong_shape(op, "rotary_sin", f"{list(cos.shape)}, as rotary_cos", list(sin.shape))
@@ -65,7 +65,7 @@ def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 
 def check_query(op: str, q: torch.Tensor, like: torch.Tensor) -> None:
-    """Raises before the rotation for a q [batch, rows, heads, dim] that does not fit the cache `like` [.., .., .., dim]."""
+    """Raises before the rotation if q [batch, rows, heads, dim] does not match the cache `like` [.., .., .., dim]."""
     name_of(op, "q", q.dtype)
     if q.shape[-1] != like.shape[-1]:
         raise wrong_shape(op, "q", f"[batch_size, seqlen, nheads, headdim={like.shape[-1]}]", list(q.shape))
@@ -74,8 +74,8 @@ def check_query(op: str, q: torch.Tensor, like: torch.Tensor) -> None:
 
 
 def check_positions(op: str, rotary: Rotary, lengths: int | torch.Tensor, rows: int) -> None:
-    """Raises where `rows` positions after a length have no angles. Lengths in memory of a device are not read: there the last
-    angles stand in, as in the append."""
+    """Raises if a position of the `rows` rows after a length has no angles. Lengths in device memory are not read; then the
+    last angles are used, as in the append."""
     known = rotary.cos.shape[0]
     if isinstance(lengths, torch.Tensor):
         is_read = lengths.device.type == "cpu" and lengths.numel()

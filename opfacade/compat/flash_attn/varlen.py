@@ -1,4 +1,4 @@
-"""flash_attn_varlen_func: requests of different lengths one after the other; K and V likewise, or in pages."""
+"""flash_attn_varlen_func: requests of different lengths, one after the other; K and V are stored likewise, or in pages."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def flash_attn_varlen_func(
     s_aux: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> Any:
-    """Attention of q `[total_q, nheads, headdim]`; request b owns rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], i32.
+    """Attention of q `[total_q, nheads, headdim]`; request b has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1, i32.
 
-    k, v: `[total_k, nheads_k, headdim]` with cu_seqlens_k, i32; or with block_table `[batch, max_blocks]` i32 pages
-    `[num_blocks, block_size, nheads_k, headdim]` of any size, whose lengths are seqused_k `[batch]` i32, or those of
-    cu_seqlens_k. max_seqlen_q is not needed; max_seqlen_k, where it is an int, is a bound that no request may
-    exceed, rounded up by at most a quarter so that growing lengths share plans.
-    q_descale, k_descale, v_descale: factors of fp8 pages, as flash_attn_with_kvcache has them. Other arguments are those of
-    flash_attn_func; alibi_slopes are [nheads], because only the device knows the request of a row.
-    Returns out `[total_q, nheads, headdim]`, and with return_attn_probs lse `[nheads, total_q]` and an empty tensor.
+    k, v: `[total_k, nheads_k, headdim]` with cu_seqlens_k, i32; or, with block_table `[batch, max_blocks]` i32, pages
+    `[num_blocks, block_size, nheads_k, headdim]` of any size, with the lengths seqused_k `[batch]` i32, or the lengths from
+    cu_seqlens_k. max_seqlen_q is not needed; max_seqlen_k, if it is an int, is an upper bound on all requests; it is rounded up
+    by at most a quarter, so that growing lengths share plans.
+    q_descale, k_descale, v_descale: scales of fp8 pages, as in flash_attn_with_kvcache. Other arguments are as in
+    flash_attn_func; alibi_slopes are [nheads], because only the device knows the request of a row. Returns out `[total_q,
+    nheads, headdim]`, and with return_attn_probs lse `[nheads, total_q]` and an empty tensor.
     """
     op = "flash_attn_varlen_func"
     _, heads, _ = require_tensor(op, "q", q, "total_q, nheads, headdim")
@@ -79,7 +79,7 @@ def flash_attn_varlen_func(
     meaning = meaning_of(op, heads, plus_1 - 1, locals())
     if meaning.is_of_each_request:
         hint = "flash_attn_func takes slopes of each request."
-        raise unmapped(op, "alibi_slopes", f"slopes [nheads={heads}], the same of all requests", "[batch_size, nheads]", hint)
+        raise unmapped(op, "alibi_slopes", f"slopes [nheads={heads}], the same for all requests", "[batch_size, nheads]", hint)
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     bound = _bound(op, max_seqlen_k)
     with_lse = truth(op, "return_attn_probs", return_attn_probs)

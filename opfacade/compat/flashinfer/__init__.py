@@ -1,10 +1,9 @@
 """FlashInfer's operators on opfacade's plans: `import opfacade.compat.flashinfer as flashinfer`.
 
-Names and order of arguments are those of FlashInfer 0.6 and 0.7. `lse` has base 2 and a mask replaces the causal
-one, as there. plan() of a wrapper computes nothing on the host. Arguments that select among FlashInfer's own
-kernels (backend, use_tensor_cores, enable_pdl, non_blocking, use_fp16_qk_reduction) are accepted and have no effect; any other
-argument without an equal here is refused by its name before anything is written. docs/migrating.md lists missing functions.
-"""
+Arguments have the names and order of FlashInfer 0.6 and 0.7. As in FlashInfer, `lse` has base 2 and a mask replaces the causal
+mask. plan() of a wrapper computes nothing on the host. Arguments that select among FlashInfer's own kernels (backend,
+use_tensor_cores, enable_pdl, non_blocking, use_fp16_qk_reduction) are accepted and have no effect; any other argument without
+an equivalent is refused by name before anything is written. docs/migrating.md lists missing functions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Errors of an append of rows at any positions name FlashInfer's arguments, not the table that is derived of them."""
+"""Errors of an append at arbitrary positions name FlashInfer's arguments instead of the table that is derived from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = "append_indptr"
 
 
 class Append(NamedTuple):
-    """One append as a call of a plan whose requests are the rows of `where`, each with a page of its own."""
+    """One append as a call of a plan whose requests are the rows of `where`, each with its own page."""
 
     op: str
     call: Call

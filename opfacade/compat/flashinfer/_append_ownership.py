@@ -1,4 +1,4 @@
-"""Level full of an append of rows at any positions: whose pages and positions they go to, by FlashInfer's own table."""
+"""Level full for an append at arbitrary positions: checks the pages and positions of rows by FlashInfer's table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _CODE = "OPF-V002"
 
 
 def refuse_shared(op: str, where: Where, page_size: int) -> None:
-    """Raise for two rows at one position of a request, and for a page of two places to one of which a row goes. Each row that
-    is stored has a page of its request. Synchronises."""
+    """Raises if two rows have the same position of a request, or if a page that receives a row occurs twice in the table. Each
+    stored row has a page of its request. Synchronises."""
     taken = _positions(op, where)
     found = shared_page(_uses(where, {(request, position // page_size) for request, position in taken}))
     if found is not None:

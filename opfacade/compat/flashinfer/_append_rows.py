@@ -1,4 +1,4 @@
-"""Where rows of an append go, and errors that name FlashInfer's arguments."""
+"""The destinations of the rows of an append, and errors that name FlashInfer's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Where(NamedTuple):
 def index_error(
     op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "", code: str = CODE
 ) -> IndexDataError:
-    """wrong: the argument, the position, -1 where it is not known, and the value there."""
+    """wrong: the argument, the position (-1 if unknown), and the value."""
     argument, position, value = wrong
     name = argument if position < 0 else f"{argument}[{position}]"
     got = got or f"{value}{'' if request < 0 else f' for request {request}'}"

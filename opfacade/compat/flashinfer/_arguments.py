@@ -1,4 +1,4 @@
-"""Permitted values of FlashInfer's arguments, and arguments without effect here; any other value is refused by its name."""
+"""Permitted values of FlashInfer's arguments, and arguments without effect; any other value is refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS = ("NHD", "HND")
 
 
 class How(NamedTuple):
-    """Arguments of plan() besides its tables. packed: a mask replaces causal."""
+    """The arguments of plan() except its tables. packed: a mask replaces causal."""
 
     scores: Scores
     sm_scale: float | None
@@ -36,7 +36,7 @@ class How(NamedTuple):
 
 
 def how_of(op: str, arguments: Mapping[str, Any], page_size: int = 1) -> How:
-    """Options from plan()'s arguments, by name. Raises an error that names the first one without an equal here."""
+    """The options from plan()'s arguments, by name. Raises an error that names the first argument without an equivalent."""
     refuse_unless(op, {name: (arguments.get(name), None) for name in _UNKNOWN})
     q_dtype, kv_dtype, o_dtype = (as_dtype(op, name, arguments.get(name)) for name in _DTYPES)
     kv_dtype = kv_dtype or as_dtype(op, "data_type", arguments.get("data_type")) or q_dtype
@@ -80,7 +80,7 @@ def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | 
 
 
 def require_sizes(op: str, arguments: Mapping[str, Any], *names: str) -> None:
-    """Integers of 32 bits, 0 or more; page_size is 1 or more."""
+    """Non-negative 32-bit integers; page_size is at least 1."""
     for name in names:
         least = 1 if name == "page_size" else 0
         if not least <= require_integer(op, name, arguments[name]) < 2**31:
@@ -102,14 +102,14 @@ def require_dtype(op: str, argument: str, planned: torch.dtype | None, tensor: t
 
 def require_query(op: str, q: torch.Tensor, heads: int, dim: int) -> None:
     if q.dim() != 3 or tuple(q.shape[1:]) != (heads, dim):
-        raise wrong_shape(op, "q", f"[rows, num_qo_heads={heads}, head_dim={dim}], as plan() was told", list(q.shape))
+        raise wrong_shape(op, "q", f"[rows, num_qo_heads={heads}, head_dim={dim}], as passed to plan()", list(q.shape))
 
 
 def refuse_run_arguments(op: str, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
     """args: positional arguments for a user-defined kernel."""
     if args:
         raise unmapped(
-            op, "args", "no further positional arguments", f"{len(args)}", "A variant says what kernels of one's own do."
+            op, "args", "no further positional arguments", f"{len(args)}", "Use a variant instead of your own kernel."
         )
     neutral = {
         "kv_cache_sf": None,

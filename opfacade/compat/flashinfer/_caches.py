@@ -1,4 +1,5 @@
-"""FlashInfer's forms of a paged cache: one tensor of K and V, a pair, and pages of one token without a page axis."""
+"""FlashInfer's forms of a paged cache: one tensor with K and V, a pair of tensors, and pages of one token without a page
+axis."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def require_pages(op: str, pools: Pools, page_size: int, heads: int) -> None:
         expected = f"{page_size} tokens of {heads} heads a page, in layout {pools.layout}"
         raise wrong_shape(op, "paged_kv_cache", expected, list(pools.k.shape))
     if pools.v.shape[-1] != dim:
-        raise unmapped(op, "head_dim_vo", f"{dim}, that of K, over pages", pools.v.shape[-1])
+        raise unmapped(op, "head_dim_vo", f"{dim}, the size of K in the pages", pools.v.shape[-1])
 
 
 def require_page_size(op: str, pools: tuple[torch.Tensor, torch.Tensor], page_size: int, layout: str) -> None:
@@ -54,4 +55,4 @@ def require_page_size(op: str, pools: tuple[torch.Tensor, torch.Tensor], page_si
     axis = 1 if layout == "NHD" else 2
     for pool in pools:
         if pool.dim() <= axis or pool.shape[axis] != page_size:
-            raise wrong_shape(op, "paged_kv_cache", f"{page_size} tokens a page, in layout {layout}", list(pool.shape))
+            raise wrong_shape(op, "paged_kv_cache", f"{page_size} tokens per page, in layout {layout}", list(pool.shape))

@@ -1,4 +1,4 @@
-"""Rows of logits or probabilities for FlashInfer's sampling calls: filtered, masked, and drawn from."""
+"""Filters, masks and draws over rows of logits or probabilities, for FlashInfer's sampling calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS = ("top_k_first", "joint")
 
 
 class How(NamedTuple):
-    """Arguments that all samplers have."""
+    """Common arguments of all samplers."""
 
     noise: Noise
     indices: torch.Tensor | None = None
@@ -29,7 +29,7 @@ class How(NamedTuple):
 
 
 def checked_rows(op: str, name: str, x: torch.Tensor, check_nan: bool = False) -> torch.Tensor:
-    """x `[rows, vocab]` with contiguous rows, of a dtype that the plans take."""
+    """x `[rows, vocab]` with contiguous rows, in a dtype that the plans support."""
     require_tensor(op, name, x, "rows, vocab")
     float_name(op, name, x)
     if check_nan and bool(x.isnan().any()):
@@ -44,7 +44,7 @@ def order_of(op: str, value: str) -> str:
 
 
 def column(op: str, name: str, value: Number, x: torch.Tensor) -> torch.Tensor:
-    """A control as i32 or f32 [rows of x]."""
+    """A filter parameter as i32 or f32 [rows of x]."""
     rows, vocab = x.shape
     whole = name == "top_k"
     if not isinstance(value, torch.Tensor):
@@ -82,10 +82,10 @@ def _probabilities(facts: tuple[Any, ...]) -> ProbabilitiesDescriptor:
 
 
 def drawn(op: str, logits: torch.Tensor, how: How, controls: Controls, order: str = "top_k_first") -> Any:
-    """Tokens `[rows]`, and with return_valid whether each row has a candidate; the token of a row without one is 0."""
+    """Tokens `[rows]`, and with return_valid whether each row has a candidate; the token of a row without a candidate is 0."""
     indices, given = _indices(op, how.indices, logits.shape[0]), columns(op, controls, logits)
     if indices is not None and indices.shape[0] and not logits.shape[0]:
-        raise wrong_shape(op, "logits", "1 row or more for indices to name", list(logits.shape))
+        raise wrong_shape(op, "logits", "at least one row, because indices refer to rows", list(logits.shape))
     if indices is not None:
         at = indices.long()
         at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)  # the row that a wrong index draws from

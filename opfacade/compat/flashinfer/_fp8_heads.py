@@ -1,4 +1,4 @@
-"""Heads as fp8: rotated or as they are, times a number, in one launch."""
+"""Heads in fp8: rotated or unchanged, multiplied by a number, in one launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rotation(NamedTuple):
     interleaved: bool
 
     def facts(self, dim: int) -> tuple[Any, ...]:
-        """The facts of heads whose `dim` elements are all rotated."""
+        """The parameters of heads whose `dim` elements are all rotated."""
         entries, width = require_tensor(self.op, "cos_sin_cache", self.table, "max_positions, rope_dim")
         require_tensor(self.op, "pos_ids", self.positions, "nnz")
         if width != dim:
@@ -33,7 +33,8 @@ class Rotation(NamedTuple):
 
 
 def scaled(op: str, x: torch.Tensor, out: torch.Tensor, factor: float, rotation: Rotation | None = None) -> torch.Tensor:
-    """x `[rows, heads, dim]` or `[rows, dim]`, rotated where there is a rotation, times factor, in out, which is returned."""
+    """Writes x `[rows, heads, dim]` or `[rows, dim]`, rotated if there is a rotation and multiplied by factor, to out, and
+    returns out."""
     if out.shape != x.shape:
         raise wrong_shape(op, "an output", str(list(x.shape)), list(out.shape))
     heads, made = (one.unsqueeze(1) if one.dim() == 2 else one for one in (x, out))

@@ -26,10 +26,10 @@ def per_token_group_quant_8bit(
     backend: str = "cutile",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x `[..., hidden]` as 8 bits, and the f32 scale of each group, `[..., hidden / group_size]`: the largest |x| of the group,
-    at least eps, over the largest number of dst_dtype (e4m3, e5m2 or int8).
+    at least eps, divided by the largest number of dst_dtype (e4m3, e5m2 or int8).
 
-    column_major_scales: x is `[rows, hidden]`, and scales of a column lie side by side; scale_tma_aligned: columns are a
-    multiple of 4 elements apart. scale_ue8m0: scales are powers of two, rounded up. Halves of int8 are rounded to even.
+    column_major_scales: x is `[rows, hidden]`, and the scales of a column are contiguous; scale_tma_aligned: columns are a
+    multiple of 4 elements apart. scale_ue8m0: scales are powers of two, rounded up. For int8, ties are rounded to even.
     """
     op = "per_token_group_quant_8bit"
     if backend != "cuda":  # FlashInfer has two, with the same results

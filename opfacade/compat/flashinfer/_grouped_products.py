@@ -1,4 +1,4 @@
-"""FlashInfer's products of groups of rows, on `GroupedMatmulDescriptor`: counts stay on the device."""
+"""FlashInfer's grouped products, on `GroupedMatmulDescriptor`; counts stay on the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLOCKS = (1, _BLOCK, _BLOCK)
 
 
 class Grouped(NamedTuple):
-    """x [.., rows, k] with a weight [groups, n, k] for each group, and what says which rows are a group's."""
+    """x [.., rows, k], the weights [groups, n, k], and the assignment of rows to groups."""
 
     op: str
     x: Tensor
@@ -42,7 +42,7 @@ class Grouped(NamedTuple):
 
 
 def multiplied(one: Grouped, out: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The products in dtype, which is that of out. Rows of no group stay as they were."""
+    """The products in dtype, the dtype of out. Rows that belong to no group are not changed."""
     op, x, weight = one.op, one.x, one.weight
     shape = (*x.shape[:-1], weight.shape[1])
     if out is None:
@@ -65,7 +65,7 @@ def multiplied(one: Grouped, out: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def result_dtype(op: str, out: object, dtype: object) -> torch.dtype:
-    """The dtype of out, or the one that the caller names, by default bf16."""
+    """The dtype of out, or the dtype that the caller names; default: bf16."""
     wanted = out.dtype if isinstance(out, Tensor) else torch.bfloat16 if dtype is None else dtype
     if not isinstance(wanted, torch.dtype) or wanted not in FLOATS:
         raise unmapped(op, "out_dtype", " or ".join(map(str, FLOATS)), wanted)
@@ -75,7 +75,7 @@ def result_dtype(op: str, out: object, dtype: object) -> torch.dtype:
 def require_groups(
     op: str, a: Tensor, b: Tensor, names: tuple[str, str], dims: tuple[str, str], dtypes: Sequence[torch.dtype]
 ) -> None:
-    """Rows and weights [groups, n, k] of one dtype and one k."""
+    """Rows and weights [groups, n, k] with the same dtype and k."""
     of_a, of_b = require_tensor(op, names[0], a, dims[0]), require_tensor(op, names[1], b, dims[1])
     for name, factor in zip(names, (a, b), strict=True):
         if factor.dtype not in dtypes:
@@ -97,7 +97,7 @@ def require_integers(op: str, argument: str, value: Tensor | None, count: int) -
 
 
 def require_scales(op: str, a_scale: Tensor, b_scale: Tensor, a: Tensor, b: Tensor, columns: bool) -> tuple[Tensor, Tensor]:
-    """Scales of blocks as a plan has them; columns: both lie with the parts of k before rows."""
+    """Block scales in the layout of a plan; columns: in both, the blocks of k come before rows."""
     parts = -(-a.shape[-1] // _BLOCK)
     shapes = ((*a.shape[:-1], parts), (b.shape[0], -(-b.shape[1] // _BLOCK), parts))
     found = []
@@ -112,13 +112,13 @@ def require_scales(op: str, a_scale: Tensor, b_scale: Tensor, a: Tensor, b: Tens
 
 
 def require_blocks(op: str, granularity: object) -> None:
-    """Scales of one row, and of 128 columns, each of 128 elements of k."""
+    """Scales for one row, and for 128 columns, each over 128 elements of k."""
     if not isinstance(granularity, (tuple, list)) or tuple(granularity) != _BLOCKS:
         raise unmapped(op, "scale_granularity_mnk", str(_BLOCKS), granularity)
 
 
 def require_mode(op: str, mode: object) -> bool:
-    """Whether the parts of k come before rows."""
+    """Whether the blocks of k come before rows."""
     if not isinstance(mode, str) or mode not in ("K", "MN"):
         raise wrong(op, "scale_major_mode", "'K' or 'MN'", repr(mode))
     return mode == "MN"
@@ -129,7 +129,7 @@ def fp8(op: str, a: Tensor, b: Tensor, dims: str) -> None:
 
 
 def sorted_rows(ids: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """The order that brings rows of one id together, ids in turn, and indptr [groups + 1] of it; ids below 0 come first."""
+    """The permutation that sorts rows by id, and its indptr [groups + 1]; negative ids come first."""
     ordered, order = ids.sort(stable=True)
     first = torch.searchsorted(ordered, torch.arange(groups + 1, dtype=ordered.dtype, device=ids.device))
     return order, first.to(torch.int32)

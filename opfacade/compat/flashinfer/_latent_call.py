@@ -24,7 +24,7 @@ class Latent(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Sizes that are arguments of plan(); rope is None where it has none."""
+    """Sizes from the arguments of plan(); rope is None if plan() has none."""
 
     page_size: int
     latent: int
@@ -32,7 +32,8 @@ class Told(NamedTuple):
 
 
 class LatentScores(NamedTuple):
-    """q_len: rows of each request; causal: they are its last tokens, and each sees the keys up to its own."""
+    """q_len: rows per request; causal: they are the last tokens of the request, and each sees the keys up to its own
+    position."""
 
     sm_scale: float
     window_left: int = -1
@@ -87,11 +88,11 @@ def latent_call(
 
 def _require_rotated(op: str, argument: str, width: int) -> None:
     if width == 0:
-        raise unmapped(op, argument, "a rotated part of at least one element", "none")
+        raise unmapped(op, argument, "a rotated part with at least one element", "none")
 
 
 class LatentPlan(NamedTuple):
-    """Facts of the tensors of later calls, as plan() has them."""
+    """Properties of the tensors of later calls, from plan()."""
 
     heads: int
     page_size: int
@@ -102,8 +103,8 @@ class LatentPlan(NamedTuple):
 
 
 def require_plan(op: str, table: Table, scores: LatentScores, told: LatentPlan) -> None:
-    """Raises what `Plan.select` raises for calls with this table under the preference in force. Without a preference the
-    reference takes what no kernel does, so nothing is asked."""
+    """Raises the errors of `Plan.select` for calls with this table and the current preference. Without a preference there is
+    nothing to check, because the reference supports every problem."""
     _require_rotated(op, "head_dim_kpe", told.rope)
     if preferred() is None:
         return

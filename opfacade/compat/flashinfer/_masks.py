@@ -14,7 +14,7 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def entries_of(op: str, custom: torch.Tensor) -> torch.Tensor:
-    """The entries of custom_mask, bool or integers of any shape, as a flat and contiguous tensor that packs."""
+    """The entries of custom_mask (bools or integers in any shape) as a flat, contiguous tensor that can be packed."""
     require_dense(op, "custom_mask", custom, "sum of q_len * kv_len")
     if custom.dtype != torch.bool and custom.dtype not in _WHOLE:
         hint = "An additive mask is none of entries: where it has 0 and -inf, pass custom_mask == 0."
@@ -33,7 +33,7 @@ def bits_of(op: str, packed: torch.Tensor) -> torch.Tensor:
 
 def mask_of(op: str, given: Given, q_lens: torch.Tensor, kv_lens: torch.Tensor, buffers: Buffers = (None, None)) -> Mask | None:
     """given: custom_mask `[sum of q_len * kv_len]`, row-major for each request, or its bits, where each request begins a new
-    byte. Lengths are on the device. The result is in the caller's buffers where a graph reads those.
+    byte. Lengths are on the device. If a graph reads the caller's buffers, the result is written to them.
 
     A mask on the host is compared with the lengths; one on a GPU is not, because that would wait for the GPU.
     """

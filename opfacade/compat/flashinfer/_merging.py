@@ -1,4 +1,4 @@
-"""FlashInfer's merges of attention states. Its lse has base 2, that of opfacade is natural."""
+"""FlashInfer's merges of attention states. FlashInfer's lse has base 2; opfacade's lse is natural."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = 8  # states of a list; more are stacked
 def merge_state(
     v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two states `[rows, heads, dim]` and lse `[rows, heads]` of base 2 as one."""
+    """Merges two states `[rows, heads, dim]` with lse `[rows, heads]` in base 2."""
     for name, lse in (("s_a", s_a), ("s_b", s_b)):
         require_tensor("merge_state", name, lse, "rows, heads")
     o, lse = merged("merge_state", (v_a, v_b), [_natural(s) for s in (s_a, s_b)])
@@ -34,7 +34,7 @@ def merge_state_in_place(
     s_other: torch.Tensor,
     mask: torch.Tensor | None = None,
 ) -> None:
-    """Like merge_state, into v and s. mask `[rows]`: rows where it is false keep every bit."""
+    """Like merge_state, but writes to v and s. mask `[rows]`: rows with false are not changed."""
     op = "merge_state_in_place"
     require_tensor(op, "s", s, "rows, heads")
     require_tensor(op, "s_other", s_other, "rows, heads")
@@ -54,7 +54,7 @@ def merge_state_in_place(
 def _require_own_memory(op: str, argument: str, out: torch.Tensor) -> None:
     """Torch would refuse to write into an expanded tensor, but only after the other output was written."""
     if any(size > 1 and not stride for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise wrong_layout(op, argument, "memory of its own for each element", f"strides {out.stride()}")
+        raise wrong_layout(op, argument, "separate memory for each element", f"strides {out.stride()}")
 
 
 def _merged_where(
@@ -71,7 +71,7 @@ def _merged_where(
 
 
 def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """States `[rows, states, heads, dim]` and lse `[rows, states, heads]` of base 2 as one."""
+    """Merges states `[rows, states, heads, dim]` with lse `[rows, states, heads]` in base 2."""
     rows, count, heads, _ = require_tensor("merge_states", "v", v, "rows, states, heads, dim")
     if require_tensor("merge_states", "s", s, "rows, states, heads") != (rows, count, heads):
         raise wrong_shape("merge_states", "s", f"[{rows}, {count}, {heads}]", list(s.shape))
@@ -80,7 +80,7 @@ def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def merged(op: str, states: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """States with a natural lse as one."""
+    """Merges states with a natural lse."""
     call = _call(op, states, lses, in_place=False)
     call.plan.run(call.args)
     return call.args.o, call.args.lse

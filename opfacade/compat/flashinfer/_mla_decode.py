@@ -23,7 +23,7 @@ class _Planned(NamedTuple):
 
 
 class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
-    """Latent attention, absorbed, of one row of each request over its pages."""
+    """Latent attention (absorbed) of one row per request over its pages."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(Wrapper):
         return_lse: bool = False,
         enable_pdl: bool = False,
     ) -> Any:
-        """q_nope, q_pe `[batch, heads, *]`. Returns o like q_nope, and with return_lse lse of base 2."""
+        """q_nope, q_pe `[batch, heads, *]`. Returns o like q_nope, and with return_lse the lse in base 2."""
         if self._planned is None:
             raise unplanned(self._op)
         table, scores, told = self._planned

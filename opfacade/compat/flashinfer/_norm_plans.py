@@ -1,4 +1,4 @@
-"""Plans of FlashInfer's norms: of rows, and of heads whose rows have no common stride."""
+"""Plans for FlashInfer's norms of rows, and of heads whose rows have no common stride."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from opfacade.programs.words import exp
 
 
 class Norm(NamedTuple):
-    """weight [hidden], what is added to the variance, and `weight` of NormDescriptor."""
+    """weight [hidden], the number added to the variance, and the field `weight` of NormDescriptor."""
 
     weight: torch.Tensor
     eps: float
     form: str = "scale"
 
     def facts(self, op: str, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
-        """The shape of x, and the fields of NormDescriptor beside it. more: further fields."""
+        """The shape of x, and the fields of NormDescriptor. more: further fields."""
         require_tensor(op, "weight", self.weight, "hidden")
         dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
         given = {
@@ -39,7 +39,7 @@ class Norm(NamedTuple):
 
 
 def normed(op: str, x: torch.Tensor, out: torch.Tensor | None, norm: Norm) -> torch.Tensor:
-    """x `[rows, hidden]` or `[batch, heads, hidden]`, normed along its last axis."""
+    """x `[rows, hidden]` or `[batch, heads, hidden]`, normalised along its last axis."""
     in_heads = isinstance(x, torch.Tensor) and x.dim() > 2
     require_tensor(op, "input", x, "batch, heads, hidden" if in_heads else "rows, hidden")
     y = torch.empty_like(x) if out is None else out

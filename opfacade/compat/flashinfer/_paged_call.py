@@ -17,7 +17,7 @@ from opfacade.variant_examples import alibi_slopes
 
 
 class Mask(NamedTuple):
-    """Bits of each request, and its first byte."""
+    """The bits of each request, and the request's first byte."""
 
     packed: torch.Tensor
     indptr: torch.Tensor
@@ -28,7 +28,7 @@ class Mask(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Options of one run: factors, sinks, a mask, and the tensors of its results."""
+    """Options of one run: scales, sinks, a mask, and the result tensors."""
 
     given: Given
     lse: LseForm

@@ -1,4 +1,4 @@
-"""One product of FlashInfer's as a plan: sizes, layouts by strides, scales and the result."""
+"""One FlashInfer product as a plan: sizes, layouts derived from strides, scales and the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """a [.., m, k] and b [.., k, n] with what belongs to them. scaling: a key of `_SCALINGS`, with scales."""
+    """a [.., m, k] and b [.., k, n] with their options. scaling: a key of `_SCALINGS`; used with scales."""
 
     op: str
     a: Tensor
@@ -58,7 +58,7 @@ class Factors(NamedTuple):
 def require_matrices(
     op: str, given: Mapping[str, Tensor], dims: tuple[str, str], dtypes: tuple[torch.dtype, ...], transposed: bool = False
 ) -> Sizes:
-    """The sizes of two factors of one dtype. transposed: the second is [n, k]."""
+    """The sizes of two factors with the same dtype. transposed: the second is [n, k]."""
     (first, a), (second, b) = given.items()
     of_a, of_b = require_tensor(op, first, a, dims[0]), require_tensor(op, second, b, dims[1])
     for name, factor in given.items():
@@ -84,7 +84,8 @@ def scale_of(op: str, argument: str, scale: Tensor) -> Tensor:
 def scales_of_blocks(
     op: str, given: Mapping[str, Tensor | None], sizes: Sizes, columns: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Scales as a plan has them. columns: both are given with the parts of k as rows, and so are those of x in a plan."""
+    """Scales in the layout of a plan. columns: both are given with the blocks of k as rows, which is also the layout of x's
+    scales in the plan."""
     parts = -(-sizes.k // _BLOCK)
     shapes = ((sizes.m, parts), (-(-sizes.n // _BLOCK), parts))
     found = []
@@ -104,7 +105,7 @@ def _require_f32(op: str, argument: str, scale: Tensor) -> None:
 
 
 def multiplied(factors: Factors, out: Tensor | None, dtype: object) -> Tensor:
-    """The product in dtype, which is that of out."""
+    """The product in dtype, the dtype of out."""
     op, a, sizes = factors.op, factors.a, factors.sizes
     if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
         raise unmapped(op, "out_dtype" if op != "bmm_fp8" else "dtype", " or ".join(map(str, FLOATS)), dtype)
@@ -112,7 +113,7 @@ def multiplied(factors: Factors, out: Tensor | None, dtype: object) -> Tensor:
         out = torch.empty(sizes.out, dtype=dtype, device=a.device)
     require_out(op, out, sizes.out)
     if out.dtype != dtype:
-        raise unlike_plan(op, "out", dtype, out.dtype, "out has the dtype of the result.")
+        raise unlike_plan(op, "out", dtype, out.dtype, "out must have the dtype of the result.")
     if sizes.batch != 0:
         _run(factors, out)
     return out

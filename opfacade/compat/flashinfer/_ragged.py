@@ -1,4 +1,4 @@
-"""FlashInfer's prefill of plain rows: BatchPrefillWithRaggedKVCacheWrapper."""
+"""FlashInfer's prefill over contiguous rows: BatchPrefillWithRaggedKVCacheWrapper."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class _Planned(NamedTuple):
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
-    """Attention of the rows of each request over K and V that lie one request after the other. FlashInfer's arguments."""
+    """Attention of the rows of each request over K and V, which are stored one request after the other. FlashInfer's
+    arguments."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         rope_scale: float | None = None,
         rope_theta: float | None = None,
     ) -> Any:
-        """The older form of run(), which repeats the score arguments of plan()."""
+        """The older form of run(), which takes the score arguments of plan() again."""
         self._tell_again(locals())
         return self.run(q, k, v)
 

@@ -1,4 +1,4 @@
-"""Results of FlashInfer's calls: o times a factor, and lse with its base and layout. A plan's lse is natural."""
+"""Results of FlashInfer's calls: o times a factor, and lse in the requested base and layout (a plan's lse is natural)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LseForm(NamedTuple):
 
     @property
     def operand(self) -> torch.Tensor | None:
-        """The caller's tensor where the plan may write into it."""
+        """The caller's tensor, if the plan may write to it."""
         return self.given if self.layout == "NH" else None
 
     def finished(self, lse: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
-"""FlashInfer's rotations into fp8, also into a paged cache: rotated and scaled in f32, rounded once, saturating.
-
-Each tensor is one launch. A row with a negative position is scaled and not rotated. `enable_pdl` and `backend` have no effect.
-"""
+"""FlashInfer's rotations to fp8, also with an append to a paged cache: rotated and scaled in f32, rounded once, saturating.
+Each tensor takes one launch. A row with a negative position is scaled but not rotated. `enable_pdl` and `backend` have no
+effect."""
 
 from __future__ import annotations
 
@@ -38,11 +37,12 @@ def rope_quantize_fp8(
     enable_pdl: bool = False,
     backend: str = "cuda",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rotated q_rope and k_rope, and q_nope and k_nope as they are, times quant_scale_q and quant_scale_kv, as fp8.
+    """Returns q_rope and k_rope (rotated) and q_nope and k_nope (not rotated), multiplied by quant_scale_q and quant_scale_kv,
+    in fp8.
 
-    q_rope `[nnz, heads, rope_dim]`; k_rope the same with its heads, or `[nnz, rope_dim]`; q_nope and k_nope alike, any width.
-    cos_sin_cache `[max_positions, rope_dim]`: cosines, then sines. The result is in the order q_rope, k_rope, q_nope, k_nope.
-    """
+    q_rope `[nnz, heads, rope_dim]`; k_rope the same with its own number of heads, or `[nnz, rope_dim]`; q_nope and k_nope
+    likewise, with any width. cos_sin_cache `[max_positions, rope_dim]`: cosines, then sines. The result is in the order q_rope,
+    k_rope, q_nope, k_nope."""
     op = "rope_quantize_fp8"
     if backend not in BACKENDS:
         raise wrong(op, "backend", " or ".join(map(repr, BACKENDS)), repr(backend))
@@ -100,7 +100,7 @@ def rope_quantize_fp8_append_paged_kv_cache(
     q_nope_out: Tensor | None = None,
     enable_pdl: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As rope_quantize_fp8; q_rope and q_nope are returned, k and v are appended as append_paged_kv_cache does.
+    """As rope_quantize_fp8, but returns only q_rope and q_nope, and appends k and v as append_paged_kv_cache does.
 
     k_rope `[nnz, heads, rope_dim]`: a key is its rotated part, then k_nope, and paged_kv_cache the pools of K and V. k_rope
     `[nnz, rope_dim]`: v is None, and paged_kv_cache the latent pools `[pages, page_size, width]` of k_nope and of k_rope.
@@ -142,7 +142,7 @@ class _Pair(NamedTuple):
     nope: Tensor
 
     def scaled(self, rotation: Rotation, scale: float, outs: _Outs) -> _Pair:
-        """Both in fp8, each in a tensor of its own."""
+        """Both parts in fp8, in separate tensors."""
         rope, nope = (
             torch.empty_like(x, dtype=outs.dtype) if out is None else out
             for x, out in zip(self, (outs.rope, outs.nope), strict=True)
@@ -150,7 +150,7 @@ class _Pair(NamedTuple):
         return _Pair(scaled(rotation.op, self.rope, rope, scale, rotation), scaled(rotation.op, self.nope, nope, scale))
 
     def joined(self, rotation: Rotation, scale: float, dtype: torch.dtype) -> Tensor:
-        """Both in one tensor, `[nnz, heads, rope_dim + width]`."""
+        """Both parts in one tensor, `[nnz, heads, rope_dim + width]`."""
         rows, heads, width = require_tensor(rotation.op, "k_rope", self.rope, "nnz, num_kv_heads, rope_dim")
         whole = torch.empty(rows, heads, width + self.nope.shape[-1], dtype=dtype, device=self.rope.device)
         scaled(rotation.op, self.rope, whole[..., :width], scale, rotation)

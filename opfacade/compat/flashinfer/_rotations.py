@@ -1,7 +1,5 @@
-"""Rotations of q and k for FlashInfer's calls: by a table of the caller's, or by angles of any positions, made on the device.
-
-Angles are products in f64, and their cosines and sines are rounded to f32 once.
-"""
+"""Rotations of q and k for FlashInfer's calls, with the caller's table or with angles that are computed on the device for any
+positions. Angles are f64 products, and their cosines and sines are rounded to f32 once."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ Heads = tuple[torch.Tensor, torch.Tensor]
 
 
 class Waves(NamedTuple):
-    """Frequencies of pairs, as `rotary_frequencies` takes them."""
+    """The frequencies of pairs, as in `rotary_frequencies`."""
 
     kind: Kind
     base: float
@@ -33,17 +31,18 @@ class Waves(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """rows [nnz]: the row of table [entries, rotary_dim] for each row of q and k; a negative one leaves the row as it is."""
+    """rows [nnz]: the row of table [entries, rotary_dim] for each row of q and k; with a negative one, the row is not
+    changed."""
 
     rows: torch.Tensor
     table: torch.Tensor
 
 
 def angles_at(op: str, positions: torch.Tensor, rotary_dim: int, waves: Waves) -> Angles:
-    """The angles of any positions [rows], one launch."""
+    """The angles of positions [rows], in one launch."""
     (rows,) = require_tensor(op, "pos_ids", positions, "nnz")
     if rotary_dim < 2 or rotary_dim % 2:
-        raise wrong(op, "rotary_dim", "an even number, 2 or more", rotary_dim)
+        raise wrong(op, "rotary_dim", "an even number, at least 2", rotary_dim)
     plan = plan_for(_table, (rows, rotary_dim // 2, _index_name(op, "pos_ids", positions)), positions.device)
     table = torch.empty(rows, rotary_dim, dtype=torch.float32, device=positions.device)
     frequencies = _all_frequencies.get(positions.device, rotary_dim, waves)
@@ -52,8 +51,8 @@ def angles_at(op: str, positions: torch.Tensor, rotary_dim: int, waves: Waves) -
 
 
 def angles_of_requests(op: str, tables: tuple[torch.Tensor, torch.Tensor], rows: int, rotary_dim: int, waves: Waves) -> Angles:
-    """The angles of rows that follow each other: tables are indptr [batch + 1] and offsets [batch], the position of a request's
-    first row. Rows past the last entry of indptr are left as they are."""
+    """The angles of consecutive rows: tables are indptr [batch + 1] and offsets [batch], the position of a request's first row.
+    Rows past the last entry of indptr are not changed."""
     indptr, offsets = tables
     (entries,) = require_tensor(op, "indptr", indptr, "batch + 1")
     if require_tensor(op, "offsets", offsets, "batch") != (entries - 1,):
@@ -68,7 +67,7 @@ def angles_of_requests(op: str, tables: tuple[torch.Tensor, torch.Tensor], rows:
 
 
 def rotated(op: str, heads: Heads, out: Heads | None, angles: Angles, interleaved: bool) -> None:
-    """heads: q and k [rows, heads, head_dim], which are overwritten, or with out only read."""
+    """heads: q and k [rows, heads, head_dim], which are overwritten, or only read if out is given."""
     q, k = heads
     rows, qo_heads, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
     _, kv_heads, _ = require_tensor(op, "k", k, "nnz, num_kv_heads, head_dim")

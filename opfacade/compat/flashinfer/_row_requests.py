@@ -1,4 +1,5 @@
-"""Requests of several rows as requests of one row, each with its pages and the length that its row sees."""
+"""Converts requests with several rows to requests with one row each, with their pages and the number of keys that the row
+sees."""
 
 from __future__ import annotations
 

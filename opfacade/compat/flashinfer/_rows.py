@@ -1,4 +1,4 @@
-"""Tensors of any rank as rows `[rows, width]`, and outputs that are their own inputs."""
+"""Tensors of any rank as rows `[rows, width]`, and in-place outputs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from opfacade.compat.refusals import require_tensor, wrong_shape
 
 
 def flat_rows(x: torch.Tensor) -> torch.Tensor:
-    """x `[..., width]` as `[rows, width]`: a view, or a copy where its rows have no common stride."""
+    """x `[..., width]` as `[rows, width]`: a view, or a copy if the rows have no common stride."""
     return x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
 
 
 def require_out(op: str, out: object, shape: Sequence[int]) -> None:
-    """Raise unless out is a tensor of this shape."""
+    """Raises unless out is a tensor with this shape."""
     told = ", ".join(map(str, shape))
     if require_tensor(op, "out", out, told) != tuple(shape):
         raise wrong_shape(op, "out", f"[{told}]", list(out.shape))  # type: ignore[attr-defined]
 
 
 def same_memory(x: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether each element of out is that of x. The plans take this as a field, in_place, and refuse other overlaps."""
+    """Whether out and x are the same elements. Plans have a field in_place for this, and refuse other overlaps."""
     return out.data_ptr() == x.data_ptr() and out.stride() == x.stride() and out.dtype == x.dtype and out.numel() > 0
 
 
 def stored(made: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """out, whose rows are `made`, or which `made` is copied to."""
+    """Returns out, whose rows are `made` or to which `made` is copied."""
     return out if made.data_ptr() == out.data_ptr() else out.copy_(made.view(out.shape))

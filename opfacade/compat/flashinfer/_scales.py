@@ -1,4 +1,4 @@
-"""FlashInfer's q_scale, k_scale and v_scale, floats or tensors, of all heads or each, as opfacade's factors."""
+"""Converts FlashInfer's q_scale, k_scale and v_scale (numbers or tensors, common or per head) to opfacade's scales."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Given(NamedTuple):
 
 
 def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple[Given, tuple[Any, ...]]:
-    """Positional arguments: for an fp8 q three of them may be the factors."""
+    """Positional arguments; for an fp8 q, three of them may be the scales."""
     if len(args) == 3 and isinstance(q, torch.Tensor) and q.dtype in FP8 and given == Given():
         return Given(*args), ()
     return given, args
 
 
 class Factors(NamedTuple):
-    """sm_scale: multiplied by all factors that are numbers. operands: factors that are tensors. after: factor of o."""
+    """sm_scale: multiplied by all scales that are numbers. operands: scales that are tensors. after: a factor of o."""
 
     sm_scale: float
     operands: dict[str, torch.Tensor]
@@ -36,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Shape facts of a call: dtypes of q and of the cache, query heads and KV heads."""
+    """The dtypes of q and the cache, and the numbers of query heads and KV heads."""
 
     q_dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -47,8 +47,8 @@ class Shape(NamedTuple):
 
 
 def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
-    """A paged fp8 cache takes its factors as operands. Other factors of Q and K go into sm_scale if they are numbers,
-    and into a factor of each query head if they are tensors. The factor of V multiplies o."""
+    """A paged fp8 cache has its scales as operands. Other scales of Q and K become part of sm_scale if they are numbers, and a
+    factor per query head if they are tensors. The scale of V multiplies o."""
     given = Given(*(_plain(op, f"{name}_scale", scale) for name, scale in zip("qkv", given, strict=True)))
     operands: dict[str, torch.Tensor] = {}
     if shape.paged and shape.kv_dtype in FP8 and (given.k is not None or given.v is not None):
@@ -76,7 +76,7 @@ def _plain(op: str, name: str, scale: Scale) -> float | torch.Tensor | None:
         return number(op, name, scale)
     require_dense(op, name, scale, "1, or one for each head")
     if scale.dim() > 1 or not scale.numel():
-        raise wrong_shape(op, name, "a number, [1], or one for each head", list(scale.shape))
+        raise wrong_shape(op, name, "a number, [1], or one per head", list(scale.shape))
     return float(scale) if scale.numel() == 1 and scale.device.type == "cpu" else scale.float().reshape(-1)
 
 

@@ -16,7 +16,7 @@ _WHOLE = (torch.int64, torch.uint64)
 
 
 class Noise(NamedTuple):
-    """One of: a generator (None is torch's default one), or seed and offset, numbers or tensors."""
+    """Either a generator (None is torch's default generator), or seed and offset as numbers or tensors."""
 
     generator: torch.Generator | None = None
     seed: Value = None
@@ -26,9 +26,8 @@ class Noise(NamedTuple):
 def noise_of(op: str, given: Noise, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """seed and offset, i64 [rows] each.
 
-    A tensor with a value for each row belongs to the rows, wherever they lie in the batch. One value is shared: row b then
-    draws at offset + b * 2^40. A generator gives each row a seed of its own, on the device.
-    """
+    A tensor with a value per row belongs to the rows, independently of their positions in the batch. A single value is shared:
+    row b then draws at offset + b * 2^40. A generator gives each row its own seed, on the device."""
     _check(op, given, device)
     if given.seed is None or given.offset is None:
         drawn = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=given.generator, dtype=torch.int64, device=device)
@@ -44,11 +43,11 @@ def _check(op: str, given: Noise, device: torch.device) -> None:
     numbers = {"seed": given.seed, "offset": given.offset}
     missing = [name for name, value in numbers.items() if value is None]
     if len(missing) == 1:
-        raise wrong(op, missing[0], "a value: seed and offset come together", None)
+        raise wrong(op, missing[0], "a value, because seed and offset must be given together", None)
     if not missing and isinstance(given.seed, torch.Tensor) != isinstance(given.offset, torch.Tensor):
-        raise wrong(op, "offset", "a number or a tensor, as seed is", type(given.offset).__name__)
+        raise wrong(op, "offset", "a number or a tensor, like seed", type(given.offset).__name__)
     if given.generator is not None and not missing:
-        raise wrong(op, "generator", "None beside seed and offset", "a generator")
+        raise wrong(op, "generator", "None with seed and offset", "a generator")
     if given.generator is not None and not isinstance(given.generator, torch.Generator):
         raise wrong(op, "generator", "a torch.Generator or None", type(given.generator).__name__)
     if given.generator is not None and given.generator.device.type != device.type:

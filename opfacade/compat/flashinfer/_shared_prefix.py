@@ -1,4 +1,4 @@
-"""FlashInfer's older cascade of two levels: plain rows that all requests share, and pages of each."""
+"""FlashInfer's older cascade with two levels: contiguous rows that all requests share, and pages of each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapp
 
 
 class BatchDecodeWithSharedPrefixPagedKVCacheWrapper:
-    """One row of each request over a prefix that all share and its own pages."""
+    """Attention of one row per request over a prefix that all requests share and its own pages."""
 
     def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str = "NHD") -> None:
         self._own, self._layout = BatchDecodeWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout), kv_layout
@@ -44,11 +44,11 @@ class BatchDecodeWithSharedPrefixPagedKVCacheWrapper:
         return merge_state(*shared, *self._own.run(q, unique_kv_cache, return_lse=True))[0]
 
     def end_forward(self) -> None:
-        """No effect: begin_forward() holds no memory of a step."""
+        """No effect, because begin_forward() keeps no memory."""
 
 
 class BatchPrefillWithSharedPrefixPagedKVCacheWrapper:
-    """The last rows of each request over a prefix that all share and its own pages."""
+    """Attention of the last rows of each request over a prefix that all requests share and its own pages."""
 
     def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str = "NHD") -> None:
         self._own, self._layout = BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout), kv_layout
@@ -100,4 +100,4 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper:
         return merge_state(*shared, *self._own.run(q, unique_kv_cache, return_lse=True))[0]
 
     def end_forward(self) -> None:
-        """No effect: begin_forward() holds no memory of a step."""
+        """No effect, because begin_forward() keeps no memory."""

@@ -1,4 +1,4 @@
-"""FlashInfer's calls of one request: no plan() and no workspace of the caller."""
+"""FlashInfer's calls for a single request, without plan() and without a workspace of the caller."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def single_decode_with_kv_cache(
     rope_theta: float | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """q `[heads, head_dim]` over k, v `[n, kv_heads, head_dim]` (NHD) or `[kv_heads, n, head_dim]`. o like q; lse of base 2."""
+    """q `[heads, head_dim]` over k, v `[n, kv_heads, head_dim]` (NHD) or `[kv_heads, n, head_dim]`. o is like q; lse has base
+    2."""
     op = "single_decode_with_kv_cache"
     require_tensor(op, "q", q, "num_qo_heads, head_dim")
     k, v = _by_token(op, k, v, kv_layout)
@@ -77,10 +78,8 @@ def single_prefill_with_kv_cache(
     k_scale: Scale = None,
     v_scale: Scale = None,
 ) -> Any:
-    """q `[rows, heads, head_dim]` over k, v `[n, kv_heads, head_dim]` (NHD) or `[kv_heads, n, head_dim]`. lse of base 2.
-
-    custom_mask `[rows, n]`, or its bits, the lowest of a byte first. scale_q, scale_k, scale_v: factors of each head.
-    """
+    """q `[rows, heads, head_dim]` over k, v `[n, kv_heads, head_dim]` (NHD) or `[kv_heads, n, head_dim]`. lse has base 2.
+    custom_mask `[rows, n]`, or its bits, with the lowest bit of a byte first. scale_q, scale_k, scale_v: scales per head."""
     op = "single_prefill_with_kv_cache"
     rows, heads, dim = require_tensor(op, "q", q, "rows, num_qo_heads, head_dim")
     refuse_unless(op, {"kv_cache_sf": (kv_cache_sf, None)})

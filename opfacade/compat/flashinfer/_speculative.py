@@ -1,4 +1,4 @@
-"""FlashInfer's verification of drafted chains."""
+"""FlashInfer's verification of chains of drafts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def chain_speculative_sampling(
     seed: Value = None,
     offset: Value = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens `[batch, n + 1]` i32, -1 past the last, and two counts `[batch]`, which are added to the given tensors.
-
-    The first count has every accepted draft, also those behind a rejected one. The second stops at the first rejected one.
-    """
+    """Tokens `[batch, n + 1]` i32, -1 after the last one, and two counts `[batch]`, which are added to the given tensors. The
+    first count includes all accepted drafts, even after a rejected one; the second stops at the first rejected draft."""
     sizes = _sizes(draft_probs, draft_token_ids, target_probs)
     counts = {
         "maybe_output_accepted_token_num": maybe_output_accepted_token_num,
@@ -61,7 +59,7 @@ def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
     if given.device != drafts.device:
         raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", given.device)
     if given.shape[0] > 1 and given.stride(0) == 0:
-        raise wrong(OP, name, "an element of memory for each request", "a stride of 0")
+        raise wrong(OP, name, "separate memory for each request", "a stride of 0")
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -97,7 +95,7 @@ def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.
         if probs.device != drafts.device:
             raise wrong(OP, name, f"the device of draft_token_ids, {drafts.device}", probs.device)
     if not 1 <= n <= _MOST:
-        raise unmapped(OP, "draft_token_ids", f"1 to {_MOST} drafts of a request", n)
+        raise unmapped(OP, "draft_token_ids", f"1 to {_MOST} drafts per request", n)
     return batch, n, vocab
 
 

@@ -1,4 +1,4 @@
-"""FlashInfer's top-k of scores of keys, translated to slots of a cache. Scores outside a row's window are masked in a copy."""
+"""FlashInfer's top-k of key scores, translated to slots of a cache. Scores outside a row's window are masked in a copy."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ def top_k_page_table_transform(
     out: torch.Tensor | None = None,
     out_raw_indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Slots `[rows, k]` i32 of the k largest scores of each row's window in input `[rows, max_len]`, -1 past the last.
+    """Slots `[rows, k]` i32 of the k largest scores in each row's window of input `[rows, max_len]`, -1 after the last one.
 
     A position p of the window, 0 at row_starts, is in entry page_table_row_starts + p // page_size of the row's page table,
-    src_page_table[row_to_batch]; its slot is page * page_size + p % page_size. A window of at most k scores is taken whole, in
-    its order. NaN and -inf are no candidates. out_raw_indices takes the positions.
-    """
+    src_page_table[row_to_batch]; its slot is page * page_size + p % page_size. A window with at most k scores is returned
+    whole, in its order. NaN and -inf are ignored. The positions are written to out_raw_indices."""
     op = "top_k_page_table_transform"
     if not 1 <= page_size <= _LARGEST_PAGE or page_size & (page_size - 1):
         raise wrong(op, "page_size", f"a power of two up to {_LARGEST_PAGE}", page_size)
@@ -71,7 +70,7 @@ def top_k_ragged_transform(
     dsa_graph_safe: bool = False,
     row_starts: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As top_k_page_table_transform, where the slot of a position is offsets[row] + position."""
+    """As top_k_page_table_transform, but the slot of a position is offsets[row] + position."""
     op = "top_k_ragged_transform"
     require_tensor(op, "offsets", offsets, "rows")
     at = _selected(op, input, k, _Window(lengths, row_starts), tie_break)

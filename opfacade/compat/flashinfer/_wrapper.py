@@ -15,10 +15,8 @@ _ALIGNMENT = 256
 
 
 class Wrapper:
-    """A workspace that the caller made, and whether the calls are captured in a CUDA graph.
-
-    The wrapper allocates and keeps a workspace for a plan that needs more than the caller's buffer.
-    """
+    """The caller's workspace, and whether the calls are captured in a CUDA graph. If a plan needs more than the caller's
+    buffer, the wrapper allocates and keeps a workspace."""
 
     def __init__(self, float_workspace_buffer: torch.Tensor, use_cuda_graph: bool = False) -> None:
         self._float_workspace_buffer = require_dense(self._op, "float_workspace_buffer", float_workspace_buffer, "bytes")
@@ -40,11 +38,11 @@ class Wrapper:
     def reset_workspace_buffer(
         self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor | None = None
     ) -> None:
-        """Replace the workspace. plan() needs no buffer, so the second one is not used."""
+        """Replaces the workspace. plan() needs no buffer, so the second buffer is not used."""
         self._float_workspace_buffer = require_dense(self._op, "float_workspace_buffer", float_workspace_buffer, "bytes")
 
     def end_forward(self) -> None:
-        """No effect: plan() holds no memory of a step."""
+        """No effect, because plan() keeps no memory."""
 
     def _run(self, call: Call) -> None:
         call.plan.run(call.args, self._workspace(call.plan))
@@ -74,7 +72,9 @@ class Wrapper:
         if not self._use_cuda_graph or buffer is None:
             return tensor.to(self.device, non_blocking=True)
         if buffer.shape[0] < tensor.shape[0]:
-            raise wrong_shape(self._op, argument, f"at most {buffer.shape[0]}, as the graph's buffer has", list(tensor.shape))
+            raise wrong_shape(
+                self._op, argument, f"at most {buffer.shape[0]}, the size of the graph's buffer", list(tensor.shape)
+            )
         return buffer
 
     def _values(self, given: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -90,7 +90,7 @@ class Wrapper:
         """A captured graph has one batch size."""
         if self._use_cuda_graph and batch != fixed:
             hint = "Pad the batch with empty requests."
-            raise wrong_shape(self._op, "batch_size", f"{fixed}, as the graph's buffers have", batch, hint)
+            raise wrong_shape(self._op, "batch_size", f"{fixed}, the size of the graph's buffers", batch, hint)
 
     def _require_buffers(self, buffers: Sequence[tuple[str, torch.Tensor | None]]) -> None:
         for name, buffer in buffers:

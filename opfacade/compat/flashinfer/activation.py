@@ -1,4 +1,5 @@
-"""FlashInfer's gated activations: f32, rounded once. `enable_pdl` has no effect; a row may have any even width."""
+"""FlashInfer's gated activations, computed in f32 and rounded once. `enable_pdl` has no effect; a row may have any even
+width."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from opfacade.plans.activation import GatedActivationArgs, GatedActivationDescri
 
 
 def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
-    """silu of the first half of each row of input `[..., 2 * hidden]` times the second: `[..., hidden]`.
+    """silu of the first half of each row of input `[..., 2 * hidden]` times the second half: `[..., hidden]`.
 
     out: a tensor of that shape, or the first half of input itself.
     """
@@ -22,12 +23,12 @@ def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pd
 
 
 def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
-    """As silu_and_mul, with gelu by erf."""
+    """As silu_and_mul, with the exact gelu (erf)."""
     return _gated("gelu_and_mul", "gelu", input, out)
 
 
 def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
-    """As silu_and_mul, with gelu by tanh."""
+    """As silu_and_mul, with the tanh approximation of gelu."""
     return _gated("gelu_tanh_and_mul", "gelu_tanh", input, out)
 
 

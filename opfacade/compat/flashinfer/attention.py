@@ -14,7 +14,7 @@ from opfacade.compat.refusals import number, refuse_unless, require_tensor, unma
 
 
 class BatchAttention:
-    """Attention of the last rows of each request, any number of them, over its pages. The wrapper allocates its workspace."""
+    """Attention of the last rows of each request (any number) over its pages. The wrapper allocates its workspace."""
 
     def __init__(self, kv_layout: str = "NHD", device: str | torch.device = "cuda") -> None:
         try:
@@ -75,9 +75,9 @@ class BatchAttention:
         profiler_buffer: torch.Tensor | None = None,
         kv_cache_sf: Any = None,
     ) -> Any:
-        """Returns o like q and lse of base 2. The soft cap must equal that of plan(), because it selects the kernel."""
+        """Returns o like q, and lse in base 2. The soft cap must equal that of plan(), because it selects the kernel."""
         refuse_unless("BatchAttention", {"profiler_buffer": (profiler_buffer, None), "kv_cache_sf": (kv_cache_sf, None)})
         planned = self._inner._told().how.scores.soft_cap
         if number("BatchAttention", "logits_soft_cap", logits_soft_cap) not in (0.0, planned):
-            raise unmapped("BatchAttention", "logits_soft_cap", f"{planned}, as plan() was told", logits_soft_cap)
+            raise unmapped("BatchAttention", "logits_soft_cap", f"{planned}, as passed to plan()", logits_soft_cap)
         return self._inner.run(q, kv_cache, k_scale=k_scale, v_scale=v_scale, out=out, lse=lse, return_lse=True)

@@ -29,7 +29,7 @@ _TOLD = ("pos_encoding_mode", "sm_scale", "window_left", "logits_soft_cap", "q_d
 
 
 class MultiLevelCascadeAttentionWrapper:
-    """Attention over the pages of several levels, each shared by groups of rows; no two requests share pages of the last."""
+    """Attention over pages in several levels, each shared by groups of rows; requests do not share pages of the last level."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class MultiLevelCascadeAttentionWrapper:
         q_data_type: torch.dtype | str = "float16",
         kv_data_type: torch.dtype | str | None = None,
     ) -> None:
-        """Arguments of a prefill's plan(), a list for each level; only the last level is causal."""
+        """The arguments of a prefill's plan(), as a list with one entry per level; only the last level is causal."""
         arguments = locals()
         tables = (qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len)
         counts = [len(table) if isinstance(table, (list, tuple)) else type(table).__name__ for table in tables]
@@ -108,4 +108,4 @@ class MultiLevelCascadeAttentionWrapper:
     forward = run
 
     def end_forward(self) -> None:
-        """No effect: plan() holds no memory of a step."""
+        """No effect, because plan() keeps no memory."""

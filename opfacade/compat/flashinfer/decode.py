@@ -99,9 +99,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     ) -> None:
         """indptr `[batch + 1]`, indices `[n]`, last_page_len `[batch]`: i32, on any device; indptr may be longer.
 
-        q_len_per_req: rows of each request, its last, causal. fixed_split_size: pages of a chunk. block_tables and seq_lens
-        repeat the others and are ignored.
-        """
+        q_len_per_req: the number of (causal) rows per request, which are its last. fixed_split_size: pages per chunk.
+        block_tables and seq_lens are ignored, because they repeat the other arguments."""
         refuse_unless(self._op, {name: (value, None) for name, value in unknown.items()})
         rows = 1 if q_len_per_req is None else require_integer(self._op, "q_len_per_req", q_len_per_req) or 1
         if rows < 0:
@@ -139,10 +138,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         skip_softmax_threshold_scale_factor: float | None = None,
         kv_cache_sf: Any = None,
     ) -> Any:
-        """q `[batch * q_len_per_req, num_qo_heads, head_dim]`. Returns o like q, and with return_lse lse of base 2, f32.
-
-        q_scale, k_scale, v_scale: numbers, or tensors `[1]` or one for each head. sinks `[num_qo_heads]`.
-        """
+        """q `[batch * q_len_per_req, num_qo_heads, head_dim]`. Returns o like q, and with return_lse the lse in base 2, f32.
+        q_scale, k_scale, v_scale: numbers, tensors `[1]`, or one per head. sinks `[num_qo_heads]`."""
         planned = self._told()
         given, args = factors_given(q, Given(q_scale, k_scale, v_scale), args)
         refuse_run_arguments(self._op, args, locals())
@@ -186,7 +183,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         rope_scale: float | None = None,
         rope_theta: float | None = None,
     ) -> Any:
-        """The older form of run(), which repeats the score arguments of plan()."""
+        """The older form of run(), which takes the score arguments of plan() again."""
         self._tell_again(locals())
         return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
 
@@ -219,7 +216,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
 
 
 class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
-    """The same, with the index tensors that a captured graph reads."""
+    """The same, for index tensors that a captured graph reads."""
 
     def __init__(
         self,
@@ -258,7 +255,7 @@ def fast_decode_plan(
     q_len_per_req: int = 1,
     global_override_indptr_cpu: torch.Tensor | None = None,
 ) -> None:
-    """plan() of a wrapper, which a program may bind as its plan(). It is no faster here; indptr may be on the device."""
+    """plan() of a wrapper, which a program may assign to its plan(). It is not faster here; indptr may be on the device."""
     given = {name: value for name, value in locals().items() if name not in ("self", "global_override_indptr_cpu")}
     if q_data_type is None:
         given["q_data_type"] = data_type or "float16"

@@ -1,4 +1,4 @@
-"""FlashInfer's layer of experts, on `FusedMoeDescriptor`, with 16-bit or f32 weights.
+"""FlashInfer's mixture-of-experts layer, on `FusedMoeDescriptor`, with 16-bit or f32 weights.
 
 Quantised weights, all-to-all and per-expert constants of the activation are refused by name.
 """
@@ -100,15 +100,14 @@ def cutlass_fused_moe(
     situ_linear_beta: torch.Tensor | None = None,
     backend: str = "cutlass",
 ) -> torch.Tensor:
-    """input `[rows, hidden]` through the experts of each row: `[rows, hidden]` in the dtype of input.
+    """Applies the experts of each row to input `[rows, hidden]`: `[rows, hidden]` in the dtype of input.
 
-    token_selected_experts: int32 `[rows, top_k]`; token_final_scales: f32 of that shape. fc1_expert_weights:
-    `[local experts, 2 * width, hidden]`, ups before gates, or `[.., width, hidden]` for an activation without gates;
-    fc2_expert_weights: `[local experts, hidden, width]`; biases: `[local experts, 2 * width]` and `[local experts, hidden]`.
-    ep_rank of ep_size: the experts from ep_rank * local on are here, others are left out. tp_size, tp_rank, cluster_size,
-    cluster_rank, workspace_buffer, profile_ids, tune_max_num_tokens, enable_pdl, swizzled_input_sf, use_fused_finalize and
-    backend have no effect: the sum of a row is deterministic.
-    """
+    token_selected_experts: int32 `[rows, top_k]`; token_final_scales: f32 of that shape. fc1_expert_weights: `[local experts, 2
+    * width, hidden]`, ups before gates, or `[.., width, hidden]` for an activation without gates; fc2_expert_weights: `[local
+    experts, hidden, width]`; biases: `[local experts, 2 * width]` and `[local experts, hidden]`. ep_rank of ep_size: this rank
+    has the experts from ep_rank * local on; others are skipped. tp_size, tp_rank, cluster_size, cluster_rank, workspace_buffer,
+    profile_ids, tune_max_num_tokens, enable_pdl, swizzled_input_sf, use_fused_finalize and backend have no effect: the sum of a
+    row is deterministic."""
     op = "cutlass_fused_moe"
     refuse_unless(op, {
         "input_sf": (input_sf, None), "enable_alltoall": (enable_alltoall, False),
@@ -121,14 +120,16 @@ def cutlass_fused_moe(
     constants = {"swiglu_alpha": (swiglu_alpha, None), "swiglu_beta": (swiglu_beta, None)}
     refuse_unless(op, constants | {"swiglu_limit": (swiglu_limit, None)}, _NUMBERS)
     if quant_scales is not None and not (isinstance(quant_scales, list) and not quant_scales):
-        raise unmapped(op, "quant_scales", "an empty list or None: weights that are not quantised", type(quant_scales).__name__)
+        raise unmapped(
+            op, "quant_scales", "an empty list or None, for weights that are not quantised", type(quant_scales).__name__
+        )
     ep_size, ep_rank = require_integer(op, "ep_size", ep_size), require_integer(op, "ep_rank", ep_rank)
     activation, gated = _activation(op, activation_type)
     names = ("input", "fc1_expert_weights")
     require_groups(op, input, fc1_expert_weights, names, ("rows, hidden", "experts, outputs, hidden"), FLOATS)
     local, outputs, hidden = fc1_expert_weights.shape
     if gated and outputs % 2:
-        raise wrong_shape(op, "fc1_expert_weights", "gates and as many ups", list(fc1_expert_weights.shape))
+        raise wrong_shape(op, "fc1_expert_weights", "as many gates as ups", list(fc1_expert_weights.shape))
     width = outputs // 2 if gated else outputs
     _require(op, "fc2_expert_weights", fc2_expert_weights, (local, hidden, width), input.dtype)
     if not isinstance(output_dtype, torch.dtype) or output_dtype != input.dtype:
@@ -141,7 +142,7 @@ def cutlass_fused_moe(
         output = torch.empty_like(input, memory_format=torch.contiguous_format)
     require_out(op, output, input.shape)
     if output.dtype != output_dtype:
-        raise unlike_plan(op, "output", output_dtype, output.dtype, "output has the dtype of the result.")
+        raise unlike_plan(op, "output", output_dtype, output.dtype, "output must have the dtype of the result.")
     bias_dtype = None if biases[0] is None else NAMES[biases[0].dtype]
     sizes = (len(input), local * ep_size, local, ep_rank * local, top_k, hidden, width)
     plan = plan_for(_descriptor, (sizes, NAMES[input.dtype], (activation, gated), bias_dtype), input.device)
@@ -175,7 +176,7 @@ def _biases(
         return None, None
     if up is None or down is None:
         name = "fc1_expert_biases" if up is None else "fc2_expert_biases"
-        raise unmapped(op, name, "a tensor, as the other product has", None)
+        raise unmapped(op, name, "a tensor, because the other product has one", None)
     if up.dtype not in FLOATS:
         raise unmapped(op, "fc1_expert_biases", " or ".join(map(str, FLOATS)), up.dtype)
     _require(op, "fc1_expert_biases", up, of_up, up.dtype)

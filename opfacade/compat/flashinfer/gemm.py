@@ -1,8 +1,7 @@
-"""FlashInfer's products of matrices, on `MatmulDescriptor`. `backend`, `pdl`, `use_pdl` and `mma_sm` have no effect.
+"""FlashInfer's matrix products, on `MatmulDescriptor`. `backend`, `pdl`, `use_pdl` and `mma_sm` have no effect.
 
-Sums are f32, scaled each 128 where scales are of blocks, and rounded once. Sizes need be multiples of nothing. A matrix may be
-row-major or column-major, with rows or columns any distance apart.
-"""
+Sums are f32 and rounded once; with block scales, they are scaled every 128 elements. Any sizes are allowed. A matrix may be
+row-major or column-major, with any stride."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def mm_bf16(
     out_dtype: torch.dtype = torch.bfloat16,
     backend: str = "cudnn",
 ) -> torch.Tensor:
-    """a `[m, k]` by b `[k, n]`, plus bias `[n]`: `[m, n]` in out_dtype."""
+    """a `[m, k]` times b `[k, n]`, plus bias `[n]`: `[m, n]` in out_dtype."""
     sizes = require_matrices("mm_bf16", {"a": a, "b": b}, ("m, k", "k, n"), _SIXTEEN)
     return multiplied(Factors("mm_bf16", a, b, sizes, bias=bias), out, out_dtype)
 
@@ -44,7 +43,7 @@ def bmm_bf16(
     out_dtype: torch.dtype = torch.bfloat16,
     backend: str = "cudnn",
 ) -> torch.Tensor:
-    """A `[b, m, k]` by B `[b, k, n]`: `[b, m, n]` in out_dtype."""
+    """A `[b, m, k]` times B `[b, k, n]`: `[b, m, n]` in out_dtype."""
     sizes = require_matrices("bmm_bf16", {"A": A, "B": B}, ("b, m, k", "b, k, n"), _SIXTEEN)
     return multiplied(Factors("bmm_bf16", A, B, sizes), out, out_dtype)
 
@@ -58,7 +57,8 @@ def bmm_fp8(
     out: torch.Tensor | None = None,
     backend: str = "cublas",
 ) -> torch.Tensor:
-    """A `[b, m, k]` by B `[b, k, n]`, both e4m3 or both e5m2, times A_scale and B_scale, f32 of one element: in dtype."""
+    """A `[b, m, k]` times B `[b, k, n]`, both e4m3 or both e5m2, times A_scale and B_scale (f32 with one element); the result
+    has dtype."""
     op = "bmm_fp8"
     sizes = require_matrices(op, {"A": A, "B": B}, ("b, m, k", "b, k, n"), FP8)
     scales = (scale_of(op, "A_scale", A_scale), scale_of(op, "B_scale", B_scale))
@@ -77,11 +77,10 @@ def gemm_fp8_nt_groupwise(
     out_dtype: torch.dtype | None = None,
     backend: str = "cutlass",
 ) -> torch.Tensor:
-    """a `[m, k]` by b `[n, k]`, both e4m3 or both e5m2: `[m, n]`, by default bf16.
+    """a `[m, k]` times b `[n, k]` transposed, both e4m3 or both e5m2: `[m, n]`, by default bf16.
 
-    scale_major_mode: "K" for a_scale `[m, k / 128]` and b_scale `[n / 128, k / 128]`, "MN" for both the other way round. The
-    backend "cutile" takes None for "K".
-    """
+    scale_major_mode: "K" for a_scale `[m, k / 128]` and b_scale `[n / 128, k / 128]`, "MN" for both transposed. With the
+    backend "cutile", None means "K"."""
     op = "gemm_fp8_nt_groupwise"
     sizes = require_matrices(op, {"a": a, "b": b}, ("m, k", "n, k"), FP8, transposed=True)
     if not isinstance(scale_granularity_mnk, (tuple, list)) or tuple(scale_granularity_mnk) != _BLOCKS:
@@ -103,8 +102,8 @@ def fp8_blockscale_gemm_sm90(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """input `[m, k]` by weight `[n, k]`, both fp8, with input_scale `[m, k / 128]` and weight_scale `[n / 128, k / 128]`: by
-    default bf16. Inputs of bf16, which FlashInfer quantises first, are refused."""
+    """input `[m, k]` times weight `[n, k]` transposed, both fp8, with input_scale `[m, k / 128]` and weight_scale `[n / 128, k
+    / 128]`; the result is bf16 by default. bf16 inputs, which FlashInfer quantises first, are refused."""
     op = "fp8_blockscale_gemm_sm90"
     given = {"input": input, "weight": weight}
     sizes = require_matrices(op, given, ("m, k", "n, k"), FP8, transposed=True)
@@ -120,7 +119,7 @@ def tinygemm_bf16(
     bias: torch.Tensor | None = None,
     use_pdl: bool = False,
 ) -> None:
-    """out `[m, n]` becomes input `[m, k]` by weight `[n, k]`, plus bias `[n]`; all bf16."""
+    """Writes input `[m, k]` times weight `[n, k]` transposed, plus bias `[n]`, to out `[m, n]`; all bf16."""
     op = "tinygemm_bf16"
     sizes = require_matrices(op, {"input": input, "weight": weight}, ("m, k", "n, k"), _SIXTEEN, transposed=True)
     if out is None:

@@ -1,4 +1,4 @@
-"""FlashInfer's calls for products of groups of rows. Sizes of groups need be multiples of nothing."""
+"""FlashInfer's grouped products. Groups may have any size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class SegmentGEMMWrapper:
-    """Products of segments of rows, each with a weight of its own. The workspace and `backend` have no effect."""
+    """Products of segments of rows, each with its own weight. The workspace and `backend` have no effect."""
 
     def __init__(self, float_workspace_buffer: torch.Tensor, backend: str = "auto") -> None:
         self.backend = backend
 
     def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor) -> None:
-        """Changes nothing: plans have workspaces of their own."""
+        """No effect, because plans have their own workspaces."""
 
     def run(
         self,
@@ -43,11 +43,10 @@ class SegmentGEMMWrapper:
         seg_indptr: torch.Tensor | None = None,
         weight_indices: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x `[rows, k]` by weights `[weights, n, k]`, or `[weights, k, n]` that are not column-major: `[rows, n]`.
+        """x `[rows, k]` times weights `[weights, n, k]` (column-major) or `[weights, k, n]`: `[rows, n]`.
 
-        Segment i is rows seg_indptr[i] to seg_indptr[i + 1], or the next seg_lens[i] rows. weight_indices: the weight of each
-        segment, of which a copy is made; else weight i is that of segment i.
-        """
+        Segment i has rows seg_indptr[i] to seg_indptr[i + 1] - 1, or the next seg_lens[i] rows. weight_indices: the weight of
+        each segment, which is copied; by default, segment i uses weight i."""
         op = "SegmentGEMMWrapper.run"
         batch_size = require_integer(op, "batch_size", batch_size)
         require_tensor(op, "weights", weights, "weights, n, k")
@@ -56,7 +55,7 @@ class SegmentGEMMWrapper:
             owned = owned.index_select(0, require_integers(op, "weight_indices", weight_indices, batch_size))
         require_groups(op, x, owned, ("x", "weights"), ("rows, k", "weights, n, k"), _HALVES)
         if owned.shape[0] != batch_size:
-            raise wrong_shape(op, "weights", f"{batch_size} weights, as many as segments", list(weights.shape))
+            raise wrong_shape(op, "weights", f"{batch_size} weights, one per segment", list(weights.shape))
         indptr = _indptr(op, seg_lens, seg_indptr, batch_size)
         return multiplied(Grouped(op, x, owned, "ragged", indptr), out, x.dtype)
 
@@ -77,7 +76,8 @@ def group_gemm_fp8_nt_groupwise(
     backend: str = "trtllm",
     segment_alignment: int = 1,
 ) -> torch.Tensor:
-    """a `[rows, k]` by b `[groups, n, k]`, both e4m3 or both e5m2, for rows m_indptr[g] to m_indptr[g + 1]: by default bf16.
+    """a `[rows, k]` times b `[groups, n, k]` transposed, both e4m3 or both e5m2, for rows m_indptr[g] to m_indptr[g + 1] - 1 of
+    group g; the result is bf16 by default.
 
     scale_major_mode: "K" for a_scale `[rows, k / 128]` and b_scale `[groups, n / 128, k / 128]`; "MN" for both with k / 128
     before the other. mma_sm, backend and segment_alignment have no effect.
@@ -103,7 +103,8 @@ def batch_deepgemm_fp8_nt_groupwise(
     out_dtype: torch.dtype | None = None,
     backend: str = "deepgemm",
 ) -> torch.Tensor:
-    """a `[groups, rows, k]` by b `[groups, n, k]` for the first masked_m[g] rows of each group: `[groups, rows, n]`.
+    """a `[groups, rows, k]` times b `[groups, n, k]` transposed, for the first masked_m[g] rows of each group: `[groups, rows,
+    n]`.
 
     a_scale is `[groups, rows, k / 128]` and b_scale `[groups, n / 128, k / 128]`. Other rows of out are not written.
     expected_m and backend have no effect.
@@ -126,10 +127,10 @@ def group_deepgemm_fp8_nt_groupwise(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """a `[rows, k]` by b `[groups, n, k]`, where row r is of group m_indices[r]; rows of a negative one are not written.
+    """a `[rows, k]` times b `[groups, n, k]` transposed, where row r belongs to group m_indices[r]; rows with a negative index
+    are not written.
 
-    a_scale is `[rows, k / 128]` and b_scale `[groups, n / 128, k / 128]`. Rows need not lie in the order of their groups.
-    """
+    a_scale is `[rows, k / 128]` and b_scale `[groups, n / 128, k / 128]`. Rows need not be sorted by group."""
     op = "group_deepgemm_fp8_nt_groupwise"
     fp8(op, a, b, "rows, k")
     require_blocks(op, scale_granularity_mnk)
@@ -147,6 +148,6 @@ def _indptr(op: str, lens: torch.Tensor | None, indptr: torch.Tensor | None, cou
     if indptr is not None:
         return require_integers(op, "seg_indptr", indptr, count + 1)
     if lens is None:
-        raise wrong(op, "seg_lens", "a tensor, where seg_indptr is None", None)
+        raise wrong(op, "seg_lens", "a tensor, because seg_indptr is None", None)
     own = require_integers(op, "seg_lens", lens, count)
     return torch.nn.functional.pad(own.cumsum(0, dtype=torch.int32), (1, 0))

@@ -42,12 +42,11 @@ _SAYING_NOTHING = {
 
 
 class BatchMLAPagedAttentionWrapper(Wrapper):
-    """Latent attention, absorbed, over pages. FlashInfer's arguments; see docs/migrating.md.
+    """Latent attention (absorbed) over pages. FlashInfer's arguments; see docs/migrating.md.
 
-    plan() reads qo_indptr on the host, after a copy if it is on the device. Requests with equally many rows are one call, also
-    in a CUDA graph, whose requests keep their number of rows. Where the numbers differ, rows become requests of one row with a
-    new page table, so keys are read once a row; for that plan() reads kv_indptr on the host too.
-    """
+    plan() reads qo_indptr on the host, after a copy if it is on the device. If all requests have the same number of rows, they
+    are one call, also in a CUDA graph, where this number must not change. If the numbers differ, each row becomes a request
+    with a new page table, so keys are read once per row; for this, plan() also reads kv_indptr on the host."""
 
     def __init__(
         self,
@@ -86,8 +85,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
     ) -> None:
         """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device.
 
-        Within `opfacade.compat.preferring(...)` a problem that the preference refuses is refused here, before run().
-        """
+        Within `opfacade.compat.preferring(...)`, a problem that the preference refuses is refused by plan(), before run()."""
         op = self._op
         refuse_unless(op, {name: (value, _SAYING_NOTHING.get(name)) for name, value in unknown.items()})
         refuse_unless(op, {"use_profiler": (use_profiler, False)})
@@ -131,7 +129,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         if self._use_cuda_graph and (each <= 0 or self._captured_rows not in (None, each)):
             rows = "equally many rows" if self._captured_rows is None else f"{self._captured_rows} rows, as before,"
             hint = "A captured graph has one number of rows: make a wrapper for each, or pad."
-            raise unmapped(self._op, "qo_indptr", f"{rows} of each request with use_cuda_graph=True", q_lens.tolist(), hint)
+            raise unmapped(self._op, "qo_indptr", f"{rows} rows per request with use_cuda_graph=True", q_lens.tolist(), hint)
         return each or None
 
     def run(
@@ -155,9 +153,10 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         kpe_scale: float | None = None,
         **unknown: Any,
     ) -> Any:
-        """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, lse with return_lse.
+        """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, and with return_lse the
+        lse.
 
-        ckv_scale, kpe_scale: factors of fp8 caches. Where they differ, q_pe is multiplied by their quotient and rounded.
+        ckv_scale, kpe_scale: scales of fp8 caches. If they differ, q_pe is multiplied by their quotient and rounded.
         """
         op, planned = self._op, self._planned
         if planned is None:
@@ -194,7 +193,7 @@ def _factors(op: str, cache: torch.Tensor, given: tuple[float | None, float | No
         return 1.0, 1.0
     latent, rotated = given
     if latent is None or rotated is None:
-        raise wrong(op, "ckv_scale" if latent is None else "kpe_scale", "a number beside a cache of fp8", "None")
+        raise wrong(op, "ckv_scale" if latent is None else "kpe_scale", "a number with an fp8 cache", "None")
     factor = number(op, "ckv_scale", latent)
     if factor == 0.0:
         raise wrong(op, "ckv_scale", "a number other than 0", latent)

@@ -1,7 +1,7 @@
-"""FlashInfer's norms: the sum with the residual and all behind it in f32, rounded once. `enable_pdl` has no effect.
+"""FlashInfer's norms: the residual sum and all later steps are computed in f32, and results are rounded once. `enable_pdl` has
+no effect.
 
-Rows may lie any distance apart; weights may have another dtype than rows. eps 0 and a row of zeros give NaN.
-"""
+Rows may have any stride; weights may have another dtype than rows. With eps 0, a row of zeros gives NaN."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ def rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: bool | None = None,
 ) -> torch.Tensor:
-    """RMS norm of each row of input `[rows, hidden]`, or of each head of `[batch, heads, hidden]`, times weight `[hidden]`.
-
-    out: a tensor like input, or input itself.
-    """
+    """The RMS norm of each row of input `[rows, hidden]`, or of each head of `[batch, heads, hidden]`, times weight `[hidden]`.
+    out: a tensor like input, or input itself."""
     return normed("rmsnorm", input, out, Norm(weight, eps))
 
 
@@ -37,7 +35,7 @@ def gemma_rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: bool | None = None,
 ) -> torch.Tensor:
-    """As rmsnorm, times 1 + weight."""
+    """As rmsnorm, but multiplies by 1 + weight."""
     return normed("gemma_rmsnorm", input, out, Norm(weight, eps, "one_plus"))
 
 
@@ -48,7 +46,8 @@ def fused_add_rmsnorm(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """residual becomes input + residual, and input the RMS norm of that sum before it is rounded; both `[rows, hidden]`."""
+    """Overwrites residual with input + residual, and input with the RMS norm of that sum before rounding; both `[rows,
+    hidden]`."""
     _added("fused_add_rmsnorm", input, residual, Norm(weight, eps))
 
 
@@ -59,7 +58,7 @@ def gemma_fused_add_rmsnorm(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """As fused_add_rmsnorm, times 1 + weight."""
+    """As fused_add_rmsnorm, but multiplies by 1 + weight."""
     _added("gemma_fused_add_rmsnorm", input, residual, Norm(weight, eps, "one_plus"))
 
 
@@ -71,7 +70,8 @@ def rmsnorm_quant(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """As rmsnorm of rows, divided by scale (a number, or one f32 element) and rounded to the fp8 type of out, saturating."""
+    """As rmsnorm of rows; the result is divided by scale (a number, or one f32 element) and rounded to the fp8 type of out,
+    saturating."""
     op, quant = "rmsnorm_quant", _static("rmsnorm_quant", out)
     plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant)
     plan.run(NormArgs(x=input, weight=weight, out=out, scale=_scale(op, scale, input)))
@@ -86,7 +86,8 @@ def fused_add_rmsnorm_quant(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """As fused_add_rmsnorm, divided by scale and rounded to the fp8 type of out, saturating. input is only read."""
+    """As fused_add_rmsnorm; the result is divided by scale and rounded to the fp8 type of out, saturating. input is only
+    read."""
     op, quant = "fused_add_rmsnorm_quant", _static("fused_add_rmsnorm_quant", out)
     plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant, residual=True)
     plan.run(NormArgs(x=input, residual=residual, weight=weight, out=out, scale=_scale(op, scale, input)))
@@ -99,14 +100,15 @@ def fused_rmsnorm_silu(
     out: torch.Tensor | None = None,
     block_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """silu of rmsnorm of rows, rounded once, into out: of the dtype of input, which it may be, or fp8, saturating."""
+    """silu of the rmsnorm of rows, rounded once and written to out, which has the dtype of input (and may be input) or is fp8,
+    saturating."""
     op = "fused_rmsnorm_silu"
     refuse_unless(op, {"block_scale": (block_scale, None)})
     return normed_silu(op, input, torch.empty_like(input) if out is None else out, Norm(weight, eps))
 
 
 def layernorm(input: torch.Tensor, gemma: torch.Tensor, beta: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """Layer norm of each row of input `[rows, hidden]`, times gemma, plus beta, both `[hidden]` of one dtype."""
+    """The layer norm of each row of input `[rows, hidden]`, times gemma, plus beta, both `[hidden]` with the same dtype."""
     return _layer("layernorm", input, (gemma, beta), eps)
 
 
@@ -118,7 +120,8 @@ def layernorm_quant(
     scale: float | torch.Tensor,
     eps: float = 1e-6,
 ) -> None:
-    """As layernorm, rounded to the dtype of input, divided by scale and rounded to the fp8 type of out: two launches."""
+    """As layernorm, rounded to the dtype of input, then divided by scale and rounded to the fp8 type of out, in two
+    launches."""
     op = "layernorm_quant"
     quant, factors = _static(op, out), _scale(op, scale, input)
     quantised(op, _layer(op, input, (gemma, beta), eps), out, quant, factors)

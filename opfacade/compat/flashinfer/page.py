@@ -1,4 +1,4 @@
-"""FlashInfer's helpers of pages: lengths, positions of new rows, and appends of rows at any positions."""
+"""FlashInfer's page helpers: lengths, positions of new rows, and appends of rows at any positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opfacade.plans.kv_cache import NOWHERE
 
 
 def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Tokens of each request, `[batch]`. A request without pages must have a last_page_len of 0."""
+    """The number of tokens of each request, `[batch]`. A request without pages must have a last_page_len of 0."""
     op = "get_seq_lens"
     (entries,) = _require_index(op, "kv_indptr", kv_indptr, "batch + 1")
     (batch,) = _require_index(op, "kv_last_page_len", kv_last_page_len, "batch")
@@ -36,10 +36,8 @@ def get_batch_indices_positions(
     batch_indices: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Request and position of each of nnz new rows, i32; rows past append_indptr[-1] have request -1 and position 0.
-
-    seq_lens counts the new rows. Given tensors are written and returned.
-    """
+    """The request and position of each of nnz new rows, i32; rows past append_indptr[-1] have request -1 and position 0.
+    seq_lens includes the new rows. If tensors are given, they are written and returned."""
     op, batch, rows = "get_batch_indices_positions", *_new_rows(append_indptr, seq_lens, nnz)
     given = {"batch_indices": batch_indices, "positions": positions}
     for name, old in given.items():
@@ -97,11 +95,11 @@ def append_paged_kv_cache(
     kv_last_page_len: torch.Tensor,
     kv_layout: str = "NHD",
 ) -> None:
-    """Rows `[nnz, num_kv_heads, head_dim]` to positions of requests, in place. Rows of request -1 are not written.
+    """Writes rows `[nnz, num_kv_heads, head_dim]` to positions of requests, in place. Rows with request -1 are not written.
 
-    An fp8 cache takes wider rows, rounded to nearest. Index tensors are i32. A row of no such request, or beyond the pages of
-    its own, is not written on a GPU, where OPFACADE_VALIDATE=indices tells it; on a CPU the call is refused.
-    """
+    An fp8 cache also accepts 16-bit and f32 rows, which are rounded to nearest. Index tensors are i32. A row whose request does
+    not exist, or whose position is beyond the pages of its request, is not written on a GPU, and OPFACADE_VALIDATE=indices
+    reports it; on a CPU, the call is refused."""
     op = "append_paged_kv_cache"
     pools = pools_of(op, paged_kv_cache, layout_of(op, kv_layout))
     for name, new in (("append_key", append_key), ("append_value", append_value)):
@@ -121,10 +119,8 @@ def append_paged_mla_kv_cache(
     kv_indptr: torch.Tensor,
     kv_last_page_len: torch.Tensor,
 ) -> None:
-    """Latent rows `[nnz, width]` to positions of requests, in place, in each cache `[pages, page_size, width]` that is given.
-
-    The halves of a row are written as K and V: one launch a cache.
-    """
+    """Writes latent rows `[nnz, width]` to positions of requests, in place, in each given cache `[pages, page_size, width]`.
+    The halves of a row are written as K and V, in one launch per cache."""
     op, appends = "append_paged_mla_kv_cache", []
     for name, new, cache in (("append_ckv", append_ckv, ckv_cache), ("append_kpe", append_kpe, kpe_cache)):
         if cache is None:
@@ -133,7 +129,7 @@ def append_paged_mla_kv_cache(
         if require_tensor(op, name, new, "nnz, width")[1] != width:
             raise wrong_shape(op, name, f"[nnz, {width}]", list(new.shape))
         if width % 2:
-            raise unmapped(op, name, "rows of an even width", width)
+            raise unmapped(op, name, "rows with an even width", width)
         k_new, v_new = new[:, None].chunk(2, -1)
         k, v = cache[:, :, None].chunk(2, -1)
         where = Where(batch_indices, positions, kv_indices, kv_indptr)

@@ -1,4 +1,4 @@
-"""FlashInfer's prefill over pages; its other prefills have modules of their own, and their names here."""
+"""FlashInfer's prefill over pages; the other prefills are in separate modules, and their names are also available here."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         disable_split_kv: bool = False,
         uniform_q_len: int | None = None,
     ) -> None:
-        """Index tensors i32, on any device. The batch is that of qo_indptr; the others may be longer.
+        """Index tensors i32, on any device. qo_indptr determines the batch size; the other tensors may be longer.
 
         custom_mask: `[sum of q_len * kv_len]`, true where a row sees a key. Hints about lengths are ignored.
         """
         require_sizes(self._op, locals(), "num_qo_heads", "num_kv_heads", "head_dim_qk", "page_size")
         if head_dim_vo is not None and require_integer(self._op, "head_dim_vo", head_dim_vo) != head_dim_qk:
-            raise unmapped(self._op, "head_dim_vo", f"{head_dim_qk}, that of K, over pages", head_dim_vo)
+            raise unmapped(self._op, "head_dim_vo", f"{head_dim_qk}, the size of K in the pages", head_dim_vo)
         how = how_of(self._op, locals(), page_size)
         given = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
         names = ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
@@ -160,10 +160,8 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         use_fp16_softmax: bool | None = None,
         uses_spcompress: bool | None = None,
     ) -> Any:
-        """q `[rows, num_qo_heads, head_dim]`. Returns o like q, and with return_lse lse f32, of base 2 unless lse_base is "ln".
-
-        Positional arguments with an fp8 q: the factors of each head of Q, K and V. sinks `[num_qo_heads]`.
-        """
+        """q `[rows, num_qo_heads, head_dim]`. Returns o like q, and with return_lse the lse, f32 in base 2 unless lse_base is
+        "ln". Positional arguments with an fp8 q: the scales per head of Q, K and V. sinks `[num_qo_heads]`."""
         planned = self._told()
         given, args = factors_given(q, Given(q_scale, k_scale, v_scale), args)
         refuse_run_arguments(self._op, args, locals())
@@ -199,7 +197,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         rope_scale: float | None = None,
         rope_theta: float | None = None,
     ) -> Any:
-        """The older form of run(), which repeats the score arguments of plan()."""
+        """The older form of run(), which takes the score arguments of plan() again."""
         self._tell_again(locals())
         return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 

@@ -1,4 +1,4 @@
-"""FlashInfer's quantisation of groups, and packing of bits: eight elements a byte; each segment begins a new byte."""
+"""FlashInfer's group quantisation, and packing of bits: eight elements per byte; each segment begins a new byte."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from opfacade.plans.mask import segment_packbits as pack
 
 
 def packbits(x: torch.Tensor, bitorder: str = "big") -> torch.Tensor:
-    """Bits of x `[n]`, 1 if not 0: `[ceil(n / 8)]` uint8. bitorder: the first bit of a byte, "big" (128) or "little" (1)."""
+    """Packs x `[n]` into bits, 1 for nonzero elements: `[ceil(n / 8)]` uint8. bitorder: the first bit of a byte, "big" (128) or
+    "little" (1)."""
     (count,) = require_tensor("packbits", "x", x, "n")
     one_segment = even_indptr(1, count, x.device)
     return pack(x.bool().contiguous(), one_segment, bit_order=_order("packbits", bitorder))[0]
 
 
 def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big") -> tuple[torch.Tensor, torch.Tensor]:
-    """x `[n]`, where segment i is x[indptr[i]:indptr[i + 1]]: all bytes, and first bytes `[segments + 1]` i32.
-
-    The number of bytes is read from the device.
-    """
+    """Packs x `[n]` by segments, where segment i is x[indptr[i]:indptr[i + 1]]; returns all bytes, and the first byte of each
+    segment, `[segments + 1]` i32. The number of bytes is read from the device."""
     require_tensor("segment_packbits", "x", x, "n")
     require_tensor("segment_packbits", "indptr", indptr, "segments + 1")
     if indptr.device.type == "meta":

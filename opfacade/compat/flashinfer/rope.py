@@ -1,7 +1,6 @@
-"""FlashInfer's rotary calls: the first rotary_dim elements of each head of q and k `[nnz, heads, head_dim]`, of any strides.
-
-Pairs are (i, i + rotary_dim / 2), or neighbours with interleave. Arithmetic is f32, rounded once.
-"""
+"""FlashInfer's rotary functions, which rotate the first rotary_dim elements of each head of q and k `[nnz, heads, head_dim]`,
+with any strides. Pairs are (i, i + rotary_dim / 2), or with interleave adjacent elements. Arithmetic is f32, and results are
+rounded once."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def apply_rope(
     rope_scale: float = 1,
     rope_theta: float = 1e4,
 ) -> Heads:
-    """q and k rotated; row i of request b, which begins at row indptr[b], is at position offsets[b] + i - indptr[b].
+    """Rotates q and k; row i of request b, which begins at row indptr[b], has the position offsets[b] + i - indptr[b].
 
     Frequencies are divided by rope_scale. Rows past indptr[-1] are not written.
     """
@@ -45,7 +44,7 @@ def apply_rope_inplace(
     rope_scale: float = 1,
     rope_theta: float = 1e4,
 ) -> None:
-    """As apply_rope, into q and k."""
+    """As apply_rope, in place."""
     op, waves = "apply_rope_inplace", _llama(rope_scale, rope_theta)
     angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     rotated(op, (q, k), None, angles, interleave)
@@ -64,7 +63,8 @@ def apply_llama31_rope(
     high_freq_factor: float = 4,
     old_context_len: int = 8192,
 ) -> Heads:
-    """As apply_rope, with the frequencies of Llama 3.1: long waves are divided by rope_scale, short ones stay."""
+    """As apply_rope, with the frequencies of Llama 3.1: low frequencies are divided by rope_scale, and high frequencies do not
+    change."""
     op, waves = "apply_llama31_rope", _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len)
     angles = angles_of_requests(op, (indptr, offsets), *_sizes(op, q, rotary_dim), waves)
     return _new(op, (q, k), angles, interleave)
@@ -83,7 +83,7 @@ def apply_llama31_rope_inplace(
     high_freq_factor: float = 4,
     old_context_len: int = 8192,
 ) -> None:
-    """As apply_llama31_rope, into q and k."""
+    """As apply_llama31_rope, in place."""
     op, waves = (
         "apply_llama31_rope_inplace",
         _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
@@ -101,7 +101,7 @@ def apply_rope_pos_ids(
     rope_scale: float = 1,
     rope_theta: float = 1e4,
 ) -> Heads:
-    """q and k rotated by the positions pos_ids `[nnz]`, int32 or int64."""
+    """Rotates q and k by the positions pos_ids `[nnz]`, int32 or int64."""
     op, waves = "apply_rope_pos_ids", _llama(rope_scale, rope_theta)
     angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     return _new(op, (q, k), angles, interleave)
@@ -116,7 +116,7 @@ def apply_rope_pos_ids_inplace(
     rope_scale: float = 1,
     rope_theta: float = 1e4,
 ) -> None:
-    """As apply_rope_pos_ids, into q and k."""
+    """As apply_rope_pos_ids, in place."""
     op, waves = "apply_rope_pos_ids_inplace", _llama(rope_scale, rope_theta)
     angles = angles_at(op, pos_ids, _sizes(op, q, rotary_dim)[1], waves)
     rotated(op, (q, k), None, angles, interleave)
@@ -155,7 +155,7 @@ def apply_llama31_rope_pos_ids_inplace(
     high_freq_factor: float = 4,
     old_context_len: int = 8192,
 ) -> None:
-    """As apply_llama31_rope_pos_ids, into q and k."""
+    """As apply_llama31_rope_pos_ids, in place."""
     op, waves = (
         "apply_llama31_rope_pos_ids_inplace",
         _llama31(rope_scale, rope_theta, (low_freq_factor, high_freq_factor), old_context_len),
@@ -172,10 +172,10 @@ def apply_rope_with_cos_sin_cache(
     cos_sin_cache: torch.Tensor,
     is_neox: bool = True,
 ) -> Heads:
-    """query and key `[nnz, heads * head_size]` rotated by rows of cos_sin_cache `[max_positions, rotary_dim]`.
+    """Rotates query and key `[nnz, heads * head_size]` by rows of cos_sin_cache `[max_positions, rotary_dim]`.
 
-    A row has rotary_dim / 2 cosines, then as many sines. positions `[nnz]`, int32 or int64; one beyond the table takes its last
-    row, and a row with a negative one is not written. Without is_neox pairs are neighbours.
+    A row has rotary_dim / 2 cosines, then as many sines. positions `[nnz]`, int32 or int64; a position after the end of the
+    table uses the last row, and a row with a negative position is not written. Without is_neox, pairs are adjacent elements.
     """
     op = "apply_rope_with_cos_sin_cache"
     heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
@@ -191,7 +191,7 @@ def apply_rope_with_cos_sin_cache_inplace(
     cos_sin_cache: torch.Tensor,
     is_neox: bool = True,
 ) -> None:
-    """As apply_rope_with_cos_sin_cache, into query and key; a row with a negative position keeps every bit."""
+    """As apply_rope_with_cos_sin_cache, in place; a row with a negative position is not changed."""
     op = "apply_rope_with_cos_sin_cache_inplace"
     heads = (_heads(op, "query", query, head_size), _heads(op, "key", key, head_size))
     rotated(op, heads, None, Angles(positions, cos_sin_cache), not truth(op, "is_neox", is_neox))

@@ -1,8 +1,6 @@
-"""FlashInfer's sampling on opfacade's plans: names, order and defaults of its arguments.
-
-Filters see probabilities as they are; a token is then raced over their logarithms in f32. Tokens are not FlashInfer's for the
-same seed. `deterministic` and `enable_pdl` have no effect: every call is deterministic.
-"""
+"""FlashInfer's sampling functions on opfacade's plans, with the names, order and defaults of its arguments. Filters use the
+given probabilities; the token is drawn from their logarithms in f32. For the same seed, tokens differ from FlashInfer's.
+`deterministic` and `enable_pdl` have no effect: every call is deterministic."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ from opfacade.compat.refusals import truth, unmapped, wrong
 
 
 def softmax(logits: torch.Tensor, temperature: Number | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
-    """f32 probabilities of logits `[rows, vocab]` over temperature: a number above 0, or `[rows]`, where at most 0 is 1."""
+    """The f32 probabilities of logits `[rows, vocab]` divided by temperature: a number above 0, or `[rows]`, where 0 or less
+    means 1."""
     op = "softmax"
     x = checked_rows(op, "logits", logits)
     if isinstance(temperature, (int, float)) and not temperature > 0:
@@ -34,7 +33,7 @@ def sampling_from_logits(
     seed: Value = None,
     offset: Value = None,
 ) -> torch.Tensor:
-    """A token of each row of logits `[rows, vocab]`; with indices of the rows that they name."""
+    """Draws a token for each row of logits `[rows, vocab]`, or with indices for the rows to which they refer."""
     op = "sampling_from_logits"
     x = checked_rows(op, "logits", logits, truth(op, "check_nan", check_nan))
     _require_rows(op, indices, x)
@@ -52,7 +51,8 @@ def sampling_from_probs(
     offset: Value = None,
     return_valid: bool = False,
 ) -> Any:
-    """A token of each row of probabilities `[rows, vocab]`, of any sum. return_valid: also whether the row has a candidate."""
+    """Draws a token for each row of probabilities `[rows, vocab]`, which need not add up to 1. return_valid: also return
+    whether the row has a candidate."""
     how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
     return _from_probs("sampling_from_probs", probs, how, {})
 
@@ -68,7 +68,7 @@ def top_p_sampling_from_probs(
     offset: Value = None,
     return_valid: bool = False,
 ) -> Any:
-    """As sampling_from_probs, of the shortest prefix of the most likely tokens with top_p of the mass."""
+    """As sampling_from_probs, from the shortest prefix of the most likely tokens with at least top_p of the mass."""
     how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
     return _from_probs("top_p_sampling_from_probs", probs, how, {"top_p": top_p})
 
@@ -84,7 +84,7 @@ def top_k_sampling_from_probs(
     offset: Value = None,
     return_valid: bool = False,
 ) -> Any:
-    """As sampling_from_probs, of exactly the top_k most likely tokens."""
+    """As sampling_from_probs, from exactly the top_k most likely tokens."""
     how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
     return _from_probs("top_k_sampling_from_probs", probs, how, {"top_k": top_k})
 
@@ -100,7 +100,7 @@ def min_p_sampling_from_probs(
     offset: Value = None,
     return_valid: bool = False,
 ) -> Any:
-    """As sampling_from_probs, of the tokens with at least min_p times the largest probability."""
+    """As sampling_from_probs, from the tokens with at least min_p times the largest probability."""
     how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
     return _from_probs("min_p_sampling_from_probs", probs, how, {"min_p": min_p})
 
@@ -118,7 +118,8 @@ def top_k_top_p_sampling_from_probs(
     offset: Value = None,
     return_valid: bool = False,
 ) -> Any:
-    """As sampling_from_probs with both filters: top_p of the mass of the top_k ("top_k_first"), or of all ("joint")."""
+    """As sampling_from_probs, with both filters; top_p refers to the mass of the top_k tokens ("top_k_first") or of all tokens
+    ("joint")."""
     how = How(Noise(generator, seed, offset), indices, check_nan, return_valid)
     controls = {"top_k": top_k, "top_p": top_p}
     return _from_probs("top_k_top_p_sampling_from_probs", probs, how, controls, filter_apply_order)
@@ -136,7 +137,7 @@ def top_k_top_p_sampling_from_logits(
     seed: Value = None,
     offset: Value = None,
 ) -> torch.Tensor:
-    """The same of logits, in one launch that reads them once."""
+    """The same for logits, in one launch that reads them once."""
     op = "top_k_top_p_sampling_from_logits"
     x = checked_rows(op, "logits", logits, truth(op, "check_nan", check_nan))
     order = order_of(op, filter_apply_order)
@@ -166,19 +167,19 @@ def _require_rows(op: str, indices: torch.Tensor | None, x: torch.Tensor) -> Non
 
 
 def top_p_renorm_probs(probs: torch.Tensor, top_p: torch.Tensor | float, is_deterministic: bool = False) -> torch.Tensor:
-    """f32 probabilities of the shortest prefix with top_p of the mass, 0 elsewhere."""
+    """The f32 probabilities of the shortest prefix with at least top_p of the mass, and 0 elsewhere."""
     op = "top_p_renorm_probs"
     return formed(op, checked_rows(op, "probs", probs), "renorm", {"top_p": top_p})
 
 
 def top_k_renorm_probs(probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False) -> torch.Tensor:
-    """Probabilities of exactly the top_k most likely tokens in the dtype of probs, 0 elsewhere."""
+    """The probabilities of exactly the top_k most likely tokens in the dtype of probs, and 0 elsewhere."""
     op = "top_k_renorm_probs"
     return formed(op, checked_rows(op, "probs", probs), "renorm", {"top_k": top_k}).to(probs.dtype)
 
 
 def top_k_mask_logits(logits: torch.Tensor, top_k: torch.Tensor | int) -> torch.Tensor:
-    """Exactly the top_k largest logits as they are, -inf elsewhere."""
+    """The unchanged top_k largest logits, and -inf elsewhere."""
     op = "top_k_mask_logits"
     return formed(op, checked_rows(op, "logits", logits), "mask", {"top_k": top_k})
 

@@ -17,7 +17,7 @@ _MOST = 2048
 
 
 class TopKTieBreak(IntEnum):
-    """Which of equal values at the cut are kept."""
+    """Which of several equal values at the boundary are kept."""
 
     NONE = 0
     SMALL = 1
@@ -35,11 +35,9 @@ def top_k(
     tie_break: int = TopKTieBreak.NONE,
     dsa_graph_safe: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest values of each row `[rows, n]` and their positions (int64), falling, equal ones by position.
-
-    tie_break 2 keeps the higher positions of equal values at the cut; it takes a reversed copy of input. NaN and -inf are no
-    candidates: past the last one the value is -inf and the position -1. k: up to 2048, and up to n.
-    """
+    """The k largest values of each row `[rows, n]` and their positions (int64), in descending order; equal values are ordered
+    by position. tie_break 2 keeps the higher positions of equal values at the boundary; it needs a reversed copy of input. NaN
+    and -inf are ignored: after the last candidate, the value is -inf and the position -1. k: at most 2048, and at most n."""
     op = "top_k"
     x = checked_rows(op, "input", input)
     if require_integer(op, "tie_break", tie_break) not in _TIES:

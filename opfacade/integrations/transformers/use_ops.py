@@ -89,7 +89,7 @@ def _survey(
 
 def _check(model: Any, only: Collection[Kind], products: object) -> None:
     if not callable(getattr(model, "named_modules", None)):
-        _raise([Issue("OPF-I010", "model", "a model of transformers", type(model).__name__, kind="ArgumentTypeError")])
+        _raise([Issue("OPF-I010", "model", "a transformers model", type(model).__name__, kind="ArgumentTypeError")])
     unknown = [kind for kind in only if kind not in KINDS]
     if unknown:
         _raise([Issue("OPF-I010", "only", f"some of {', '.join(KINDS)}", repr(unknown[0]), kind="ArgumentTypeError")])

@@ -133,7 +133,7 @@ def _read_manifest(text: bytes, path: Path) -> Manifest:
             raise _damaged(path, f"format {FORMAT} expected, got {str(told['format'])[:40]!r}")
         return {key: _listed(path, key, own) for key, own in told["entries"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path, f"its manifest is none: {error}") from error
+        raise _damaged(path, f"its manifest is invalid: {error}") from error
 
 
 def _listed(path: Path, key: str, own: dict[str, Any]) -> dict[str, Digest]:
@@ -152,7 +152,7 @@ def _unpack(tar: ustar.Reader, manifest: Manifest, place: Path, path: Path) -> N
         # Only names of the manifest are ever joined to a path, and each once.
         wanted = todo.pop(member.name, None)
         if wanted is None or member.size != wanted[0]:
-            raise _damaged(path, f"{member.name[:200]!r} is not as the manifest says")
+            raise _damaged(path, f"{member.name[:200]!r} differs from the manifest")
         data = tar.read(member)
         if _digest(data) != wanted:
             raise _damaged(path, f"{member.name}: sha256 {wanted[1]} expected, {_digest(data)[1]} read")
@@ -164,7 +164,7 @@ def _unpack(tar: ustar.Reader, manifest: Manifest, place: Path, path: Path) -> N
 def _examined(directory: Path, key: str, path: Path) -> dict[str, Any]:
     found = examine(directory, key)
     if found.library is None:
-        raise _damaged(path, f"entry {key} is not whole: {found.why}")
+        raise _damaged(path, f"entry {key} is incomplete: {found.why}")
     return found.meta
 
 

@@ -88,13 +88,13 @@ def _judge(part: Path, may_be_link: bool) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise CacheError.of(f"cannot look at {part}: {error.strerror}. {_HINT}", error) from error
+        raise CacheError.of(f"cannot examine {part}: {error.strerror}. {_HINT}", error) from error
     if stat.S_ISLNK(info.st_mode) and not may_be_link:
-        raise _unsafe(f"{part} is a symbolic link, which the cache never makes. Remove it: rm {part}", part)
+        raise _unsafe(f"{part} is a symbolic link, which the cache never creates. Remove it: rm {part}", part)
     why = exposed(info)
     if why and not env.allow_shared_cache():
         run = f"chmod go-w {part}" if "writable" in why else f"chown {os.geteuid()} {part}"
-        raise _unsafe(f"{part} {why}, who could exchange kernels. Run: {run}, or set OPFACADE_CACHE_DIR", part)
+        raise _unsafe(f"{part} {why}, who could replace kernels. Run: {run}, or set OPFACADE_CACHE_DIR", part)
 
 
 def _unsafe(message: str, part: Path) -> CacheSecurityError:

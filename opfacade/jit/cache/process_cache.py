@@ -37,7 +37,7 @@ def _temporary() -> Path:
     try:
         place = Path(tempfile.mkdtemp(prefix="opfacade-"))
     except OSError as error:
-        raise CacheError.of(f"no directory for temporary files: {error}. Set TMPDIR. [OPF-J020]", error) from error
+        raise CacheError.of(f"cannot create a directory for temporary files: {error}. Set TMPDIR. [OPF-J020]", error) from error
     atexit.register(_remove, place, os.getpid())
     return place
 

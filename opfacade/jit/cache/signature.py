@@ -28,7 +28,7 @@ def sign(manifest: bytes, key: Path) -> bytes:
     """The signature of a manifest by a private key, or by the agent for a public one. CacheError if the tool makes none."""
     status, signed, why = _run(["sign", "-n", NAMESPACE, "-f", str(key)], manifest)
     if status or not signed:
-        raise CacheError(f"bundle: {key} signed nothing: {why}. Name a private SSH key. [OPF-J027]", code="OPF-J027")
+        raise CacheError(f"bundle: {key} could not sign the bundle: {why}. Pass a private SSH key. [OPF-J027]", code="OPF-J027")
     return signed
 
 

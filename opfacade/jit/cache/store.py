@@ -165,11 +165,11 @@ class Store:
         faults.at("indexed")
         found = examine(final, key)
         if found.library is None and not final.exists():
-            raise CacheError.of(f"{final} was removed at once. [OPF-J020]", OSError(errno.ENOENT, "removed", str(final)))
+            raise CacheError.of(f"{final} was removed immediately. [OPF-J020]", OSError(errno.ENOENT, "removed", str(final)))
         if found.library is None:
             raise CacheIntegrityError(
-                f"{final} does not hold what was just written there: {found.why}, sha256 {found.wanted or 'unknown'} "
-                f"expected, {found.got or 'nothing'} read. Check the disk. [OPF-J021]"
+                f"{final} does not contain what was just written: {found.why}, expected sha256 {found.wanted or 'unknown'}, "
+                f"read {found.got or 'nothing'}. Check the disk. [OPF-J021]"
             )
         faults.at("verified")
         return found.library

@@ -34,7 +34,7 @@ class Reader:
         if not any(header) and len(header) == BLOCK:
             return None
         if len(header) < BLOCK:
-            raise ValueError("it ends within a header, or without an end")
+            raise ValueError("it ends within a header, or the end is missing")
         return _member(header)
 
     def read(self, member: Member) -> bytes:
@@ -52,14 +52,14 @@ def _member(header: bytes) -> Member:
     prefix, name = _text(header[345:500]), _text(header[:100])
     whole = f"{prefix}/{name}" if prefix else name
     if header[156:157] not in _REGULAR:
-        raise ValueError(f"{whole[:200]!r} is no regular file")
+        raise ValueError(f"{whole[:200]!r} is not a regular file")
     return Member(whole, _number(header[124:136]))
 
 
 def _number(field: bytes) -> int:
     """An octal number of at most 8 GiB; the binary form of larger ones is refused."""
     if not _OCTAL.fullmatch(field):
-        raise ValueError("a number in a header is none")
+        raise ValueError("a number in a header is invalid")
     return int(field.rstrip(b" \0"), 8)
 
 

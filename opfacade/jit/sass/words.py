@@ -31,7 +31,7 @@ def functions(cubin: bytes) -> dict[str, list[int]]:
     try:
         return {name: _words(code) for name, code in _code(cubin)}
     except (struct.error, LookupError, ValueError) as error:
-        raise UnknownCodeError(f"not a cubin of the known form: {error}") from error
+        raise UnknownCodeError(f"not a cubin in the known format: {error}") from error
 
 
 def _words(code: bytes) -> list[int]:
@@ -51,7 +51,7 @@ def _code(cubin: bytes) -> Iterator[tuple[str, bytes]]:
         raise UnknownCodeError("not a cubin for sm_90")
     for section in _sections(cubin):
         if section.type == _RELA and section.name.startswith(".rela.text.") and section.data:
-            raise UnknownCodeError(f"{section.name}: code with addresses that are not known yet")
+            raise UnknownCodeError(f"{section.name}: code with unresolved addresses")
         if section.name.startswith(".text."):
             yield section.name.removeprefix(".text."), section.data
 

@@ -102,7 +102,14 @@ class Node(Model):
 
     def __bool__(self) -> NoReturn:
         hint = "Use select, &, | and ~, and one comparison at a time."
-        issue = Issue("OPF-D040", "bool", "no use: an expression has no truth value", "one", hint, kind="ArgumentTypeError")
+        issue = Issue(
+            "OPF-D040",
+            "bool",
+            "no use as a bool, because an expression has no truth value",
+            "one",
+            hint,
+            kind="ArgumentTypeError",
+        )
         raise from_issues("expression", "", [issue])
 
     def __add__(self, other: Node | float) -> Apply:
@@ -177,7 +184,7 @@ class Constant(Node):
         if isinstance(value, bool) != (kind == "bool") or (kind == "i32" and not isinstance(value, int)):
             raise ValueError(f"a value of type {kind}")
         if kind == "i32" and not -_INT32 <= value < _INT32:
-            raise ValueError("an i32, in -2^31 .. 2^31 - 1")
+            raise ValueError("an i32 in -2^31 .. 2^31 - 1")
         return rounded(value) if kind == "f32" else value
 
     def facts(self) -> Facts:
@@ -227,7 +234,7 @@ class Apply(Node):
             hint = "Compare positions, lengths and parameters; of the score use minimum, maximum or a smooth function."
             raise contradiction("", expected, self, hint)
         if facts.nodes > MAX_NODES or facts.depth > MAX_DEPTH:
-            raise ValueError(f"at most {MAX_NODES} nodes, {MAX_DEPTH} deep; this has {facts.nodes}, {facts.depth} deep")
+            raise ValueError(f"at most {MAX_NODES} nodes and depth {MAX_DEPTH}; this has {facts.nodes} and depth {facts.depth}")
         return self
 
     def _conversion(self, types: tuple[Type, ...]) -> str:

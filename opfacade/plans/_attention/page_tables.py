@@ -155,7 +155,7 @@ def _require_total(op: str, name: str, each: int, batch: int, kind: str) -> None
     """All requests together have no more rows or pages than an int32 counts."""
     if each * batch > INT32_MAX:
         got = f"{each * batch} of {batch} requests"
-        raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX} {kind} of all requests", got)])
+        raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX} {kind} in all requests", got)])
 
 
 def _place(op: str, device: Any) -> torch.device:
@@ -164,5 +164,5 @@ def _place(op: str, device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError):
-        issue = Issue("OPF-A066", "device", "a device of torch or its name", repr(device), kind="ArgumentTypeError")
+        issue = Issue("OPF-A066", "device", "a torch device or its name", repr(device), kind="ArgumentTypeError")
         raise from_issues(op, "indices", [issue]) from None

@@ -35,7 +35,7 @@ class RaggedBatches:
 
         first = {made.over[0] for made in subject.descriptor.outputs}
         if len(first) > 1 or first - {0, 1}:
-            raise NotImplementedError(f"{subject.descriptor.op}: its outputs do not begin with the same axis")
+            raise NotImplementedError(f"{subject.descriptor.op}: its outputs do not have the same first axis")
         top = min(_LONGEST, campaign.longest)
         lengths = [log_uniform(rng, top) for _ in range(campaign.needles + NEIGHBOURS)]
         ends = torch.tensor([0, *lengths]).cumsum(0)

@@ -88,7 +88,7 @@ def test_outputs_are_no_operands_in_place_and_state_0_lies_apart():
     more = replace(args, o=torch.zeros(2, 3, 5, dtype=torch.float16))
     assert_refused(plan, more, ArgumentTypeError, "OPF-A001", "o expected None for this descriptor")
     shared = replace(args, state_o_2=args.state_o_0)
-    assert_refused(plan, shared, AliasError, "OPF-A040", "state_o_0", "apart from state_o_2")
+    assert_refused(plan, shared, AliasError, "OPF-A040", "state_o_0", "separate from state_o_2")
     read, call = as_form(*states(3, 2), "list", False)
     assert on_reference(read).can_implement(replace(call, state_o_2=call.state_o_0))
 

@@ -209,7 +209,7 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
         (lambda: Number(name="c", value=10**400), "value", "within the range of f32"),
         (lambda: Number(name="c", value=math.nan, type="f64"), "value", 'constant("nan", "f64")'),
         (lambda: Number(name="c", value=-math.inf), "value", 'constant("-inf", "f32")'),
-        (lambda: pair(X, deep(X, 64)), "outputs.1.value", "at most 64 nodes above each other, got '65'"),
+        (lambda: pair(X, deep(X, 64)), "outputs.1.value", "a depth of at most 64 nodes, got '65'"),
         (lambda: pair(deep(X, 9), wide(X, 128)), "outputs.1.value", "at most 256 nodes"),
         (lambda: pair(wide(X, 128), X), "outputs.0.value", "at most 256 nodes"),
         (

@@ -277,8 +277,8 @@ FAULTS = (
     host(
         "guarantee: batch invariance needs no evidence",
         "core/guarantee.py",
-        "{self.batch_invariant, self.rank_invariant} !=",
-        "{self.rank_invariant} !=",
+        "{self.batch_invariant, self.rank_invariant, self.bounded_wait} !=",
+        "{self.rank_invariant, self.bounded_wait} !=",
         IDS,
     ),
     host(

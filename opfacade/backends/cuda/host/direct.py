@@ -49,8 +49,8 @@ def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
     plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
     few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
     if not (low and plain and few):
-        most = f"{_MAX_FIELDS} fields of rank {_MAX_RANK} at most and {_MAX_SCALARS} scalars that are int, float or bool"
-        raise TypeError(f"{descriptor.op}: the host library holds {most}; csrc/host/call_signature.h says more.")
+        most = f"{_MAX_FIELDS} fields of rank {_MAX_RANK} and {_MAX_SCALARS} scalars that are int, float or bool"
+        raise TypeError(f"{descriptor.op}: the host library supports at most {most}; see csrc/host/call_signature.h.")
 
 
 class Direct:

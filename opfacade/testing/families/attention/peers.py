@@ -37,7 +37,7 @@ def _sdpa(d: Any, args: Any, lengths: HasLengths) -> Call:
         raise declined("no window, soft cap, sinks or scaled fp8")
     causal = bool(getattr(d, "causal", False)) and q_len > 1
     if causal and q_len != kv_len:
-        raise declined("its causal mask starts at the top left")
+        raise declined("its causal mask is aligned to the top left")
     batch = d.batch_size
     k, v = (_dense(d, args, pool, kv_len).view(batch, kv_len, d.kv_heads, -1).transpose(1, 2) for pool in _pools(d, args))
     q = args.q.view(batch, q_len, d.num_qo_heads, d.dim).transpose(1, 2)
@@ -52,7 +52,7 @@ def _sdpa(d: Any, args: Any, lengths: HasLengths) -> Call:
 
 def _plain_only(d: Any) -> None:
     if getattr(d, "variant", None) is not None or getattr(d, "custom_mask", False):
-        raise declined("no variant or packed mask: it would have to be written in its own terms")
+        raise declined("no variant or packed mask")
 
 
 def _pools(d: Any, args: Any) -> tuple[Any, Any]:
@@ -92,7 +92,7 @@ def _flashinfer(backend: str) -> Make:
 
         _plain_only(d)
         if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
-            raise declined("paged attention with csr page tables on a GPU only")
+            raise declined("only paged attention with csr page tables on a GPU")
         if getattr(d, "sinks", False) or _scaled(d):
             raise declined("no sinks or scaled fp8")
         scratch = torch.empty(384 << 20, dtype=torch.uint8, device=args.q.device)
