@@ -17,11 +17,10 @@ __device__ __forceinline__ void push(T* to, T value) {
 }
 
 // Orders every push that this thread made, or saw at a barrier, before the epochs that it stores next.
-__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ __forceinline__ void fence_system() { __threadfence_system(); }
 
-// Behind a fence.
 __device__ __forceinline__ void tell_epoch(uint64_t* to, uint64_t epoch) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(epoch) : "memory");
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(epoch) : "memory");
 }
 
 __device__ __forceinline__ uint64_t told_epoch(const uint64_t* from) {

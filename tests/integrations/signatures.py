@@ -25,6 +25,9 @@ WANTED = {
             "AttentionMetadata", "AttentionType", "CommonAttentionMetadata", "AttentionLayer", "MultipleOf",
         ],
         "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
+        "vllm.v1.attention.backends.utils": ["get_dcp_local_seq_lens"],
+        "vllm.v1.attention.ops.dcp": ["cp_lse_ag_out_rs", "mask_dcp_empty_shards_"],
+        "vllm.compilation.passes.fusion.allreduce_rms_fusion": ["call_trtllm_fused_allreduce_norm"],
         "vllm.v1.outputs": ["SamplerOutput"],
         "vllm.v1.sample.logits_processor.builtin": [
             "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
@@ -39,6 +42,9 @@ WANTED = {
         "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],
         "sglang.srt.layers.attention.attention_registry": ["register_attention_backend"],
         "sglang.srt.arg_groups.choices": ["ATTENTION_BACKEND_CHOICES"],
+        "sglang.srt.layers.dcp.comm": ["cp_lse_ag_out_rs_mha", "cp_lse_ag_out_rs_mla"],
+        "sglang.srt.layers.dcp.layout": ["get_dcp_lens"],
+        "sglang.srt.layers.flashinfer_comm_fusion": ["flashinfer_allreduce_residual_rmsnorm"],
         "sglang.srt.layers.radix_attention": ["RadixAttention", "AttentionType"],
         "sglang.srt.layers.sampler": ["Sampler", "register_sampler_backend"],
         "sglang.srt.mem_cache.memory_pool": ["KVWriteLoc", "KVCache", "MHATokenToKVPool", "ReqToTokenPool"],
@@ -88,11 +94,16 @@ def _field(node: ast.Assign | ast.AnnAssign) -> str:
     return ast.unparse(target) + ("=" if node.value is not None else "")
 
 
+def _tops(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements of a module, also those that it defines where something is installed."""
+    return [one for stmt in body for one in ([stmt, *_tops(stmt.body)] if isinstance(stmt, ast.If) else [stmt])]
+
+
 def table(project: str, version: str, root: Path) -> dict[str, object]:
     modules = {}
     for module, names in WANTED[project].items():
         path = root / (module.replace(".", "/") + ".py")
-        tops = {_name(one): one for one in ast.parse(path.read_text()).body}
+        tops = {_name(one): one for one in _tops(ast.parse(path.read_text()).body)}
         modules[module] = {name: described(tops[name]) for name in names}
     return {"project": project, "version": version, "modules": modules}
 
