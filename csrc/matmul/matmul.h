@@ -54,6 +54,12 @@ inline bool map_operand(TensorMap& map, const MatmulOperand& of, const MatmulPar
   return tensor_map(map, {of.data, {size, across ? p.k : rows, p.batch, 1, 1}, {line * bytes, of.batch * bytes, 0, 0}, {across ? 64 : box, 1, 1, 1}, element, 0});
 }
 
+// The map of codes of four bits, two in a byte, in boxes of 256 of a column.
+inline bool map_codes(TensorMap& map, const MatmulParams& p, int32_t columns) {
+  if (p.weight.k != 1) return false;
+  return tensor_map(map, {p.weight.data, {p.k / 2, p.columns, p.batch, 1, 1}, {p.weight.row, p.weight.batch, 0, 0}, {columns, 1, 1, 1}, MapElement::kByte, 0});
+}
+
 // A tile may end behind the last row or column.
 inline int32_t fits(int64_t size, const char* name) {
   if (size > INT32_MAX - 256) throw FfiError("ValueError") << name << " expected at most 2147483391, got " << size;

@@ -2,6 +2,7 @@
 // warp has every fourth stage to itself, so that reads of four stages are under way at once.
 #pragma once
 #include "kernels/common/stored.cuh"
+#include "kernels/matmul/code_kinds.cuh"
 #include "kernels/matmul/load.cuh"
 
 namespace opfacade {
@@ -9,9 +10,6 @@ namespace opfacade {
 constexpr int kProducers = 4;    // warps
 constexpr int kChunkCodes = 32;  // that a thread decodes at a time
 constexpr float kOfE2m1 = 8.507059173023462e37f;  // 2^126, which makes of an f32 with the exponent of e2m1 its number
-
-enum class Code { kSigned, kUnsigned, kE2M1, kE4M3 };
-enum class ZeroPoint { kNone, kSubtracted, kAdded };
 
 // A config Q of codes: kCode; Scale, Zero, the types of the tables; kZero; kWholeZero: zero points are codes; kGroup, elements of k
 // that share a scale, 0: all; kScaled: numbers have their scale, otherwise sums have it; kGlobal: and the scale of the weight.

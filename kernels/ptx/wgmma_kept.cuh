@@ -1,7 +1,18 @@
-// Warpgroup products whose A stays in registers for many products. Nothing writes those registers while a product is in flight,
-// so any ptxas version is correct. Otherwise as in wgmma.cuh.
+// Warpgroup products whose A stays in registers until they end (keep_alive). Nothing writes those registers while a product is in
+// flight, so any ptxas version is correct. Otherwise as in wgmma.cuh.
 #pragma once
 #include "kernels/ptx/wgmma_steps.cuh"
+
+#define OPF_LIST_4 "%0, %1, %2, %3"
+#define OPF_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define OPF_OPERANDS_4(d, i) OPF_R4(d, i)
+#define OPF_OPERANDS_8(d, i) OPF_R4(d, i), OPF_R4(d, i + 4)
+#define OPF_AFTER_4 \
+  "%4", "%5", "%6", "%7", "%8", "%9", "%10", "%11", "%12", "%13", "%14", \
+  "%15", "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24"
+#define OPF_AFTER_8 \
+  "%8", "%9", "%10", "%11", "%12", "%13", "%14", "%15", "%16", "%17", "%18", \
+  "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", "%27", "%28"
 
 namespace opfacade {
 
@@ -20,7 +31,15 @@ struct WgmmaKept;
     }                                                                                                                  \
   }
 
-OPF_WGMMA_KEPT(F16, "k16.f32.f16.f16", 32, 16);
-OPF_WGMMA_KEPT(BF16, "k16.f32.bf16.bf16", 32, 16);
+#define OPF_WGMMA_KEPT_WIDTHS(T, KIND) \
+  OPF_WGMMA_KEPT(T, KIND, 8, 4);       \
+  OPF_WGMMA_KEPT(T, KIND, 16, 8);      \
+  OPF_WGMMA_KEPT(T, KIND, 32, 16);     \
+  OPF_WGMMA_KEPT(T, KIND, 64, 32);     \
+  OPF_WGMMA_KEPT(T, KIND, 128, 64);    \
+  OPF_WGMMA_KEPT(T, KIND, 256, 128)
+
+OPF_WGMMA_KEPT_WIDTHS(F16, "k16.f32.f16.f16");
+OPF_WGMMA_KEPT_WIDTHS(BF16, "k16.f32.bf16.bf16");
 
 }  // namespace opfacade

@@ -27,8 +27,8 @@ class Weight(Written):
     group: the number of elements of k that share a scale; null: all. weight_scale [n, groups]. group_offset: the position of
     element 0 in the first group, for a slice of a larger matrix. num_groups: the number of groups, where element j belongs to
     group weight_groups[j], in any order, as in GPTQ's activation order; a slice has the whole table.
-    zero: with "int", weight_zero is a u8 code without sign; with "float", it has the type of the scales, as in HQQ; with
-    "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
+    zero: with "int", weight_zero is a u8 code without sign, at most 127; with "float", it has the type of the scales, as in
+    HQQ; with "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
     dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
     "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
     """

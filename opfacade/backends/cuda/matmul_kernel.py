@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from opfacade.backends.cuda import matmul_repack, matmul_source, support
-from opfacade.backends.cuda.declared import REPEATS, CudaKernel, plain, writes_nothing
+from opfacade.backends.cuda.declared import REPEATS, CudaKernel, Fact, plain, writes_nothing
 from opfacade.backends.cuda.matmul_decoding import terms
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.backends.cuda.matmul_source import Product
@@ -67,6 +67,24 @@ class Shape(NamedTuple):
     repack: bool = False
     terms: int = 1
 
+    def facts(self) -> dict[str, Fact]:
+        return matmul_source.shape_of(*self[:3])
+
+    def printed(self) -> dict[str, Fact]:
+        return matmul_source.printed_shape(*self)
+
+
+class AnyShape(Protocol):
+    """A value of a shape of kernels: what the SKU tells of it, and what the template is printed with."""
+
+    @property
+    def segments(self) -> Segments | None: ...
+    @property
+    def repack(self) -> bool: ...
+    def facts(self) -> dict[str, Fact]: ...
+    def printed(self) -> dict[str, Fact]: ...
+    def __hash__(self) -> int: ...
+
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
     """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
@@ -96,19 +114,19 @@ class _TileKernel(CudaKernel[Product]):
     """The kernel of one shape."""
 
     form: Form
-    shape: Shape
+    shape: AnyShape
 
     def facts(self, descriptor: Product) -> support.SpecPairs:
-        return support.pairs(**matmul_source.facts(descriptor), **matmul_source.shape_of(*self.shape[:3]))
+        return support.pairs(**matmul_source.facts(descriptor), **self.shape.facts())
 
     def jit_spec(self, descriptor: Product, target: Target) -> JitSpec:
-        printed = matmul_source.printed(descriptor) | matmul_source.printed_shape(*self.shape)
+        printed = matmul_source.printed(descriptor) | self.shape.printed()
         return support.spec_of(self.form.template, support.pairs(**printed), target)
 
     def launcher(self, descriptor: Product, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
-        scalars, spec = matmul_source.scalars(descriptor), self.jit_spec(descriptor, target)
+        scalars, spec = matmul_source.scalars(descriptor, self.shape.segments), self.jit_spec(descriptor, target)
         return support.launcher(spec, plain(descriptor), sku, allow_build, self.shape.repack, scalars)
 
 
@@ -117,11 +135,13 @@ class _Made(NamedTuple):
     sku: Callable[[Product, Target], KernelSku]
 
 
-def candidate(form: Form, declines: Callable[[P, Target], Sequence[Reason]], shape: Callable[[P, Target], Shape]) -> Candidate:
+def candidate(
+    form: Form, declines: Callable[[P, Target], Sequence[Reason]], shape: Callable[[P, Target], AnyShape]
+) -> Candidate:
     """The kernels of one form, one for each shape that problems get."""
 
     @lru_cache(maxsize=1024)
-    def made(one: Shape) -> _Made:
+    def made(one: AnyShape) -> _Made:
         kernel = _TileKernel(
             descriptor=form.descriptor,
             template=form.template,

@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.declared import Fact
 from opfacade.backends.cuda.matmul_decoding import way_of
-from opfacade.backends.cuda.matmul_segments import Segments, segments_of
+from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.backends.cuda.matmul_tiles import Tile, stages_of
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
@@ -99,11 +99,10 @@ def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False, t
     return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 
-def scalars(problem: Product) -> tuple[Fact | float, ...]:
+def scalars(problem: Product, segments: Segments | None) -> tuple[Fact | float, ...]:
     """Arguments behind the operands: the numbers of the program, the limit of SMs, the length of segments, and where scales of
     the weight change."""
     scaling = problem.scaling
-    segments = segments_of(problem)
     length = () if segments is None else (segments.length,)
     of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
     codes = codes_of(problem)

@@ -11,6 +11,7 @@ SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
 CODES = "tests/families/matmul/test_codes_kernel.py"
+CODED = "tests/families/matmul/test_coded_kernel.py"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
 BYTES = "tests/families/matmul/test_grouped_bytes_kernel.py -k bound"
 ROWS = "tests/families/matmul/test_rows_kernel.py"
@@ -53,6 +54,10 @@ def weights(name, old, new, tests, file="backends/reference/_matmul_weights.py")
 
 def codes(name, old, new, tests, file="codes.cuh"):
     return cpu(f"products of codes: {name}", f"{K}/{file}", old, new, f"{CODES} -k {tests}")
+
+
+def coded(name, file, old, new, tests):
+    return cpu(f"products of codes in registers: {name}", f"{K}/coded/{file}", old, new, f"{CODED} -k {tests}")
 
 
 FAULTS = (
@@ -232,4 +237,44 @@ FAULTS = (
     codes("the phase of a stage is stale", "at / C::kStages % 2 ^ 1", "1", "in_any_batch"),
     codes("numbers are not seen by products", "      fence_async_shared();\n", "", "bound"),
     codes("chunks of the next tile are those of this", "now = later;", "", "in_any_batch"),
+    coded("halves of a byte are exchanged", "decode.cuh", "byte * 0x1001u & both", "(byte >> 4 | byte << 16) & both",
+          "columns"),
+    coded("a thread has the byte of its neighbour", "decode.cuh", "threadIdx.x % 4 | 0x4440u",
+          "(threadIdx.x % 4 ^ 1) | 0x4440u", "columns"),
+    coded("a sign is lost", "decode.cuh", "(kMagic | kSign) * kTwice;", "kMagic * kTwice;", "columns and int4"),
+    coded("a zero point is off by one", "decode.cuh", "kSign : entry.zero)", "kSign : entry.zero + 1)", "columns and uint4"),
+    coded("a zero point in f32 is off by one", "decode.cuh", "(made - kBase - shift) * factor",
+          "(made - kBase - shift - 1) * factor",
+          "bound and f16"),
+    coded("a group is lost", "decode.cuh", "tables.of(half, stage, k / kSlot)", "tables.of(half, stage, 0)", "columns"),
+    coded("the offset of the first group is lost", "tables.cuh", "(k + p.group_offset) /", "k /", "bound and offset"),
+    coded("tables of a stage are those of the first", "tables.cuh", "stage % kStages * kSlots + slot", "slot",
+          "columns and 128"),
+    coded("tables of a window are those of the one before", "chain.cuh", "        tables.turn();\n        tables.ask(k",
+          "        tables.ask(k", "columns"),
+    coded("the second column has the tables of the first", "tables.cuh", "read(column + 8 * half,", "read(column,", "columns"),
+    coded("a stage of codes is not waited for", "chain.cuh",
+          "    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);\n", "", "columns"),
+    coded("a stage of x is not waited for", "chain.cuh", "mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);", "{}",
+          "columns"),
+    coded("codes are loaded before the stage is free", "load.cuh",
+          "    mbarrier_wait(smem.codes_empty(codes_ring.stage), codes_ring.parity ^ 1);\n", "", "many_tiles"),
+    coded("the next panel has the codes of this", "chain.cuh", "PanelCodes(line, panel + 1)", "PanelCodes(line, panel)",
+          "columns"),
+    coded("products are not waited for", "chain.cuh", "      wgmma_wait<0>();\n", "", "columns"),
+    coded("the last panels of a segment are lost", "chain.cuh", "(segment.end - k) / 64)", "(segment.end - k) / 128)", "bound"),
+    coded("sums of a segment begin with those of the last", "chain.cuh", "stage + panel > 0);", "true);", "in_any_batch"),
+    coded("segments are added in another order", "finish.cuh", "i % C::kAlong), token)",
+          "(segments - 1 - i) % C::kAlong), token)",
+          "in_any_batch"),
+    coded("the segments of another CTA are lost", "finish.cuh", "smem.base + at, i / C::kAlong)", "smem.base + at, 0)",
+          "in_any_batch"),
+    coded("a team has the segment of the first", "rings.cuh", "Tiles<C>::segment() * C::kAlong + team,",
+          "Tiles<C>::segment() * C::kAlong,",
+          "in_any_batch"),
+    coded("sums of a round do not move", "finish.cuh", "sums[i] = sums[i + kRound / 2];", "sums[i] = sums[i];", "in_any_batch"),
+    coded("columns of the second warpgroup are those of the first", "finish.cuh", "tile.column + warpgroup * kCodesRows +",
+          "tile.column +", "in_any_batch"),
+    coded("partial sums are read before they are all there", "kernel.cuh",
+          "    named_sync(1, C::kAlong * kWarpgroup);\n    finish", "    finish", "in_any_batch"),
 )  # fmt: skip

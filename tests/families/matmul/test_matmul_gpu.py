@@ -10,6 +10,7 @@ from opfacade import Plan, Preference
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor, Scaling, Weight
 from opfacade.testing import inputs, numerics
 from tests.families.matmul import (
+    test_coded_kernel,
     test_codes_kernel,
     test_fp8_kernel,
     test_grouped_bytes_kernel,
@@ -19,7 +20,7 @@ from tests.families.matmul import (
 from tests.families.matmul.test_matmul_kernel import FORMS, replace_sizes
 
 ALL = FORMS | {f"fp8-{name}": one for name, one in test_fp8_kernel.FORMS.items()}
-ALL |= {f"codes-{name}": one for name, one in test_codes_kernel.FORMS.items()}
+ALL |= {f"codes-{name}": one for name, one in (test_codes_kernel.FORMS | test_coded_kernel.FORMS).items()}
 
 pytestmark = pytest.mark.gpu
 

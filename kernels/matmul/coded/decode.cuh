@@ -1,0 +1,94 @@
+// Codes of four bits to the numbers of wgmma's A, in registers. A thread needs bytes t and t + 4 of the eight bytes of a k-step, of two
+// columns of the product: all threads of a quad read the same sixteen bytes, and each picks its own.
+#pragma once
+#include "kernels/matmul/coded/tables.cuh"
+#include "kernels/ptx/halves.cuh"
+
+namespace opfacade {
+
+template <class A, class B>
+struct SameType {
+  static constexpr bool kIs = false;
+};
+template <class A>
+struct SameType<A, A> {
+  static constexpr bool kIs = true;
+};
+
+// How codes of one group become numbers. A code becomes the low bits of the mantissa of 128, or of 1024 in f16: that float is 128 plus
+// the code, exactly. Where scales have the type of x, the difference to the zero point is exact in that type and the product is rounded
+// once, as f32 arithmetic does; else numbers are f32 until they are packed.
+template <class C>
+struct Decoder {
+  using T = typename C::T;
+  using Q = typename C::Codes;
+  using Entry = typename CodeTables<C>::Entry;
+  static constexpr bool kPacked = SameType<T, typename Q::Scale>::kIs && (Q::kZero == ZeroPoint::kNone || Q::kWholeZero);
+  static constexpr uint32_t kSign = Q::kCode == Code::kSigned ? 8 : 0;  // added to codes of two's complement
+  static constexpr uint32_t kMagic = kPacked && SameType<T, F16>::kIs ? 0x6400 : 0x4300, kTwice = 0x10001;
+  uint32_t scales, bases;  // in both halves
+  float factor, shift;
+
+  __device__ __forceinline__ void take(const Entry& entry) {
+    if constexpr (kPacked) {
+      scales = entry.scale * kTwice, bases = (kMagic | (Q::kZero == ZeroPoint::kNone ? kSign : entry.zero)) * kTwice;
+    } else {
+      factor = Stored<typename Q::Scale>::load(entry.scale), shift = static_cast<float>(Stored<typename Q::Zero>::load(entry.zero));
+    }
+  }
+  // The numbers of both codes of a byte, which is alone in its word. both: kBothCodes, in a register.
+  __device__ __forceinline__ uint32_t two(uint32_t byte, uint32_t both) const {
+    const uint32_t made = byte * 0x1001u & both ^ (kMagic | kSign) * kTwice;
+    if constexpr (kPacked) return Halves<T>::times(Halves<T>::less(made, bases), scales);
+    return T::pack(number(__uint_as_float(made << 16)), number(__uint_as_float(made & 0xffff0000u)));
+  }
+
+ private:
+  // The number of a code in f32 arithmetic, given 128 plus the code.
+  __device__ __forceinline__ float number(float made) const {
+    constexpr float kBase = 128.f + kSign;
+    if constexpr (Q::kWholeZero) return (made - (kBase + shift)) * factor;
+    if constexpr (Q::kZero == ZeroPoint::kSubtracted) return (made - kBase - shift) * factor;
+    if constexpr (Q::kZero == ZeroPoint::kAdded) return (made - kBase) * factor + shift;
+    return (made - kBase) * factor;
+  }
+};
+
+// The codes of four k-steps of both columns of a thread. line: the shared address of chunk g (see
+// panel_address) of the first column, row g of a block.
+struct PanelCodes {
+  uint4 found[2][2];  // of two steps, of a column
+
+  __device__ __forceinline__ PanelCodes(uint32_t line, int panel) {
+#pragma unroll
+    for (int chunk = 0; chunk < 2; ++chunk)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) found[chunk][half] = load_shared_16((line ^ (2 * panel + chunk) * 16) + half * 1024);
+  }
+};
+
+constexpr uint32_t kBothCodes = 0x000f000f;
+// As no constant that ptxas moves to a register at each use.
+__device__ __forceinline__ uint32_t both_codes() { return __shfl_sync(0xffffffffu, kBothCodes, 0); }
+
+// The A operand of the k-steps of panel `panel` of a stage.
+template <class C>
+__device__ __forceinline__ void decode_panel(uint32_t (&a)[16], const PanelCodes& codes, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel) {
+  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // none begins inside a stage
+  const uint32_t own = threadIdx.x % 4 | 0x4440u;  // one byte
+#pragma unroll
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const int k = panel * 64 + chunk * 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (C::Codes::kSlot != 0 && k % kSlot == 0) decoder[half].take(tables.of(half, stage, k / kSlot));
+      const uint4& w = codes.found[chunk][half];
+      uint32_t* step = a + 8 * chunk + half;
+      const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) step[2 * i] = decoder[half].two(__byte_perm(word[i], 0, own), both);
+    }
+  }
+}
+
+}  // namespace opfacade

@@ -1,0 +1,59 @@
+// Shared memory of a product of codes: rings of codes and of x, and partial sums.
+//
+// The operands are exchanged: columns of the product, 64 for each computing warpgroup, lie on the rows of wgmma, and rows of x on
+// its columns, 8 and more. A warpgroup decodes its codes from shared memory to registers, which are wgmma's A.
+#pragma once
+#include "kernels/matmul/tiles.cuh"
+
+namespace opfacade {
+
+constexpr int kCodesStep = 256;              // elements of k in a stage of codes: lines of 128 bytes, swizzled
+constexpr int kCodesPanels = 4;              // panels of x for them
+constexpr int kCodesRows = 64;               // columns of the product for a warpgroup
+constexpr int kCodesPart = kCodesRows * 128;  // bytes of a stage for a warpgroup
+constexpr int kSumsPitch = 68;  // floats: neighbouring rows of x are 2 * 68 % 32 = 8 banks apart
+
+// A config C, besides those of Tiles: kTokens rows of x in a tile; kAlong warpgroups have the columns of a tile together, and each a
+// segment of k, with rings of its own: a team; or kBeside warpgroups of one team have columns side by side. kSplit CTAs have a tile,
+// and kAlong segments each. kSegments: k has several segments, which one warpgroup adds where it has all of them.
+// kCodeStages; kXStages of kXPanels panels each.
+template <class C>
+struct CodedShared {
+  static constexpr int kCodes = C::kBeside * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
+  static constexpr int kTeam = C::kCodeStages * kCodes + C::kXStages * kX, kBarriersOfTeam = 16 * (C::kCodeStages + C::kXStages);
+  static constexpr int kRound = C::kTokens < 32 ? C::kTokens : 32;  // rows of x whose sums are finished together
+  static constexpr int kPartial = kRound * kSumsPitch * 4, kWarpgroups = C::kAlong * C::kBeside;
+  static constexpr int kPartials = C::kAlong * kTeam, kBarriers = kPartials + kWarpgroups * kPartial;
+  static constexpr int kBytes = kBarriers + C::kAlong * kBarriersOfTeam;
+  static_assert(C::kTokens <= 32 || C::kAlong == 1, "partial sums of a warpgroup fit in one round");
+
+  uint32_t base;
+  int team;
+  __device__ __forceinline__ uint32_t codes(int stage) const { return base + team * kTeam + stage * kCodes; }
+  __device__ __forceinline__ uint32_t x(int stage) const { return base + team * kTeam + C::kCodeStages * kCodes + stage * kX; }
+  __device__ __forceinline__ uint32_t codes_full(int stage) const { return base + kBarriers + team * kBarriersOfTeam + stage * 16; }
+  __device__ __forceinline__ uint32_t codes_empty(int stage) const { return codes_full(stage) + 8; }
+  __device__ __forceinline__ uint32_t x_full(int stage) const { return codes_full(C::kCodeStages + stage); }
+  __device__ __forceinline__ uint32_t x_empty(int stage) const { return x_full(stage) + 8; }
+  static __device__ __forceinline__ uint32_t partial(int warpgroup) { return kPartials + warpgroup * kPartial; }  // from base on
+};
+
+// The elements of k from `begin` to `end` are summed apart.
+struct Segment {
+  int begin, end;
+  __device__ __forceinline__ Segment(const MatmulParams& p, int index)
+      : begin(index * p.segment), end(min(p.k, (index + 1) * p.segment)) {}
+};
+
+// How many a team has, from which on.
+template <class C>
+struct SegmentsOf {
+  int first, stop, all;
+  __device__ __forceinline__ SegmentsOf(const MatmulParams& p, int team) {
+    all = C::kSegments ? (p.k + p.segment - 1) / p.segment : 1;
+    const bool whole = C::kAlong * C::kSplit == 1;
+    first = whole ? 0 : Tiles<C>::segment() * C::kAlong + team, stop = whole ? all : min(all, first + 1);
+  }
+};
+
+}  // namespace opfacade

@@ -1,0 +1,169 @@
+"""The kernel that decodes codes of four bits to registers, on an emulated device: numbers, groups, segments and edges."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import matmul_coded as backend
+from opfacade.core.descriptor import forget_specializations
+from opfacade.plans.matmul import MatmulDescriptor, Weight
+from opfacade.testing import inputs, numerics
+from tests import emulator
+
+SM_90A = Target.parse("sm_90a")
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def made(rows=5, n=40, k=192, weight=None, dtype="bf16", **more):
+    given = {"dtype": "uint4", "group": 64, "scale_dtype": "bf16", "dequantise": "rounded"} | (weight or {})
+    return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, weight_format=Weight(**given), **more)
+
+
+HALF = {"scale_dtype": "f16"}
+FORMS = {
+    "zeros": made(k=1088, weight={"zero": "int", "group": 128}, bias=True, activation="silu"),
+    "an offset": made(k=320, weight={"zero": "int", "group": 128, "group_offset": 96}),
+    "f16": made(rows=70, weight=HALF | {"zero": "float"}, dtype="f16", out_dtype="f32", add=True),
+    "f16 packed": made(rows=17, k=320, weight=HALF | {"zero": "int", "group": 32}, dtype="f16"),
+    "added": made(weight={"zero": "added", "group": None, "scale_dtype": "f32"}, num_valid=True),
+    "edges": made(rows=9, n=70, k=64, weight={"zero": "int", "group": 32}, out_dtype="f32"),
+    "gated": made(n=24, k=128, gated=True, weight={"dtype": "int4"}, batch=2),
+    "one code": made(rows=1, n=33, k=640, weight={"dtype": "int4", "group": None}),
+}
+
+
+def shaped(**more):
+    """All products have these fields of a shape."""
+    forget_specializations()
+    plain = backend.shape_of
+    return patch.object(backend, "shape_of", lambda *given: plain(*given)._replace(**more))
+
+
+def checked(problem, args):
+    subject = emulator.subject(problem)
+    assert subject.plan.sku.impl == "wgmma_codes"
+    before = numerics.snapshot(problem, args)
+    subject.run(args)
+    report = numerics.check(problem, args, subject.plan.sku, before=before)
+    assert report.worst <= 1, report
+    assert report.worst_tight <= 1, report
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", FORMS)
+def test_it_keeps_its_bound(name):
+    checked(FORMS[name], inputs.make_args(FORMS[name], 3))
+
+
+@emulator.needed
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
+    """x is a unit matrix, so that each number arrives alone: (code - zero) * scale of small integers is exact."""
+    k, n = 320, 72
+    problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "zero": "none" if dtype == "int4" else "int", "group": group})
+    args, groups = inputs.make_args(problem, 1), -(-k // group)
+    codes = torch.randint(0, 16, (n, k), generator=torch.Generator().manual_seed(1))
+    numbers = torch.where(codes > 7, codes - 16, codes) if dtype == "int4" else codes
+    scale = torch.arange(n * groups).reshape(n, groups) % 7 + 1
+    args.x.copy_(torch.eye(k)), args.weight.copy_(codes[:, ::2] + 16 * codes[:, 1::2]), args.weight_scale.copy_(scale)
+    zero = torch.zeros(n, groups)
+    if dtype == "uint4":
+        zero = torch.arange(n * groups).reshape(n, groups) % 16
+        args.weight_zero.copy_(zero)
+    emulator.subject(problem).run(args)
+    want = (numbers - zero.repeat_interleave(group, 1)[:, :k]) * scale.repeat_interleave(group, 1)[:, :k]
+    assert torch.equal(args.out.double(), want.double().T)
+
+
+SHAPES = (
+    (140, {"rows": 128, "along": 1, "beside": 2, "split": 1}),
+    (140, {"rows": 64, "along": 1, "beside": 2, "split": 1}),
+    (9, {"rows": 16, "along": 4, "beside": 1, "split": 2}),
+    (40, {"rows": 32, "along": 4, "beside": 1, "split": 4}),
+    (1, {"rows": 8, "along": 4, "beside": 1, "split": 2}),
+)
+
+
+@emulator.needed
+def test_a_row_has_its_bits_in_any_batch():
+    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes; k has six segments."""
+    most = made(rows=140, n=72, k=2240, weight={"zero": "int"}, out_dtype="f32")
+    args, found = inputs.make_args(most, 5), []
+    off = torch.empty(72, 1130, dtype=torch.uint8)[:, 3:1123].copy_(args.weight)
+    rows_off = torch.empty(140, 2245, dtype=args.x.dtype)[:, 2:2242].copy_(args.x)
+    assert backend.segments_of(72, 2240).many == 5
+    for rows, shape in SHAPES:
+        part = most.model_copy(update={"total_num_rows": rows}).revalidated()
+        for other in ({}, {"weight": off, "x": rows_off[:rows]}) if rows != 140 or shape["rows"] == 64 else ({},):
+            with shaped(**shape):
+                call = replace(args, **({"x": args.x[:rows]} | other), out=torch.full((rows, 72), float("nan")))
+                checked(part, call)
+            found.append(call.out)
+    forget_specializations()
+    assert all(torch.equal(one, found[0][: len(one)]) for one in found)
+
+
+@emulator.needed
+def test_a_scale_past_the_end_of_n_or_k_makes_no_number():
+    problem = made(rows=2, n=33, k=64, weight={"group": 128}, out_dtype="f32")
+    args = inputs.make_args(problem, 2)
+    args.weight_scale[3, 0] = float("inf")
+    args.x.fill_(1), args.weight.fill_(0x11)
+    emulator.subject(problem).run(args)
+    assert torch.equal(args.out.isfinite().all(0), torch.arange(33) != 3)
+    assert bool((args.out[:, 3] == float("inf")).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("rows", [20, 130])
+def test_a_cta_has_many_tiles(rows):
+    """One SM: rings go round over tiles, of three panels more than a stage each."""
+    problem = made(rows=rows, n=300, k=448, sm_limit=1, weight={"group": 32})
+    with shaped(**({"rows": 8, "split": 1} if rows == 20 else {"rows": 64})):
+        checked(problem, inputs.make_args(problem, 4))
+    forget_specializations()
+
+
+@emulator.needed
+def test_without_valid_rows_nothing_is_written():
+    problem = made(rows=9, n=40, k=2048, num_valid=True)
+    args = inputs.make_args(problem, 4)
+    args.num_valid.fill_(0), args.out.fill_(7)
+    with shaped(split=2):
+        emulator.subject(problem).run(args)
+    forget_specializations()
+    assert bool((args.out == 7).all())
+
+
+def test_segments_follow_from_n_and_k():
+    found = {(n, k): backend.segments_of(n, k) for n, k in ((4096, 4096), (8192, 8192), (4096, 14336), (64, 256), (2112, 7168))}
+    lengths = {sizes: None if one is None else tuple(one) for sizes, one in found.items()}
+    assert lengths == {
+        (4096, 4096): (8, 512),
+        (8192, 8192): (4, 2048),
+        (4096, 14336): (8, 1792),
+        (64, 256): None,
+        (2112, 7168): (7, 1024),
+    }
+
+
+@pytest.mark.parametrize("k", [0, 96])
+def test_other_sizes_of_k_go_to_the_kernel_of_tiles(k):
+    plan = Plan.select(made(k=k, weight={"group": None}), Preference(backend="cuda"), SM_90A)
+    assert plan.sku.impl == "wgmma_tile"
+
+
+@pytest.mark.parametrize("rows", [1, 32, 4096])
+def test_the_largest_tiles_compile(rows):
+    plan = Plan.select(made(rows=rows, n=4096, k=4096, weight={"zero": "int"}), Preference(backend="cuda"), SM_90A)
+    plan.compile()
+    assert plan.cache_state == "shared"
