@@ -15,6 +15,20 @@ inline int32_t ctas_of_parts(int64_t rows, int64_t parts, int32_t most, int32_t 
   return found;
 }
 
+// Shared memory of `rows` of an operand with elements of `size` bytes, as FlatFold of kernels/reduction/flat.cuh cuts it.
+inline int64_t flat_bytes(int64_t rows, int64_t elements, int64_t size) { return (rows * elements * size + 112) / 16 * 16; }
+
+// Rows of a CTA that has them in shared memory: a multiple of `least`, which are folded at once, about kFlatBytes of the widest
+// operand, and fewer where else warps of an SM were few: then each waits for itself.
+constexpr int64_t kFlatBytes = 8192, kFlatCtas = 12;
+inline int32_t rows_of_flat_cta(int64_t rows, int64_t elements, const int* sizes, int operands, int64_t least, int64_t sms) {
+  int64_t widest = 1;
+  for (int k = 0; k < operands; ++k) widest = sizes[k] > widest ? sizes[k] : widest;
+  const int64_t fit = kFlatBytes / (least * (elements + 1) * widest), share = rows / (kFlatCtas * sms * least);
+  const int64_t found = fit < share ? fit : share;
+  return static_cast<int32_t>(least * (found < 1 ? 1 : found));
+}
+
 // Axes of a program, those that are kept, and those of a group, which are the last folded ones.
 struct FoldRanks {
   int all, kept, inner;
@@ -57,6 +71,14 @@ class FoldAxes {
       if (level[k] == 0 && !steps(k, inner, p_.rank, 1, nullptr)) return false;
       if (level[k] <= 1 && !steps(k, p_.kept, inner, 0, &p_.step[k])) return false;
     }
+    return true;
+  }
+
+  // Whether `rows` of each operand with a size follow each other.
+  bool follow_each_other(const int* size, int64_t rows) const {
+    if (rows == 1) return true;
+    for (int k = 0; k < kOperands; ++k)
+      if (size[k] != 0 && p_.extent[0] > 1 && p_.stride[k][0] != p_.elements) return false;
     return true;
   }
 

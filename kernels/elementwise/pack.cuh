@@ -85,6 +85,18 @@ struct Pack {
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
   }
+  // The same where all pieces that it touches may be read: without a look at each.
+  __device__ __forceinline__ void load_within(const void* base, int64_t at) {
+    const uint32_t shift = shift_of(base, at);
+    const char* const from = reinterpret_cast<const char*>(static_cast<const Bits*>(base) + at) - shift;
+    uint32_t found[kWords + kAtOnce];
+#pragma unroll
+    for (int i = 0; i <= kWords / kAtOnce; ++i)
+      read_piece(found + i * kAtOnce, from + i * kAccess, i < kWords / kAtOnce || shift != 0);
+    shift_down<kAtOnce, kSize>(found, shift);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = found[i];
+  }
   // The elements `from` .. `to` - 1 of such a vector; others are anything. step: 1, or 0 where all are one.
   __device__ __forceinline__ void load_some(const void* base, int64_t at, int64_t step, int64_t span, int from, int to) {
     const Bits* const first = static_cast<const Bits*>(base) + at;

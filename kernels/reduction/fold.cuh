@@ -42,6 +42,9 @@ struct Fold {
 
   __device__ __forceinline__ explicit Fold(const Params& params) : p(after_previous(params)), row(params) {}
 
+  // A row in shared memory.
+  __device__ __forceinline__ Fold(const Params& params, int64_t number, int own, bool there)
+      : p(params), row(params, number, own, there) {}
   // Lane `lane` of a row, in whatever CTA, for those who call what follows instead of `run`.
   __device__ __forceinline__ Fold(const Params& params, int64_t number, int lane) : p(params), row(params, number, lane) {}
 

@@ -13,7 +13,7 @@ struct FoldParams {
   int64_t rows;
   int32_t kept, rank;  // axes of rows, and all
   int32_t segments, elements;
-  int32_t ctas;     // of a row that is cut into parts, at most as many as parts
+  int32_t ctas;     // of a row that is cut into parts, at most as many as parts; or rows of a CTA that has them in shared memory
   int32_t aligned;  // 1 where vectors are whole and aligned, for kernels that do not know it before
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];

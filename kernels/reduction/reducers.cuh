@@ -143,10 +143,13 @@ struct ExpSum {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       if (i < count) most = ops::maximum_(most, x[i]);
+    // Without a branch for each element, whose exponentials would wait for each other.
     T sum = ops::mul_(s.sum, weight(s.most, most));
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (i < count) sum = ops::add_(sum, weight(x[i], most));
+    for (int i = 0; i < kCount; ++i) {
+      const T more = ops::add_(sum, weight(x[i], most));
+      sum = i < count ? more : sum;
+    }
     s.most = most, s.sum = sum;
   }
   OPF_STEP State join(State a, State b) {

@@ -9,8 +9,9 @@
 namespace opfacade {
 
 // How the elements of a row lie. kWide: vectors are whole and aligned. kDense: neighbours are neighbours in memory. kAny: each
-// element has its own place. kNear: kWide or kDense, as a call says: one kernel for both takes half the time to compile.
-enum class Lie { kWide, kDense, kAny, kNear };
+// element has its own place. kNear: kWide or kDense, as a call says: one kernel for both takes half the time to compile. kFlat: in
+// shared memory, one row behind the other.
+enum class Lie { kWide, kDense, kAny, kNear, kFlat };
 
 template <Lie kLie, class Params>
 __device__ __forceinline__ bool is_wide(const Params& p) {
@@ -115,6 +116,16 @@ struct FoldRow : Located<M> {
     if (first >= valid_rows(p)) there = false;
   }
 
+  // One of the rows that a CTA has in shared memory, the `own`th of those there.
+  __device__ __forceinline__ FoldRow(const Params& params, int64_t row, int own, bool there)
+      : p(params), rank(0), lane(static_cast<int>(threadIdx.x) % M::kThreads), slot(static_cast<int>(threadIdx.x) / M::kThreads),
+        first(row), there(there) {
+#pragma unroll
+    for (int axis = 0; axis < kMapAxes; ++axis) place[axis] = axis == 0 ? row : 0;
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) at[k] = M::flat_size(k) != 0 ? int64_t{own} * p.elements : row * p.stride[k][0];
+  }
+
   __device__ __forceinline__ int segment(int wave) const {
     return kAtOnce == 1 ? wave : wave * kAtOnce + lane / M::kLanes;
   }
@@ -143,7 +154,7 @@ struct FoldRow : Located<M> {
 
   // The vectors of a thread, and what its group has. Vectors that are not aligned have to be mended once all are in flight.
   __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
-    M::template fetch<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
+    M::template fetch<kLie == Lie::kWide, kShifts, kLie == Lie::kFlat>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
   }
   __device__ __forceinline__ bool is_cut(int wave, int piece, int count) const {

@@ -25,6 +25,7 @@ _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewe
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
+FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
 _CLUSTERED = 8  # SMs of a row that a cluster shares well
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
@@ -130,6 +131,14 @@ def shared_by_outputs(program: FoldProgram) -> frozenset[str]:
     return frozenset(one.name for one in found if one.name not in used and not set(one.over or ()) & set(program.kept))
 
 
+@cached_by_form
+def _least_size(program: FoldProgram) -> int:
+    """Bytes of an element of the narrowest tensor that differs along a row."""
+    sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and _varies(program, one)]
+    sizes += [ITEMSIZE[made.dtype] for made in program.outputs if set(program.axes_of(made)) & set(program.fold)]
+    return min(sizes, default=4)
+
+
 def _of_shared(program: FoldProgram, vector: int) -> int:
     """Where a shared input is wider than the others, its loads decide: neighbouring lanes read neighbouring 16 bytes of it."""
     shared = shared_by_outputs(program)
@@ -159,7 +168,8 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
     narrow = _of_shared(program, vector)
     vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
     if vectors <= 32:
-        return _config(narrow, _above(vectors), 1, 1)
+        few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
+        return _config(min(narrow, few) if elements <= 2 else narrow, _above(vectors), 1, 1)
     usual, most = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, held), min(held, _MAX_PIECES)
     least = _LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
@@ -178,6 +188,19 @@ def _run(vectors: int) -> int:
     while pieces > MOST_PARTS * run:
         run *= 2
     return run
+
+
+def flat(program: FoldProgram, shape: Config) -> bool:
+    """Whether rows that begin anywhere pass through shared memory where they have FLAT_BYTES or more: those whose elements are
+    read once, and rows of one or two columns, or of a few lanes and 16 bits: there each element would be a store of its own."""
+    whole = (inner_axes(program) or program.fold) == program.fold
+    each = all(one.shape is None and (one.over is None or not _varies(program, one)) for one in program.inputs)
+    if not (whole and each and shape.held and shape.cluster == 1 and program.stages and not placed(program)):
+        return False
+    if read_once(program):
+        return all(stage.reducer != "welford" for stage in program.stages)  # which divides: its time is that of arithmetic
+    narrow = max(ITEMSIZE[one.dtype] for one in program.inputs) <= 2 and shape.threads in _FLAT_LANES
+    return narrow or (shape.threads == 1 and shape.vector == 2)
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:

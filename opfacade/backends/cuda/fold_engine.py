@@ -235,7 +235,7 @@ class FoldKernel(CudaKernel[F]):
 
     def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
         program = self.launched(descriptor)
-        found = constants(self.layout, program, descriptor.dims(), target)
+        found = constants(self.layout, program, descriptor.dims(), target) | self.layout.flat(program, target)
         spread = self.layout.spreads(program, target)
         template = "reduction/fold_spread" if spread else self.layout.template
         return support.spec_of(template, support.pairs(**found | ({"spread": True} if spread else {})), target)

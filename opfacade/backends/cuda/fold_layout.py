@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import MOST_PARTS, config, inner_axes, most_ctas, shifts, spreads
+from opfacade.backends.cuda.fold_config import FLAT_BYTES, MOST_PARTS, config, flat, inner_axes, most_ctas, shifts, spreads
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldOutput, FoldProgram
@@ -52,6 +52,12 @@ class RowLayout:
 
     def config(self, program: FoldProgram, target: Target) -> Any:
         return config(program, target)
+
+    def flat(self, program: FoldProgram, target: Target) -> dict[str, Any]:
+        """Constants of the kernel in which rows that begin anywhere pass through shared memory, if there is one."""
+        if self.impl != "rows" or not flat(program, self.config(program, target)):
+            return {}
+        return {"flat": True, "least_bytes": FLAT_BYTES, "sms": target.sm_count, "most_shared": target.max_shared_memory}
 
     def spreads(self, program: FoldProgram, target: Target) -> bool:
         """Whether all CTAs share each row, which changes no bit of it."""

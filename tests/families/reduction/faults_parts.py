@@ -4,6 +4,7 @@ from tests.mutation.mutant import cpu
 
 PARTS = "tests/families/reduction/test_parts.py -k bits"
 SPREAD = "tests/families/reduction/test_spread.py -k whole_gpu"
+FLAT = "tests/families/reduction/test_flat.py"
 D = "kernels/reduction"
 
 FAULTS = (
@@ -41,5 +42,47 @@ FAULTS = (
         "needed: int = 4 * column_config.state_words(program) * rows * warps",
         "needed: int = 4 * rows * warps",
         "tests/families/reduction/test_spread.py -k workspace",
+    ),
+    cpu(
+        "flat rows: results are copied before all rows are folded",
+        f"{D}/flat.cuh",
+        "if constexpr (M::kFullOutputs) __syncthreads();",
+        "",
+        f"{FLAT} -k first",
+    ),
+    cpu(
+        "flat rows: rows are folded before all are there",
+        f"{D}/flat.cuh",
+        "cp_async_wait<0>();\n    __syncthreads();",
+        "cp_async_wait<0>();",
+        f"{FLAT} -k bits",
+    ),
+    cpu(
+        "flat rows: states of the next rows are written while others read",
+        f"{D}/flat.cuh",
+        "if constexpr (kLanes > 32) __syncthreads();",
+        "",
+        f"{FLAT} -k bits or first",
+    ),
+    cpu(
+        "flat rows: the elements behind the last whole piece stay away",
+        f"{D}/flat.cuh",
+        "if (last < first) return;",
+        "return;",
+        f"{FLAT} -k bits",
+    ),
+    cpu(
+        "flat rows: rows past the valid ones are written",
+        f"{D}/flat.cuh",
+        "copy_out(min(int64_t{rows}, valid - first)",
+        "copy_out(int64_t{rows}",
+        f"{FLAT} -k valid",
+    ),
+    cpu(
+        "flat rows: rows apart are copied as if they followed each other",
+        "csrc/reduction/fold.h",
+        "if (size[k] != 0 && p_.extent[0] > 1 && p_.stride[k][0] != p_.elements) return false;\n    return true;",
+        "if (size[k] < 0) return false;\n    return true;",
+        f"{FLAT} -k bits",
     ),
 )

@@ -1,0 +1,148 @@
+"""Rows that begin anywhere and pass through shared memory: the bits of any other path, and not a byte beside them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import fold_layout
+from opfacade.core.descriptor import operands_of
+from opfacade.testing import numerics
+from opfacade.testing.families.elementwise import differs
+from tests import emulator
+from tests.families.reduction.forms import masked, quantised, reducer, rms, softmax
+from tests.families.reduction.test_fold_kernel import filled
+from tests.families.reduction.test_odd_rows import apart
+
+SM_90A = Target.parse("sm_90a")
+ONE_SM = Target("sm_90a", 1, SM_90A.max_shared_memory)  # so that a CTA has several rows one after the other
+IN_PLACE = softmax((41, 29), "f16").model_copy(update={"in_place": (("y", "x"),)})
+PROBLEMS = {
+    "a column": softmax((300, 1)),
+    "two columns": softmax((130, 2), "f16"),
+    "rows of a warp": softmax((67, 57), "bf16"),
+    "places": reducer("argmax", "f32", (90, 14)),
+    "sums": reducer("sum", "bf16", (55, 33)),
+    "8 bytes": reducer("sum", "f64", (40, 3)),
+    "1 byte": reducer("max", "i8", (40, 21)),
+    "8 bits out": quantised((5, 7, 33)),
+    "in place": IN_PLACE,
+    "a warp": reducer("expsum", "f16", (5, 333)),
+    "rows of a CTA": reducer("sum", "f32", (5, 701)),
+    "a CTA": reducer("argmax", "bf16", (3, 5003)),
+}
+BEFORE = (0, 1, 5)  # elements before the first row
+
+
+@pytest.fixture(autouse=True)
+def _any_size(monkeypatch):
+    """However few the rows are."""
+    monkeypatch.setattr(fold_layout, "FLAT_BYTES", 0)
+
+
+def between(tensor, before):
+    """The tensor in the middle of memory that is full of one byte, and all of it."""
+    wide = torch.zeros(tensor.numel() + 64, dtype=tensor.dtype)
+    wide.view(torch.uint8).fill_(0x5A)
+    return wide[before : before + tensor.numel()].view(tensor.shape).copy_(tensor), wide
+
+
+def full(problem, args):
+    return [name for name in operands_of(problem) if getattr(args, name).ndim == len(problem.shape)]
+
+
+@emulator.needed
+@pytest.mark.parametrize("target", [SM_90A, ONE_SM], ids=["many CTAs", "few CTAs"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_behind_each_other_have_the_bits_of_rows_apart_and_nothing_beside_them_is_written(name, target):
+    problem = PROBLEMS[name]
+    subject, args = emulator.subject(problem, device_like=target), filled(problem, 5)
+    args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(2)))
+    assert dict(subject.plan.jit_spec.params)["flat"] is True
+    other = replace(args, **{n: apart(getattr(args, n), 3)[0] for n in full(problem, args)})
+    before = numerics.snapshot(problem, other)
+    subject.run(other)
+    assert numerics.check(problem, other, subject.plan.sku, before=before).worst <= 1
+    for shift in BEFORE:
+        moved = {n: between(getattr(args, n), shift) for n in full(problem, args)}
+        call = replace(args, **{n: pair[0] for n, pair in moved.items()})
+        subject.run(call)
+        for one, same in zip(problem.written(call), problem.written(other), strict=True):
+            assert not bool(differs(one, same.contiguous()).any())
+        for tensor, wide in moved.values():
+            beside = torch.cat([wide[:shift], wide[shift + tensor.numel() :]]).view(torch.uint8)
+            assert bool((beside == 0x5A).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("target", [SM_90A, ONE_SM], ids=["many CTAs", "few CTAs"])
+def test_rows_past_the_valid_ones_are_not_touched(target):
+    problem = softmax((67, 29), "f16").model_copy(update={"num_valid": True})
+    subject = emulator.subject(problem, device_like=target)
+    for count in (0, 1, 40, 67, -1, 68):
+        args = filled(problem, 6, valid=67)
+        args.num_valid.fill_(count)
+        args.out_0.fill_(3.0)
+        subject.run(args)
+        rows = count if 0 <= count <= 67 else 0
+        assert bool((args.out_0[rows:] == 3).all())
+        assert rows == 0 or bool((args.out_0[:rows] != 3).any(1).all())
+
+
+@emulator.needed
+def test_the_last_warps_may_come_first(monkeypatch):
+    """States of the rows of one round are read before those of the next are written."""
+    for name in ("rows of a CTA", "rows of a warp"):
+        problem = PROBLEMS[name]
+        subject, args = emulator.subject(problem, device_like=ONE_SM), filled(problem, 5)
+        subject.run(args)
+        first = [tensor.clone() for tensor in problem.written(args)]
+        with monkeypatch.context() as patched:
+            emulator.last_first(patched)
+            subject.run(args)
+        for one, same in zip(first, problem.written(args), strict=True):
+            assert not bool(differs(one, same).any())
+
+
+@pytest.mark.parametrize(
+    ("problem", "wanted"),
+    [
+        (reducer("sum", "f32", (9, 333)), True),
+        (reducer("argmax", "bf16", (9, 1)), True),
+        (softmax((9, 57), "bf16"), True),
+        (softmax((9, 1)), True),
+        (quantised((5, 3, 33)), True),
+        (reducer("welford", "f32", (9, 333)), False),
+        (reducer("sum", "f32", (9, 70001)), False),
+        (softmax((9, 57), "f32"), False),
+        (softmax((9, 100), "bf16"), False),
+        (rms((9, 61)), False),
+        (masked((9, 21)), False),
+    ],
+)
+def test_rows_have_the_kernel_where_it_takes_less_time(problem, wanted):
+    assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params).get("flat", False) is wanted
+
+
+@emulator.needed
+def test_a_few_rows_do_not_pass_through_shared_memory(monkeypatch):
+    """Their time is that of one row."""
+    monkeypatch.setattr(fold_layout, "FLAT_BYTES", 2 * 2**20)
+    problem = PROBLEMS["sums"]
+    with emulator.edited("kernels/reduction/flat.cuh", ("copy_in(At<0>{});", "return;")):
+        args = filled(problem, 5)
+        subject = emulator.subject(problem)
+        before = numerics.snapshot(problem, args)
+        subject.run(args)
+        assert numerics.check(problem, args, subject.plan.sku, before=before).worst <= 1
+
+
+@pytest.mark.parametrize(("width", "vector"), [(1, 2), (2, 2), (3, 8), (100, 8)])
+def test_rows_of_one_or_two_columns_have_short_vectors(width, vector):
+    problem = softmax((9, width), "f16")
+    assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params)["vector"] == vector
+
+
+def test_a_vector_has_whole_words_of_each_tensor():
+    assert dict(Plan.select(quantised((9, 3, 1)), Preference(backend="cuda"), SM_90A).jit_spec.params)["vector"] == 4
