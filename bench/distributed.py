@@ -2,8 +2,9 @@
 
 `--cpu` tries it with small problems on gloo. It starts a process for each rank and probe, which is killed at its deadline: the
 record has "failed" then. P1, P4 and a short P2 say what torch's symmetric memory and NCCL do here, without multicast; others
-time our ops beside them, each in a graph, in turns, after results were checked. A time is that of the slowest rank. Where a
-result is wrong no time is recorded, and the run fails.
+time our ops beside them, each in a graph, in turns, after results were checked. By --only: P5 and P8, graphs and bits; P7,
+ranks that share a GPU; P10, a gather beside prefill. A time is that of the slowest rank. Where a result is wrong no time is
+recorded, and the run fails.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import records
-from bench.ranks import decode, faults, process, sums
+from bench.ranks import decode, faults, graphs, prefill, process, sums
 from opfacade import Plan
 from opfacade.tools.machine import machine
 
 LIMIT = 145.0  # s of the whole
+ON_REQUEST = ("p5_graphs", "p7_one_gpu", "p8_bits", "p10_prefill")  # by --only
 
 
 class Probe(NamedTuple):
@@ -54,6 +56,10 @@ PROBES = {
     "all_reduce_norm": Probe(sums.norms, 60),
     "exchange": Probe(decode.exchange, 45),
     "sampling": Probe(decode.sampling, 60),
+    "p5_graphs": Probe(graphs.replays, 60),
+    "p7_one_gpu": Probe(graphs.one_gpu, 40),
+    "p8_bits": Probe(graphs.bits, 60),
+    "p10_prefill": Probe(prefill.beside, 60),
     "build": Probe(_build, 120),
 }
 
@@ -123,7 +129,7 @@ def main() -> int:
     world = given.world or (2 if given.cpu else torch.cuda.device_count())
     if world < 2 or (not given.cpu and torch.cuda.device_count() < world):
         raise SystemExit(f"{world} ranks need so many GPUs, at least 2; here are {torch.cuda.device_count()}")
-    names = given.only.split(",") if given.only else [name for name in PROBES if name != "build"]
+    names = given.only.split(",") if given.only else [name for name in PROBES if name not in ("build", *ON_REQUEST)]
     started = time.time()
     found = measure(names, world, given.cpu)
     facts = machine("cpu" if given.cpu else "cuda") | {"gpus": world, "multicast": "off"}

@@ -31,7 +31,7 @@ def rendezvous(ranks: Ranks) -> dict[str, Any]:
         buffer = symm.empty(size // 4, dtype=torch.int32, device=ranks.device)
         handle = symm.rendezvous(buffer, pg.group_name)
         seconds = time.monotonic() - start
-        wrong = _pairs(ranks, buffer, handle)
+        wrong = pairs_that_differ(ranks, buffer, handle)
         facts = {"bytes": size, "seconds": seconds, "wrong_pairs": wrong}
         found["rounds"].append(facts | {"multicast": bool(getattr(handle, "multicast_ptr", 0))})
         del handle, buffer
@@ -40,7 +40,7 @@ def rendezvous(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-def _pairs(ranks: Ranks, buffer: Any, handle: Any) -> list[list[Any]]:
+def pairs_that_differ(ranks: Ranks, buffer: Any, handle: Any) -> list[list[Any]]:
     """Pairs whose data arrived wrong: pushes into a peer's memory, and then reads of it."""
     import torch
 

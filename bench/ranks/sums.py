@@ -24,8 +24,8 @@ def curves(ranks: Ranks) -> dict[str, Any]:
     pg = ranks.join()
     found = {}
     for rows in (*ROWS, 2048) if not ranks.cpu else SMALL:
-        x = _part(ranks, ranks.rank, rows)
-        want = sum(_part(ranks, r, rows).float() for r in range(ranks.world))
+        x = part(ranks, ranks.rank, rows)
+        want = sum(part(ranks, r, rows).float() for r in range(ranks.world))
         y, wide = x.clone(), x.new_empty(ranks.world * rows, HIDDEN)
         calls = {
             "nccl all_reduce": lambda y=y: dist.all_reduce(y, group=pg),
@@ -33,7 +33,7 @@ def curves(ranks: Ranks) -> dict[str, Any]:
         }
         wrong = _check_sum(calls["nccl all_reduce"], y, want)
         calls["nccl all_gather"]()
-        if not torch.equal(wide, torch.cat([_part(ranks, r, rows) for r in range(ranks.world)])):
+        if not torch.equal(wide, torch.cat([part(ranks, r, rows) for r in range(ranks.world)])):
             wrong = wrong or "all_gather"
         y.zero_()
         symmetric, refused = _symmetric(ranks, pg, x, want)
@@ -42,7 +42,7 @@ def curves(ranks: Ranks) -> dict[str, Any]:
     return {"bytes": found}
 
 
-def _part(ranks: Ranks, rank: int, rows: int) -> Any:
+def part(ranks: Ranks, rank: int, rows: int) -> Any:
     import torch
 
     random = torch.Generator().manual_seed(17 * rank + rows)
@@ -118,15 +118,15 @@ def _normed(ranks: Ranks, known: dict[str, Ready], rows: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    x, weight = _part(ranks, ranks.rank, rows), _part(ranks, 99, 1)[0]
-    total = _part(ranks, 0, rows).float()
+    x, weight = part(ranks, ranks.rank, rows), part(ranks, 99, 1)[0]
+    total = part(ranks, 0, rows).float()
     for r in range(1, ranks.world):
-        total = total + _part(ranks, r, rows).float()
+        total = total + part(ranks, r, rows).float()
     first = next(iter(known.values()))
     want, plain = _alone(ranks, first.plan.descriptor, total.to(x.dtype), weight)
     calls, wrong = {}, []
     for name, (plan, group) in known.items():
-        residual, out = _part(ranks, 50, rows), torch.zeros_like(x)
+        residual, out = part(ranks, 50, rows), torch.zeros_like(x)
         args = AllReduceNormArgs(x=x, weight=weight, residual=residual, out=out, group=group)
         plan.run(args)
         if not torch.equal(out, want):
@@ -150,7 +150,7 @@ def _alone(ranks: Ranks, descriptor: AllReduceNormDescriptor, total: Any, weight
     import torch
 
     problem = descriptor.normed_rows(len(total))
-    plan, out, residual = Plan.select(problem), torch.zeros_like(total), _part(ranks, 50, len(total))
+    plan, out, residual = Plan.select(problem), torch.zeros_like(total), part(ranks, 50, len(total))
 
     def normed(x: Any) -> None:
         plan.run(problem.args_type(x=x, weight=weight, residual=residual, out=out))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.checks import check, check_beside
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.joined import JoinedArgs, group_issues, tensors_of
+from opfacade.core.joined import Across, JoinedArgs, group_issues, tensors_of
 from opfacade.core.operands import TensorSpec
 from opfacade.core.setting_hints import hinted
 from opfacade.core.sku import KernelSku
@@ -38,4 +38,4 @@ def call_issues(plan: Checked, args: object, workspace: Tensor | None) -> list[I
         faulty = {issue.argument for issue in issues}
         sound = {name: given[name] for name in plan._operands if name not in faulty}
         issues += check_beside(sound, workspace, plan.workspace_size, WORKSPACE_ALIGNMENT)
-    return issues + (group_issues(plan.descriptor, args) if isinstance(args, JoinedArgs) else [])
+    return issues + (group_issues(cast(Across, plan.descriptor), args) if isinstance(args, JoinedArgs) else [])

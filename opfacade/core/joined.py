@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade.core.descriptor import Args, Descriptor
+from opfacade.core.descriptor import Args
 from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 
 GROUP = "group"  # the field of args that is no tensor
+
+
+class Across(Protocol):
+    """The part of a descriptor of an op over several ranks that groups and links read; equal ones are equal as keys."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def world(self) -> int: ...
 
 
 class Joined(Protocol):
@@ -29,18 +38,18 @@ class Joined(Protocol):
     fill_id: int
     link: Any
 
-    def issues(self, descriptor: Any) -> list[Issue]:
+    def issues(self, descriptor: Across) -> list[Issue]:
         """Why a plan of this descriptor may not run now; host memory alone is read."""
         ...
 
-    def exchange(self, descriptor: Any, outgoing: Sequence[Tensor], facts: bytes) -> list[Tensor]:
+    def exchange(self, descriptor: Across, outgoing: Sequence[Tensor], facts: bytes) -> list[Tensor]:
         """One round: outgoing[r], bytes on the CPU, goes to rank r; what rank r sent comes back as entry r.
 
         facts: what must be equal on all ranks beside the descriptor. GroupError where a rank is missing or differs.
         """
         ...
 
-    def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
+    def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
         """`call`, a round of the link, which the host does not wait for. GroupError where the link has ended."""
         ...
 
@@ -68,7 +77,7 @@ def tensors_of(kind: type[Args]) -> tuple[str, ...]:
     return tuple(name for name in names if name != GROUP) if issubclass(kind, JoinedArgs) else names
 
 
-def group_issues(descriptor: Any, args: JoinedArgs) -> list[Issue]:
+def group_issues(descriptor: Across, args: JoinedArgs) -> list[Issue]:
     """Whether the group of a call is one that its plan may run in."""
     group = args.group
     if group is None:
@@ -80,7 +89,7 @@ def group_issues(descriptor: Any, args: JoinedArgs) -> list[Issue]:
     return group.issues(descriptor)
 
 
-def require_group(descriptor: Any, args: JoinedArgs) -> None:
+def require_group(descriptor: Across, args: JoinedArgs) -> None:
     """Raise GroupError for a group that the plan may not run in, also where calls are not checked."""
     issues = group_issues(descriptor, args)
     if issues:

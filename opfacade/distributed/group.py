@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import Descriptor
-from opfacade.core.joined import name_group
+from opfacade.core.joined import Across, name_group
 from opfacade.core.target import Target
 from opfacade.distributed import linked, reserving, rounds, setup
 from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
@@ -119,7 +118,7 @@ class Group:
         if self._cause is not None:
             raise self._poisoned()
 
-    def issues(self, descriptor: Any) -> list[Issue]:
+    def issues(self, descriptor: Across) -> list[Issue]:
         """Why a plan of this descriptor may not run now."""
         if os.getpid() != self._pid:
             got = f"one that process {self._pid} made"
@@ -140,7 +139,7 @@ class Group:
             return [Issue("OPF-N006", "group", "a reserved plan", descriptor.op, hint, kind="GroupError")]
         return []
 
-    def exchange(self, descriptor: Any, outgoing: Sequence[Tensor], facts: bytes = b"") -> list[Tensor]:
+    def exchange(self, descriptor: Across, outgoing: Sequence[Tensor], facts: bytes = b"") -> list[Tensor]:
         """One round of a call; see `core.joined.Joined`."""
         with self._one_call(descriptor.op):
             digest = self._digests[descriptor]
@@ -160,7 +159,7 @@ class Group:
         """Rounds that this rank ended by host memory; those between GPUs are counted by `link`."""
         return self._call
 
-    def on_gpus(self, descriptor: Descriptor[Any], call: Callable[[], list[Tensor]]) -> list[Tensor]:
+    def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
         """A round between GPUs; see `core.joined.Joined`. The next run, or check, tells what went wrong."""
         from torch.distributed import DistError
 

@@ -162,7 +162,11 @@ def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_
         behind = _behind(mine, count)
         if behind is not None:
             _plan(behind).compile()
-    run = filled_on_failure(lambda d, args: _normed.all_reduce_norm(d, args, _fold), spreads=True)
+
+    def summed(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+        _normed.all_reduce_norm(d, args, _fold)
+
+    run = filled_on_failure(summed, spreads=True)
 
     def launch(args: AllReduceNormArgs, workspace: object) -> None:
         run(d, args)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import TypeVar
 
 from opfacade.base.capture import device_of
 from opfacade.core.descriptor import Descriptor, operands_of
-from opfacade.core.joined import Joined, JoinedArgs, Peers, require_group
+from opfacade.core.joined import Across, Joined, JoinedArgs, Peers, require_group
 from opfacade.errors import GroupError, Issue, from_issues
 
 if TYPE_CHECKING:
@@ -16,35 +18,37 @@ if TYPE_CHECKING:
 
 Facts = Sequence["Tensor | None"]
 
+D = TypeVar("D", bound=Across)
+A = TypeVar("A", bound=JoinedArgs)
 
-def filled_on_failure(
-    run: Callable[[Any, Any], None], spreads: bool = False, by_kernel: bool = False
-) -> Callable[[Any, Any], None]:
+
+def filled_on_failure(run: Callable[[D, A], None], spreads: bool = False, by_kernel: bool = False) -> Callable[[D, A], None]:
     """`run`, which leaves NaN in every float that it writes, and the group's fill_id in integers, where a rank fails.
 
     spreads: whether NaN in all that arrives makes every output of floats NaN, so that only others are filled. by_kernel:
     whether a kernel fills outputs, so that only a call that the host refuses is filled here.
     """
 
-    def launch(descriptor: Any, args: Any) -> None:
+    def launch(descriptor: D, args: A) -> None:
         require_group(descriptor, args)
         try:
             run(descriptor, args)
         except GroupError:
             for tensor in _written(descriptor, args):
-                tensor.fill_(_nothing(tensor, args.group.fill_id))
+                tensor.fill_(_nothing(tensor, group_of(args).fill_id))
             raise
         link = None if by_kernel else link_of(args)
         if link is not None:  # the host does not know yet whether the call failed
             for tensor in _written(descriptor, args):
                 if not (spreads and tensor.is_floating_point() and tensor.element_size() > 1):
-                    _fill_where(link.bad, tensor, args.group.fill_id)
+                    _fill_where(link.bad, tensor, group_of(args).fill_id)
 
     return launch
 
 
-def _written(descriptor: Descriptor[Any], args: JoinedArgs) -> list[Tensor]:
-    return [getattr(args, name) for name, spec in operands_of(descriptor).items() if spec.written]
+def _written(descriptor: Across, args: JoinedArgs) -> list[Tensor]:
+    operands = operands_of(cast("Descriptor[Any]", descriptor))
+    return [getattr(args, name) for name, spec in operands.items() if spec.written]
 
 
 def _nothing(tensor: Tensor, fill_id: int) -> float | bool | int:
@@ -83,15 +87,15 @@ def peers_of(args: JoinedArgs) -> tuple[Peers, Joined]:
     return link, group
 
 
-def gathered(descriptor: Any, args: Any, own: Tensor, facts: Facts = ()) -> list[Tensor]:
+def gathered(descriptor: Across, args: JoinedArgs, own: Tensor, facts: Facts = ()) -> list[Tensor]:
     """This tensor of all ranks, in their order."""
     link = link_of(args)
     if link is None or descriptor.world == 1:
         return swapped(descriptor, args, [own] * descriptor.world, own, facts)
-    return list(args.group.on_gpus(descriptor, lambda: link.gathered(descriptor, own, facts)))
+    return list(group_of(args).on_gpus(descriptor, lambda: link.gathered(descriptor, own, facts)))
 
 
-def swapped(descriptor: Any, args: Any, parts: Sequence[Tensor], like: Tensor, facts: Facts = ()) -> list[Tensor]:
+def swapped(descriptor: Across, args: JoinedArgs, parts: Sequence[Tensor], like: Tensor, facts: Facts = ()) -> list[Tensor]:
     """parts[r] goes to rank r; what rank r sent to this one, of the shape, type and device of `like`, comes back as entry r.
 
     facts: tensors that must be equal on all ranks.
@@ -100,9 +104,9 @@ def swapped(descriptor: Any, args: Any, parts: Sequence[Tensor], like: Tensor, f
         return list(parts)
     link = link_of(args)
     if link is not None:
-        return list(args.group.on_gpus(descriptor, lambda: link.swapped(descriptor, parts, like, facts)))
+        return list(group_of(args).on_gpus(descriptor, lambda: link.swapped(descriptor, parts, like, facts)))
     sent = [as_bytes(part).cpu() for part in parts]
-    found = args.group.exchange(descriptor, sent, bytes_of(*facts))
+    found = group_of(args).exchange(descriptor, sent, bytes_of(*facts))
     return [_as(raw, like) for raw in found]
 
 
@@ -124,8 +128,13 @@ def bytes_of(*tensors: Tensor | None) -> bytes:
     return b"".join(len(text).to_bytes(8, "little") + text for text in given)
 
 
-def rank_of(args: Any) -> int:
+def rank_of(args: JoinedArgs) -> int:
     return 0 if args.group is None else int(args.group.rank)
+
+
+def group_of(args: JoinedArgs) -> Joined:
+    """The group of a call of several ranks, which `require_group` has found in it."""
+    return cast("Joined", args.group)
 
 
 def rounded_sum(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
