@@ -3,6 +3,7 @@
 The rule is CONTRIBUTING's; docs/glossary.md defines the terms.
 """
 
+import ast
 import io
 import re
 import subprocess
@@ -46,6 +47,36 @@ BANNED = {
 }
 WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 OPENER = re.compile(r"(?:^|[.;:!?] )(?:Of|Who|Whose|Those (?:that|who|of|with)|What)\b(?![^.;]*\?)")
+# What users read (pages but the notebook, and the package's texts named below) also avoids phrases that a native writer of the
+# field would not write, each with the usual form.
+PLAIN = {
+    r"(?<!here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b)[a-z]\w*": "is not a",
+    r"without a word": "silently",
+    r"cures?": "fix",
+    r"peer over ours": "speed-up over the fastest peer",
+    r"as \w+ has (?:it|them)": "as in",
+    r"any distance apart": "with any stride",
+    r"truths": "bools",
+    r"side by side": "adjacent, contiguous",
+    r"lies? (?:in|on|at|beside|behind|one|along|as)": "is, is stored",
+    r"(?:one|bytes?|elements?|scales?|rows?|bits?|launch|slopes?|tokens?) a "
+    r"(?:row|token|page|column|head|rank|block|second|step|device|process|channel)": "per",
+    r"in force": "current",
+    r"at computed places": "at computed positions",
+    r"(?:as|was|were) told": "as passed to",
+    r"in the making": "under construction",
+    r"no equal here": "no equivalent",
+    r"means? nothing": "is invalid",
+    r"that is none": "is unknown, is invalid",
+}
+PLAIN_WORDS = re.compile(r"\b(?:" + "|".join(PLAIN) + r")\b")
+READ = ("plans", "recipes", "compat", "cli", "errors.py", "env.py")
+# The old dialect in names of functions and classes: the count only falls.
+DIALECT = re.compile(
+    r"(?:^|_)(?:nobody|somebody|anybody|everybody|whoever|vouch\w*|lends?|lent|steep|wild|rooms?|playing|astray|told|swept)(?:_|$)",
+    re.I,
+)
+NAMES_LEFT = 153
 IDENTIFIERS = re.compile(
     r"\b(?:once_a_kind|once_in_a_row|kSideBySide|kTeams|TeamRows|SplitRun|PieceSurvey|kMostParts|kRooms?|MlaAdder|MlaWeigher)\b"
 )
@@ -87,6 +118,62 @@ def faults(path, text):
         line = " ".join(paragraph.split())
         found += [f"{path}: {match[0]!r} in {line[:100]!r}" for match in (*WORDS.finditer(line), *OPENER.finditer(line))]
     return found + [f"{path}: {match[0]!r}" for match in IDENTIFIERS.finditer(text)]
+
+
+def read_by_users():
+    """(path, text) of each page, and of each string and docstring of the listed modules."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if "notebook" not in page.parts:
+            yield page.relative_to(ROOT), page.read_text()
+    for name in READ:
+        place = ROOT / "opfacade" / name
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def plain_faults(text):
+    line = " ".join(text.split())
+    return [line[max(0, match.start() - 40) : match.end() + 40] for match in PLAIN_WORDS.finditer(line)]
+
+
+def names_of_the_dialect():
+    for path in files():
+        if path.endswith(".py"):
+            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and DIALECT.search(node.name):
+                    yield f"{path}: {node.name}"
+
+
+def test_pages_and_messages_use_the_usual_forms():
+    found = [f"{path}: {fault!r}" for path, text in read_by_users() for fault in plain_faults(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A list is no tensor.",
+        "It takes one scale a row.",
+        "as torch has it",
+        "rows lie in pages",
+        "as plan() was told",
+        "truths",
+    ],
+)
+def test_an_unusual_form_is_found(text):
+    assert plain_faults(text)
+
+
+@pytest.mark.parametrize("text", ["There is no backward.", "It is no longer used.", "one scale per row", "a truth value"])
+def test_a_usual_form_passes(text):
+    assert not plain_faults(text)
+
+
+def test_names_of_the_dialect_grow_fewer():
+    found = list(names_of_the_dialect())
+    assert len(found) <= NAMES_LEFT, "\n".join(found)
 
 
 def test_comments_and_docstrings_use_the_terms_of_the_glossary():

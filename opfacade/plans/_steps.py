@@ -89,7 +89,7 @@ def _meet(one: Held, other: Held) -> bool:
 
 
 def _lowest(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The lowest offset at which `size` bytes lie beside spans that are sorted."""
+    """The lowest offset at which `size` bytes fit between sorted spans."""
     at = 0
     for first, stop in taken:
         if at + size <= first:

@@ -15,7 +15,7 @@ _HALVES = 2  # codes in a byte of ours
 
 
 class Made:
-    """The map that writes one tensor, of the elements of another at computed places."""
+    """The map that writes one tensor, from the elements of another at computed positions."""
 
     def __init__(self, fields: Fields, stored_shape: Sequence[int], our_shape: Sequence[int], shared: bool = False) -> None:
         self.fields, self.batch = fields, fields.batch > 1 and not shared

@@ -143,7 +143,7 @@ class Elementwise:
         return found
 
     def _number(self, name: str, given: Any) -> float:
-        """An argument that is no tensor: a number of Python, or of numpy."""
+        """An argument that is not a tensor: a number of Python or numpy."""
         if isinstance(given, (int, float)):
             return given
         with suppress(TypeError, ValueError):

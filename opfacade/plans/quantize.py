@@ -44,7 +44,7 @@ _SCALE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeArgs(Args):
-    """The tensors of one quantisation. Rows may lie any distance apart."""
+    """The tensors of one quantisation. Rows may have any stride."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, hidden] in dtype",
@@ -63,7 +63,7 @@ class QuantizeArgs(Args):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DequantizeArgs(Args):
-    """The tensors of one dequantisation. Rows may lie any distance apart."""
+    """The tensors of one dequantisation. Rows may have any stride."""
 
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[total_num_rows, hidden] in quant.dtype",

@@ -44,7 +44,7 @@ class Product:
 
 
 def _counted(batch: Shape) -> int:
-    """How many products are side by side; none at all are refused."""
+    """The number of products in the batch; zero products are refused."""
     found = Shaped(batch, "f32").numel
     return found if found else refuse("input", "at least one matrix", batch)
 

@@ -66,7 +66,7 @@ class Recipe(Generic[MadeT]):
 
 
 def _check(bound: inspect.BoundArguments) -> None:
-    """No number stands for a tensor, and none for a truth: recipes ask both without looking."""
+    """Refuses numbers in place of tensors or bools, because recipes do not check this."""
     for name, given in bound.arguments.items():
         kind = bound.signature.parameters[name].annotation
         if kind in ("Shaped", "bool") and not KINDS[kind][1](given):
@@ -74,8 +74,8 @@ def _check(bound: inspect.BoundArguments) -> None:
 
 
 def _blamed(recipe: Recipe[Any], bound: inspect.BoundArguments) -> Refusal:
-    """The argument for which a recipe failed: one of another kind than its annotation, else one without which it does not
-    fail, else the first that is no tensor."""
+    """The argument for which a recipe failed: one whose type differs from its annotation, otherwise one without which the
+    recipe does not fail, otherwise the first that is not a tensor."""
     facts, given = bound.signature.parameters, bound.arguments
     odd = [name for name in given if facts[name].annotation in KINDS and not KINDS[facts[name].annotation][1](given[name])]
     loose = (name for name in given if facts[name].default is not inspect.Parameter.empty and _runs(recipe, bound, name))

@@ -76,7 +76,7 @@ def _place(word: str, sign: int) -> Any:
 
 for _word, _sign in (("max", 1), ("min", -1)):
     recipe(f"masked.a{_word}")(_amount(_word, _sign))
-    recipe(f"masked.arg{_word}", "the place has the dtype of the input, as torch has it")(_place(_word, _sign))
+    recipe(f"masked.arg{_word}", "the index has the dtype of the input, as in torch")(_place(_word, _sign))
 
 
 @recipe("masked.mean")
@@ -103,7 +103,7 @@ def masked_norm(
 
 
 def _no_length(x: Node, ord: Any) -> Node:
-    """An element that leaves a norm as it is, as torch has it: 0, or inf for the least."""
+    """The neutral element of a norm, as in torch: 0, or inf for the minimum."""
     return constant("inf", x.type) if ord == -math.inf else zero(x.type)
 
 

@@ -72,7 +72,7 @@ def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Any = None) -
 
 
 def _covariances(input: Shaped) -> tuple[FoldDraft, list[Node]]:
-    """Deviations of two variables at each observation. Variables are the rows of a matrix; one variable is no axis."""
+    """Deviations of two variables at each observation. Variables are the rows of a matrix; a single variable has no axis."""
     if input.rank > 2:
         refuse("input", "[V, N] for several variables, or [N] for one", input.shape)
     count = input.shape[-1] if input.rank else 1

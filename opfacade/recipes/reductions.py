@@ -89,8 +89,8 @@ def _truths(reducer: str) -> Any:
     return make
 
 
-recipe("any", "of u8 it is u8, as torch has it")(_truths("any"))
-recipe("all", "of u8 it is u8, as torch has it")(_truths("all"))
+recipe("any", "u8 for u8 inputs, as in torch")(_truths("any"))
+recipe("all", "u8 for u8 inputs, as in torch")(_truths("all"))
 
 
 def number_of(draft: FoldDraft, like: Node, there: Node | None = None) -> Node:

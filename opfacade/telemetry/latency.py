@@ -30,7 +30,7 @@ _PENDING = 64
 
 
 class _Pairs(deque[Any]):
-    """Pairs of events under way on a device; a set holds all such queues, so they are told apart by identity."""
+    """Pairs of events under way on a device; a set holds all such queues, so they are distinguished by identity."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__

@@ -259,14 +259,14 @@ UNLIKE = [
 def test_latent_tensors_are_as_plan_has_them(change, named):
     w = latent_wrapper()
     w.run(**LATENT_GIVEN)
-    with pytest.raises(ShapeError, match=rf"\b{named} expected .*, as plan\(\) was told"):
+    with pytest.raises(ShapeError, match=rf"\b{named} expected .*, as passed to plan\(\)"):
         w.run(**(LATENT_GIVEN | change))
     if named == "kpe_cache" and "q_pe" in change:
         return  # the older wrapper's plan() has no such size
     older = flashinfer.BatchDecodeMlaWithPagedKVCacheWrapper(buffer())
     older.plan(indices(0, 2, 3), indices(0, 1, 2), indices(2, 2), HEADS, LATENT, PAGE, 0.1, data_type=torch.float32)
     older.run(*LATENT_GIVEN.values())
-    with pytest.raises(ShapeError, match=rf"\b{named} expected .*, as plan\(\) was told"):
+    with pytest.raises(ShapeError, match=rf"\b{named} expected .*, as passed to plan\(\)"):
         older.run(*(LATENT_GIVEN | change).values())
 
 

@@ -180,7 +180,7 @@ def _append(rows: tuple[torch.Tensor, torch.Tensor], pools: Pools, table: Table,
 
 
 def _turns_on(meaning: Meaning) -> bool:
-    """Whether each row of q has angles of its own, as flash-attn has it."""
+    """Whether each row of q has its own angles, as in flash-attn."""
     return meaning.scores.causal or (meaning.scores.window_left, meaning.scores.window_right) != (-1, -1)
 
 

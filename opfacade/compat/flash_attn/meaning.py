@@ -75,8 +75,8 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> None:
 
 
 def _window(op: str, window: Any) -> tuple[int, int]:
-    """(left, right) of a pair or of a tensor of two, where None, negative numbers and more keys than a request can have are no
-    bound. A row's position plus its right side is an i32, so a right side is none from 2^30 on."""
+    """(left, right) of a pair or of a tensor of two, where None, negative numbers and more keys than a request can have mean
+    unbounded. A row's position plus its right side is an i32, so a right side is none from 2^30 on."""
     if window is None:
         return -1, -1
     if isinstance(window, torch.Tensor) and window.dim() == 1:
@@ -88,7 +88,8 @@ def _window(op: str, window: Any) -> tuple[int, int]:
 
 
 def _scalar(side: Any) -> Any:
-    """The number of a tensor without dimensions, as flash-attn's C++ takes one; what is no integer is refused as it is."""
+    """The number of a tensor without dimensions, as flash-attn's C++ takes one; a value that is not an integer is refused
+    unchanged."""
     return side.item() if isinstance(side, torch.Tensor) and side.dim() == 0 else side
 
 

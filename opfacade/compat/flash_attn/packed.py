@@ -21,7 +21,7 @@ def _shared(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(op: str, name: str, packed: torch.Tensor, dims: str, count: int) -> tuple[torch.Tensor, ...]:
-    """The `count` tensors that lie side by side in the third axis from the right."""
+    """The `count` tensors along the third axis from the right."""
     if require_tensor(op, name, packed, dims)[-3] != count:
         raise wrong_shape(op, name, f"[{dims}]", list(packed.shape))
     return packed.unbind(-3)

@@ -58,14 +58,14 @@ def latent_call(
     require_tensor(op, "q_pe", tensors.q_pe, "rows, num_heads, head_dim_kpe")
     _require_rotated(op, "kpe_cache", rope)
     if latent != told.latent:
-        expected = f"[rows, num_heads, head_dim_ckv={told.latent}], as plan() was told"
+        expected = f"[rows, num_heads, head_dim_ckv={told.latent}], as passed to plan()"
         raise wrong_shape(op, "q_nope", expected, list(tensors.q_nope.shape))
     if (page_size, width) != (told.page_size, latent):
-        expected = f"[pages, page_size={told.page_size}, head_dim_ckv={latent}], as plan() was told"
+        expected = f"[pages, page_size={told.page_size}, head_dim_ckv={latent}], as passed to plan()"
         raise wrong_shape(op, "ckv_cache", expected, list(tensors.ckv.shape))
     if (rotated_page, rope) != (told.page_size, rope if told.rope is None else told.rope):
         width_told = "" if told.rope is None else f"={told.rope}"
-        expected = f"[pages, page_size={told.page_size}, head_dim_kpe{width_told}], as plan() was told"
+        expected = f"[pages, page_size={told.page_size}, head_dim_kpe{width_told}], as passed to plan()"
         raise wrong_shape(op, "kpe_cache", expected, list(tensors.kpe.shape))
     sinks = more.get("sinks")
     if sinks is not None:

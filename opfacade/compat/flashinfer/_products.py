@@ -138,8 +138,7 @@ def _run(factors: Factors, out: Tensor) -> None:
 
 
 def _oriented(rows: Tensor) -> tuple[Tensor, bool]:
-    """A matrix or its transpose, whichever has the elements of a row side by side, and whether it is the transpose; a copy
-    where neither has."""
+    """A matrix or its transpose, whichever has contiguous rows, and whether it is the transpose; a copy where neither has."""
     if rows.stride(-1) == 1 or rows.shape[-1] < 2:
         return rows, False
     if rows.stride(-2) == 1 or rows.shape[-2] < 2:

@@ -57,7 +57,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
     ) -> None:
         super().__init__(float_workspace_buffer, use_cuda_graph)
         own = {"jit_args": (jit_args, None), "variant_owns_mask": (variant_owns_mask, False)}
-        refuse_unless(self._op, own, "A variant says what kernels of one's own do.")
+        refuse_unless(self._op, own, "Use a variant instead of your own kernel.")
         self._layout = layout_of(self._op, kv_layout)
         self._buffers = (qo_indptr_buf, kv_indptr_buf)
         self._require_buffers(list(zip(("qo_indptr_buf", "kv_indptr_buf"), self._buffers, strict=True)))
@@ -147,7 +147,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         for name, x, dim in (("k", k, planned.dim), ("v", v, planned.dim_vo)):
             require_dtype(self._op, name, planned.how.kv_dtype, x)
             if require_tensor(self._op, name, x, "rows, num_kv_heads, head_dim")[1:] != (planned.kv_heads, dim):
-                expected = f"[rows, num_kv_heads={planned.kv_heads}, {dim}], as plan() was told"
+                expected = f"[rows, num_kv_heads={planned.kv_heads}, {dim}], as passed to plan()"
                 raise wrong_shape(self._op, name, expected, list(x.shape))
         form = LseForm(return_lse, lse_base, lse_layout, lse).checked(self._op, q.shape[0], q.shape[1])
         scale = planned.dim**-0.5 if planned.how.sm_scale is None else planned.how.sm_scale

@@ -61,7 +61,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         jit_args: list[Any] | None = None,
     ) -> None:
         super().__init__(float_workspace_buffer, use_cuda_graph)
-        refuse_unless(self._op, {"jit_args": (jit_args, None)}, "A variant says what kernels of one's own do.")
+        refuse_unless(self._op, {"jit_args": (jit_args, None)}, "Use a variant instead of your own kernel.")
         self._layout, self.use_tensor_cores = layout_of(self._op, kv_layout), use_tensor_cores
         self._buffers = (paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer)
         names = ("paged_kv_indptr_buffer", "paged_kv_indices_buffer", "paged_kv_last_page_len_buffer")

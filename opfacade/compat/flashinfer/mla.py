@@ -129,7 +129,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         if self._use_cuda_graph and (each <= 0 or self._captured_rows not in (None, each)):
             rows = "equally many rows" if self._captured_rows is None else f"{self._captured_rows} rows, as before,"
             hint = "A captured graph has one number of rows: make a wrapper for each, or pad."
-            raise unmapped(self._op, "qo_indptr", f"{rows} rows per request with use_cuda_graph=True", q_lens.tolist(), hint)
+            raise unmapped(self._op, "qo_indptr", f"{rows} of each request with use_cuda_graph=True", q_lens.tolist(), hint)
         return each or None
 
     def run(
@@ -172,7 +172,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         form = LseForm(return_lse, base, given=lse).checked(op, *q_nope.shape[:2])
         rows = planned.table.batch * planned.scores.q_len
         if tuple(q_nope.shape[:2]) != (rows, planned.heads):
-            expected = f"[rows={rows}, num_heads={planned.heads}, ...], as plan() was told"
+            expected = f"[rows={rows}, num_heads={planned.heads}, ...], as passed to plan()"
             raise wrong_shape(op, "q_nope", expected, list(q_nope.shape))
         factor, ratio = _factors(op, ckv_cache, (ckv_scale, kpe_scale))
         scores = planned.scores._replace(sm_scale=planned.scores.sm_scale * factor)

@@ -177,7 +177,7 @@ def _one_page_a_row(where: Where, stored: torch.Tensor, page_size: int) -> Table
 
 
 def _starts(stored: torch.Tensor) -> torch.Tensor:
-    """[nnz + 1]: one row a request; none for the last ones, which are not stored."""
+    """[nnz + 1]: one row per request; none for the last rows, which are not stored."""
     rows = even_indptr(stored.shape[0], 1, stored.device)
     if not stored.shape[0]:
         return rows

@@ -68,7 +68,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     ) -> None:
         super().__init__(float_workspace_buffer, use_cuda_graph)
         own = {"jit_args": (jit_args, None), "variant_owns_mask": (variant_owns_mask, False)}
-        refuse_unless(self._op, own, "A variant says what kernels of one's own do.")
+        refuse_unless(self._op, own, "Use a variant instead of your own kernel.")
         self._layout = layout_of(self._op, kv_layout)
         self._buffers = (qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf)
         names = ("qo_indptr_buf", "paged_kv_indptr_buf", "paged_kv_indices_buf", "paged_kv_last_page_len_buf")

@@ -144,7 +144,7 @@ def _refuse(descriptor: Any) -> None:
     if not descriptor.return_lse:
         raise contradiction("return_lse", "True, because merge_across needs lse", False)
     if getattr(descriptor, "q_len", 1) > 1 and descriptor.causal:
-        hint = "Make each row a request with KvShard.local_lens of its own limit."
+        hint = "Make each row a separate request with KvShard.local_lens of its limit."
         raise contradiction(
             "q_len", "1 for a sharded cache, because rows see different numbers of keys", descriptor.q_len, hint
         )

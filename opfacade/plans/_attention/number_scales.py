@@ -28,7 +28,7 @@ class ScaledArgs(AttentionArgs):
                 self._set_number(name, value)
 
     def _set_number(self, name: str, value: float) -> None:
-        """Where `beside` is no tensor the number stays, and the call is refused."""
+        """If `beside` is not a tensor, the number is kept and the call is refused."""
         if isinstance(value, bool) or not 0 < value <= _F32_MAX:
             issue = Issue("OPF-A063", name, "a positive finite f32, or a tensor", str(value), kind="ArgumentError")
             raise from_issues(type(self).__name__, "", [issue])

@@ -91,7 +91,7 @@ def _routed(d: LayerFields) -> tuple[Step, ...]:
 
 
 def _experts(d: LayerFields) -> tuple[Step, ...]:
-    """From rows of x to `y`, what the experts made of them."""
+    """From rows of x to `y`, the results of the experts."""
     many: dict[str, Any] = {"groups": d.local, "total_num_rows": d.total_num_rows * d.top_k, "dtype": d.dtype}
     many |= {"weight_layout": d.weight_layout, "bias": d.bias} | ({"bias_dtype": d.bias_dtype} if d.bias else {})
     at_input = d.weights_at == "input"

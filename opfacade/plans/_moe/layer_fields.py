@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class FusedMoeArgs(Args):
     """The tensors of one layer. weight_layout is the order of the last two axes of weights; nk is [rows of the weight, k]."""
 
-    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may be any distance apart")
+    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may have any stride")
     logits: Tensor = operand("[total_num_rows, experts] in router.dtype, with `router`")
     router_bias: Tensor = operand("f32 [experts], with router.bias: added to the logits")
     correction: Tensor = operand("f32 [experts], with router.correction: added to the scores for the choice only")

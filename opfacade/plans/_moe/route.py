@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class RouteArgs(Args):
     """The tensors of one routing."""
 
-    logits: Tensor = operand("[total_num_rows, experts] in dtype; rows may be any distance apart")
+    logits: Tensor = operand("[total_num_rows, experts] in dtype; rows may have any stride")
     bias: Tensor = operand("f32 [experts], with `bias`: added to the logits")
     correction: Tensor = operand("f32 [experts], with `correction`: added to the scores for the choice only")
     given_ids: Tensor = operand("int32 [total_num_rows, top_k], with ids_given: the experts of each row")

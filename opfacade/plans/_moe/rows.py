@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class MoeGatherArgs(Args):
     """The tensors of one gathering."""
 
-    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may be any distance apart")
+    x: Tensor = operand("[total_num_rows, hidden] in dtype; rows may have any stride")
     order: Tensor = operand("int32 [total_num_rows * top_k], choices sorted by expert, as moe_sort writes them")
     weights: Tensor = operand("f32 [total_num_rows, top_k], with `weighted`: the factor of each choice")
     out: Tensor = operand("written: [total_num_rows * top_k, hidden] in dtype, one row per choice, in the order of `order`")
