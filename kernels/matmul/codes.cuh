@@ -12,7 +12,7 @@ constexpr int kChunkCodes = 32;  // that a thread decodes at a time
 constexpr float kOfE2m1 = 8.507059173023462e37f;  // 2^126, which makes of an f32 with the exponent of e2m1 its number
 
 // A config Q of codes: kCode; Scale, Zero, the types of the tables; kZero; kWholeZero: zero points are codes; kGroup, elements of k
-// that share a scale, 0: all; kScaled: numbers have their scale, otherwise sums have it; kGlobal: and the scale of the weight.
+// that share a scale, 0: all; kOrdered: weight_groups names the group of each element; kScaled: numbers have their scale, otherwise sums have it; kGlobal: and the scale of the weight.
 //
 // Thirty-two codes of a column of the product, in two steps, so that reads of several are under way.
 template <class C>
@@ -24,10 +24,15 @@ struct CodeChunk {
   typename Stored<typename Q::Scale>::Bits scale[kTables];
   typename Stored<typename Q::Zero>::Bits zero[kTables];
   int left;  // elements from here on that weight has; 0 and less: none
+  int batch, of, first;  // the weight of the batch, the column and the first element, where each element has its own group
 
   __device__ __forceinline__ void ask(const MatmulParams& p, const Tile& tile, int column, int k) {
     left = column < p.columns ? p.k - k : 0;
     read(p, tile, column, k);
+    if constexpr (Q::kOrdered) {
+      batch = tile.weight, of = column, first = k;
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kTables; ++i) {
       scale[i] = 0, zero[i] = 0;
@@ -74,22 +79,41 @@ struct CodeChunk {
   template <bool kInside>
   __device__ __forceinline__ void write_eight(const MatmulParams& p, int i, uint32_t to) const {
     const int table = i * 8 / (kChunkCodes / kTables), rest = left - 8 * i;
-    const float factor = Stored<typename Q::Scale>::load(scale[table]), shift = static_cast<float>(Stored<typename Q::Zero>::load(zero[table]));
-    const float base = (Q::kCode == Code::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
+    const float factor = Q::kOrdered ? 1.f : Stored<typename Q::Scale>::load(scale[table]);
+    const float shift = Q::kOrdered ? 0.f : static_cast<float>(Stored<typename Q::Zero>::load(zero[table])), base = base_of(shift);
     const float whole = Q::kGlobal ? *p.weight_global : 1.f;
     uint2 word = word_of(i);
     if (Q::kCode == Code::kSigned) word.x ^= 0x88888888u;
     uint32_t pair[4], behind[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      float low = kInside || 2 * j < rest ? number(word, 2 * j, base, factor, shift) : 0.f;
-      float high = kInside || 2 * j + 1 < rest ? number(word, 2 * j + 1, base, factor, shift) : 0.f;
+      float low = 0.f, high = 0.f;
+      if constexpr (Q::kOrdered) {
+        if (kInside || 2 * j < rest) low = ordered(p, word, 8 * i + 2 * j);
+        if (kInside || 2 * j + 1 < rest) high = ordered(p, word, 8 * i + 2 * j + 1);
+      } else {
+        if (kInside || 2 * j < rest) low = number(word, 2 * j, base, factor, shift);
+        if (kInside || 2 * j + 1 < rest) high = number(word, 2 * j + 1, base, factor, shift);
+      }
       if constexpr (Q::kGlobal) low *= whole, high *= whole;
       pair[j] = C::T::pack(low, high);
       if constexpr (C::kTerms == 2) behind[j] = rest_of(low, high, pair[j]);
     }
     store_shared_16(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
     if constexpr (C::kTerms == 2) store_shared_16(to + C::kPanels * C::kColumns * 128, make_uint4(behind[0], behind[1], behind[2], behind[3]));
+  }
+  // The number of code i of the chunk, whose group is read now; 0 if it has none.
+  __device__ __forceinline__ float ordered(const MatmulParams& p, uint2 word, int i) const {
+    const int group = p.weight_groups[first + i];
+    if (static_cast<uint32_t>(group) >= static_cast<uint32_t>(p.num_groups)) return 0.f;
+    const float factor = Q::kScaled ? Stored<typename Q::Scale>::load(at<typename Q::Scale>(p.weight_scale, batch, of, group)) : 1.f;
+    float shift = 0.f;
+    if constexpr (Q::kZero != ZeroPoint::kNone) shift = static_cast<float>(Stored<typename Q::Zero>::load(at<typename Q::Zero>(p.weight_zero, batch, of, group)));
+    return number(word, i % 8, base_of(shift), factor, shift);
+  }
+  // 2^23 plus the code that stands for 0.
+  static __device__ __forceinline__ float base_of(float shift) {
+    return (Q::kCode == Code::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
   }
   // The rests that bf16 rounds off of two numbers; none of an infinity.
   static __device__ __forceinline__ uint32_t rest_of(float low, float high, uint32_t pair) {

@@ -43,6 +43,8 @@ struct MatmulParams {
   int32_t starts[kMostStarts];  // columns at which another scale of the weight begins
   MatmulScales weight_zero;  // of groups of codes, as weight_scale
   const float* weight_global;  // the factor of a whole weight
+  const int32_t* weight_groups;  // of num_groups, the group of each element of k
+  int32_t num_groups;
   int32_t group_offset;      // elements of the first group that precede the weight
   int32_t weight_wide;       // sixteen bytes of codes are aligned
   MatmulScales x_zero, weight_sum;  // i32: zero points of x, and the sums of the weight that they shift

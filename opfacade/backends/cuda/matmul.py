@@ -51,7 +51,7 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
     if problem.weight_format is not None:
-        yield from matmul_codes.lacks(problem, problem.weight_format)
+        yield from matmul_codes.lacks(problem, problem.weight_format, ordered=True)
     elif problem.dtype not in HALVES:
         yield from lacks_of_bytes(problem)
 

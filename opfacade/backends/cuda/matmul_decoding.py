@@ -18,7 +18,7 @@ def way_of(weight: Weight, dtype: str) -> Way | None:
         return "rounded"
     if weight.zero not in ("none", "int"):
         return None
-    if weight.group is None:
+    if weight.group is None and weight.num_groups is None:
         return "column"
     if weight.scale_dtype in _SHORT and (dtype == "bf16" or _in_f16(weight)):
         return "whole"

@@ -51,7 +51,7 @@ def codes_of(problem: Product) -> Weight | None:
 def _facts_of_codes(weight: Weight | None) -> dict[str, Fact]:
     if weight is None:
         return {}
-    found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or "k"}
+    found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or ("k" if weight.num_groups is None else "order")}
     found |= {"dequantise": weight.dequantise} if weight.dequantise != "rounded" else {}
     found |= {"global_scale": True} if weight.global_scale else {}
     return found | ({"zero": weight.zero} if weight.zero != "none" else {})
@@ -149,7 +149,7 @@ def _printed_codes(weight: Weight | None, dtype: str) -> dict[str, Fact]:
         return {"scaled_sums": False, "global_sums": False}
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}
     way = way_of(weight, dtype)
-    found |= {"scaled": way != "column", "global_scale": weight.global_scale}
+    found |= {"scaled": way != "column", "global_scale": weight.global_scale, "ordered": weight.num_groups is not None}
     found |= {"scaled_sums": way == "column", "global_sums": weight.global_scale and way != "rounded"}
     zero_dtype = "u8" if weight.zero in ("none", "int") else weight.scale_dtype
     return found | {"weight_scale_dtype": weight.scale_dtype, "zero_dtype": zero_dtype}

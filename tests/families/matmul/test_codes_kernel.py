@@ -55,6 +55,10 @@ FORMS = {
     "exact": made(rows=70, weight=INT4 | {"group": 128, "group_offset": 96}, bias=True, activation="silu"),
     "exact-f16-scales": made(n=33, k=77, weight={"dequantise": "exact", "zero": "int", "group": 32} | HALF, out_dtype="f32"),
     "exact-fp8": made(k=90, weight=FP8 | {"group": 64, "scale_dtype": "f16"}, num_valid=True),
+    "order": made(n=33, k=77, weight={"zero": "int", "group": None, "num_groups": 5}, batch=2),
+    "order-panels": made(k=128, weight={"dtype": "int4", "group": None, "num_groups": 5}),
+    "order-exact": made(rows=70, weight={"zero": "int", "group": None, "num_groups": 3, "dequantise": "exact"}),
+    "order-fp8": made(k=90, weight=FP8 | {"num_groups": 4, "scale_dtype": "bf16", "global_scale": True}),
     "exact-e2m1": made(k=90, weight={"dtype": "e2m1", "dequantise": "group_sum", "global_scale": True}),
 }
 
@@ -162,6 +166,25 @@ def test_every_number_of_e4m3_arrives_and_the_column_has_its_scale(dtype):
 
 
 @emulator.needed
+@pytest.mark.parametrize("dequantise", ["rounded", "exact"])
+def test_each_element_has_the_group_that_activation_order_names_and_none_counts_as_0(dequantise):
+    n, k = 33, 72
+    weight = {"zero": "int", "group": None, "num_groups": 5, "dequantise": dequantise}
+    problem = made(rows=k, n=n, k=k, weight=weight, out_dtype="f32")
+    generator = torch.Generator().manual_seed(5)
+    codes, zeros = (torch.randint(0, 16, size, generator=generator) for size in ((n, k), (n, 5)))
+    scales, order = torch.arange(n * 5).reshape(n, 5) % 7 + 1, torch.randint(0, 5, (k,), generator=generator)
+    order[3], order[40] = 5, -1
+    found = columns_of(
+        problem, weight=codes[:, ::2] + 16 * codes[:, 1::2], weight_zero=zeros, weight_scale=scales, weight_groups=order
+    )
+    at = order.clamp(0, 4)
+    want = (codes - zeros[:, at]) * scales[:, at]
+    want[:, [3, 40]] = 0
+    assert torch.equal(found, want.float())
+
+
+@emulator.needed
 def test_an_infinite_scale_makes_infinities_and_no_rest_of_them():
     problem = made(rows=2, n=8, k=64, weight=INT4 | {"group": 64}, out_dtype="f32")
     args = inputs.make_args(problem, 2)
@@ -215,7 +238,6 @@ def test_a_cta_has_many_tiles_of_an_odd_number_of_steps():
 DECLINED = {
     "weight_format.zero": {"dequantise": "exact", "zero": "float"},
     "weight_format.scale_dtype": {"dequantise": "group_sum", "scale_dtype": "f32"},
-    "num_groups": {"num_groups": 3, "group": None},
     "group_offset": {"group_offset": 8},
 }
 
