@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 Pairs = tuple[tuple[str, Any], ...]
-_MODELS = (EXACT, "f64", "f32", "mma16")  # ends of the names of error models, strictest first
+_MODELS = (EXACT, "f64", "f32", "mma16", "mma8")  # ends of the names of error models, strictest first
 
 
 class Stepwise(Descriptor[Any]):

@@ -101,6 +101,10 @@ _COMBINE = CudaKernel(
     guarantee=_promise("f32", "moe-f32", _ROUNDED),
 )
 
-_LAYER = composed_on_cuda(FusedMoeDescriptor, lambda d: (("x", d.dtype),), lambda d: (("halves", d.halves),) if d.gated else ())
+_LAYER = composed_on_cuda(
+    FusedMoeDescriptor,
+    lambda d: (("x", d.dtype),) if d.scaling is None else (("weight", "f8_e4m3"), ("x", d.dtype)),
+    lambda d: ((("halves", d.halves),) if d.gated else ()) + ((("scale", d.scaling),) if d.scaling is not None else ()),
+)
 
 CANDIDATES = (*(one.candidate for one in (_ROUTE, _SORT, _GATHER, _COMBINE)), _LAYER)

@@ -131,12 +131,13 @@ def _weighted(d: MoeGatherDescriptor | MoeCombineDescriptor) -> Pairs:
 
 
 def _layer_dtypes(d: FusedMoeDescriptor) -> Pairs:
-    return (("x", d.dtype),)
+    return (() if d.scaling is None else (("weight", "f8_e4m3"),)) + (("x", d.dtype),)
 
 
 def _wiring(d: FusedMoeDescriptor) -> Pairs:
     """How steps are put together; the rest stands in their SKUs."""
-    return (("halves", d.halves),) if d.gated else ()
+    halves = (("halves", d.halves),) if d.gated else ()
+    return halves if d.scaling is None else (*halves, ("scale", d.scaling))
 
 
 CANDIDATES = (

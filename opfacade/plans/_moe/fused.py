@@ -21,6 +21,9 @@ class FusedMoeDescriptor(LayerFields):
     inputs. Choices of experts that are not on this rank are skipped. first_expert, num_local: as in MoeSortDescriptor. Tensors
     between steps are stored in dtype: the results of `up` (unless its product applies the activation), of the activation, and
     of `down`. Products add as their kernels do, and the sum over slots is f32. The workspace contains all these tensors.
+    scaling: weights of experts are in f8_e4m3, with scales; rows of x, and the results of the activation, are quantised to
+    f8_e4m3 with a scale for each row ("token") or each 128 elements of a row ("block") before a product. The shared expert
+    stays in dtype. With "block", hidden and width are multiples of 128.
     Raises DescriptorError for fields that contradict each other.
     """
 
@@ -62,4 +65,9 @@ EXAMPLES = (
     ),
     FusedMoeDescriptor(total_num_rows=5, experts=3, top_k=2, hidden=16, width=8, dtype="f16", halves="interleaved"),
     FusedMoeDescriptor(total_num_rows=6, experts=3, top_k=2, hidden=16, width=9, dtype="f32", beta=0.5, limit=3.0, alpha=1.3),
+    FusedMoeDescriptor(total_num_rows=7, experts=5, top_k=2, hidden=256, width=128, dtype="bf16", scaling="block"),
+    FusedMoeDescriptor(
+        total_num_rows=9, experts=4, top_k=2, hidden=40, width=24, dtype="f16", scaling="token", halves="interleaved",
+        bias=True, weights_at="input", shared_width=16, router=Router(dtype="f32"),
+    ),
 )  # fmt: skip

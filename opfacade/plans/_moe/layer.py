@@ -8,6 +8,7 @@ from typing import Any
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._gated import GATE, UP
+from opfacade.plans._moe import quantised
 from opfacade.plans._moe.layer_fields import LayerFields
 from opfacade.plans._moe.route import RouteDescriptor
 from opfacade.plans._moe.rows import MoeCombineDescriptor, MoeGatherDescriptor
@@ -26,6 +27,8 @@ def operands(d: LayerFields) -> dict[str, TensorSpec]:
     found = {"x": row, **_choice(d, rows)}
     local, wide, width = Dim("local experts", d.local), _wide(d, "width", d.width), Dim("width", d.width)
     found |= _weight(d, "up", (local,), wide, hidden) | _weight(d, "down", (local,), hidden, width)
+    if d.scaling is not None:
+        found |= quantised.weights(found, {"up": (local, wide, hidden), "down": (local, hidden, width)}, d.scaling)
     if d.bias:
         dtype = d.bias_dtype or d.dtype
         for name, columns in (("up_bias", wide), ("down_bias", hidden)):
@@ -100,9 +103,17 @@ def _experts(d: LayerFields) -> tuple[Step, ...]:
     up |= {} if at_input else {"x_rows": "x_rows"}
     up |= {"bias": "up_bias"} if d.bias else {}
     down = {"x": "h", "weight": "down", "indptr": "indptr", "out": "y"} | ({"bias": "down_bias"} if d.bias else {})
+    before = _gathered(d) if at_input else ()
+    if d.scaling is not None:
+        before = (*before, quantised.rows(d, "quantize", up["x"], d.hidden, _HELD if at_input else None))
+        many |= quantised.products(d)
+        up |= quantised.operands(up["x"], "up")
+        down |= quantised.operands("h", "down")
     first = _activated(d, "up", "grouped_matmul", many | gather | {"k": d.hidden}, d.width, up, "h")
+    if d.scaling is not None:
+        first = quantised.results(d, first, _HELD)
     second = problem("grouped_matmul", **many, n=d.hidden, k=d.width)
-    return (*(_gathered(d) if at_input else ()), *first, Step("down", second, down))
+    return (*before, *first, Step("down", second, down))
 
 
 def _gathered(d: LayerFields) -> tuple[Step, ...]:

@@ -12,6 +12,7 @@ from opfacade.core.model import INT32_MAX, Count, Single, Size, contradiction
 from opfacade.core.tensor_lists import operand
 from opfacade.plans._moe.family import Experts, MoeOp, TopK
 from opfacade.plans._moe.router import Router, refuse_choice
+from opfacade.plans._scaling import BLOCK
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,8 @@ class FusedMoeArgs(Args):
     up: Tensor = operand("[local experts, 2 * width, hidden] in dtype; without gates [local experts, width, hidden]")
     up_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, 2 * width], or width without gates")
     down: Tensor = operand("[local experts, hidden, width] in dtype")
+    up_scale: Tensor = operand("f32, with `scaling`: token [local experts, rows of up], block [.., rows / 128, hidden / 128]")
+    down_scale: Tensor = operand("f32, with `scaling`: token [local experts, hidden], block [.., hidden / 128, width / 128]")
     down_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, hidden]")
     shared_up: Tensor = operand("[2 * shared_width, hidden], with shared_width: the `up` of the shared expert")
     shared_down: Tensor = operand("[hidden, shared_width], with shared_width: the `down` of the shared expert")
@@ -43,15 +46,16 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     """Fields of a layer; FusedMoeDescriptor says what they mean."""
 
     op: Literal["fused_moe"] = Field(default="fused_moe", description="The operator.")
-    error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32", "moe-mma16")
+    error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32", "moe-mma16", "moe-mma8")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
+    later: ClassVar[frozenset[str]] = frozenset({"scaling"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
     total_num_rows: Count = Field(description="Rows of x.")
     experts: Experts = Field(description="Number of experts.")
     top_k: TopK = Field(description="Number of experts that each row chooses.")
     hidden: Size = Field(description="Elements of a row.")
     width: Size = Field(description="Number of elements between the two products of an expert.")
-    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x, the weights of experts, add and out.")
+    dtype: Literal["f16", "bf16", "f32"] = Field(description="Element type of x, add, out and weights.")
     router: Router | None = Field(
         default=None, description="How ids and weights are computed from logits; null: they are inputs."
     )
@@ -68,6 +72,10 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     alpha: Annotated[Single, Field(ge=1e-30)] | None = Field(default=None, description="Slope of the sigmoid in silu.")
     beta: Single = Field(default=0.0, description="Number added to each up element.")
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Order of the last two axes of the weights.")
+    scaling: Literal["token", "block"] | None = Field(
+        default=None,
+        description='Experts in f8_e4m3 with a scale for each row of a weight ("token") or block of 128 x 128; null: in dtype.',
+    )
     bias: bool = Field(default=False, description="Whether both products of an expert have biases.")
     bias_dtype: Literal["f16", "bf16", "f32"] | None = Field(default=None, description="Element type of biases; null: dtype.")
     weights_at: Literal["output", "input"] = Field(
@@ -82,6 +90,8 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     def _coherent(self) -> LayerFields:
         if self.router is not None:
             refuse_choice(self.router, self.experts, self.top_k, "router.")
+        if self.scaling is not None:
+            _refuse_scaling(self)
         if self.first_expert >= self.experts:
             raise contradiction("first_expert", f"below {self.experts} experts", self.first_expert)
         if self.num_local is not None and self.first_expert + self.num_local > self.experts:
@@ -111,3 +121,11 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     def columns(self) -> int:
         """Rows of `up` for one element between the products."""
         return 2 if self.gated else 1
+
+
+def _refuse_scaling(layer: LayerFields) -> None:
+    """Parts of rows that share a scale are whole."""
+    if layer.scaling == "block":
+        for field in ("hidden", "width"):
+            if getattr(layer, field) % BLOCK:
+                raise contradiction(field, f"a multiple of {BLOCK} with scaling block", getattr(layer, field))

@@ -7,17 +7,19 @@ their radii times the sizes of the weight, and by what its own sums are off for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opfacade.plans._matmul_values import leaves_of
 from opfacade.plans._program_values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
-from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball
 from opfacade.programs.evaluate import Values
 from opfacade.programs.expression import Node, apply, stage
+from opfacade.testing.families import _moe_quantised as quantised
 from opfacade.testing.families._matmul_grouped import product_of
 from opfacade.testing.families._matmul_sums import sums_of
 from opfacade.testing.families.matmul import behind
@@ -93,11 +95,17 @@ def _expert(
         of = own(c, "gather")
         x = bound.stored(Ball(v, 2 * of["u_acc"] * v.abs() + of.get("least", 2.0**-1000)), d.dtype)
     up, down = {"weight": args.up[expert]}, {"weight": args.down[expert]}
+    first, second = product_of(steps["up"]), product_of(steps["down"])
+    if d.scaling is not None:
+        up = {"weight": quantised.weight_of(first, args.up[expert], args.up_scale[expert])}
+        down = {"weight": quantised.weight_of(second, args.down[expert], args.down_scale[expert])}
+        x = quantised.stored(x, d.scaling)
     if d.bias:
         up, down = up | {"bias": args.up_bias[expert]}, down | {"bias": args.down_bias[expert]}
-    h = _product(product_of(steps["up"]), x, up, own(c, "up"))
+    h = _product(first, x, up, own(c, "up"))
     h = _activated(steps.get("activation"), h, own(c, "activation"))
-    return _product(product_of(steps["down"]), h, down, own(c, "down"))
+    h = h if d.scaling is None else quantised.stored(h, d.scaling)
+    return _product(second, h, down, own(c, "down"))
 
 
 def own(constants: Mapping[str, float], step: str) -> dict[str, float]:
@@ -114,9 +122,10 @@ def _product(problem: MatmulDescriptor, x: Ball, given: Mapping[str, Tensor], c:
     weight = given["weight"]
     w = weight.double() if problem.weight_layout == "kn" else weight.double().mT
     value = x.v @ w
-    most = MatmulArgs(x=x.v.abs() + x.r, weight=weight.abs())
+    most = quantised.unscaled(problem, x.v.abs() + x.r, weight.abs())
     radius = sums_of(problem, most, c).hard + x.r @ w.abs()
-    leaves = leaves_of(problem, MatmulArgs(**{name: one for name, one in given.items() if name != "weight"}, out=value))
+    rest = {name: one for name, one in given.items() if name != "weight"}
+    leaves = leaves_of(problem, replace(most, x=None, weight=None, **rest, out=value))
     return behind(problem, leaves, (value, radius), c)
 
 
@@ -128,7 +137,8 @@ def _activated(problem: GatedActivationDescriptor | None, x: Ball, c: dict[str, 
     balls: Any = {(at, "value"): Ball(values[name], radii[name]) for at, name in enumerate(problem.parts)}
     leaves: Any = numbers_of(problem.scalars, x.v.device)
     bounds = bound.Bounds(Values(leaves, x.v.device), bound.machine_of(c), balls)
-    return bound.stored(bounds(_inexact(problem.program()["out"], problem.parts)), problem.out_dtype)
+    found = bounds(_inexact(problem.program()["out"], problem.parts))
+    return found if problem.quant is not None else bound.stored(found, problem.out_dtype)
 
 
 def _inexact(node: Node, parts: Sequence[str]) -> Node:

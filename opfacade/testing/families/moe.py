@@ -6,6 +6,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
+from opfacade.plans._scaling import BLOCK
 from opfacade.plans.moe import (
     FusedMoeArgs,
     FusedMoeDescriptor,
@@ -165,10 +166,15 @@ class FusedHarness(Harness):
         example: Any = rng.choice([example for example in examples() if example.op == op])
         most = min(40, tokens)
         sizes = {"total_num_rows": rng.randint(0, most), "hidden": rng.randint(1, most), "width": rng.randint(1, most)}
+        if example.scaling == "block":
+            sizes |= {name: BLOCK * rng.randint(1, 2) for name in ("hidden", "width")}
         return changed(example, **sizes)
 
     def inputs(self, draw: Draw) -> None:
-        """Logits with ties."""
+        """Logits with ties, and scales that are positive."""
+        for name in ("up_scale", "down_scale"):
+            if name in draw.values:
+                draw.values[name] = draw.values[name].abs() + 0.05
         if "logits" in draw.values:
             logits = draw.values["logits"]
             logits.copy_((draw.normal(logits.shape) * 8).round() / 4)

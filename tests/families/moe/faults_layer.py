@@ -35,6 +35,27 @@ FAULTS = (
     ),
     python("halves are exchanged", "plans/_moe/layer.py", 'd.halves != "up_gate"', 'd.halves == "up_gate"'),
     python("the limit of ups is lost", "plans/_moe/layer.py", 'apply("maximum", apply("minimum", up, limit), -limit)', "up"),
+    python(
+        "both weights have the scales of the first",
+        "plans/_moe/quantised.py",
+        '"weight_scale": f"{weight}_scale"}',
+        '"weight_scale": "up_scale"}',
+        f"{LAYER} -k 8_bits",
+    ),
+    python(
+        "rows of x are quantised past those that are held",
+        "plans/_moe/quantised.py",
+        "(1 if held is None else d.top_k)",
+        "1",
+        f"{LAYER} -k 8_bits",
+    ),
+    python(
+        "the bound of 8 bits leaves their roundings out",
+        "testing/families/_moe_quantised.py",
+        "_HALF * (1 + 2.0**-20) * x.v.abs()",
+        "0.0 * x.v.abs()",
+        f"{LAYER} -k keeps_its_bound",
+    ),
     python("beta is lost", "plans/_moe/layer.py", 'made * (up + constant(d.beta, "f32"))', "made * up"),
     python(
         "alpha of swiglu is that of gpt-oss",

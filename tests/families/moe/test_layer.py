@@ -29,8 +29,12 @@ def drawn(d, seed=0):
         shape = [dim.size for dim in spec.shape]
         values = torch.randn(shape) * (1 if name in ("x", "logits", "correction") else 0.5)
         made[name] = values.to(
-            {"f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32}.get(spec.dtype, torch.float32)
+            {"f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "f8_e4m3": torch.float8_e4m3fn}.get(
+                spec.dtype, torch.float32
+            )
         )
+        if name.endswith("_scale"):
+            made[name] = made[name].abs() + 0.25
     if d.router is None:
         made["ids"] = torch.rand(d.total_num_rows, d.experts).argsort(1)[:, : d.top_k].int()
         made["weights"] = made["weights"].abs()
@@ -43,8 +47,8 @@ def ran(d, args):
     return args
 
 
-def one_expert(d, x, up, down, up_bias=None, down_bias=None):
-    """A row through an expert, in f64."""
+def one_expert(d, x, up, down, up_bias=None, down_bias=None, eight=False):
+    """A row through an expert, in f64. eight: the results of the activation are quantised."""
     up, down = (w.double() if d.weight_layout == "nk" else w.double().T for w in (up, down))
     both = up @ x + (0 if up_bias is None else up_bias.double())
     half = len(both) // 2
@@ -58,7 +62,26 @@ def one_expert(d, x, up, down, up_bias=None, down_bias=None):
         gate, ups = gate.clamp(max=d.limit), ups if ups is None else ups.clamp(-d.limit, d.limit)
     h = ACTIVATIONS[d.activation](gate) if d.alpha is None else gate / (1 + (-d.alpha * gate).exp())
     h = h if ups is None else h * (ups + d.beta)
+    h = in_8_bits(d, h) if eight else h
     return down @ h + (0 if down_bias is None else down_bias.double())
+
+
+def in_8_bits(d, x):
+    """The numbers that a row represents once it is quantised."""
+    parts = x.float().reshape(-1, 128 if d.scaling == "block" else len(x))
+    scale = parts.abs().amax(1, keepdim=True).clamp(min=1e-10) / 448
+    return ((parts / scale).to(torch.float8_e4m3fn).double() * scale.double()).flatten()
+
+
+def weight_of(d, args, name, expert):
+    """A weight with its scales, in f64."""
+    weight = getattr(args, name)[expert].double()
+    if d.scaling is None:
+        return weight
+    scale = getattr(args, f"{name}_scale")[expert].double()
+    rows, columns = (1, weight.shape[1]) if d.scaling == "token" else (128, 128)
+    scale = scale[:, None] if d.scaling == "token" else scale
+    return weight * torch.kron(scale, torch.ones(rows, columns).double())[: weight.shape[0], : weight.shape[1]]
 
 
 def by_hand(d, args):
@@ -73,7 +96,10 @@ def by_hand(d, args):
                 continue
             biases = (args.up_bias[e], args.down_bias[e]) if d.bias else ()
             given = x * w if d.weights_at == "input" else x
-            one = one_expert(d, given, args.up[e], args.down[e], *biases)
+            given = given if d.scaling is None else in_8_bits(d, given)
+            one = one_expert(
+                d, given, weight_of(d, args, "up", e), weight_of(d, args, "down", e), *biases, eight=d.scaling is not None
+            )
             out[r] += one if d.weights_at == "input" else w * one
         if d.shared_width:
             out[r] += one_expert(d, x, args.shared_up, args.shared_down)
@@ -123,8 +149,34 @@ def test_it_keeps_its_bound_and_a_wrong_element_breaks_it(d):
     assert numerics.check(d, args, plan.sku, before=before).worst <= 1
     assert (args.out.double() - by_hand(d, args)).abs().max() <= 0.05 * by_hand(d, args).abs().max()
     spoiled = args.out.clone()
-    spoiled[1, 1] += 4
+    spoiled[1, 1] += 4 if d.scaling is None else args.out.abs().max()  # numbers of 8 bits have wide bounds
     assert numerics.check(d, replace(args, out=spoiled), plan.sku, before=before).worst > 1
+
+
+@pytest.mark.parametrize("scaling", ["token", "block"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"activation": "relu2", "gated": False, "bias": True},
+        {"halves": "interleaved", "weights_at": "input"},
+        {"limit": 0.7},
+    ],
+    ids=lambda fields: "-".join(fields) or "plain",
+)
+def test_experts_of_8_bits_are_the_loop_over_what_their_numbers_stand_for(fields, scaling):
+    sizes = {"hidden": 256, "width": 128} if scaling == "block" else {}
+    d = FusedMoeDescriptor(**(SIZES | sizes | fields), scaling=scaling)
+    args = ran(d, drawn(d))
+    want = by_hand(d, args)
+    assert (args.out.double() - want).abs().max() <= 0.01 * want.abs().max()
+
+
+@pytest.mark.parametrize("field", ["hidden", "width"])
+def test_blocks_are_whole(field):
+    with pytest.raises(DescriptorError, match="a multiple of 128 with scaling block") as caught:
+        FusedMoeDescriptor(**(SIZES | {"hidden": 256, "width": 128} | {field: 200}), scaling="block")
+    assert caught.value.issues[0].argument == field
 
 
 def test_the_router_decides_as_the_op_does():
@@ -169,7 +221,7 @@ def test_tensors_that_are_needed_together_do_not_overlap(d):
     spans = {}
     for name, place in found.items():
         count = math.prod(dim.size for dim in place.spec.shape)
-        spans[name] = (place.offset, place.offset + count * {"i32": 4, "f32": 4}.get(place.spec.dtype, 2))
+        spans[name] = (place.offset, place.offset + count * {"i32": 4, "f32": 4, "f8_e4m3": 1}.get(place.spec.dtype, 2))
         assert place.offset % 256 == 0
         assert spans[name][1] <= total <= Plan.select(d).workspace_size
 

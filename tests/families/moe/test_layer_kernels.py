@@ -156,16 +156,15 @@ def test_a_step_is_given_what_its_kernel_takes(d):
                 continue
             have = whole[given]
             assert [dim.size for dim in have.shape] == [dim.size for dim in wanted.shape]
-            assert (have.dtype, have.layout, have.step, have.multiple) == (
-                wanted.dtype, wanted.layout, wanted.step, wanted.multiple,
-            )  # fmt: skip
+            assert (have.dtype, have.step, have.multiple) == (wanted.dtype, wanted.step, wanted.multiple)
+            assert have.layout == wanted.layout or (have.layout, wanted.layout) == ("rows", "strided")
             assert have.alignment % wanted.alignment == 0
             assert have.written >= wanted.written
 
 
 def test_a_dtype_that_no_product_has_is_refused_for_the_step_that_lacks_it():
     told = str(explain(FusedMoeDescriptor(**(SIZES | {"dtype": "f32"})), CUDA, target=SM_90A))
-    assert "up.dtype=f32 (allowed: f16, bf16)" in told
+    assert "up.dtype=f32 (allowed: f16, bf16, " in told
 
 
 def test_a_compiler_that_is_too_old_is_told_once_and_changes_no_id():

@@ -322,7 +322,8 @@ def test_fields_that_have_no_meaning_are_refused(kind, fields, path):
 
 
 def test_a_wrong_weight_and_a_wrong_sum_break_their_bounds():
-    for d, name in ((EXAMPLES[0], "weights"), (EXAMPLES[-2], "out")):
+    layer = next(d for d in EXAMPLES if d.op == "fused_moe" and d.halves == "interleaved" and d.dtype == "f16")
+    for d, name in ((EXAMPLES[0], "weights"), (layer, "out")):
         args, plan = inputs.make_args(d, 3), Plan.select(d)
         plan.run(args)
         assert numerics.check(d, args, plan.sku).worst <= 1
