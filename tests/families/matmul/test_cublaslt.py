@@ -55,16 +55,19 @@ def library():
         yield
 
 
+def candidate_of(name="cublaslt_matmul"):
+    return next(one for one in candidates_for(MatmulDescriptor) if one.name == f"library/{name}")
+
+
 def launched(problem, target=GPUS["sm_80"]):
     """The launcher alone, without the check that tensors lie on a GPU."""
-    candidate = candidates_for(MatmulDescriptor)[1]
-    assert candidate.name == "library/cublaslt_matmul"
+    candidate = candidate_of()
     sku = candidate.sku(problem, target)
     return sku, candidate.launcher(problem, target, sku, True)
 
 
 def scratch(problem):
-    return torch.empty(candidates_for(MatmulDescriptor)[1].workspace(problem, GPUS["sm_80"]), dtype=torch.uint8)
+    return torch.empty(candidate_of().workspace(problem, GPUS["sm_80"]), dtype=torch.uint8)
 
 
 def formula(problem, args, before):
@@ -175,7 +178,7 @@ def test_without_a_workspace_it_takes_an_algorithm_that_needs_none(library):
     plan = Plan.select(problem, Preference(backend="library", max_workspace_bytes=1000), GPUS["sm_80"])
     assert plan.sku.impl == "cublaslt_matmul_lean"
     assert plan.workspace_size == 0
-    launch = candidates_for(MatmulDescriptor)[2].launcher(problem, plan.target, plan.sku, True)
+    launch = candidate_of("cublaslt_matmul_lean").launcher(problem, plan.target, plan.sku, True)
     args = inputs.make_args(problem, 1)
     launch(args, None)
     assert cublaslt_here.log()[-1].startswith("matmul algo 6 workspace 0 ")
@@ -205,7 +208,7 @@ def test_overlapping_rows_are_refused_before_anything_is_written(name, library):
 def test_expanded_rows_are_refused(library):
     """By the plan, as cuBLASLt has a place for each row."""
     problem = made(dtype="f32", batch=2, add=True)
-    operands = candidates_for(MatmulDescriptor)[1].operands(problem)
+    operands = candidate_of().operands(problem)
     assert {name: operands[name].strides.expandable for name in ("x", "weight", "add")} == {
         "x": (0,),
         "weight": (0,),
