@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.bench import ceilings, peers, timers
 from opfacade.core.preference import Preference
@@ -21,6 +21,9 @@ from opfacade.tools.machine import machine
 from opfacade.tools.workload import Work, lengths_of
 from opfacade.tune.measure import MeasureEffort, Timer, race
 from opfacade.tune.tune import eligible, proven
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
 
 Say = Callable[[dict[str, Any]], None]
 Row = dict[str, Any]
@@ -102,7 +105,7 @@ def _problem(work: Work, options: Options, target: Target, timer: Timer) -> list
 Contender = tuple[str, Callable[[], tuple[Callable[[], None], Row]]]
 
 
-def _contenders(work: Work, options: Options, target: Target, args: Any) -> Iterable[Contender]:
+def _contenders(work: Work, options: Options, target: Target, args: Args) -> Iterable[Contender]:
     for backend in options.backends or (("reference",) if target.is_cpu else ("cuda",)):
         prefer = Preference.model_validate({"backend": backend})
         try:
@@ -119,7 +122,7 @@ def _contenders(work: Work, options: Options, target: Target, args: Any) -> Iter
             yield peer.name, partial(peers.call, peer, work, args, target)
 
 
-def _ours(work: Work, prefer: Preference, target: Target, args: Any) -> tuple[Callable[[], None], Row]:
+def _ours(work: Work, prefer: Preference, target: Target, args: Args) -> tuple[Callable[[], None], Row]:
     plan: Plan[Any] = Plan.select(work.descriptor, prefer, target)
     call, worst = proven(plan, args)
     return call, {"sku": plan.sku.id, "error_over_bound": worst, "workspace_bytes": plan.workspace_size}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
@@ -25,13 +25,16 @@ from opfacade.testing.peer import Call, Peer, declined
 from opfacade.testing.problems import ops
 from opfacade.tools.workload import Work, lengths_of
 
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args, Descriptor
+
 __all__ = ["PEERS", "Peer", "call", "declined"]
 
 _OF_FAMILIES: tuple[Peer, ...] = tuple({peer.name: peer for op in ops() for peer in harness_for(op).peers}.values())
 PEERS = _OF_FAMILIES
 
 
-def call(peer: Peer, work: Work, args: Any, target: Target) -> tuple[Call, dict[str, Any]]:
+def call(peer: Peer, work: Work, args: Args, target: Target) -> tuple[Call, dict[str, Any]]:
     """The peer's call, and its error over the bound that a kernel of ours with such arithmetic has."""
     if find_spec(peer.module) is None:
         raise declined(f"{peer.module} is not installed")
@@ -63,7 +66,7 @@ def _worst(work: Work, args: Any, target: Target, before: dict[str, Any]) -> flo
     return numerics.check(d, replace(args, **others), _bound(d, plan.sku), rows=8, before=before).worst
 
 
-def _bound(descriptor: Any, otherwise: KernelSku) -> KernelSku:
+def _bound(descriptor: Descriptor[Any], otherwise: KernelSku) -> KernelSku:
     """The SKU of a kernel of ours for this problem. Without one: the arithmetic that the harness calls usual."""
     target = Target.parse("sm_90a")
     kernels = (c for c in candidates_for(descriptor.__class__) if c.backend == "cuda")

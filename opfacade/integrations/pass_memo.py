@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -57,7 +57,7 @@ class PassMemo(Generic[T]):
     def __init__(self) -> None:
         self._local: _Passes[T] = _Passes()
 
-    def get(self, module: Any, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
+    def get(self, module: object, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
         """make(), or the value that an earlier layer of this pass made from the same tensors if modules have a layer_idx."""
         layer = getattr(module, "layer_idx", None)
         if layer is None:

@@ -27,10 +27,11 @@ from opfacade.core.descriptor import operands_of
 from opfacade.observe import call_pages, call_statistics, dumps
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
-    from opfacade.core.descriptor import Descriptor
+    from opfacade.core.descriptor import Args, Descriptor
     from opfacade.core.sku import KernelSku
 
 _calls = count()
@@ -65,14 +66,14 @@ class _Logged:
     dumper: dumps.Dumper | None
     destination: str
 
-    def __call__(self, args: Any, workspace: Any) -> None:
+    def __call__(self, args: Args, workspace: torch.Tensor | None) -> None:
         call = _Call(next(_calls), dict(_tensors(args)), not capturing(device_of(args)))
         self._before(call, workspace)
         self.launch(args, workspace)
         if call.looking:
             self._after(call)
 
-    def _before(self, call: _Call, workspace: Any) -> None:
+    def _before(self, call: _Call, workspace: torch.Tensor | None) -> None:
         described = {name: _metadata(t) for name, t in call.tensors.items()}
         if call.looking and self.stats:
             for name, facts in self._statistics(call, call.tensors).items():
@@ -122,7 +123,7 @@ def _place(destination: str, pid: int) -> line_file.LineFile:
     return (line_file.Stream if destination in ("stderr", "stdout") else line_file.LineFile)(destination)
 
 
-def _tensors(args: Any) -> Iterator[tuple[str, Tensor]]:
+def _tensors(args: Args) -> Iterator[tuple[str, Tensor]]:
     for name in args.__slots__:
         value = getattr(args, name)
         if value is not None:

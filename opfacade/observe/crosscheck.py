@@ -27,6 +27,8 @@ from opfacade.select import explanation, registry, selection
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 ROWS = 64  # query rows that are compared; special values and exact copies are compared in full
 
 
@@ -107,7 +109,7 @@ def _compare(plan: Checked, limits: dump_files.Limits, evidence: Evidence) -> No
         raise _violation(plan, evidence, report, _dump(plan, evidence, limits))
 
 
-def _gather(plan: Checked, reference: Launcher, before: Any, args: Any) -> Evidence:
+def _gather(plan: Checked, reference: Launcher, before: Any, args: Args) -> Evidence:
     written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
     repeated = copied(before)
     reference(repeated, None)

@@ -16,8 +16,10 @@ from opfacade.telemetry import latency as telemetry_latency
 from opfacade.telemetry import nvtx as telemetry_nvtx
 
 if TYPE_CHECKING:
+    import torch
+
     from opfacade.core.candidate import Launcher
-    from opfacade.core.descriptor import Descriptor
+    from opfacade.core.descriptor import Args, Descriptor
     from opfacade.core.sku import KernelSku
 
 _told = False
@@ -54,7 +56,7 @@ class _Followed:
     def __post_init__(self) -> None:
         self._renew()
 
-    def __call__(self, args: Any, workspace: Any) -> None:
+    def __call__(self, args: Args, workspace: torch.Tensor | None) -> None:
         from opfacade.jit import reload
 
         if reload.signature() != self.seen:

@@ -20,6 +20,8 @@ from opfacade.plans._program_args import IN, OUT
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 Axes = tuple[int, ...]
 
 
@@ -116,7 +118,7 @@ class NamedFold(Descriptor[ArgsT]):
         dims, (rows, _) = self._dims_of(name, axes), self.counted()
         return dims.index(rows) if self.num_valid and rows in dims else None
 
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+    def wrong_values(self, name: str, args: Args) -> tuple[Tensor, str] | None:
         """Padding may hold anything."""
         found = super().wrong_values(name, args)
         if found is not None:

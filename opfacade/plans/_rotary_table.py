@@ -151,7 +151,7 @@ def _table_dtype(dtype: object) -> torch.dtype:
     return torch_dtype(dtype)
 
 
-def _device(device: Any) -> torch.device:
+def _device(device: torch.device | str) -> torch.device:
     """One on which a tensor can be made."""
     import torch
 

@@ -166,7 +166,7 @@ def _meant(made: object) -> str:
     return "Return a tuple." if isinstance(made, list) else ""
 
 
-def _name_of(argument: str, dtype: Any) -> str:
+def _name_of(argument: str, dtype: str) -> str:
     """The name of a dtype of torch."""
     name = str(dtype).removeprefix("torch.")
     if name not in _NAMES:

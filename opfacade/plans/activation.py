@@ -191,7 +191,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
     def dims(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         return fold.dims_of(self)
 
-    def fold_args(self, args: Any) -> FoldArgs:
+    def fold_args(self, args: Args) -> FoldArgs:
         return fold.call_of(self, args)
 
     @property

@@ -84,7 +84,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         listed = tuple(zip(*MergeStatesArgs.lists.values(), strict=True))[: self.num_states]
         return listed if self.states == "list" else (("states_o", "states_lse"),)
 
-    def states_of(self, args: Any) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def states_of(self, args: Args) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """o and lse of the states in order, for every form of states; ragged rows are padded with empty states."""
         if self.states == "ragged":
             return self._padded(args)

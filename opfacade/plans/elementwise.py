@@ -137,7 +137,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
         replaced_by = {operand for operand, spec in found.items() if spec.replaces}
         return in_place(found) if replaced_by else found
 
-    def written(self, args: Any) -> list[Tensor]:
+    def written(self, args: Args) -> list[Tensor]:
         """The tensors of the outputs, in order; with in_place, the overwritten input."""
         place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
         names = (place.get(self.overwritten.get(made.name, ""), OUT[i]) for i, made in enumerate(self.outputs))
@@ -162,7 +162,7 @@ def elementwise(function: Callable[..., Any]) -> Elementwise:
 _X, _Y = value("x", "f32"), value("y", "f32")
 
 
-def _silu_and_mul(rows: int, width: int, dtype: Any, **more: Any) -> MapDescriptor:
+def _silu_and_mul(rows: int, width: int, dtype: str, **more: Any) -> MapDescriptor:
     inputs = (Input(name="x", dtype=dtype), Input(name="y", dtype=dtype))
     return MapDescriptor(
         shape=(rows, width), inputs=inputs, outputs=(Output(name="z", dtype=dtype, value=silu(_X) * _Y),), **more

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
+    from opfacade.core.descriptor import Args
+
 Rope = Literal["none", "interleaved", "half"]
 RopeDType = Literal["f32", "bf16", "f16"]
 _WIDER = ": set new_dtype, such as new_dtype='bf16'."
@@ -148,7 +150,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
             raise contradiction("rope", f"'none' for new rows of {new}", self.rope, hint)
         return self
 
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+    def wrong_values(self, name: str, args: Args) -> tuple[Tensor, str] | None:
         return wrong_scale(getattr(args, name)) if name in SCALES else super().wrong_values(name, args)
 
     def request_tables(self) -> RequestTables:

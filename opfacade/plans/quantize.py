@@ -118,7 +118,7 @@ class _Quantised(NamedFold[ArgsT]):
     def counted(self) -> tuple[Axes, int]:
         return (0, 1) if self.quant.scale == "block" else (0,), self.total_num_rows
 
-    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
+    def wrong_values(self, name: str, args: Args) -> tuple[Tensor, str] | None:
         """Scales of blocks without a valid row may contain any value."""
         found = super().wrong_values(name, args)
         if found is not None and name == "scale" and self.quant.scale == "block":
@@ -151,7 +151,7 @@ class _Quantised(NamedFold[ArgsT]):
             return args
         return replace(args, **{name: _extended(getattr(args, name), (rows, columns)) for name in ("x", "out")})
 
-    def fold_args(self, args: Any) -> FoldArgs:
+    def fold_args(self, args: Args) -> FoldArgs:
         return super().fold_args(self.whole(args))
 
     def lengths(self) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
         found |= {"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {}
         return in_place(found) if self.in_place else found
 
-    def written(self, args: Any) -> dict[str, Tensor]:
+    def written(self, args: Args) -> dict[str, Tensor]:
         """The results of a call, as q and k."""
         names = ("q", "k") if self.num_kv_heads else ("q",)
         return {name: getattr(args, name if self.in_place else f"{name}_out") for name in names}

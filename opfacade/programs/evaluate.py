@@ -157,7 +157,7 @@ def narrowed(value: Tensor, dtype: str) -> Tensor:
     return value.to(torch_dtype(dtype)).to(value.dtype)
 
 
-def _constant(node: Node, device: Any) -> Tensor:
+def _constant(node: Node, device: torch.device | str) -> Tensor:
     import torch
 
     value: Any = SPECIAL[node.data] if isinstance(node.data, str) else node.data

@@ -31,14 +31,14 @@ Axis = Annotated[int, Field(ge=0, lt=MAX_AXES)]
 class _AsNode:
     """Validates a node, or the text of one; in JSON it is text."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def show(node: Node) -> Any:
             return text.text_of([node]).values[0]
 
         shown = core_schema.plain_serializer_function_ser_schema(show, when_used="json")
         return core_schema.no_info_plain_validator_function(_node, serialization=shown)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
         return {"type": "object", "description": "an expression as docs/programs.md has it"}
 
 

@@ -83,7 +83,12 @@ class Explanation:
 
 
 def answer(
-    name: str, descriptor: Any, prefer: Preference | None, target: Target, pins: Pins | None = None, args_type: Any = None
+    name: str,
+    descriptor: Descriptor[Any],
+    prefer: Preference | None,
+    target: Target,
+    pins: Pins | None = None,
+    args_type: Any = None,
 ) -> Explanation:
     """The chosen option and all refusals with their reasons: shared by `select` and `explain`.
 

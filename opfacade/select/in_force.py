@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade import env
 from opfacade.select import manifest, measurements
 from opfacade.select.pins import NO_PINS, Pins
 
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
-def in_force(descriptor: Any, prefer: Any, target: Any) -> Pins:
+
+def in_force(descriptor: Descriptor[Any], prefer: Any, target: Any) -> Pins:
     """The pins of this process. Reads nothing unless OPFACADE_REQUIRE_SKU is set or the preference uses measurements."""
     required = env.require_sku()
     if not required and prefer.autotune == "off":

@@ -19,6 +19,8 @@ from opfacade.testing.subject import Subject
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -91,7 +93,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
     return Shown(runs, runs, count, f"{count} of {runs} runs differ from the first" if count else "")
 
 
-def _moved(subject: Subject, args: Any, before: dict[str, Tensor], rng: random.Random) -> Any:
+def _moved(subject: Subject, args: Args, before: dict[str, Tensor], rng: random.Random) -> Any:
     """The same call with outputs that hold garbage, now and then with every tensor at another address."""
     values = {name: getattr(args, name) for name in type(args).__slots__ if getattr(args, name) is not None}
     for name, spec in subject.descriptor.operands().items():
@@ -206,7 +208,7 @@ class _Solo:
         return torch.stack(pairs).any()
 
 
-def _written(batches: Batches, descriptor: Descriptor[Any], args: Any) -> list[Tensor]:
+def _written(batches: Batches, descriptor: Descriptor[Any], args: Args) -> list[Tensor]:
     """Tensors that a call wrote, the rows of its units first."""
     names = [name for name, spec in descriptor.operands().items() if spec.written and getattr(args, name) is not None]
     return [batches.by_row(descriptor, name, args) for name in names]

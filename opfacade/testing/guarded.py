@@ -12,6 +12,8 @@ from opfacade.testing.subject import MARGIN, Subject
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 _CANARY = 0xA5
 
 
@@ -41,7 +43,7 @@ def fenced(like: Tensor, fill: int) -> Fenced:
     return Fenced(whole, whole[MARGIN : MARGIN + size].view(like.dtype).view(like.shape))
 
 
-def run(subject: Subject, args: Any) -> list[str]:
+def run(subject: Subject, args: Args) -> list[str]:
     """Run `args`, twice, into fenced outputs; copy them back. Everything that is wrong, in words.
 
     Operands of role inout hold afterwards what the second run made of what they held before.
@@ -75,7 +77,7 @@ def run(subject: Subject, args: Any) -> list[str]:
     return wrong
 
 
-def _once(subject: Subject, args: Any, fences: dict[str, Fenced]) -> list[str]:
+def _once(subject: Subject, args: Args, fences: dict[str, Fenced]) -> list[str]:
     import torch
 
     size = subject.plan.workspace_size

@@ -16,13 +16,20 @@ from opfacade.testing.harness import Ran, Sample, harness_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
     Before = Mapping[str, Tensor] | Sequence[Tensor]
 
 __all__ = ["Bounded", "Report", "check", "compare", "constants", "join", "snapshot"]
 
 
 def check(
-    descriptor: Descriptor[Any], args: Any, sku: KernelSku, rows: int | None = None, seed: int = 0, before: Before | None = None
+    descriptor: Descriptor[Any],
+    args: Args,
+    sku: KernelSku,
+    rows: int | None = None,
+    seed: int = 0,
+    before: Before | None = None,
 ) -> Report:
     """Hold the outputs in `args` to the SKU's bound.
 
@@ -33,7 +40,7 @@ def check(
     return harness_of(descriptor).judge(ran, Sample(rows, seed))
 
 
-def snapshot(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:
+def snapshot(descriptor: Descriptor[Any], args: Args) -> dict[str, Tensor]:
     """Copies of the operands that a run reads and overwrites: what `check` needs of the time before the run."""
     return {name: getattr(args, name).clone() for name in inout(descriptor)}
 

@@ -15,6 +15,8 @@ from opfacade.testing import inputs
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 SubjectT = TypeVar("SubjectT", bound="Subject")
 
 # Bytes on either side of an output or a workspace that no kernel may touch.
@@ -64,7 +66,7 @@ class Subject:
     def args(self, seed: int, lengths: inputs.DrawnLengths | None = None, interleaved: bool = False) -> Any:
         return inputs.make_args(self.descriptor, seed, self.device, lengths, interleaved)
 
-    def run(self, args: Any, workspace: Tensor | None = None) -> None:
+    def run(self, args: Args, workspace: Tensor | None = None) -> None:
         self.plan.run(args, workspace)
 
     def workspace(self, fill: int = 0xFF, offset: int = 0) -> Tensor | None:
@@ -80,7 +82,7 @@ class Subject:
         return room[begin : begin + size]
 
 
-def outputs(descriptor: Descriptor[Any], args: Any) -> dict[str, Tensor]:
+def outputs(descriptor: Descriptor[Any], args: Args) -> dict[str, Tensor]:
     """Copies of the tensors that the call wrote."""
     return {name: getattr(args, name).clone() for name, spec in descriptor.operands().items() if spec.written}
 

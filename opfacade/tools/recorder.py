@@ -21,6 +21,7 @@ from opfacade.tools.workload import Lengths, Work
 _ANY_SIZE = 1 << 62
 
 if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args, Descriptor
     from opfacade.plan import Plan
 
 
@@ -44,7 +45,7 @@ class Recorder:
     def selected(self, plan: Plan[Any]) -> None:
         (self._seen.get(plan) or self._seen.setdefault(plan, _Seen())).selects.add()
 
-    def ran(self, plan: Plan[Any], args: Any) -> None:
+    def ran(self, plan: Plan[Any], args: Args) -> None:
         seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
         seen.runs.add()
         if self._read_lengths and seen.lengths is None and not capturing(device_of(args)):
@@ -134,7 +135,7 @@ def _unwritable(place: Path, why: OSError, text: str = "", kept: str = "") -> Re
     return error
 
 
-def lengths_of(descriptor: Any, args: Any) -> Lengths | None:
+def lengths_of(descriptor: Descriptor[Any], args: Args) -> Lengths | None:
     """Lengths of the requests of a call, read on the host; None for an op without requests."""
     found = harness_of(descriptor).lengths_of_call(descriptor, args)
     return None if found is None else Lengths(q=found.q, kv=found.kv)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import inout
 from opfacade.core.preference import Preference
@@ -14,6 +14,9 @@ from opfacade.observe import dumps
 from opfacade.plan import Plan
 from opfacade.select.registry import load_descriptor
 from opfacade.testing import numerics
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args, Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
     return Replayed(dump.place, plan.sku.id, dump.sku, same, report.worst, dumped, report.where)
 
 
-def _require_whole(descriptor: Any, dump: dumps.Dump) -> None:
+def _require_whole(descriptor: Descriptor[Any], dump: dumps.Dump) -> None:
     """ArgumentError unless there is a tensor for each operand, and each output is like what it was before."""
     operands = descriptor.operands()
     missing = [name for name in operands if name not in dump.inputs]
@@ -86,7 +89,7 @@ def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Any) -> Any:
     return wanted(**given)
 
 
-def _judge(plan: Plan[Any], args: Any, dump: dumps.Dump) -> numerics.Report:
+def _judge(plan: Plan[Any], args: Args, dump: dumps.Dump) -> numerics.Report:
     """The bound, computed on the CPU, from the inout operands as they were before the call."""
     given = {name: getattr(args, name) for name in plan.descriptor.args_type.__slots__}
     here = type(args)(**{name: None if tensor is None else tensor.cpu() for name, tensor in given.items()})

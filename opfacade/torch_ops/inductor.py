@@ -36,7 +36,7 @@ def _is_ours(match: Any) -> bool:
     return getattr(match.nodes[0].args[0], "namespace", "") == "opfacade"
 
 
-def _on_match(match: Any, *_: Any, **__: Any) -> None:
+def _on_match(match: Any, *_: object, **__: Any) -> None:
     protect(match.nodes[0])
 
 

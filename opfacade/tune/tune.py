@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade import telemetry
 from opfacade.core.descriptor import Descriptor
@@ -30,6 +30,9 @@ from opfacade.tools.warmup import warm
 from opfacade.tools.workload import Work, lengths_of
 from opfacade.tune.measure import MeasureEffort, Timer, device_timer, host_timer, measure, race
 from opfacade.tune.refresh import refresh
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
 
 _ROWS_CHECKED = 8
 
@@ -198,7 +201,7 @@ def _pinned(prefer: Preference, sku: str) -> Preference:
     return prefer.model_copy(update={"pin": sku}).revalidated()
 
 
-def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
+def proven(plan: Plan[Any], args: Args) -> tuple[Callable[[], None], float]:
     """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
     plan.compile()
     workspace = _workspace(plan, args)
@@ -220,14 +223,14 @@ def proven(plan: Plan[Any], args: Any) -> tuple[Callable[[], None], float]:
     return lambda: plan.run(args, workspace), report.worst
 
 
-def _poison(plan: Plan[Any], args: Any) -> None:
+def _poison(plan: Plan[Any], args: Args) -> None:
     """No candidate may pass with what another one wrote."""
     for name, spec in plan.descriptor.operands().items():
         if spec.role == "out":
             fill(getattr(args, name), math.nan)
 
 
-def _workspace(plan: Plan[Any], args: Any) -> Any:
+def _workspace(plan: Plan[Any], args: Args) -> Any:
     import torch
 
     if not plan.workspace_size:

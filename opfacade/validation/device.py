@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Args
 
 RECORDS = 64
 _WORD = 2**32
@@ -181,7 +182,7 @@ class DeviceGuard:
 
         return guarded
 
-    def _judge(self, run: Any, args: Any) -> list[Tensor | None]:
+    def _judge(self, run: Any, args: Args) -> list[Tensor | None]:
         """The four tables that the operator may trust; filled when the stream gets there."""
         import torch
 

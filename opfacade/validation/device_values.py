@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Args
 
 _HIGH, _LOW = 2**32, 2**32 - 1
 
@@ -53,7 +54,7 @@ class DeviceValueGuard:
 
         return guarded
 
-    def _judged(self, run: Any, args: Any) -> dict[str, Tensor]:
+    def _judged(self, run: Any, args: Args) -> dict[str, Tensor]:
         """Copies that the operator may trust; filled when the stream gets there."""
         import torch
 

@@ -15,9 +15,11 @@ from opfacade.validation.rules import error_of, index_error, page_place, tables_
 from opfacade.validation.values import ValueGuard, bounded_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Args
 
 
 class FullGuard:
@@ -29,7 +31,7 @@ class FullGuard:
         self._bounds = ValueGuard(descriptor.op, bounded_of(descriptor))
 
     def wrap(self, launch: Launcher) -> Launcher:
-        def guarded(args: Any, workspace: Any) -> None:
+        def guarded(args: Args, workspace: torch.Tensor | None) -> None:
             self._refuse_capture(args)
             self._judge(args)
             launch(args, workspace)
@@ -39,13 +41,13 @@ class FullGuard:
     def check(self) -> None:
         """Nothing is ever pending: every call is judged before it runs."""
 
-    def _refuse_capture(self, args: Any) -> None:
+    def _refuse_capture(self, args: Args) -> None:
         if capturing(device_of(args)):
             op = self._descriptor.op
             message = f"{op}.run: OPFACADE_VALIDATE=full reads tensors, and a CUDA graph is being captured. [OPF-R004]"
             raise PlanStateError(message, code="OPF-R004", op=op, stage="run", hint="Use OPFACADE_VALIDATE=indices.")
 
-    def _judge(self, args: Any) -> None:
+    def _judge(self, args: Args) -> None:
         tables = self._tables
         self._bounds.judge(args)
         if tables is not None:
@@ -60,14 +62,14 @@ class FullGuard:
         if tables is not None and tables.pages:
             self._finite_pools(tables, args)
 
-    def _values(self, name: str, args: Any) -> None:
+    def _values(self, name: str, args: Args) -> None:
         """Raise for an element that the descriptor calls wrong."""
         found = self._descriptor.wrong_values(name, args)
         if found is not None and bool(found[0].any()):
             place = found[0].nonzero()[0].tolist()
             self._refuse(name, place, found[1], value=getattr(args, name)[tuple(place)].item())
 
-    def _finite_pools(self, tables: RequestTables, args: Any) -> None:
+    def _finite_pools(self, tables: RequestTables, args: Args) -> None:
         for name, spec in operands_of(self._descriptor).items():
             given = getattr(args, name)
             if spec.paged is None or spec.role != "in" or not given.is_floating_point():
@@ -100,7 +102,7 @@ def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
     return None
 
 
-def _refuse_shared_pages(tables: RequestTables, args: Any, judge: Callable[[], None] | None) -> None:
+def _refuse_shared_pages(tables: RequestTables, args: Args, judge: Callable[[], None] | None) -> None:
     if judge is not None:
         judge()
         return
@@ -111,7 +113,7 @@ def _refuse_shared_pages(tables: RequestTables, args: Any, judge: Callable[[], N
         raise index_error(*told, code=ownership.CODE, place=at)
 
 
-def _page_uses(tables: RequestTables, args: Any) -> Iterator[ownership.PageUse]:
+def _page_uses(tables: RequestTables, args: Args) -> Iterator[ownership.PageUse]:
     """The pages of every request by the tables. Positions are those in the ids of pages, or in a request's row of them."""
     rows: list[int] = getattr(args, tables.rows).tolist()
     starts = getattr(args, tables.starts).tolist() if tables.starts else [0] * tables.requests

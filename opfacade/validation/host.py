@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.core.model import INT32_MAX
 from opfacade.core.request_tables import NOWHERE, RequestTables
@@ -27,8 +27,10 @@ from opfacade.validation.rules import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
 
-def findings(tables: RequestTables, args: Any) -> list[Finding]:
+
+def findings(tables: RequestTables, args: Args) -> list[Finding]:
     """The first thing wrong with each request, as one host read of every index tensor shows."""
     rows = getattr(args, tables.rows).tolist() if tables.rows else None
     keys = _Keys(tables, args)
@@ -77,7 +79,7 @@ def used_keys(tables: RequestTables, length: int, row_count: int) -> range:
 class _Keys:
     """The keys of each request, in whichever form."""
 
-    def __init__(self, tables: RequestTables, args: Any) -> None:
+    def __init__(self, tables: RequestTables, args: Args) -> None:
         self.tables = tables
         self.starts: list[int] = getattr(args, tables.starts).tolist() if tables.starts else []
         self.lens: list[int] = getattr(args, tables.lens).tolist() if tables.lens else []
@@ -148,18 +150,18 @@ class _Keys:
         return (count - 1) * self.tables.page_tokens + self.lens[request]
 
 
-def row_counts(tables: RequestTables, args: Any) -> list[int]:
+def row_counts(tables: RequestTables, args: Args) -> list[int]:
     """Rows of q, or new rows, of every request."""
     return [b - a for a, b in pairwise(getattr(args, tables.rows).tolist())] if tables.rows else [1] * tables.requests
 
 
-def request_sizes(tables: RequestTables, args: Any) -> list[tuple[int, int]]:
+def request_sizes(tables: RequestTables, args: Args) -> list[tuple[int, int]]:
     """Rows and tokens of every request of sound tables."""
     keys = _Keys(tables, args)
     return [(rows, keys.length(r)) for r, rows in enumerate(row_counts(tables, args))]
 
 
-def requests_pages(tables: RequestTables, args: Any) -> list[tuple[Tensor, int]]:
+def requests_pages(tables: RequestTables, args: Args) -> list[tuple[Tensor, int]]:
     """Pages and length of every request of sound tables. Pages without a used key have any id."""
     keys = _Keys(tables, args)
     return [(keys.own_pages(r), keys.length(r)) for r in range(tables.requests)]

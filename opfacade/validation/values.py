@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
+    from opfacade.core.descriptor import Args
 
 OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
 
@@ -34,17 +35,17 @@ class Bounded:
     below: str = ""
     axis: int = 0
 
-    def end(self, args: Any) -> int:
+    def end(self, args: Args) -> int:
         """The values of one call are below it."""
         return min(self.stop, int(getattr(args, self.below).shape[0])) if self.below else self.stop
 
-    def allowed(self, args: Any) -> str:
+    def allowed(self, args: Args) -> str:
         """In words; without args, which may be gone, an operand is named by its axis."""
         if self.below and args is None:
             return f"a value at least {self.first} and below the size of axis 0 of {self.below}"
         return f"a value in [{self.first}, {self.stop if args is None else self.end(args)})"
 
-    def valid(self, args: Any) -> Tensor | None:
+    def valid(self, args: Args) -> Tensor | None:
         """The count of rows that are read; None where all are."""
         return getattr(args, self.valid_rows) if self.valid_rows else None
 
@@ -69,7 +70,7 @@ def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
     )
 
 
-def findings(bounded: Sequence[Bounded], args: Any) -> Iterator[Outside]:
+def findings(bounded: Sequence[Bounded], args: Args) -> Iterator[Outside]:
     """The first wrong value of each operand. A wrong count of rows leaves none valid, as on the device."""
     for one in bounded:
         tensor, rows = signed(getattr(args, one.name)), one.valid(args)
@@ -100,7 +101,7 @@ def error_of(op: str, found: Sequence[Outside], args: Any = None) -> IndexDataEr
     return errors[0]
 
 
-def _one(op: str, found: Outside, args: Any) -> IndexDataError:
+def _one(op: str, found: Outside, args: Args) -> IndexDataError:
     bounded = found.bounded
     place = str(found.position)
     if args is not None:
@@ -129,7 +130,7 @@ class ValueGuard:
 
         return guarded
 
-    def judge(self, args: Any) -> None:
+    def judge(self, args: Args) -> None:
         """Raise for the first value that is outside."""
         found = list(findings(self._bounded, args))
         if found:

@@ -53,7 +53,7 @@ class RaggedRows(RowLayout):
         most = _LIGHT_BATCH if _is_light(program) else _MAX_BATCH
         return RaggedConfig(min(most, fold_config.elements_in_registers(program)))
 
-    def chains(self, shape: Any, summed: bool) -> int:
+    def chains(self, shape: object, summed: bool) -> int:
         return _WARP
 
     def held_elements(self, program: FoldProgram, target: Target) -> int:

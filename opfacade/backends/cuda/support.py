@@ -15,6 +15,7 @@ from opfacade.core.target import Target
 from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
     from opfacade.jit.spec import JitSpec
     from opfacade.plans._attention.paging import PagePool
 
@@ -99,7 +100,7 @@ def launcher(
 
     learners: list[Callable[[Any], None]] = []
 
-    def launch(args: Any, scratch: Any) -> None:
+    def launch(args: Args, scratch: Any) -> None:
         given = operands(args)
         prepared.on(given[0].device.index)
         try:
@@ -148,5 +149,5 @@ class _Prepared:
         self._devices.add(device)
 
 
-def nothing_to_do(args: Any, workspace: Any) -> None:
+def nothing_to_do(args: object, workspace: object) -> None:
     """The launcher of an empty batch: CUDA refuses a grid of zero CTAs, and there is no output."""

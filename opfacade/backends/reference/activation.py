@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,8 +15,11 @@ from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
 from opfacade.programs.guarantees import in_f64
 
+if TYPE_CHECKING:
+    from opfacade.plans.activation import GatedActivationArgs
 
-def _run(descriptor: GatedActivationDescriptor, args: Any) -> None:
+
+def _run(descriptor: GatedActivationDescriptor, args: GatedActivationArgs) -> None:
     if descriptor.makes_scales:
         _folds.run(descriptor, args)
     else:

@@ -52,7 +52,7 @@ def reference(
             precision_guarantee=in_fp64(promise) if isinstance(promise, str) else promise,
         )
 
-    def launcher(problem: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(problem: Descriptor[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         return lambda args, workspace: run(problem, args)
 
     return Candidate(
@@ -68,6 +68,6 @@ def reference(
     )
 
 
-def _for(problem: Any, told: Told[T]) -> T:
+def _for(problem: Descriptor[Any], told: Told[T]) -> T:
     found: T = told(problem) if callable(told) else told
     return found

@@ -12,8 +12,10 @@ from opfacade.validation.rules import error_of, tables_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
 
-def checked(descriptor: Descriptor[Any], args: Any) -> list[tuple[Tensor, int]]:
+
+def checked(descriptor: Descriptor[Any], args: Args) -> list[tuple[Tensor, int]]:
     """For each request its pages and its length in tokens, for either form of table; empty without a table.
 
     Pages without a visible key may have any id, which is read as page 0; NOWHERE stays. Raises the IndexDataError of

@@ -14,10 +14,12 @@ from opfacade.programs.evaluate import stored as rounded_to
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans.rotary import QkvPrepareArgs, RotaryArgs
+
 _PROMISE = PrecisionGuarantee(math_precision="f32_rounded_once", accumulator="none", error_model=ErrorModel(id=EXACT))
 
 
-def _run(descriptor: RotaryDescriptor, args: Any) -> None:
+def _run(descriptor: RotaryDescriptor, args: RotaryArgs) -> None:
     at, rows = _positions(descriptor, args)
     cos, sin = _angles(descriptor, args.cos_sin_cache, at)
     for name, out in descriptor.written(args).items():
@@ -77,7 +79,7 @@ def _prepare(descriptor: QkvPrepareDescriptor, args: Any) -> None:
     out[rows] = rounded_to(made["q"], descriptor.dtype)
 
 
-def _prepared(descriptor: QkvPrepareDescriptor, args: Any, name: str, rows: Tensor) -> Tensor:
+def _prepared(descriptor: QkvPrepareDescriptor, args: QkvPrepareArgs, name: str, rows: Tensor) -> Tensor:
     x: Tensor = getattr(args, name)[rows].double()
     if name == "v":
         return x

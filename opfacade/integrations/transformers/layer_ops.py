@@ -46,7 +46,7 @@ def norm_descriptor(rounding: Rounding, rows: int, hidden: int, dtypes: tuple[An
 
 
 @lru_cache(maxsize=KEPT)
-def product_descriptor(count: int, dtype: Any, activation: Any) -> MapDescriptor:
+def product_descriptor(count: int, dtype: str, activation: Any) -> MapDescriptor:
     """activation(gate) * up of tensors of their own: the program of the gated activation over two inputs."""
     value = GatedActivationDescriptor(total_num_rows=1, width=1, dtype=dtype, activation=activation).program()["out"]
     inputs = (Input(name="gate", dtype=dtype), Input(name="up", dtype=dtype))
@@ -54,14 +54,14 @@ def product_descriptor(count: int, dtype: Any, activation: Any) -> MapDescriptor
 
 
 @lru_cache(maxsize=KEPT)
-def gated_descriptor(sizes: tuple[int, int], dtype: Any, activation: Any, limit: Any, alpha: Any) -> GatedActivationDescriptor:
+def gated_descriptor(sizes: tuple[int, int], dtype: str, activation: Any, limit: Any, alpha: Any) -> GatedActivationDescriptor:
     """The descriptor of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
     fields = {"interleaved": True, "limit": limit, "alpha": alpha} if activation == "swiglu_oai" else {}
     return GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
 
 
 @lru_cache(maxsize=KEPT)
-def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: Any, table_dtype: Any) -> RotaryDescriptor:
+def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: str, table_dtype: Any) -> RotaryDescriptor:
     return RotaryDescriptor(
         total_num_rows=rows, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=dim, rotary_dim=dim, dtype=dtype,
         table_dtype=table_dtype, positions="i32", in_place=False,
@@ -169,19 +169,19 @@ def _dense(rows: Tensor) -> bool:
     return rows.stride(-1) == 1 or rows.shape[-1] < 2
 
 
-def _like_norm(x: Tensor, *rest: Any) -> Tensor:
+def _like_norm(x: Tensor, *rest: object) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _half(x: Tensor, *rest: Any) -> Tensor:
+def _half(x: Tensor, *rest: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
 
 
-def _columns(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+def _columns(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-def _like_rotary(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _like_rotary(q: Tensor, k: Tensor, *rest: object) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k))
 
 

@@ -77,7 +77,7 @@ def _split(processors: Any) -> tuple[list[Any], dict[str, float]]:
     return kept, controls
 
 
-def _check_filter(name: str, processor: Any) -> None:
+def _check_filter(name: str, processor: object) -> None:
     """A draw leaves out what a filter removes, and keeps one token at least. TopKLogitsWarper's top_k counts those to keep."""
     kept, value = getattr(processor, "min_tokens_to_keep", 1), getattr(processor, "filter_value", -math.inf)
     if kept > 1 and name != "TopKLogitsWarper":

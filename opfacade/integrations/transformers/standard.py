@@ -41,7 +41,7 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(x.device.type)) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-def compiled(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
+def compiled(module: object, tensors: Tensors, how: How, causal: bool) -> Tensor:
     """The same as one op of a graph. Gradients are refused here, because inside an op requires_grad is not visible."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
         hint = "Call the model under torch.no_grad()."
@@ -64,7 +64,7 @@ def _run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *rest: 
     return attend(SimpleNamespace(layer_idx=layer), (query, key, value, mask), tuple(how), causal)
 
 
-def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+def _shape(query: Tensor, key: Tensor, value: Tensor, *rest: object) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 

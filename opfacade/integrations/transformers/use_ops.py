@@ -87,7 +87,7 @@ def _survey(
     return chosen, left
 
 
-def _check(model: Any, only: Collection[Kind], products: object) -> None:
+def _check(model: object, only: Collection[Kind], products: object) -> None:
     if not callable(getattr(model, "named_modules", None)):
         _raise([Issue("OPF-I010", "model", "a transformers model", type(model).__name__, kind="ArgumentTypeError")])
     unknown = [kind for kind in only if kind not in KINDS]

@@ -44,7 +44,7 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
         return OpfacadeMetadataBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+    def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[Any]:
         return [MultipleOf(1)]
 
     @classmethod

@@ -36,7 +36,7 @@ def plain_processors(metadata: Any, adjust: bool = False) -> bool:
     return mapped and all(_has_no_effect(p) or _is(p, "LogitBias") for p in rest)
 
 
-def _is(processor: Any, name: str) -> bool:
+def _is(processor: object, name: str) -> bool:
     return type(processor).__name__ == f"{name}LogitsProcessor"
 
 

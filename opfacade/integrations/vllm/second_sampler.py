@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -10,6 +10,9 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from opfacade.integrations.drawing import draw
 from opfacade.integrations.refusal import refuse_draw
 from opfacade.integrations.vllm.sampling_operands import WAY, refuse_processed
+
+if TYPE_CHECKING:
+    import torch
 
 
 class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
@@ -19,7 +22,7 @@ class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
     """
 
     def __init__(
-        self, vllm_config: Any, max_num_reqs: int, vocab_size: int, device: Any, req_states: Any,
+        self, vllm_config: Any, max_num_reqs: int, vocab_size: int, device: torch.device | str, req_states: Any,
         logprobs_mode: str = "raw_logprobs", num_speculative_tokens: int = 1, use_fp64_gumbel: bool = False,
         enable_trace_replay: bool = False, return_sampling_mask: bool = False, custom_logits_processors: Any = (),
     ) -> None:  # fmt: skip
@@ -33,7 +36,7 @@ class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
         )  # fmt: skip
 
     def _sample_random(
-        self, processed_logits: Tensor, expanded_idx_mapping: Tensor, idx_mapping_np: Any, pos: Tensor, top_k: Tensor | None,
+        self, processed_logits: Tensor, expanded_idx_mapping: Tensor, idx_mapping_np: object, pos: Tensor, top_k: Tensor | None,
         top_p: Tensor | None, has_topp_only_rows: bool, use_fused_sampler: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Tokens i64 [rows] of logits [rows, vocab] after the temperature, which therefore counts as 1; 0 stays greedy."""

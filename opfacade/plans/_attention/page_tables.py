@@ -158,7 +158,7 @@ def _require_total(op: str, name: str, each: int, batch: int, kind: str) -> None
         raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX} {kind} in all requests", got)])
 
 
-def _place(op: str, device: Any) -> torch.device:
+def _place(op: str, device: torch.device | str) -> torch.device:
     import torch
 
     try:

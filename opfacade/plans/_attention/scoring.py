@@ -102,7 +102,7 @@ class Attention(Descriptor[ArgsT]):
             return found[0] & (args.sinks != -math.inf), found[1]
         return found
 
-    def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+    def refuse_requests(self, args: Args, requests: Sequence[tuple[int, int]]) -> None:
         """A packed mask has a bit for each row and key of a request."""
         refuse_short_mask(self.op, args, requests)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 
-def rows_each(descriptor: Any) -> int:
+def rows_each(descriptor: Descriptor[Any]) -> int:
     """Rows of each request for an op without q_indptr: `q_len` if the descriptor has it, otherwise one."""
     return int(getattr(descriptor, "q_len", 1))
 
 
-def requests_of(descriptor: Any, lengths: Any) -> list[tuple[int, int]]:
+def requests_of(descriptor: Descriptor[Any], lengths: Any) -> list[tuple[int, int]]:
     """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q`, all requests have the same number of
     rows."""
     kv = lengths.kv or ()

@@ -42,7 +42,7 @@ class Exhausted(NamedTuple):
     at: float | None = None
 
 
-def of_dtype(op: str, dtype: Any) -> MapDescriptor:
+def of_dtype(op: str, dtype: str) -> MapDescriptor:
     """z = op(x) of one dtype, over all its bit patterns."""
     made = Output(name="z", dtype=dtype, value=apply(op, value("x", "f32")))
     return MapDescriptor(shape=(2 ** (8 * ITEMSIZE[dtype]),), inputs=(Input(name="x", dtype=dtype),), outputs=(made,))

@@ -24,6 +24,8 @@ from opfacade.testing.inputs import Draw, DrawnLengths
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 _U, POSITIONS = 2.0**-24, 50
 
 
@@ -71,7 +73,7 @@ class QkvPrepareHarness(RequestsHarness):
     def lengths(self, descriptor: Any) -> DrawnLengths:
         return DrawnLengths() if descriptor.page_table == "slots" else super().lengths(descriptor)
 
-    def lengths_of_call(self, descriptor: Any, args: Any) -> DrawnLengths | None:
+    def lengths_of_call(self, descriptor: Any, args: Args) -> DrawnLengths | None:
         return None if descriptor.page_table == "slots" else super().lengths_of_call(descriptor, args)
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:

@@ -88,7 +88,7 @@ class RaggedBatches:
     def new_rows(self, order: Sequence[int]) -> list[int]:
         return list(range(len(self.rows(order))))
 
-    def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
+    def by_row(self, descriptor: object, name: str, args: object) -> Tensor:
         return getattr(args, name)  # type: ignore[no-any-return]
 
     def moved(self, rng: random.Random) -> RaggedBatches:

@@ -14,6 +14,8 @@ from opfacade.testing.inputs import Draw, DrawnLengths
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Descriptor
+
 
 class RequestsHarness(Harness):
     """A batch of requests, with rows and keys of their own."""
@@ -64,7 +66,7 @@ class RequestsHarness(Harness):
         kv = tuple((count - 1) * size + end if count else 0 for count, end in zip(counts, last, strict=True))
         return DrawnLengths(q=q, kv=kv)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: Descriptor[Any], lengths: HasLengths) -> str:
         words = [descriptor.op.removeprefix("paged_")]
         words += [f"{len(lengths.kv)}x"] if lengths.kv else []
         words += [f"{name}{_range(values)}" for name, values in (("q", lengths.q), ("kv", lengths.kv)) if values]

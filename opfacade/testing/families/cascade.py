@@ -16,6 +16,8 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 
 class MergeHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Descriptor[Any]:
@@ -69,7 +71,7 @@ class MergeHarness(Harness):
             indptr[-1] = draw.descriptor.num_states
             draw.values["states_indptr"] = indptr
 
-    def expected(self, descriptor: MergeStatesDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
+    def expected(self, descriptor: MergeStatesDescriptor, args: Args, c: dict[str, float]) -> list[Bounded]:
         """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
         merged = oracle.merge(descriptor, args)
         if not descriptor.in_place:

@@ -29,7 +29,7 @@ def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
     )
 
 
-def _latent(rng: random.Random, plain: Any) -> dict[str, Any]:
+def _latent(rng: random.Random, plain: object) -> dict[str, Any]:
     """Optional fields of latent attention."""
     found = {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
     return found | {"q_len": rng.choice((1, 2, 4, 9)), "causal": rng.random() < 0.8}
@@ -48,7 +48,7 @@ def _small(rng: random.Random) -> Descriptor[Any]:
     )
 
 
-def _case(heads: int, dtype: Any, page_size: int, **more: Any) -> BatchMlaDecodeDescriptor:
+def _case(heads: int, dtype: str, page_size: int, **more: Any) -> BatchMlaDecodeDescriptor:
     cache = PagedLatentCacheDescriptor(num_total_pages=1200 // page_size, page_size=page_size, dtype=dtype)
     return BatchMlaDecodeDescriptor(batch_size=5, num_qo_heads=heads, paged_kv=cache, **more)
 

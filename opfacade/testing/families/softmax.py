@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.families._folds import FoldHarness
 from opfacade.testing.harness import Harness
+
+if TYPE_CHECKING:
+    from opfacade.plans.softmax import SoftmaxDescriptor
 
 
 class SoftmaxHarness(FoldHarness):
@@ -23,7 +26,7 @@ class SoftmaxHarness(FoldHarness):
         )
 
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
-        def of_rows(problem: Any, count: int) -> Any:
+        def of_rows(problem: SoftmaxDescriptor, count: int) -> Any:
             return changed(problem, shape=(count, *problem.shape[1:]))
 
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng, of_rows)

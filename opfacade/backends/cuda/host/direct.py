@@ -23,6 +23,8 @@ from opfacade.errors import Issue, from_issues
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 CUDA = 2  # kDLCUDA
 _DONE, _REFUSED, _UNKNOWN_EXTENT = 0, 1, 2  # as in call_signature.h
 _MAX_GUARDS = 4
@@ -83,7 +85,7 @@ class Direct:
         self._kernel, self._operands = kernel, operands
         self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
-    def learn(self, args: Any) -> None:
+    def learn(self, args: Args) -> None:
         """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient now or have no memory.
 
         A guard that was learned under no_grad refuses parameters once gradients are on.
@@ -96,7 +98,7 @@ class Direct:
             self._replay_guards[id(guard)] = guard  # before the host library has its address, until it says that it forgot it
             self._replay_guards.pop(self.paths.replay(id(guard)), None)
 
-    def refuse_unsound(self, args: Any, workspace: Tensor | None) -> None:
+    def refuse_unsound(self, args: Args, workspace: Tensor | None) -> None:
         """Raise what is wrong with the shapes, dtypes, devices, strides or addresses of a call: a binding trusts them."""
         try:
             if type(args) is self._descriptor.args_type and self._checked(*self._fields(args), workspace, False) != _REFUSED:
@@ -107,7 +109,7 @@ class Direct:
         if issues:
             raise from_issues(self._descriptor.op, "run", issues)
 
-    def _issues(self, args: Any, workspace: Tensor | None) -> list[Issue]:
+    def _issues(self, args: Args, workspace: Tensor | None) -> list[Issue]:
         wanted, device = self._descriptor.args_type, "cuda" if self._kernel.device_type == CUDA else "cpu"
         if type(args) is not wanted:
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
@@ -135,7 +137,7 @@ def _fast(
     wanted, fields, nested, present, needed = layout
     empty, plain, uint8 = torch.empty, torch.Tensor, torch.uint8
 
-    def call(args: Any, workspace: Any, launch: bool) -> bool:
+    def call(args: Args, workspace: torch.Tensor | None, launch: bool) -> bool:
         if type(args) is not wanted:
             return False
         given = fields(args)

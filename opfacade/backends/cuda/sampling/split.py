@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
 from opfacade.core.candidate import Launcher
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 _MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
 
@@ -45,7 +48,7 @@ class RowKernel(CudaKernel):
 
     numbers: Callable[[Any, Target], tuple[Any, ...]]
 
-    def launcher(self, descriptor: Any, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(self, descriptor: Descriptor[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
         scalars = self.numbers(descriptor, target)

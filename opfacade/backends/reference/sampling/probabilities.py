@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference.sampling.adjust import LARGEST, adjusted, heated
 from opfacade.backends.reference.sampling.kept import Ordered, kept_counts
 from opfacade.backends.reference.sampling.sample import blocks, shares
 from opfacade.plans.sampling import AdjustLogitsDescriptor, ProbabilitiesDescriptor
 
+if TYPE_CHECKING:
+    from opfacade.plans._sampling.adjust import AdjustLogitsArgs
+    from opfacade.plans._sampling.probabilities import ProbabilitiesArgs
 
-def probabilities(descriptor: ProbabilitiesDescriptor, args: Any) -> None:
+
+def probabilities(descriptor: ProbabilitiesDescriptor, args: ProbabilitiesArgs) -> None:
     for part in blocks(descriptor, args):
         _probabilities(descriptor, part)
 
@@ -32,6 +36,6 @@ def _probabilities(descriptor: ProbabilitiesDescriptor, args: Any) -> None:
     args.out.copy_(shares(rows, inside))
 
 
-def adjust(descriptor: AdjustLogitsDescriptor, args: Any) -> None:
+def adjust(descriptor: AdjustLogitsDescriptor, args: AdjustLogitsArgs) -> None:
     for part in blocks(descriptor, args):
         part.logits.copy_(heated(adjusted(descriptor, part, part.logits), part.temperature))

@@ -15,10 +15,12 @@ from opfacade.plans.sampling import ProbabilitiesDescriptor, SampleDescriptor
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans.sampling import SampleArgs
+
 _BLOCK = 2**23  # elements that are sorted at a time
 
 
-def sample(descriptor: SampleDescriptor, args: Any) -> None:
+def sample(descriptor: SampleDescriptor, args: SampleArgs) -> None:
     """The outputs of all valid rows, some rows at a time."""
     for part in blocks(descriptor, args):
         _sample(descriptor, part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import ITEMSIZE
@@ -22,6 +22,9 @@ from opfacade.testing.families.attention.peers import PEERS, usual
 from opfacade.testing.families.attention.population import population
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 from opfacade.testing.inputs import Draw, DrawnLengths
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 # Operands of which a call reads only what its requests have.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
@@ -78,7 +81,7 @@ class AttentionHarness(RequestsHarness):
     def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
         return population(subject, campaign, rng)
 
-    def peer_outputs(self, descriptor: Any) -> tuple[str, ...]:
+    def peer_outputs(self, descriptor: Descriptor[Any]) -> tuple[str, ...]:
         """`o` only: a peer's lse has another base or is missing."""
         return ("o",)
 
@@ -94,7 +97,7 @@ class AttentionHarness(RequestsHarness):
         moved = plain + keys * float(descriptor.kv_elements) * ITEMSIZE[descriptor.kv_dtype]
         return Amount(moved, 2.0 * pairs * descriptor.num_qo_heads * descriptor.pair_elements)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: Descriptor[Any], lengths: HasLengths) -> str:
         return super().label(descriptor, lengths) + (" causal" if _hides_later_keys(descriptor) else "")
 
     def heads(self, descriptor: Any, lengths: HasLengths) -> Iterator[str]:
@@ -117,11 +120,11 @@ class PrefillHarness(AttentionHarness):
     rows = "q_indptr"
 
 
-def _hides_later_keys(descriptor: Any) -> bool:
+def _hides_later_keys(descriptor: Descriptor[Any]) -> bool:
     return getattr(descriptor, "causal", False) and getattr(descriptor, "q_len", 2) > 1
 
 
-def _visible_keys(d: Any, q: int, kv: int) -> float:
+def _visible_keys(d: Descriptor[Any], q: int, kv: int) -> float:
     """Keys that any row of a request sees."""
     return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
 

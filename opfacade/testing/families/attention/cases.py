@@ -29,7 +29,7 @@ def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: Any) 
     return BatchPagedPrefillDescriptor(batch_size=4, total_num_rows=rows, num_qo_heads=heads, paged_kv=cache, **more)
 
 
-def _ragged(group: int, dim: int, dtype: Any, **more: Any) -> BatchRaggedPrefillDescriptor:
+def _ragged(group: int, dim: int, dtype: str, **more: Any) -> BatchRaggedPrefillDescriptor:
     shape = {"batch_size": 4, "total_num_rows": 150, "total_kv_rows": 1500, "num_kv_heads": 2, "num_qo_heads": 2 * group}
     return BatchRaggedPrefillDescriptor.model_validate(shape | {"head_dim": dim, "dtype": dtype} | more)
 

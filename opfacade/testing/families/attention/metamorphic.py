@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.testing import numerics
 from opfacade.testing.families.attention.requests import EMPTY, Requests, bits, repaged, same_bits
@@ -56,7 +56,7 @@ def _compared(subject: Subject, seed: int, order: Sequence[int], how: str) -> li
     return [] if report.worst <= 1 else [f"{how}: {report.worst:.3g} of the bound at {report.where}"]
 
 
-def _agree(requests: Requests, order: Sequence[int], first: Any, second: Any, name: str) -> bool:
+def _agree(requests: Requests, order: Sequence[int], first: object, second: object, name: str) -> bool:
     import torch
 
     a, b = bits(getattr(first, name)), bits(getattr(second, name))

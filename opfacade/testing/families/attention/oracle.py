@@ -19,11 +19,13 @@ from opfacade.testing.numerics import Bounded
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args, Descriptor
+
 _HEADS = 32
 _Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 
 
-def attention(descriptor: Any, args: Any, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
+def attention(descriptor: Any, args: Args, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
     """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote.
 
     rows: how many; of more than _HEADS heads, fewer, because each head is a row of its own to the bound.
@@ -130,24 +132,24 @@ def queries(args: Any) -> tuple[Tensor, ...]:
     return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
 
 
-def query(args: Any) -> Tensor:
+def query(args: Args) -> Tensor:
     import torch
 
     return torch.cat(queries(args), -1)
 
 
-def query_factor(descriptor: Any, args: Any) -> Tensor | float:
+def query_factor(descriptor: Descriptor[Any], args: Any) -> Tensor | float:
     """Factor of the stored q, of each KV head: [1 or kv_heads, 1, 1]."""
     return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()[:, None, None]
 
 
-def pools(args: Any) -> dict[str, Tensor]:
+def pools(args: Args) -> dict[str, Tensor]:
     """The paged tensors of a call by name."""
     names = ("ckv", "kpe") if hasattr(args, "ckv") else ("k_data", "v_data")
     return {name: getattr(args, name) for name in names}
 
 
-def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+def request_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Tensor, Tensor]:
     """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
     import torch
 
@@ -160,7 +162,7 @@ def request_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor
     return first, second
 
 
-def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+def scaled_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Tensor, Tensor]:
     """K and V of a request in fp64, with their factors applied."""
     k, v = (x.double() for x in request_kv(descriptor, args, request))
     if getattr(descriptor, "kv_scale", "none") == "none":
@@ -168,7 +170,7 @@ def scaled_kv(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]
     return k * args.k_scale.double()[:, None], v * args.v_scale.double()[:, None]
 
 
-def key_places(descriptor: Any, args: Any, request: int) -> tuple[Any, ...]:
+def key_places(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Any, ...]:
     """The index of the keys of a request in what lies as K lies."""
     if hasattr(descriptor, "paged_kv"):
         return token_places(descriptor, args, request)
@@ -197,7 +199,7 @@ def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tens
     return page.where((page >= 0) & (page < count), 0), token % size
 
 
-def merge(descriptor: Any, args: Any) -> list[Bounded]:
+def merge(descriptor: Any, args: Args) -> list[Bounded]:
     """The merged state and its bound: weights to a few ulp, one sum over the states, one rounding."""
     import torch
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.testing.harness import HasLengths
 from opfacade.testing.peer import Call, Make, Peer, declined
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 
 def usual(dtype: str) -> PrecisionGuarantee:
@@ -22,7 +25,7 @@ def usual(dtype: str) -> PrecisionGuarantee:
 # -- torch ---------------------------------------------------------------------------------------------------------------
 
 
-def _scaled(d: Any) -> bool:
+def _scaled(d: Descriptor[Any]) -> bool:
     return any(getattr(d, name, "none") != "none" for name in ("kv_scale", "q_scale"))
 
 
@@ -50,12 +53,12 @@ def _sdpa(d: Any, args: Any, lengths: HasLengths) -> Call:
     return run
 
 
-def _plain_only(d: Any) -> None:
+def _plain_only(d: Descriptor[Any]) -> None:
     if getattr(d, "variant", None) is not None or getattr(d, "custom_mask", False):
         raise declined("no variant or packed mask")
 
 
-def _pools(d: Any, args: Any) -> tuple[Any, Any]:
+def _pools(d: Descriptor[Any], args: Any) -> tuple[Any, Any]:
     return (args.k_data, args.v_data) if hasattr(d, "paged_kv") else (args.k, args.v)
 
 

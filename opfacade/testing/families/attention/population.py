@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.plans._attention.work import rows_each
@@ -14,8 +14,11 @@ from opfacade.testing.batches import NEIGHBOURS, Campaign, changed, log_uniform
 from opfacade.testing.families.attention import oracle
 from opfacade.testing.families.attention.requests import Requests, put_kv
 
+if TYPE_CHECKING:
+    from opfacade.testing.subject import Subject
 
-def population(subject: Any, campaign: Campaign, rng: random.Random) -> Requests:
+
+def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requests:
     """One call that holds all needles, then the neighbours."""
     kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]

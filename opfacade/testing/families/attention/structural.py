@@ -18,10 +18,12 @@ from opfacade.testing.subject import Subject, outputs
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 _NATS = 220.0  # exp(-220) is nothing beside 1 in f32 and in f64
 
 
-def request_views(subject: Subject, args: Any) -> Iterator[tuple[int, slice, int, Tensor]]:
+def request_views(subject: Subject, args: Args) -> Iterator[tuple[int, slice, int, Tensor]]:
     """(request, its rows, kv_len, [rows, kv_len] of what each row sees) of every request with rows."""
     requests = Requests(subject.descriptor, args)
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):

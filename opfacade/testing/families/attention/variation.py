@@ -13,12 +13,14 @@ from opfacade.testing.families.attention.expression_bound import Ball, Roundoff,
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args, Descriptor
+
 
 def variant_of(descriptor: Any) -> Variant | None:
     return descriptor.variant if isinstance(descriptor, Varied) else None
 
 
-def predictable(descriptor: Any) -> bool:
+def predictable(descriptor: Descriptor[Any]) -> bool:
     """Whether weights are what q and K alone make them, and every head of a row sees the same keys."""
     variant = variant_of(descriptor)
     if variant is None:
@@ -31,7 +33,7 @@ def _nodes(variant: Variant) -> Any:
     return (pair for root in variant.parts().values() for pair in root.walk())
 
 
-def values(descriptor: Any, args: Any, request: int, place: Place, first: int, keys: tuple[Any, ...]) -> Values:
+def values(descriptor: Descriptor[Any], args: Any, request: int, place: Place, first: int, keys: tuple[Any, ...]) -> Values:
     """Values of the names in its expressions. first: first row of the request in q; keys: positions of its keys."""
     variant = variant_of(descriptor)
     if variant is None:
@@ -41,7 +43,7 @@ def values(descriptor: Any, args: Any, request: int, place: Place, first: int, k
     return values_of(variant, place, Stacks(args.head_params, rows, own))
 
 
-def shown(descriptor: Any, args: Any, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
+def shown(descriptor: Descriptor[Any], args: Args, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
     """`seen` [rows, n] of causal and window, with query heads and all masks: [1 or kv_heads, rows * group, n]."""
     variant, group = variant_of(descriptor), place.heads // place.kv_heads
     if getattr(descriptor, "custom_mask", False):
@@ -60,7 +62,7 @@ def _bits(args: Any, request: int, place: Place) -> Tensor:
     return shown
 
 
-def query(descriptor: Any, rows: Tensor, known: Values) -> Tensor:
+def query(descriptor: Descriptor[Any], rows: Tensor, known: Values) -> Tensor:
     """Rows of q [kv_heads, rows * group, dim], as they are stored, behind their transform, which is exact."""
     variant = variant_of(descriptor)
     if variant is None or variant.query is None:
@@ -68,7 +70,9 @@ def query(descriptor: Any, rows: Tensor, known: Values) -> Tensor:
     return exact(variant.query, known | {"query": rows.float()}).expand(rows.shape).to(rows.dtype)
 
 
-def logits(descriptor: Any, known: Values) -> Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None:
+def logits(
+    descriptor: Descriptor[Any], known: Values
+) -> Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None:
     """See `ErrorRow`. Without constants, the value alone counts."""
     variant = variant_of(descriptor)
     if variant is None or variant.logits is None:

@@ -119,7 +119,7 @@ class AppendHarness(RequestsHarness):
     def judge(self, ran: Ran, sample: Sample) -> Report:
         return append_oracle.check(ran.descriptor, ran.args, ran.before)
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: PagedKvAppendDescriptor, lengths: HasLengths) -> Amount:
         cache = descriptor.paged_kv
         moved = ITEMSIZE[descriptor.row_dtype] + ITEMSIZE[cache.dtype]
         return Amount(2.0 * descriptor.total_num_rows * cache.num_kv_heads * cache.head_dim * moved, 0.0)

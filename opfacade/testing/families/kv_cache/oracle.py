@@ -18,10 +18,12 @@ from opfacade.testing.families.attention import oracle
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
+
 _U = 2.0**-24
 
 
-def check(descriptor: Any, args: Any, before: Mapping[str, Tensor]) -> numerics.Report:
+def check(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, before: Mapping[str, Tensor]) -> numerics.Report:
     """Every new row in its place, and, given the pools as they were, nothing else changed."""
     import torch
 
@@ -42,7 +44,9 @@ def check(descriptor: Any, args: Any, before: Mapping[str, Tensor]) -> numerics.
     return report
 
 
-def _new_rows(descriptor: Any, args: Any, request: int) -> tuple[slice, tuple[Tensor, Tensor]]:
+def _new_rows(
+    descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, request: int
+) -> tuple[slice, tuple[Tensor, Tensor]]:
     """The new rows of a request, and the (page, slot) of each."""
     first, stop = args.append_indptr[request : request + 2].tolist()
     page, slot = oracle.token_places(descriptor, args, request)
@@ -50,7 +54,9 @@ def _new_rows(descriptor: Any, args: Any, request: int) -> tuple[slice, tuple[Te
     return slice(first, stop), (page[start:], slot[start:])
 
 
-def _exact(descriptor: Any, args: Any, name: str, request: int, rows: slice, got: Tensor) -> numerics.Report:
+def _exact(
+    descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, name: str, request: int, rows: slice, got: Tensor
+) -> numerics.Report:
     import torch
 
     new = bits(getattr(args, f"{name[0]}_new")[rows])
@@ -58,7 +64,9 @@ def _exact(descriptor: Any, args: Any, name: str, request: int, rows: slice, got
     return numerics.Report(wrong, wrong, f"{name} of request {request}", new.numel())
 
 
-def _near(descriptor: Any, args: Any, name: str, request: int, rows: slice, got: Tensor) -> numerics.Report:
+def _near(
+    descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, name: str, request: int, rows: slice, got: Tensor
+) -> numerics.Report:
     import torch
 
     dtype = torch_dtype(descriptor.paged_kv.dtype)
@@ -77,7 +85,7 @@ def _near(descriptor: Any, args: Any, name: str, request: int, rows: slice, got:
     return numerics.compare([value], {name: got.view(dtype)}, f"request {request}")
 
 
-def _values(descriptor: Any, args: Any, name: str, request: int, rows: slice) -> tuple[Tensor, Tensor]:
+def _values(descriptor: PagedKvAppendDescriptor, args: Any, name: str, request: int, rows: slice) -> tuple[Tensor, Tensor]:
     """The exact numbers in fp64, and how far f32 arithmetic may be from each."""
     import torch
 
