@@ -65,11 +65,11 @@ struct FlatFold {
     point(here, At<0>{});
     const int64_t valid = valid_rows(p);
     constexpr int kLanes = M::kThreads;
+    // Once where warps share a row: states of the next rows would lie where others still read.
 #pragma unroll 1
     for (int row = 0; row < rows; row += M::kRows) {
       const int own = row + thread / kLanes;
       Fold<M, Lie::kFlat>(here, first + own, own, own < rows && first + own < valid).run();
-      if constexpr (kLanes > 32) __syncthreads();  // states of the next rows lie where others may still read
     }
     if constexpr (M::kFullOutputs) __syncthreads();
     copy_out(min(int64_t{rows}, valid - first), At<M::kInputs>{});

@@ -58,13 +58,6 @@ FAULTS = (
         f"{FLAT} -k bits",
     ),
     cpu(
-        "flat rows: states of the next rows are written while others read",
-        f"{D}/flat.cuh",
-        "if constexpr (kLanes > 32) __syncthreads();",
-        "",
-        f"{FLAT} -k bits or first",
-    ),
-    cpu(
         "flat rows: the elements behind the last whole piece stay away",
         f"{D}/flat.cuh",
         "if (last < first) return;",

@@ -92,7 +92,7 @@ def test_rows_past_the_valid_ones_are_not_touched(target):
 
 @emulator.needed
 def test_the_last_warps_may_come_first(monkeypatch):
-    """States of the rows of one round are read before those of the next are written."""
+    """Results are copied once all rows are folded."""
     for name in ("rows of a CTA", "rows of a warp"):
         problem = PROBLEMS[name]
         subject, args = emulator.subject(problem, device_like=ONE_SM), filled(problem, 5)
