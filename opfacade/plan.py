@@ -1,4 +1,4 @@
-"""Plan: a descriptor bound to the candidate chosen for it. Immutable, thread-safe, reusable for any number of runs."""
+"""Plan: a descriptor bound to the chosen candidate. Immutable, thread-safe, reusable for any number of runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _selecting = ForkLock()
 
 
 def forget_selections() -> None:
-    """Repeat selection at the next `select`, because measurements changed. Existing plans stay."""
+    """Makes the next `select` select again, because measurements have changed. Existing plans stay."""
     with _selecting:
         _selected.clear()
 
@@ -111,9 +111,8 @@ class Plan(Generic[ArgsT]):
     ) -> PlanT:
         """The plan for a descriptor on a target (default: the current CUDA device, else the CPU).
 
-        Pure choice: no tensor, no compiler. Raises DescriptorError for an invalid descriptor, UnsupportedError with the
-        reasons of every candidate when none fits, ArgumentTypeError for something that is no descriptor of this plan.
-        """
+        Only chooses: uses no tensor and no compiler. Raises DescriptorError for an invalid descriptor, UnsupportedError with
+        the reasons of every candidate if none fits, ArgumentTypeError for an object that is not a descriptor of this plan."""
         key = (cls, descriptor, prefer, target if target is not None else Target.current())
         try:
             plan = _selected.get(key)
@@ -180,7 +179,7 @@ class Plan(Generic[ArgsT]):
         return (type(self).select, (self.descriptor, self.preference, self.target))
 
     def can_implement(self, args: ArgsT, workspace: Tensor | None = None) -> Verdict:
-        """Everything wrong with a call; touches no device memory. Truthy if `run` would accept it (meta: if aligned)."""
+        """All problems of a call, found without access to device memory. Truthy if `run` would accept it (meta: if aligned)."""
         self.check()
         if self._fast(args, workspace, False):
             return SOUND
@@ -188,8 +187,8 @@ class Plan(Generic[ArgsT]):
         return Verdict(tuple(issues)) if issues else SOUND
 
     def check(self) -> None:
-        """Raise the findings of the device in the index tensors of earlier runs (OPFACADE_VALIDATE=indices). Does not wait:
-        synchronise first to include runs in flight."""
+        """Raises errors that the device found in the index tensors of earlier runs (OPFACADE_VALIDATE=indices). It does not
+        wait: synchronise first to include runs in flight."""
         if self._guard is not None:
             self._guard.check()
 
@@ -197,10 +196,9 @@ class Plan(Generic[ArgsT]):
         return call_issues(self, args, workspace)
 
     def compile(self) -> None:
-        """Build what this plan needs and publish it in the cache; load it where its device is present.
+        """Builds the kernels of this plan, publishes them in the cache, and loads them if the device is present.
 
-        Raises JitDisabledError where it is not built and Preference(jit="never") or OPFACADE_DISABLE_JIT forbids to.
-        """
+        Raises JitDisabledError if a kernel is missing and Preference(jit="never") or OPFACADE_DISABLE_JIT forbids building."""
         specs = self.jit_specs
         if specs:
             from opfacade import jit
@@ -213,13 +211,13 @@ class Plan(Generic[ArgsT]):
 
     @property
     def jit_spec(self) -> JitSpec | None:
-        """The kernel of this plan; None if it has none, or is made of several."""
+        """The kernel of this plan; None if it has none or several."""
         make = self._candidate.jit_spec
         return None if make is None else make(self.descriptor, self.target)
 
     @property
     def jit_specs(self) -> tuple[JitSpec, ...]:
-        """Every kernel of this plan, each once; of a plan of plans those of its parts."""
+        """All kernels of this plan, including those of its parts, without duplicates."""
         return self._candidate.jit_specs(self.descriptor, self.target)
 
     @property
@@ -260,8 +258,8 @@ class Plan(Generic[ArgsT]):
         object.__setattr__(self, "_replay", paths.replay)
 
     def run(self, args: ArgsT, workspace: Tensor | None = None) -> None:
-        """Write the outputs of one call. No synchronisation, no device read; allocates only a workspace that is needed
-        and not given. Raises the first issue of `can_implement` before anything is written."""
+        """Writes the outputs of one call. It does not synchronise or read the device, and allocates only a workspace that is
+        needed and not given. Raises the first issue of `can_implement` before anything is written."""
         in_full = telemetry._watched or moment.forked
         try:
             if in_full or (self._replay(id(args), id(workspace)) and not self._fast(args, workspace, True)):

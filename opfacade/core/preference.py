@@ -1,4 +1,4 @@
-"""Preference: what a caller wants of a plan beside its descriptor."""
+"""Preference: a caller's requirements on a plan, in addition to its descriptor."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Preference(Model):
 
     @property
     def names_reference(self) -> bool:
-        """Whether the reference is no fallback: the backend is named, or a SKU of it, or no other SKU is allowed."""
+        """Whether the reference is not a fallback: its backend or one of its SKUs is named, or no other SKU is allowed."""
         allowed = (self.pin,) if self.pin is not None else self.allow
         return self.backend == "reference" or bool(allowed and all("/reference/" in sku for sku in allowed))
 

@@ -1,4 +1,4 @@
-"""Target: the machine a plan is selected for. A plain value, so that selection needs no GPU."""
+"""Target: the machine a plan is selected for. It is a plain value, so selection needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Calls over several ranks: `Group`, made of a process group of torch.distributed.
 
-docs/distributed.md has how to use it, and what happens when a rank fails. Nothing here starts processes or opens connections
-of its own.
-"""
+docs/distributed.md describes its use and the failure of a rank. This package starts no processes and opens no connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group: the ranks that run calls together, made eagerly by all of them."""
+"""Group: the ranks that run calls together."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _CLOSED = "closed"
 
 
 class Group:
-    """Ranks of a process group of torch.distributed that run plans together. Each call names its group in its args.
+    """The ranks of a torch.distributed process group that run plans together. Each call passes its group in its args.
 
-    Made once, outside of any graph capture, by all ranks: they compare versions and sizes, send a pattern through every pair
-    and vote, so that it is made on all or refused on all (OPF-N005). `reserve` takes the plans. A call that fails on one rank
-    ends on all within `timeout_s`, with the ranks that are missing or differ; the group is poisoned then, and another one over
-    a new process group may be made in the same processes.
+    All ranks must create it, once and outside of a graph capture. They compare versions and sizes, send a test pattern between
+    every pair and vote, so it is created on all ranks or on none (OPF-N005). `reserve` takes the plans. A call that fails on
+    one rank ends on all ranks within `timeout_s`, with an error that names the ranks that are missing or differ. The group
+    cannot be used afterwards; create another one over a new process group.
 
     process_group: one with a backend for CPU tensors (gloo). Data of GPUs pass by its NCCL backend where it has one and a test
     of it succeeds on all ranks (`link`), else through host memory. max_bytes: the
@@ -107,10 +107,8 @@ class Group:
         self._frozen = True
 
     def check(self) -> None:
-        """Raise the failure of this group if there is one, also one that a peer told of; reads host memory only.
-
-        A peer that closed its group after as many calls as this rank made has not failed.
-        """
+        """Raises the failure of this group if there is one, including a failure that a peer reported; reads only host memory. A
+        peer that closed its group after the same number of calls has not failed."""
         if self._cause is None and self._failure != _CLOSED:
             error = rounds.bad_news(self._mail, self._call)
             if error is not None:

@@ -1,4 +1,4 @@
-"""One draw of a step of an engine: rows of logits, and the tensors that adjust, filter and seed them."""
+"""One sampling step of an engine: rows of logits, and the tensors that adjust, filter and seed them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ _FLAGS = ("temperature", "top_k", "top_p", "min_p", "bitmask")
 
 
 def draw(way: str, logits: Tensor, operands: Mapping[str, Tensor | None], **fields: Any) -> SampleArgs:
-    """The args of a draw from logits [rows, vocab], outputs written. operands: those of `SampleArgs`, None is absent.
-
-    fields: of `SampleDescriptor`, besides the ones that follow from the operands. Raises DTypeError for other logits than f32,
-    bf16 and f16.
+    """The args of a draw from logits [rows, vocab], outputs written. operands: operands of `SampleArgs`; None: absent. fields:
+    fields of `SampleDescriptor` that do not follow from the operands. Raises DTypeError unless the logits are f32, bf16 or f16.
     """
     if logits.dtype not in _NAMES:
         refuse_draw(way, "OPF-I003", "logits", expected=" or ".join(_NAMES.values()), got=logits.dtype)
@@ -55,12 +53,12 @@ def _outputs(descriptor: SampleDescriptor, device: torch.device) -> dict[str, Te
 
 
 def new_seeds(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """i64 [rows of like] from a generator, by default torch's own for the device: nothing is read back."""
+    """i64 [rows of like] from a generator, by default torch's generator of the device; nothing is read back."""
     return torch.randint(-(2**63), 2**63 - 1, (len(like),), generator=generator, dtype=torch.int64, device=like.device)
 
 
 def bitmask_of(allowed: Tensor) -> Tensor:
-    """bool [rows, vocab] as the words of a bitmask, i32 [rows, ceil(vocab / 32)]."""
+    """Converts bool [rows, vocab] to the words of a bitmask, i32 [rows, ceil(vocab / 32)]."""
     rows, vocab = allowed.shape
     padded = torch.nn.functional.pad(allowed, (0, -vocab % 32)) if vocab % 32 else allowed.contiguous()
     ends = torch.tensor([0, padded.numel()], dtype=torch.int32, device=allowed.device)

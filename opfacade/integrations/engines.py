@@ -1,4 +1,5 @@
-"""Engines whose processes load an adapter: the release that was tested, errors without one, a warning beside another."""
+"""Engines whose processes load an adapter: the tested release, errors if the engine is missing, and a warning for other
+releases."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class Engine(NamedTuple):
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Imports of the engine's names. Raises UnsupportedError where it is not installed (OPF-I006), and where this release
-        lacks one of them (OPF-I005)."""
+        """Imports of the engine's names. Raises UnsupportedError if it is not installed (OPF-I006), or if its release does not
+        have one of the names (OPF-I005)."""
         try:
             yield
         except ImportError as error:
@@ -32,14 +33,14 @@ class Engine(NamedTuple):
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Entries into the engine's registries. Raises UnsupportedError where this release has others (OPF-I005)."""
+        """Entries into the engine's registries. Raises UnsupportedError if the release has other registries (OPF-I005)."""
         try:
             yield
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._refuse(error)
 
     def tell_release(self) -> None:
-        """Warn once a process where the release is another one. It need not fail, so this raises nothing."""
+        """Warns once per process if the release differs from the tested one, which may still work."""
         found = self._release()
         if found and found.partition("+")[0] != self.tested:
             told = f"{self.name}: {found} is installed, and opfacade's adapter was tested with {self.tested}."

@@ -1,5 +1,5 @@
-"""Bounds of attention whose keys grow from step to step. The bounds do not: they choose the kernel of an attention, and another
-one in the middle of a generation would be built there, or refused where nothing may be built."""
+"""Bounds for attention whose number of keys grows from step to step. The bounds stay constant, because they select the kernel:
+another kernel in the middle of a generation would be built then, or refused if builds are not allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY = 512  # more than a GPU has SMs
 
 
 def longest(kv_len: int) -> int:
-    """The bound on a request that has kv_len tokens now: 8192, and four times as many when it has passed that."""
+    """The bound for a request that has kv_len tokens now: 8192, and four times as much whenever it is exceeded."""
     bound = FIRST
     while bound < kv_len:
         bound *= _TIMES
@@ -23,7 +23,7 @@ def longest(kv_len: int) -> int:
 
 
 def bounds(batch: int, kv_len: int, page_size: int) -> dict[str, int]:
-    """max_kv_len and max_kv_indices of requests that have at most kv_len tokens now, in pages of page_size."""
+    """max_kv_len and max_kv_indices for requests that have at most kv_len tokens now, in pages of page_size tokens."""
     most = longest(kv_len)
     return {"max_kv_len": most, "max_kv_indices": min(batch * -(-most // page_size), INT32_MAX // page_size)}
 

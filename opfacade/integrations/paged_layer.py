@@ -35,8 +35,7 @@ EACH_ITS_OWN = Variant(mask=kv_pos <= q_pos + per_row("ahead"))
 class Pool:
     """K and V of a layer, [pages, kv_heads, page_size, dim] ("HND") or [pages, page_size, kv_heads, dim] ("NHD").
 
-    scales: (k_scale, v_scale) of an fp8 cache, f32 [1] each.
-    """
+    scales: (k_scale, v_scale) of an fp8 cache, each f32 [1]."""
 
     way: str
     k: Tensor
@@ -67,10 +66,9 @@ class Pool:
 class Requests:
     """The requests of a step; every tensor is i32 on the device; requests of length 0 may pad it.
 
-    q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch], new rows counted. max_kv_len: bound for all steps that
-    share a plan, so that captured graphs stay right. decodes: each request has one row, row b. causal: of all requests, or
-    [batch], where 0 is a request whose rows see keys after their own.
-    """
+    q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch] including the new rows. max_kv_len: bound for all steps
+    that share a plan, so that captured graphs stay right. decodes: each request has one row, row b. causal: of all requests, or
+    [batch], where 0 is a request whose rows see keys after their own."""
 
     q_indptr: Tensor
     block_table: Tensor
@@ -99,8 +97,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Score parameters of a layer. sinks [heads] of any float dtype: an engine loads weights in place, so each call converts
-    them. window_left: number of keys that a row sees before its own, and after it where it is not causal; -1 is all."""
+    """Score parameters of a layer. sinks [heads] of any float dtype: each call converts them, because an engine loads weights
+    in place. window_left: the number of keys that a row sees before its own position, and also after it if it is not causal;
+    -1: all."""
 
     num_heads: int
     scale: float
@@ -109,7 +108,7 @@ class Layer:
     sinks: Tensor | None = None
 
     def append(self, pool: Pool, places: Places, k_new: Tensor, v_new: Tensor) -> None:
-        """k_new, v_new [rows, kv_heads, dim] go to their places."""
+        """Writes k_new, v_new [rows, kv_heads, dim] to their slots."""
         row_dtype: FloatDType = dtype_of(pool.way, "key", k_new)
         fields = pool.fields | places.bounds | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:
@@ -120,7 +119,7 @@ class Layer:
             PagedKvAppendPlan.select(PagedKvAppendDescriptor(**fields)).run(args)
 
     def attend(self, pool: Pool, requests: Requests, q: Tensor, o: Tensor) -> None:
-        """q, o [rows, heads, dim]; rows of no request are not written."""
+        """q, o [rows, heads, dim]; rows that belong to no request are not written."""
         page_size = pool.descriptor.page_size
         common = pool.fields | requests.bounds(page_size) | self._fields(dtype_of(pool.way, "query", q))
         common["max_kv_len"] = requests.max_kv_len

@@ -1,4 +1,5 @@
-"""Values shared by the layers of one forward pass: the first layer that needs one makes it, later layers find it."""
+"""Values shared by the layers of one forward pass: the first layer that needs a value computes it, and later layers reuse
+it."""
 
 from __future__ import annotations
 

@@ -14,13 +14,12 @@ KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "Argume
 def refuse(
     way: str, code: str, argument: str, *, expected: str, got: object, hint: str = "", part: str = "attention"
 ) -> NoReturn:
-    """Raise the error of `code` for a call through the adapter `way`; `part`: the part of it that was called.
+    """Raises the error of `code` for a call of the adapter `way`; `part`: the called part of the adapter.
 
-    OPF-I001: a request that no plan takes (UnsupportedError). OPF-I002, I003: a tensor of another shape or dtype.
-    OPF-I004: an argument is missing. OPF-I005: a version that the adapter does not know (UnsupportedError). OPF-I006: the
-    framework is not installed (UnsupportedError). OPF-I007: a tensor requires a gradient (GradNotSupportedError). OPF-I008: a
-    model that cannot be served so (UnsupportedError).
-    """
+    OPF-I001: a request that no plan supports (UnsupportedError). OPF-I002, I003: a tensor with an unexpected shape or dtype.
+    OPF-I004: an argument is missing. OPF-I005: an unknown version (UnsupportedError). OPF-I006: the framework is not installed
+    (UnsupportedError). OPF-I007: a tensor requires a gradient (GradNotSupportedError). OPF-I008: a model that cannot be served
+    with continuous batching (UnsupportedError)."""
     issue = Issue(code, argument, expected, str(got), hint, KINDS.get(code, UNSUPPORTED))
     raise from_issues(way, "register" if code in ("OPF-I005", "OPF-I006", "OPF-I008") else part, [issue])
 

@@ -1,4 +1,4 @@
-"""Slots of an engine, page * page_size + token for each new row, as the tables of an append."""
+"""Converts the slots of an engine (page * page_size + token for each new row) to the tables of an append."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Places(NamedTuple):
         return {"batch_size": rows, "total_num_rows": rows, "max_kv_indices": rows}
 
     def refuse_shared(self, way: str) -> None:
-        """Level full: raise IndexDataError for two rows that have one slot. Synchronises."""
+        """Level full: raises IndexDataError if two rows have the same slot. Synchronises."""
         first: dict[int, int] = {}
         for row, slot in enumerate(self.slots.tolist()):
             if slot >= 0 and first.setdefault(slot, row) != row:

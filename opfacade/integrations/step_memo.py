@@ -13,16 +13,15 @@ T = TypeVar("T")
 
 
 class StepMemo:
-    """The first layer that needs a value makes it, later ones find it; the maker's next call makes it again.
-
-    So a captured graph computes it again in every replay, and metadata that several passes use never give an old value.
-    """
+    """The first layer that needs a value computes it, and later layers reuse it; the next call of the first layer computes it
+    again. So a captured graph computes it in every replay, and metadata that several passes share never gives an outdated
+    value."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, bool, Any]] = {}
 
     def get(self, key: Hashable, layer: object, source: Tensor, make: Callable[[], T]) -> T:
-        """make(), or what another layer of this pass made. source: a tensor of which the value is computed."""
+        """make(), or the value that another layer of this pass computed. source: a tensor from which the value is computed."""
         found, captured = self._made.get(key), capturing(source)
         if found is None or found[0] is layer or found[1] != captured:
             found = self._made[key] = (layer, captured, make())

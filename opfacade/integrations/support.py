@@ -1,4 +1,4 @@
-"""Answers to the questions of an engine before it loads a model; each one comes from `explain` for that problem."""
+"""Answers to an engine's capability queries before it loads a model, derived from `explain`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ USUAL = "sm_90a"  # without a GPU, the answers are for this one
 
 
 def here() -> Target:
-    """The target of the answers."""
+    """The target for which the queries are answered."""
     current = Target.current()
     return Target.parse(USUAL) if current.is_cpu else current
 
 
 def target_of(major: int, minor: int) -> Target:
-    """Target of a compute capability; from 9.0 on, the architecture-specific one."""
+    """The target of a compute capability; from 9.0 on, the architecture-specific target."""
     return Target.parse(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
 
 

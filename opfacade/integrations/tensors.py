@@ -19,7 +19,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
-    """The name of a tensor's dtype. Raises DTypeError for a dtype that no attention takes."""
+    """The name of a tensor's dtype. Raises DTypeError for a dtype that attention does not support."""
     found = _NAMES.get(tensor.dtype)
     if found is None:
         refuse(way, "OPF-I003", name, expected=" or ".join(_NAMES.values()), got=tensor.dtype)
@@ -27,28 +27,28 @@ def dtype_of(way: str, name: str, tensor: Tensor) -> FloatDType:
 
 
 def name_of(dtype: torch.dtype) -> FloatDType | None:
-    """The name of a dtype; None for one that no attention takes."""
+    """The name of a dtype; None for a dtype that attention does not support."""
     return _NAMES.get(dtype)
 
 
 def takes(tensor: Tensor) -> bool:
-    """Whether norms, activations and rotations take a tensor: no wrapper, 16 or 32 bits, on the CPU or a CUDA device."""
+    """Whether norms, activations and rotations accept a tensor: not a wrapper, 16 or 32 bits, on the CPU or a CUDA device."""
     return plain_type(type(tensor)) and tensor.dtype in _FLOATS and tensor.device.type in ("cpu", "cuda")
 
 
 def described(tensor: Tensor) -> str:
-    """Type, dtype and device of a tensor that is not taken; the type where it is a wrapper."""
+    """Type, dtype and device of a tensor that is not accepted; for a wrapper, only the type."""
     kind = "" if plain_type(type(tensor)) else f"a {type(tensor).__name__} of "
     return f"{kind}{tensor.dtype} on {tensor.device.type}"
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """[batch, heads, length, dim] as rows [batch * length, heads, dim]: a view where the strides allow, else a copy."""
+    """[batch, heads, length, dim] as rows [batch * length, heads, dim]: a view if the strides permit it, otherwise a copy."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
 class EvenBatch(NamedTuple):
-    """Index tensors (i32, on the device) of requests of equal length: request b owns page b of a pool."""
+    """Index tensors (i32, on the device) of requests of equal length: request b has page b of a pool."""
 
     q_indptr: Tensor
     kv_indptr: Tensor
@@ -71,5 +71,5 @@ _even_batches = DeviceTensors(_even_batch)
 
 
 def capturing(tensor: Tensor) -> bool:
-    """Whether tensors computed from `tensor` now belong to a CUDA graph."""
+    """Whether tensors that are computed from `tensor` now belong to a CUDA graph."""
     return capture.capturing(tensor.device)

@@ -68,7 +68,7 @@ MODELS: Mapping[str, ModelFacts] = MappingProxyType({model.name: model for model
 
 
 def facts_of(name: str) -> ModelFacts:
-    """The model of a name. Raises DescriptorError (OPF-D060) for an unknown one, with the one that was probably meant."""
+    """The model of a name. Raises DescriptorError (OPF-D060) for an unknown name, with the most similar name."""
     if name in MODELS:
         return MODELS[name]
     hint = did_you_mean(name, MODELS, {}) if isinstance(name, str) else ""

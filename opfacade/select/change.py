@@ -1,4 +1,4 @@
-"""Why two problems do not run the same kernel: the facts in which their SKUs differ, and the fields that make them."""
+"""Explains why two problems run different kernels: the differences of their SKUs, and the fields that cause them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from opfacade.select.sku_differences import differences
 class Change:
     """Two selections compared.
 
-    fields: every field in which the descriptors differ, as {path: (before, after)}.  causes: those of them that alone, put
-    into the first descriptor, already change its SKU; empty where only several together do.  facts: what differs between the
-    SKUs.  newly_refused, newly_accepted: candidates, with the reasons.
-    """
+    fields: every field in which the descriptors differ, as {path: (before, after)}. causes: the fields of which each alone,
+    changed in the first descriptor, changes its SKU; empty if only several together do. facts: what differs between the SKUs.
+    newly_refused, newly_accepted: candidates, with the reasons."""
 
     before: KernelSku | None
     after: KernelSku | None
@@ -50,7 +49,7 @@ class Change:
 def explain_change(
     before: Descriptor[Any], after: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None
 ) -> Change:
-    """Why `after` runs another kernel than `before` (or the same). Needs no GPU; both must be of one type."""
+    """Explains why `after` runs another kernel than `before` (or the same). Needs no GPU; both must have the same type."""
     if type(before) is not type(after):
         got = f"{type(before).__name__} and {type(after).__name__}"
         raise from_issues(

@@ -1,4 +1,4 @@
-"""explain: the answer of `select` with every reason against every other candidate."""
+"""explain: the result of `select`, with every reason against every other candidate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opfacade.select.selection import Option, require_known_names, require_right
 
 @dataclass(frozen=True)
 class Explanation:
-    """Every candidate, chosen or refused, and why. `str()` for people, `to_json()` for programs."""
+    """Every candidate, chosen or refused, and why. Use `str()` to read it, and `to_json()` in programs."""
 
     descriptor: Descriptor[Any]
     preference: Preference
@@ -107,7 +107,7 @@ def answer(
 def explain(
     descriptor: Descriptor[Any], prefer: Preference | None = None, target: Target | None = None, pins: Pins | None = None
 ) -> Explanation:
-    """The choice of `select` for a target, and every reason against every other candidate. Needs no GPU.
+    """The choice of `select` for a target, with every reason against every other candidate. Needs no GPU.
 
     prefer, target: as in `select`. pins: default: the pins of this process, that is the manifest of OPFACADE_REQUIRE_SKU and,
     with Preference(autotune="use"), its measurements; `select.pins.NO_PINS`: neither. Raises the errors of `select` except

@@ -1,8 +1,7 @@
 """SkuManifest: the SKUs that a fleet may run, as a JSON file: frozen from what is selected, compared, enforced.
 
-`OPFACADE_REQUIRE_SKU=manifest.json` restricts every selection of a process to it: an unverified kernel is then
-an error at `select` that lists the reasons, not a change of bits in production.
-"""
+`OPFACADE_REQUIRE_SKU=manifest.json` restricts every selection of a process to the manifest. An unverified kernel is then an
+error at `select`, with the reasons, instead of a change of bits in production."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ def _ids(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SkuManifest(Model):
-    """The ids of the SKUs that may run, sorted. `note` is for people.
+    """The ids of the SKUs that may run, sorted. `note` is free text.
 
-    binaries: digests of code and compilers beside the ids of compiled SKUs, sorted by id. They restrict no selection;
+    binaries: digests of code and compilers for the ids of compiled SKUs, sorted by id. They do not restrict selection;
     `opfacade manifest check` compares them.
     """
 
@@ -76,10 +75,9 @@ class SkuManifest(Model):
     ) -> SkuManifest:
         """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force.
 
-        A FallbackWarning names the first descriptor that no kernel takes: the SKU of the reference runs every problem of its
-        op and element types, so a lock that has it refuses few. With Preference(backend="cuda") such a descriptor is refused.
-        ArgumentError (OPF-M003) for no descriptor at all, ArgumentTypeError for arguments of other kinds.
-        """
+        A FallbackWarning names the first descriptor that no kernel supports: the reference SKU runs every problem with its op
+        and element types, so a lock that contains it refuses little. With Preference(backend="cuda"), such a descriptor is
+        refused. Raises ArgumentError (OPF-M003) without descriptors, and ArgumentTypeError for arguments of other types."""
         given = _given(descriptors)
         require_choice("manifest", "freeze", prefer, target)
         preference, target = (prefer or Preference()).revalidated(), target or Target.current()
@@ -93,20 +91,16 @@ class SkuManifest(Model):
         return sku_id in self.skus
 
     def enforce(self, prefer: Preference | None = None) -> Preference:
-        """The preference that also keeps to this manifest: a SKU needs both, so what `prefer.allow` lacks stays refused.
-
-        Without a SKU in common it allows none. ArgumentTypeError (OPF-S032) for a `prefer` that is no Preference.
-        """
+        """The preference restricted to this manifest: a SKU must be in both, so SKUs that are not in `prefer.allow` stay
+        refused. Without a common SKU, it allows none. Raises ArgumentTypeError (OPF-S032) if `prefer` is not a Preference."""
         require_choice("manifest", "enforce", prefer)
         prefer = prefer or Preference()
         allow = self.skus if prefer.allow is None else tuple(sku for sku in self.skus if sku in prefer.allow)
         return prefer.model_copy(update={"allow": allow}).revalidated()
 
     def diff(self, other: SkuManifest) -> ManifestDiff:
-        """SKUs that `other` has more and less than this one; a pair that differs in few facts is a change of one kernel.
-
-        ArgumentTypeError (OPF-M004) for an `other` that is no manifest.
-        """
+        """The SKUs that `other` adds and removes; a pair that differs in few facts counts as a change of one kernel. Raises
+        ArgumentTypeError (OPF-M004) if `other` is not a manifest."""
         _require_manifest("diff", other)
         added, removed = sorted(set(other.skus) - set(self.skus)), sorted(set(self.skus) - set(other.skus))
         changed = []
@@ -121,15 +115,14 @@ class SkuManifest(Model):
         return ManifestDiff(tuple(added), tuple(removed), tuple(changed), rebuilt)
 
     def standings(self, other: SkuManifest) -> tuple[Standing, ...]:
-        """How each SKU of `other`, such as one frozen now, stands to this manifest.
-
-        ArgumentTypeError (OPF-M004) for an `other` that is no manifest.
-        """
+        """Compares each SKU of `other`, such as a manifest frozen now, with this manifest. Raises ArgumentTypeError (OPF-M004)
+        if `other` is not a manifest."""
         _require_manifest("standings", other)
         return standings(self.skus, self.binaries, other.skus, other.binaries)
 
     def save(self, path: Path | str) -> None:
-        """Write it as JSON, at once: who reads meanwhile has the old or the new. FileError where that cannot be done."""
+        """Writes the manifest as JSON in one step: a concurrent reader gets the old or the new version. Raises FileError if it
+        cannot be written."""
         try:
             regular_files.replace(path, self.model_dump_json(indent=1) + "\n")
         except OSError as error:
@@ -137,7 +130,8 @@ class SkuManifest(Model):
 
     @classmethod
     def load(cls, path: Path | str) -> SkuManifest:
-        """The manifest in a regular file of at most 64 MiB. DescriptorError says what is wrong with it or its content."""
+        """Reads a manifest from a regular file of at most 64 MiB. Raises DescriptorError if the file or its content is
+        invalid."""
         try:
             return cls.model_validate_json(regular_files.read(path))
         except OSError as error:

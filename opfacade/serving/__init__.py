@@ -1,1 +1,1 @@
-"""State of a serving loop beside its plans: one workspace, and the plans of the batch sizes of captured graphs."""
+"""State of a serving loop: a shared workspace, and one plan per batch size of the captured graphs."""

@@ -1,4 +1,4 @@
-"""PlanCache: plans of a few batch sizes; each plan serves batches up to its size."""
+"""PlanCache: plans for a few batch sizes; each plan serves batches up to its size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from opfacade.serving.workspace import Workspace
 
 
 class PlanCache:
-    """Plans by batch size, for a serving loop that captures one CUDA graph a size and pads a batch to the next one.
+    """Plans by batch size, for a serving loop that captures one CUDA graph per size and pads a batch to the next size.
 
         plans = PlanCache(lambda n: decode_of(n), sizes=(1, 2, 4, 8, 16, 32))       # decode_of: a descriptor for n requests
         plans.compile()                                # before the first capture: builds, loads, reserves the workspace
         for n in plans.sizes: ...                      # capture plans.at(n).run(args[n], plans.workspace.of(plans.at(n)))
         graphs[plans.size_for(len(requests))].replay()
 
-    make: the descriptor of a batch size. sizes: positive ints in any order; kept ascending as `sizes`. prefer, target: those of
-    every `Plan.select`; None is its default. workspace: shared by all plans here, and by other caches with the same one;
-    None makes one for the current device. The cache holds its plans, so their handles stay valid.
-    """
+    make: returns the descriptor for a batch size. sizes: positive ints in any order; kept ascending as `sizes`. prefer, target:
+    are passed to every `Plan.select`; None: its default. workspace: is shared by all plans of this cache and of other caches
+    with the same workspace; None: a new one for the current device. The cache keeps its plans alive, so their handles stay
+    valid."""
 
     __slots__ = ("_make", "_plans", "_prefer", "_target", "sizes", "workspace")
 
@@ -47,8 +47,8 @@ class PlanCache:
         self._plans: dict[int, Plan[Any]] = {}
 
     def size_for(self, n: int) -> int:
-        """The smallest size that holds n. Raises ArgumentError (OPF-W005) if n exceeds the largest size or is negative,
-        ArgumentTypeError (OPF-W004) if it is no int."""
+        """The smallest size that is at least n. Raises ArgumentError (OPF-W005) if n exceeds the largest size or is negative,
+        ArgumentTypeError (OPF-W004) if n is not an int."""
         if type(n) is not int:
             message = f"PlanCache.size_for: n expected an int, got {n!r} of {type(n).__name__}. [OPF-W004]"
             raise ArgumentTypeError(message, code="OPF-W004", stage="plan_cache")
@@ -59,7 +59,7 @@ class PlanCache:
         raise ArgumentError(message, code="OPF-W005", stage="plan_cache", hint=hint)
 
     def at(self, n: int) -> Plan[Any]:
-        """The plan of `size_for(n)`, selected once."""
+        """The plan for `size_for(n)`, which is selected once."""
         size = self.size_for(n)
         plan = self._plans.get(size)
         if plan is None:
@@ -67,7 +67,8 @@ class PlanCache:
         return plan
 
     def compile(self) -> None:
-        """Select, build and load the plans of all sizes, and reserve the workspace: a later capture allocates nothing."""
+        """Selects, builds and loads the plans of all sizes, and reserves the workspace, so a later capture allocates
+        nothing."""
         plans = [self.at(size) for size in self.sizes]
         for plan in plans:
             plan.compile()

@@ -1,4 +1,4 @@
-"""Workspace: one piece of device memory for the partial results of many plans."""
+"""Workspace: device memory for the partial results of many plans."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
 
 
 class Workspace:
-    """One workspace for the layers of a model, or for plans of several batch sizes: as large as the largest of them.
+    """One workspace for the layers of a model, or for plans of several batch sizes: as large as the largest workspace that they
+    need.
 
         workspace = Workspace("cuda")
         workspace.reserve(prefill, decode)
         decode.run(args, workspace.of(decode))
 
-    No run reads results of another, so plans of any kinds share it. Streams: runs that share a workspace must not overlap
-    on the device. One stream orders them; between two streams the caller needs an event, or a Workspace for each stream.
-    It grows when a plan needs more; the old memory returns to torch's allocator after the queued work of the current stream.
-    A captured CUDA graph keeps the address that it was captured with: reserve for all plans before the first capture, then
-    `freeze`.
-    device: device of the memory; None is the current CUDA device, or the CPU without one. Raises ArgumentTypeError for another
-    object and for a name that torch does not know.
-    """
+    Runs do not read each other's results, so plans of any kind can share it. Streams: runs that share a workspace must not
+    overlap on the device. A single stream orders its runs; for two streams, use an event, or one Workspace per stream. It grows
+    when a plan needs more; the old memory is returned to torch's allocator after the queued work of the current stream. A
+    captured CUDA graph keeps its address: reserve memory for all plans before the first capture, then call `freeze`. device:
+    the device of the memory; None: the current CUDA device, or the CPU without one. Raises ArgumentTypeError if device is not a
+    device, or is a name that torch does not know."""
 
     __slots__ = ("_device", "_frozen", "_lock", "_tensor", "size")
 
@@ -53,8 +52,8 @@ class Workspace:
         return f"Workspace({str(self._device)!r}, {self.size} bytes{', frozen' if self._frozen else ''})"
 
     def of(self, plan: Plan[Any]) -> Tensor | None:
-        """The workspace argument of `plan.run`: uint8 [size], or None for a plan whose `workspace_size` is 0, as that of
-        most references and of some kernels is; `run` takes both. Grows if needed."""
+        """The workspace argument of `plan.run`: uint8 [size], or None if the plan's `workspace_size` is 0, as for most
+        references and some kernels; `run` accepts both. Grows if needed."""
         if isinstance(plan, Plan):
             if not plan.workspace_size:
                 return None
@@ -64,9 +63,9 @@ class Workspace:
         return self._tensor
 
     def reserve(self, *plans: Plan[Any]) -> None:
-        """Grow to the largest of these plans. Raises ArgumentTypeError, DeviceMismatchError for a CUDA plan that needs a
-        workspace where this one is on no GPU, WorkspaceError when it is frozen and too small, PlanStateError when it must grow
-        while a CUDA graph is captured; then nothing has changed."""
+        """Grows to the largest workspace that these plans need. Raises ArgumentTypeError, DeviceMismatchError if a CUDA plan
+        needs a workspace and this one is not on a GPU, WorkspaceError if it is frozen and too small, PlanStateError if it would
+        have to grow while a CUDA graph is captured. After an error, nothing has changed."""
         for plan in plans:
             self._check(plan)
         needed = max((plan.workspace_size for plan in plans), default=0)
@@ -75,7 +74,7 @@ class Workspace:
                 self._grow(needed)
 
     def freeze(self) -> None:
-        """Refuse to grow from now on, because a captured graph holds the address."""
+        """Prevents any further growth, because a captured graph uses the address."""
         self._frozen = True
 
     def _check(self, plan: object) -> None:

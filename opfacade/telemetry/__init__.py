@@ -1,7 +1,6 @@
 """Counters per SKU of selections, refusals, builds and runs, and events for subscribers.
 
-Counters cost one C-level increment a run and are always on; events are created only while a subscriber exists.
-"""
+Counters are always on and cost one C-level increment per run; events are created only while there is a subscriber."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks", "spi
 
 
 class TelemetrySink(Protocol):
-    """Receives plans and arguments, not only event text. Must be quick; its exceptions are treated as in `subscribe`."""
+    """Receives plans and arguments, not only event text. It must be fast; its exceptions are treated as in `subscribe`."""
 
     def selected(self, plan: Any) -> None: ...
 
@@ -53,7 +52,8 @@ class Counter:
 class SkuStats:
     """The counters of one SKU.
 
-    cache_hits: loads without a build. fallbacks: selections of the reference as no kernel fits. spills: loads of slow code.
+    cache_hits: loads without a build. fallbacks: selections of the reference because no kernel fits. spills: loads of slow
+    code.
     """
 
     __slots__ = (*COUNTED, "build_seconds", "forgotten", "latency")
@@ -101,7 +101,7 @@ _resets = 0
 
 
 def stats(sku_id: str) -> SkuStats:
-    """The counters of a SKU; made on first use."""
+    """The counters of a SKU, which are created on first use."""
     found = _stats.get(sku_id)
     if found is None:
         with _lock:
@@ -117,7 +117,7 @@ def snapshot() -> dict[str, dict[str, Any]]:
 
 
 def refusals() -> dict[str, int]:
-    """How often candidates were refused at select, by reason code."""
+    """The number of refused candidates, by reason code."""
     return {code: counter.value() for code, counter in list(_refusals.items())}
 
 
@@ -130,14 +130,14 @@ def count_refusal(code: str) -> None:
 
 
 def count(name: str) -> None:
-    """Count something that concerns no single SKU, such as "tuned_row_ignored"."""
+    """Counts an event that concerns no single SKU, such as "tuned_row_ignored"."""
     with _lock:
         counter = _happened.setdefault(name, Counter())
     counter.add()
 
 
 def drop(name: str, what: str) -> None:
-    """Count something that could not be written, and warn of the first such thing: no run fails of it."""
+    """Counts a failed write and warns about the first one; runs do not fail."""
     count(name)
     notices.tell_once(name, f"{what} Further ones are counted: telemetry.counts()[{name!r}].", DroppedWarning)
 
@@ -159,12 +159,12 @@ def count_fallback(sku: Any) -> None:
 
 
 def resets() -> int:
-    """How often all was forgotten: what was counted before the last time is no part of the counts."""
+    """The number of resets; the counts contain only events after the last reset."""
     return _resets
 
 
 def reset() -> None:
-    """Forget all that was counted so far."""
+    """Resets all counters."""
     global _resets
     with _lock:
         _resets += 1
@@ -206,18 +206,17 @@ class _Listener:
 
 
 def subscribe(sink: Sink) -> Callable[[], None]:
-    """Call `sink(event)` for every event from now on; returns the function that ends it.
+    """Calls `sink(event)` for every event from now on; returns a function that unsubscribes it.
 
-    Exceptions of a sink reach no run: they are counted as "listener_failures" in `counts()`, a sink's first failure
-    warns (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError for no callable.
-    """
+    Exceptions of a sink do not reach runs: they are counted as "listener_failures" in `counts()`, a sink's first failure warns
+    (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError for no callable."""
     _require("subscribe", "sink", "a callable", sink, callable(sink))
     return _add(sink, "_sinks")
 
 
 def attach(recorder: TelemetrySink) -> Callable[[], None]:
-    """Hand every plan that is selected or run to `recorder` from now on; returns the function that ends it. Failures are
-    treated as those of a sink."""
+    """Passes every selected or run plan to `recorder` from now on; returns a function that ends this. Failures are treated like
+    those of a sink."""
     fits = all(callable(getattr(recorder, name, None)) for name in ("selected", "ran"))
     _require("attach", "recorder", "methods selected and ran", recorder, fits)
     return _add(recorder, "_recorders")
@@ -260,7 +259,7 @@ def selected(plan: Any) -> None:
 
 
 def ran(plan: Any, args: Any) -> None:
-    """Tell of one run, before its launch."""
+    """Reports one run before its launch."""
     for recorder in _recorders:
         recorder.tell(recorder.who.ran, plan, args)
     if _sinks:
@@ -272,7 +271,7 @@ def listening() -> bool:
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Hand `{"event": event, **fields}` to every sink; at the end of the block within `held_back`. Events: select, refuse,
+    """Passes `{"event": event, **fields}` to every sink; within `held_back`, at the end of the block. Events: select, refuse,
     build, spill, load, run."""
     told = {"event": event, **fields}
     if not waiting.holds(told):
@@ -285,13 +284,13 @@ def _tell(event: Event) -> None:
 
 
 def held_back() -> AbstractContextManager[None]:
-    """Events of this thread wait until the block ends: put it around a lock that a sink's own calls may need."""
+    """Delays the events of this thread until the block ends; use it around a lock that a sink's calls may need."""
     return waiting.until_the_end(_tell)
 
 
 @contextmanager
 def record() -> Iterator[list[Event]]:
-    """Collect the events of a block: `with telemetry.record() as r: ...` fills the list `r`."""
+    """Collects the events of a block: `with telemetry.record() as r: ...` fills the list `r`."""
     events: list[Event] = []
     unsubscribe = subscribe(events.append)
     try:

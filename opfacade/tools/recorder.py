@@ -1,4 +1,5 @@
-"""`with opfacade.record("trace.jsonl")`: the problems that a block of code selects and runs, each once, with counts."""
+"""`with opfacade.record("trace.jsonl")`: records the problems that a block of code selects and runs, without duplicates, with
+counts."""
 
 from __future__ import annotations
 
@@ -72,13 +73,12 @@ class Recorder:
 
 @contextlib.contextmanager
 def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Recorder]:
-    """Write the problems selected or run in the block, from any thread, to `path` when it ends, also by an exception.
+    """Writes the problems that any thread selects or runs in the block to `path` when the block ends, also by an exception.
 
-    lengths: also the lengths of the requests in one call of each problem; that reads index tensors on the host, and so
-    waits for the device once a problem. The file is replaced in one step. Raises RecordingError before the block where `path`
-    is a directory, a device or in a place that cannot be written; where that is found only at the end, the error has the
-    text of the recording, and the name of the file that it was kept in.
-    """
+    lengths: also the lengths of the requests in one call of each problem; this reads index tensors on the host, and so waits
+    for the device once per problem. The file is replaced in one step. Raises RecordingError before the block if `path` is a
+    directory, a device or not writable. If this is found only at the end, the error contains the text of the recording and the
+    name of the file in which it was saved."""
     place = Path(path)
     handle, name = _made_beside(place)
     recorder = Recorder(lengths)

@@ -1,21 +1,21 @@
-"""Every op as an op of torch, for torch.compile and other tracers: `torch.ops.opfacade.<op>(plan.handle, ...)`.
+"""Every op as a torch op, for torch.compile and other tracers: `torch.ops.opfacade.<op>(plan.handle, ...)`.
 
     import opfacade.torch_ops
     torch.ops.opfacade.<op>(plan.handle, *inputs, *outputs, workspace, name=optional, ...)
     outputs = torch.ops.opfacade.<op>_functional(plan.handle, *inputs, name=optional, ...)
 
-`<op>` writes the given outputs; `<op>_functional` makes them, and returns a changed copy of what the op overwrites; an
-op with `in_place` has a form `<op>_`. Operands are named as in the args: required ones come first, then outputs and
-`workspace`, then the rest. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The functional
-form takes the dtype of an output that differs from its inputs' (`<name>_dtype`), and a shape that no input has.
+`<op>` writes the given outputs; `<op>_functional` creates them, and returns a changed copy of each operand that the op
+overwrites; an op with `in_place` has a form `<op>_`. Operands have the names of the args: required operands come first, then
+outputs and `workspace`, then the others. An output that the plan does not write (`return_<name>=False`) is an empty tensor. The
+functional form has an argument for the dtype of an output that differs from its inputs (`<name>_dtype`), and for a shape that
+no input has.
 
 An op over several ranks takes `group=`, the name of a Group; its functional form serves one rank.
 
 The plan is a number, a SymInt: one compiled graph serves every plan of an op. Pass the plan or `plan.handle` to the compiled
-function as an argument: torch.compile makes a graph for each value of an int that it finds in an attribute of a module. The
-number does not keep the plan alive; the number of a deleted plan raises PlanStateError. All other errors are those of
-`Plan.run`. There is no backward: an operand that requires a gradient raises GradNotSupportedError, when run or traced.
-"""
+function as an argument, because torch.compile makes a separate graph for each value of an int attribute of a module. The number
+does not keep the plan alive; the number of a deleted plan raises PlanStateError. All other errors are those of `Plan.run`.
+There is no backward: an operand that requires a gradient raises GradNotSupportedError, when run or traced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["define_all", "defined"]
 
 
 def define_all() -> tuple[str, ...]:
-    """Define the ops of new families, and return the names of all ops."""
+    """Defines the ops of new families, and returns the names of all ops."""
     for form in all_forms():
         define(form)
     return defined()

@@ -1,11 +1,10 @@
-"""Programs of torch.export with the plans whose handles are in them.
+"""torch.export programs together with the plans whose handles they contain.
 
     save(torch.export.export(model, inputs), "model.pt2")
     program = load("model.pt2")  # in another process
 
-A handle is a number, and the file of torch.export has no more. `save` writes beside it which plan each number means: its
-descriptor, preference and SKU. `load` selects exactly these, or raises an error with their names before anything runs.
-"""
+A handle is a number, and the file of torch.export contains only this number. `save` also writes the plan of each number: its
+descriptor, preference and SKU. `load` selects exactly these plans, or raises an error that names them before anything runs."""
 
 from __future__ import annotations
 
@@ -31,16 +30,15 @@ _loaded: dict[int, Plan[Any]] = {}  # a loaded program has nothing that could ho
 
 
 def save(program: ExportedProgram, file: str | IO[bytes]) -> None:
-    """Write a program, with its plans. Raises PlanStateError for a handle whose plan is gone (OPF-R020)."""
+    """Writes a program with its plans. Raises PlanStateError for a handle whose plan was deleted (OPF-R020)."""
     torch.export.save(program, file, extra_files={FILE: plans_of(program)})
 
 
 def load(file: str | IO[bytes]) -> ExportedProgram:
     """A program that `save` wrote; its plans live as long as the process.
 
-    Raises UnsupportedError where no candidate here has a plan's SKU (OPF-S012), and PlanStateError where the file has no plans
-    (OPF-R022).
-    """
+    Raises UnsupportedError if no candidate on this machine has a plan's SKU (OPF-S012), and PlanStateError if the file has no
+    plans (OPF-R022)."""
     extra: dict[str, Any] = {FILE: ""}
     program = torch.export.load(file, extra_files=extra)
     if not extra[FILE]:

@@ -1,9 +1,7 @@
-"""How much a run checks: off < metadata < indices < full, read from OPFACADE_VALIDATE when a plan is made.
-
-metadata looks at shapes, strides and addresses, and is the plan's own. indices also looks at the values of index tensors:
-on a GPU by a kernel in front of each run, whose findings the next host call raises. full reads them, and all valid
-inputs, on the host before anything is written.
-"""
+"""How much a run checks: off < metadata < indices < full, read from OPFACADE_VALIDATE when a plan is created. metadata checks
+shapes, strides and addresses. indices also checks the values of index tensors; on a GPU, a kernel does this before each run,
+and the next host call raises its findings. full reads index tensors and all valid inputs on the host before anything is
+written."""
 
 from __future__ import annotations
 

@@ -13,11 +13,10 @@ NAME = "opfacade"
 
 
 def register() -> None:
-    """Enter both backends in SGLang's registries and in the choices of its command line. The entry point group
+    """Adds both backends to SGLang's registries and to the choices of its command line. The entry point group
     `sglang.srt.plugins` calls it in every process; it says nothing of SGLang's release, which counts where a backend is made.
 
-    Raises UnsupportedError without SGLang (OPF-I006), and where its release has no such registries (OPF-I005).
-    """
+    Raises UnsupportedError without SGLang (OPF-I006), or if its release does not have these registries (OPF-I005)."""
     with SGLANG.importing():
         from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
         from sglang.srt.layers.attention.attention_registry import register_attention_backend

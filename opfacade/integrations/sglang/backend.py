@@ -16,7 +16,8 @@ from opfacade.integrations.sglang.refusals import WAY, refuse_arguments, refuse_
 
 
 class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
-    """Decode and extend of a decoder. Decode is captured in graphs; each replay makes the page table from the lengths then."""
+    """Decode and extend of a decoder. Decode is captured in graphs; each replay computes the page table from the current
+    lengths."""
 
     needs_cpu_seq_lens: bool = False
 
@@ -54,7 +55,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return Requests(q_indptr, table, kv_lens, self._max_kv_len, decodes)
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Write page table, lengths and indptr into buffers of this backend, on the device: nothing is read back."""
+        """Writes page table, lengths and indptr to buffers of this backend on the device; nothing is read back."""
         if self.forward_metadata is not None:
             extend = None if self.forward_metadata.decodes else forward_batch.extend_seq_lens
             self._table.write(forward_batch.req_pool_indices, forward_batch.seq_lens, extend)

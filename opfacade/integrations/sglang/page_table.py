@@ -1,4 +1,4 @@
-"""The page table of SGLang's requests in buffers that keep their addresses, so that a captured graph may read them."""
+"""The page table of SGLang's requests, in buffers with fixed addresses that a captured graph may read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PageTable:
         self._made: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def reserve(self, batch: int) -> None:
-        """Allocate buffers for `batch` requests. Smaller ones are kept, because a captured graph may write and read them."""
+        """Allocates buffers for `batch` requests. Smaller buffers are kept, because a captured graph may use them."""
         if batch > self._size:
             like = self._first_slots
             table = like.new_full((batch, like.shape[1]), -1, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Models, pools and layers of SGLang that this adapter does not serve: refused where the backend is made, before a request."""
+"""SGLang models, pools and layers that this adapter does not support, which are refused when the backend is created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINT = "Choose another backend for it."
 
 
 def refuse_server(runner: Any) -> None:
-    """Raises UnsupportedError (OPF-I001) that names the first thing of a server which is not taken."""
+    """Raises UnsupportedError (OPF-I001), which names the first unsupported property of a server."""
     if runner.use_mla_backend:
         refuse(WAY, "OPF-I001", "use_mla_backend", expected="False", got=True, hint=_HINT)
     if not runner.spec_algorithm.is_none():

@@ -1,4 +1,4 @@
-"""SGLang's sampler on opfacade: a token of each row of logits in one launch, where its own sampler normalises and filters."""
+"""SGLang's sampler on opfacade: draws one token per row of logits in one launch, including normalisation and filters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAY = "sglang"
 
 
 class OpfacadeSampler(Sampler):  # type: ignore[misc]
-    """Draws from logits to which SGLang has already added penalties, biases and grammar masks.
+    """Draws from logits to which SGLang has already applied penalties, biases and grammar masks.
 
     Filters are joint, as in SGLang: top_p and min_p refer to the whole distribution.
     """
@@ -24,7 +24,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
         token_ids_logprobs: list[list[int]], positions: Tensor | None, *, logprob_logits: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """i32 [batch]. With return_logprob SGLang makes the probabilities, reports them, and has this class draw from them.
+        """i32 [batch]. With return_logprob, SGLang computes and reports the probabilities, and this class draws from them.
 
         Raises UnsupportedError for sampling masks and for an on-policy target, ArgumentError for seeds without positions.
         """

@@ -26,7 +26,8 @@ _HINTS = {
 
 
 def flag(name: str, value: object) -> bool:
-    """A flag by the rules of Python. A tensor is refused: the host would wait for it, and a compiled graph would break."""
+    """A flag, converted by Python's rules. A tensor is refused, because the host would wait for it and a compiled graph would
+    break."""
     try:
         found = None if isinstance(value, Tensor) else bool(value)
     except (TypeError, ValueError):  # an array of numpy
@@ -37,7 +38,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def refuse_unknown(given: Mapping[str, Any], dropout: float = 0.0) -> None:
-    """Raise UnsupportedError for the first argument that would change the result. None and False change nothing."""
+    """Raises UnsupportedError for the first argument that would change the result. None and False have no effect."""
     for name, value in (("dropout", dropout or None), *given.items()):
         if name not in IGNORED and value is not None and value is not False:
             shown = type(value).__name__ if hasattr(value, "shape") else repr(value)

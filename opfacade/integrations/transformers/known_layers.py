@@ -1,8 +1,7 @@
 """The modules of transformers whose arithmetic is known, and the methods that compute it by plans.
 
-A module is known by its code: that of a class from which transformers copies it. A method leaves a call to transformers' own
-code if the call wants gradients, if the module is in training mode, or if no plan takes its tensors.
-"""
+A module is known by its code: that of a class from which transformers copies it. A method falls back to transformers' code if
+gradients are required, if the module is in training mode, or if no plan supports its tensors."""
 
 from __future__ import annotations
 
@@ -143,7 +142,7 @@ def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def serves(module: Any, *tensors: Tensor) -> bool:
-    """Whether a plan takes a call: no gradients, and tensors of one device and dtype that have plans."""
+    """Whether a plan supports a call: no gradients, and tensors with the same device and a supported dtype."""
     if module.training or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
         return False
     first = tensors[0]

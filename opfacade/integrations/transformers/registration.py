@@ -29,10 +29,9 @@ def names() -> Names:
 
 
 def register() -> Names:
-    """Enter the attention functions, their mask function and the experts; calling it again changes nothing.
+    """Registers the attention functions, their mask function and the experts; further calls have no effect.
 
-    Raises UnsupportedError for a transformers older than 5.17 (OPF-I005), and without one (OPF-I006).
-    """
+    Raises UnsupportedError if transformers is older than 5.17 (OPF-I005) or missing (OPF-I006)."""
     release = _installed()
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.moe import ExpertsInterface
@@ -56,12 +55,11 @@ def register() -> Names:
 
 
 def use_continuous_batching(model: Any) -> Any:
-    """Set the model's attention to the name that continuous batching accepts, and return the model.
+    """Sets the model's attention to the name that continuous batching accepts, and returns the model.
 
     5.17 and 5.18 attend over the pages of the cache. 5.19 and later give each layer one copy of the keys and values of all
-    requests; they give the pages to no attention of another package.
-    Raises UnsupportedError where the release permits none (OPF-I005) and for a model that cannot generate so (OPF-I008).
-    """
+    requests; they do not pass the pages to the attention of another package. Raises UnsupportedError if the release does not
+    permit this (OPF-I005), or for a model that does not support continuous batching (OPF-I008)."""
     release = _installed()
     if not _is_decoder(model):
         hint = "attn_implementation='opfacade' serves its forward and generate."

@@ -1,4 +1,4 @@
-"""`model.generate(..., custom_generate=sample, seed=[...])`: tokens are drawn by opfacade, with a seed for each request."""
+"""`model.generate(..., custom_generate=sample, seed=[...])`: opfacade draws the tokens, with one seed per request."""
 
 from __future__ import annotations
 
@@ -37,14 +37,12 @@ def sample(
     seed: int | Sequence[int] | Tensor | None = None,
     **model_kwargs: Any,
 ) -> Any:
-    """`custom_generate` of `generate`: transformers' loop, with temperature, top_k, top_p and min_p as one draw a step.
-
-    seed: of each row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request has the
-    same tokens in any row and beside any others, up to rounding of its logits. With do_sample=False decoding is greedy.
-    Raises UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a
-    filter_value or min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for those
-    that are no integers of 64 bits.
-    """
+    """`custom_generate` of `generate`: transformers' loop, with temperature, top_k, top_p and min_p in a single draw per step.
+    seed: one per row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request gets
+    the same tokens in any row and any batch, up to rounding of its logits. With do_sample=False decoding is greedy. Raises
+    UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a filter_value or
+    min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for those that are no
+    integers of 64 bits."""
     if (generation_config.num_beams or 1) > 1:
         refuse_draw(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
     kept, controls = _split(logits_processor)

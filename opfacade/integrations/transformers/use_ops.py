@@ -1,4 +1,4 @@
-"""use_ops(model): norms, gated activations, rotations and linear layers of a model run by plans, until they are undone."""
+"""use_ops(model): norms, gated activations, rotations and linear layers of a model run on plans until this is undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN: tuple[Kind, ...] = ("norm", "activation", "rotary")  # replaced unless `o
 
 @dataclass(frozen=True)
 class Replaced:
-    """Names of modules that run by plans, of each kind, and of those that keep their own code, with the reason."""
+    """The names of the modules of each kind that run on plans, and of those that keep their own code, with the reason."""
 
     norm: tuple[str, ...]
     activation: tuple[str, ...]
@@ -30,7 +30,7 @@ class Replaced:
     _methods: tuple[tuple[Any, str, Any], ...] = field(repr=False)
 
     def undo(self) -> None:
-        """Give each module its own code again. A second call changes nothing."""
+        """Restores the code of each module. A second call has no effect."""
         for module, name, method in self._methods:
             if module.__dict__.get(name) is method:
                 delattr(module, name)
@@ -43,17 +43,17 @@ class Replaced:
 def use_ops(
     model: Any, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
 ) -> Replaced:
-    """Run the RMS norms, gated activations and rotary embeddings of a model by plans; `undo` of the result reverts it.
+    """Runs the RMS norms, gated activations and rotary embeddings of a model on plans; `undo` of the result reverts this. A
+    method of each instance is replaced, so other models of the family are not affected. A module is replaced if its code equals
+    that of a layer of Llama, Gemma, gpt-oss or Phi 3, which most families copy; norms round as that layer does. Calls in
+    training mode or with gradients run transformers' own code. Works in eager mode and under torch.compile.
 
-    Each is a method set on an instance, so other models of the family keep their own. A module is taken if its code is that of
-    a layer of Llama, Gemma, gpt-oss or Phi 3, of which most families have a copy; norms round where that layer rounds. Calls
-    in training mode or with gradients run transformers' own code. Works in eager mode and under torch.compile.
     only: the kinds that are replaced, "norm", "activation", "rotary" and, if it is named, "linear": each nn.Linear whose
     product a kernel takes. products: the preference among candidates of these products, by default none but kernels;
-    Preference(backend="reference") takes the reference, which is slow. strict: refuse a model with a module of these kinds
-    that is not known, or whose method something else has replaced, before anything changes; else `left` names them.
-    Raises ArgumentTypeError (OPF-I010) for a model that is no module, UnsupportedError for unknown modules with strict
-    (OPF-I009), and without a known transformers (OPF-I005, OPF-I006).
+    Preference(backend="reference") takes the reference, which is slow. strict: refuse a model with a module of these kinds that
+    is not known, or whose method something else has replaced, before anything changes; else `left` names them. Raises
+    ArgumentTypeError (OPF-I010) for a model that is no module, UnsupportedError for unknown modules with strict (OPF-I009), and
+    without a known transformers (OPF-I005, OPF-I006).
     """
     registration.names()
     _check(model, only, products)

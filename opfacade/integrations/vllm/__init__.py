@@ -1,7 +1,6 @@
 """An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it.
 
-`register_sampler()` has its runners draw tokens with opfacade; a plug-in of the user's own calls it.
-"""
+`register_sampler()` makes its runners draw tokens with opfacade; call it from your own plug-in."""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ PATH = "opfacade.integrations.vllm.backend.OpfacadeBackend"
 
 
 def register() -> None:
-    """Enter the backend in vLLM's registry. The entry point group `vllm.general_plugins` calls it in every process, and may
-    call it again; it says nothing of vLLM's release, which counts where the backend is selected.
+    """Adds the backend to vLLM's registry. The entry point group `vllm.general_plugins` calls it in every process, and may call
+    it again; it says nothing of vLLM's release, which counts where the backend is selected.
 
-    Raises UnsupportedError without vLLM (OPF-I006), and where its release has no such registry (OPF-I005).
-    """
+    Raises UnsupportedError without vLLM (OPF-I006), or if its release does not have this registry (OPF-I005)."""
     with VLLM.importing():
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -26,12 +24,11 @@ def register() -> None:
 
 
 def register_sampler() -> None:
-    """Replace the samplers of both of vLLM's model runners in this process: `gpu_model_runner`, and `gpu.model_runner`, which
+    """Replaces the samplers of both of vLLM's model runners in this process: `gpu_model_runner`, and `gpu.model_runner`, which
     is the default where Triton is installed. vLLM has no registry of samplers, so this sets the name that a runner reads when
     it is made; it must be called in the processes of the workers, before that.
 
-    Raises as `register` does. A vLLM that was not tested gives a ReleaseWarning.
-    """
+    Raises as `register` does. An untested vLLM release gives a ReleaseWarning."""
     with VLLM.importing():
         from vllm.v1.worker import gpu_model_runner
         from vllm.v1.worker.gpu import model_runner

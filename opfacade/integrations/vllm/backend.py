@@ -1,4 +1,4 @@
-"""Answers to vLLM's questions before it loads a model, from `explain` for this GPU."""
+"""Answers to vLLM's capability queries before it loads a model, derived from `explain` for this GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
 
     @staticmethod
     def get_impl_cls() -> type[Any]:
-        """Called where the backend was selected. A vLLM that was not tested gives a ReleaseWarning."""
+        """Called after the backend was selected. An untested vLLM release gives a ReleaseWarning."""
         with VLLM.importing():
             from opfacade.integrations.vllm.impl import OpfacadeImpl
 
@@ -110,7 +110,7 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None, use_mla: bool,
         has_sink: bool, use_sparse: bool, use_mm_prefix: bool, device_capability: Any,
     ) -> str | None:  # fmt: skip
-        """The reasons of `explain` against this combination; None where a kernel takes it."""
+        """The reasons of `explain` against this combination; None if a kernel supports it."""
         if dtype not in _DTYPES or (kv_cache_dtype or "auto") not in CACHE_DTYPES:
             return f"dtype {dtype} with a cache of {kv_cache_dtype}"
         target = target_of(device_capability.major, device_capability.minor)

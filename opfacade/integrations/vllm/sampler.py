@@ -1,4 +1,4 @@
-"""The sampler of vLLM's first runner on opfacade: adjustments, filters and the draw in one launch, not in one each."""
+"""The sampler of vLLM's first runner on opfacade: adjustments, filters and the draw in a single launch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from opfacade.integrations.vllm.sampling_operands import (
 
 
 class OpfacadeSampler(Sampler):  # type: ignore[misc]
-    """Tokens of the runner `gpu_model_runner`. Where a step needs log probabilities or processors that a draw does not have,
-    vLLM computes these, and the token alone is drawn here."""
+    """Tokens of the runner `gpu_model_runner`. If a step needs log-probabilities or processors that `sample` does not support,
+    vLLM computes them, and only the token is drawn here."""
 
     def __init__(self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
         """Raises UnsupportedError for log probabilities of processed logits."""

@@ -173,7 +173,7 @@ class Node(Model):
 class Constant(Node):
     """A finite number. f32: rounded to nearest, and -0 becomes 0; i32: must be in range."""
 
-    kind: Literal["constant"] = Field(default="constant", description="Which node it is.")
+    kind: Literal["constant"] = Field(default="constant", description="Kind of the node.")
     type: Type = Field(description="Type of the value.")
     value: bool | int | float = Field(description="A number in the range of its type.")
 
@@ -194,7 +194,7 @@ class Constant(Node):
 class Input(Node):
     """An input of the call: score (f32), query (f32, an element of q), positions, lengths and heads (i32)."""
 
-    kind: Literal["input"] = Field(default="input", description="Which node it is.")
+    kind: Literal["input"] = Field(default="input", description="Kind of the node.")
     name: InputName = Field(description="Its name.")
 
     def facts(self) -> Facts:
@@ -204,7 +204,7 @@ class Input(Node):
 class Parameter(Node):
     """An operand of the call: an f32 for each query head, an i32 for each row of q, or an i32 for each key."""
 
-    kind: Literal["parameter"] = Field(default="parameter", description="Which node it is.")
+    kind: Literal["parameter"] = Field(default="parameter", description="Kind of the node.")
     name: Name = Field(description="Its name.")
     per: Per = Field(description="Whether there is one value for each query head (f32), row of q (i32) or key (i32).")
 
@@ -215,7 +215,7 @@ class Parameter(Node):
 class Apply(Node):
     """An operation on expressions."""
 
-    kind: Literal["apply"] = Field(default="apply", description="Which node it is.")
+    kind: Literal["apply"] = Field(default="apply", description="Kind of the node.")
     op: Op = Field(description="The operation.")
     args: Annotated[tuple[Expression, ...], FromList, Field(min_length=1, max_length=3)] = Field(
         description="One to three expressions."

@@ -214,7 +214,7 @@ class Varied(Model):
     Kernels treat bits past the end of packed_mask as hidden."""
 
     variant: Variant | None = Field(
-        default=None, description="Expressions for scores, mask or query; its parameters are operands. None: plain attention."
+        default=None, description="Expressions for scores, mask or query, whose parameters are operands. None: plain attention."
     )
     custom_mask: bool = Field(
         default=False, description="Adds the operands packed_mask and mask_indptr, with one bit per row and key."
