@@ -95,7 +95,7 @@ def test_dtypes_by_name():
     assert as_dtype("op", "a", "bfloat16") is torch.bfloat16
     assert as_dtype("op", "a", None) is None
     for wrong in ("float17", "nn", 3):
-        with pytest.raises(ArgumentError, match="a expected a dtype"):
+        with pytest.raises(ArgumentError, match="a expected a torch dtype"):
             as_dtype("op", "a", wrong)
     with pytest.raises(UnsupportedError, match="a expected one of"):
         name_of("op", "a", torch.int8)
