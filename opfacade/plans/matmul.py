@@ -65,8 +65,9 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     gated: columns of weight alternate between gate and up, and out[j] = activation(gate) * up of columns 2 j and 2 j + 1;
     weight and bias have 2 n columns.
     Sums and the epilogue are f32 (f64 for f64, s32 for i8), and out is rounded once. With k = 0 the sum is 0. Without scaling,
-    the result of i8 is i32. order "k": sums are added in the order of k without segments, as in the reference, so the bits do
-    not depend on n, k or a split. NaN and infinities in a row of x affect only this row, those of weight only their column.
+    the result of i8 is i32. order "k": sums are added in one chain in the order of k, without segments, so every kernel of a
+    type gives the same bits; the reference adds in f64. NaN and infinities in a row of x affect only this row, those of weight
+    only their column.
     weight_format: weight contains codes of few bits; Weight describes the numbers they stand for.
     Raises DescriptorError for fields that contradict each other.
     """

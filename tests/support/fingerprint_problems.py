@@ -33,6 +33,9 @@ def emulated():
         ),
     }
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
+    for k in (300, 2100):  # one chain, and segments
+        few = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16")
+        found[f"matrices with few rows, k {k}"] = emulator.subject(few, forbid=("wgmma_tile",)), None
     covered = {_implementation(subject) for subject, _ in found.values()}
     for name, descriptor in cases.items():  # of other ops, the first case of each implementation
         subject = emulator.subject(descriptor)

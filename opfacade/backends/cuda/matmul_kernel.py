@@ -87,9 +87,18 @@ class AnyShape(Protocol):
 
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
+    kind = "codes" if matmul_source.codes_of(problem) is not None else _model_of(problem)
+    return promise(problem, target, segments, (form.in_any_batch[kind], form.on_a_gpu))
+
+
+def _model_of(problem: Product) -> str:
+    return "matmul-mma16" if problem.dtype in HALVES else "matmul-mma8" if problem.dtype in FP8 else "matmul-s32"
+
+
+def promise(problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...]) -> PrecisionGuarantee:
     """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
-    model = "matmul-mma16" if problem.dtype in HALVES else "matmul-mma8" if problem.dtype in FP8 else "matmul-s32"
+    model = _model_of(problem)
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
     constants |= {"segment": float(segments.length)} if segments is not None else {}
     several = terms(matmul_source.codes_of(problem), problem.dtype)
@@ -101,11 +110,7 @@ def _guarantee(problem: Product, target: Target, form: Form, segments: Segments 
         bit_stable_on_same_hardware=True,
         batch_invariant="composition",
         error_model=ErrorModel(id=model, constants=tuple(sorted(constants.items()))),
-        evidence=(
-            form.in_any_batch["codes" if matmul_source.codes_of(problem) is not None else model],
-            form.on_a_gpu,
-            *REPEATS,
-        ),
+        evidence=(*evidence, *REPEATS),
     )
 
 
