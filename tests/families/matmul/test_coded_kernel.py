@@ -134,6 +134,14 @@ def test_a_cta_has_many_tiles(rows):
 
 
 @emulator.needed
+@pytest.mark.parametrize("rows", [4, 70])
+def test_warps_that_multiply_may_run_before_those_that_load(rows, monkeypatch):
+    emulator.last_first(monkeypatch)
+    problem = made(rows=rows, n=130, k=1088, sm_limit=1, weight={"zero": "int", "group": 128})
+    checked(problem, inputs.make_args(problem, 4))
+
+
+@emulator.needed
 def test_without_valid_rows_nothing_is_written():
     problem = made(rows=9, n=40, k=2048, num_valid=True)
     args = inputs.make_args(problem, 4)
