@@ -149,7 +149,7 @@ def test_a_disk_that_keeps_other_bytes_ends_in_an_error(place, monkeypatch):
             path.write_bytes(b"c0de")
 
     monkeypatch.setattr(files, "fsync", lies)
-    with pytest.raises(errors.CacheIntegrityError, match="does not hold what was just written"):
+    with pytest.raises(errors.CacheIntegrityError, match="does not contain what was just written"):
         cache.obtain(KEY, "kernel.so", make)
     assert len(made) == 2
 
