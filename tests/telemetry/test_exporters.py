@@ -49,7 +49,9 @@ def test_opentelemetry_observes_every_counter(sku):
     export = pytest.importorskip("opentelemetry.sdk.metrics.export")
     reader = export.InMemoryMetricReader()
     provider = metrics.MeterProvider(metric_readers=[reader])
-    with pytest.raises(ArgumentTypeError, match=r"meter expected an OpenTelemetry Meter, got MeterProvider\. Pass provider\.get_meter"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"meter expected an OpenTelemetry Meter, got MeterProvider\. Pass provider\.get_meter"
+    ):
         exporters.instrument(provider)
     exporters.instrument(provider.get_meter("test"))
     found = {}
