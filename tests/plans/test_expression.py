@@ -167,7 +167,7 @@ def chain(depth):
 
 def test_size_and_depth_are_limited():
     assert Apply.model_validate_json(json.dumps(chain(MAX_DEPTH - 1))).facts().depth == MAX_DEPTH
-    refused(lambda: Apply.model_validate_json(json.dumps(chain(MAX_DEPTH))), f"{MAX_DEPTH} deep")
+    refused(lambda: Apply.model_validate_json(json.dumps(chain(MAX_DEPTH))), f"depth {MAX_DEPTH}")
     wide = score
     for _ in range(6):
         wide = wide + wide

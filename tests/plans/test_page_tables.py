@@ -133,9 +133,9 @@ def test_bad_input_is_refused_by_type():
         (
             even_page_table,
             (2**20, 2**16, 4),
-            "kv_len expected at most 2147483647 pages of all requests, got 17179869184 of",
+            "kv_len expected at most 2147483647 pages in all requests, got 17179869184 of",
         ),
-        (even_indptr, (2**16, 2**16), "length expected at most 2147483647 rows of all requests, got 4294967296 of 65536"),
+        (even_indptr, (2**16, 2**16), "length expected at most 2147483647 rows in all requests, got 4294967296 of 65536"),
     ],
 )
 def test_what_int32_does_not_count_is_refused(make, sizes, named):
@@ -144,12 +144,12 @@ def test_what_int32_does_not_count_is_refused(make, sizes, named):
 
 
 def test_pages_of_a_dense_cache_that_int32_does_not_count_are_refused():
-    with pytest.raises(ArgumentError, match=r"max_pages expected at most 2147483647 pages of all requests, got 4294967294"):
+    with pytest.raises(ArgumentError, match=r"max_pages expected at most 2147483647 pages in all requests, got 4294967294"):
         page_table(i32([1, 2]), 4, max_pages=2**31 - 1)
 
 
 @pytest.mark.parametrize("device", ["x", 1.5, [1]])
 def test_a_device_that_torch_does_not_know_is_refused(device):
     for make, sizes in ((even_page_table, (2, 13, 4)), (even_indptr, (2, 13))):
-        with pytest.raises(ArgumentTypeError, match=r"device expected a device of torch or its name, got .*OPF-A066"):
+        with pytest.raises(ArgumentTypeError, match=r"device expected a torch device or its name, got .*OPF-A066"):
             make(*sizes, device=device)

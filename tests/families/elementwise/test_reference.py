@@ -233,7 +233,7 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
                 "outputs": [{"name": "z", "dtype": "f32", "value": {
                     "kind": "apply", "op": "neg", "args": [{"kind": "shared", "index": 0}]}}],
             })),
-            "outputs.0.value.args.0.index", "one of the 0 shared parts",
+            "outputs.0.value.args.0.index", "one of the 0 earlier shared parts",
         ),
     ],
 )  # fmt: skip
