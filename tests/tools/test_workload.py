@@ -62,7 +62,7 @@ def test_bytes_that_are_no_text_are_an_entry_that_is_none():
 
 def test_an_array_over_lines_is_refused_as_one_text():
     text = json.dumps([{"op": "merge_states", "x": 1}], indent=1).replace('"x"', '"op"')
-    with pytest.raises(errors.DescriptorError, match=r"workload: .*the name 'op' more than once"):
+    with pytest.raises(errors.DescriptorError, match=r"workload: .*the duplicate name 'op'"):
         read(text)
 
 
