@@ -28,7 +28,8 @@ RANDOM_GPU = dict.fromkeys(problems.OPS, 40) | {
     "mla_decode": 80, "sample": 80,
 }  # fmt: skip
 SPECIAL_GPU = 120
-RANKS = "nccl"  # one process has no peer: tests/distributed/test_link.py holds it
+# One process has no peer: tests/distributed/test_link.py and tests/families/collective/test_sum_fold_kernel.py hold them.
+RANKS = ("nccl", "peers")
 # Candidates that are chosen only where others decline: their ops, and the others.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40
@@ -151,7 +152,7 @@ def test_every_candidate_is_among_those_held():
     assert {e.op for e in examples()} == set(problems.OPS) == set(RANDOM_GPU)
     for descriptor in examples():
         found = candidates_for(type(descriptor))
-        impls = [c.impl for c in found if not c.config and c.impl != RANKS]
+        impls = [c.impl for c in found if not c.config and c.impl not in RANKS]
         cut = {impl for op, impl in test_prefill_cut.subjects() if op == descriptor.op}
         assert {impl for impl in impls if impls.count(impl) > 1} == cut, "a second candidate needs a test of its own"
         assert set(impls) <= {*_chosen(descriptor.op), *RIVALS, NARROW, *cut}, "each candidate needs a subject"

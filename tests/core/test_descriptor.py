@@ -300,6 +300,8 @@ def _of_other_sizes(example, rng):
         fields["shard"] += (fields["shard"] % example.tile == 0) != (example.shard % example.tile == 0)
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
+    if getattr(example, "op", "") == "fused_moe" and example.scaling == "block":  # whole blocks
+        fields |= {name: 128 * fields[name] for name in ("hidden", "width")}
     if example.category == "weights":  # whole words, tiles and groups
         fields |= {"n": 8 * fields["n"], "k": 128 * fields["k"]}
     return type(example).model_validate(example.model_dump() | fields)

@@ -193,25 +193,43 @@ def _run(vectors: int) -> int:
 def flat(program: FoldProgram, shape: Config) -> bool:
     """Whether rows that begin anywhere pass through shared memory where they have FLAT_BYTES or more: those whose elements are
     read once, and rows of one or two columns, or of a few lanes and 16 bits: there each element would be a store of its own."""
+    if not shape.held or shape.cluster != 1:
+        return False
+    once, again, most = _flat_form(program)
+    if once or not again:
+        return once
+    return (most <= 2 and shape.threads in _FLAT_LANES) or (shape.threads == 1 and shape.vector == 2)
+
+
+@cached_by_form
+def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
+    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes of
+    the widest input."""
     whole = (inner_axes(program) or program.fold) == program.fold
     each = all(one.shape is None and (one.over is None or not _varies(program, one)) for one in program.inputs)
-    if not (whole and each and shape.held and shape.cluster == 1 and program.stages and not placed(program)):
-        return False
-    if read_once(program):
-        return all(stage.reducer != "welford" for stage in program.stages)  # which divides: its time is that of arithmetic
-    narrow = max(ITEMSIZE[one.dtype] for one in program.inputs) <= 2 and shape.threads in _FLAT_LANES
-    return narrow or (shape.threads == 1 and shape.vector == 2)
+    fits = whole and each and bool(program.stages) and not placed(program)
+    once = read_once(program)
+    divides = any(stage.reducer == "welford" for stage in program.stages)  # its time is that of arithmetic
+    return fits and once and not divides, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
     """Whether the CTAs of the whole GPU share each row, whose states then pass through the workspace: a few rows that L2 holds
     until they are read again, or so few that clusters find no room."""
-    if not shape.run or read_once(program) or not independent(program) or placed(program):
+    size = _spread_bytes(program) if shape.run else 0
+    if not size:
         return False
     rows = math.prod(program.shape[axis] for axis in program.kept)
-    size = sum(ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and one.over is None)
     held = rows * math.prod(program.shape[axis] for axis in program.fold) * size <= _HELD_IN_L2
     return rows < target.sm_count and (held or rows <= target.sm_count // _CLUSTERED)
+
+
+@cached_by_form
+def _spread_bytes(program: FoldProgram) -> int:
+    """Bytes that an element of a row has in all inputs; 0 if rows are never shared by the whole GPU."""
+    if read_once(program) or not independent(program) or placed(program):
+        return 0
+    return sum(ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and one.over is None)
 
 
 @cached_by_form

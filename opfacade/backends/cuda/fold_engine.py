@@ -197,9 +197,9 @@ class FoldKernel(CudaKernel[F]):
     def workspace(self, descriptor: F, target: Target) -> int:
         """Bytes: states of the warps of rows that all CTAs share."""
         program = self.launched(descriptor)
-        if not self.layout.spreads(program, target):
+        shape = self.layout.spread(program, target)
+        if shape is None:
             return 0
-        shape = self.layout.config(program, target)
         rows: int = math.prod(program.shape[axis] for axis in program.kept)
         warps = fold_config.parts_of(program, shape) * shape.threads // 32
         needed: int = 4 * column_config.state_words(program) * rows * warps
@@ -236,12 +236,12 @@ class FoldKernel(CudaKernel[F]):
     def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
         program = self.launched(descriptor)
         found = constants(self.layout, program, descriptor.dims(), target) | self.layout.flat(program, target)
-        spread = self.layout.spreads(program, target)
+        spread = self.layout.spread(program, target) is not None
         template = "reduction/fold_spread" if spread else self.layout.template
         return support.spec_of(template, support.pairs(**found | ({"spread": True} if spread else {})), target)
 
     def launcher(self, descriptor: F, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-        if self.is_empty(descriptor) or not self.layout.spreads(self.launched(descriptor), target):
+        if self.is_empty(descriptor) or self.layout.spread(self.launched(descriptor), target) is None:
             return super(FoldKernel, self).launcher(descriptor, target, sku, allow_build)
         scalars = source.arguments(self.launched(descriptor))
         return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, True, scalars)

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import FLAT_BYTES, MOST_PARTS, config, flat, inner_axes, most_ctas, shifts, spreads
+from opfacade.backends.cuda.fold_config import (
+    FLAT_BYTES,
+    MOST_PARTS,
+    Config,
+    config,
+    flat,
+    inner_axes,
+    most_ctas,
+    shifts,
+    spreads,
+)
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldOutput, FoldProgram
@@ -59,9 +69,10 @@ class RowLayout:
             return {}
         return {"flat": True, "least_bytes": FLAT_BYTES, "sms": target.sm_count, "most_shared": target.max_shared_memory}
 
-    def spreads(self, program: FoldProgram, target: Target) -> bool:
-        """Whether all CTAs share each row, which changes no bit of it."""
-        return self.impl == "rows" and spreads(program, self.config(program, target), target)
+    def spread(self, program: FoldProgram, target: Target) -> Config | None:
+        """The shape if all CTAs share each row, which changes no bit of it."""
+        shape = self.config(program, target) if self.impl == "rows" else None
+        return shape if shape is not None and spreads(program, shape, target) else None
 
     def math(self, program: FoldProgram) -> Math:
         return math_of(program)

@@ -113,8 +113,6 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from matmul_codes.lacks(problem, problem.weight_format)
     for field, choices in _ALLOWED.items():
         yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(problem.weight_format, field), choices)
-    yield from support.choice_reason("OPF-S003", f"k % {_PANEL}", problem.k % _PANEL, (0,))
-    yield from support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,))
 
 
 @cached_by_specialization
@@ -122,8 +120,14 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
+def _unfit_sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
+    """Not remembered with what a kind of problems lacks: k is a size."""
+    yield from support.choice_reason("OPF-S003", f"k % {_PANEL}", problem.k % _PANEL, (0,))
+    yield from support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,))
+
+
 def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return _unfit(problem, target) or ptxas.reasons()
+    return _unfit(problem, target) or tuple(_unfit_sizes(problem)) or ptxas.reasons()
 
 
 CANDIDATE = candidate(_FORM, _declines, _shape)

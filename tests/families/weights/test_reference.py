@@ -107,10 +107,10 @@ def problem(kind, name, **more):
 
 
 def emptied(d, tensors):
-    """The same tensors, but those that are written hold other bits."""
+    """Copies of the tensors, but those that are written hold other bits."""
     written = [name for name, spec in d.operands().items() if spec.written]
     return replace(
-        PackWeightsArgs(**tensors),
+        PackWeightsArgs(**{name: tensor.clone() for name, tensor in tensors.items()}),
         **{name: (tensors[name].view(torch.uint8) ^ 0x5A).view(tensors[name].dtype) for name in written},
     )
 

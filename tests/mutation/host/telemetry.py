@@ -98,7 +98,7 @@ FAULTS = (
         TIMED,
     ),
     host("latency: pairs that are not over are read", LATENCY, "if not stop.query():", "if False:", TIMED),
-    host("latency: pending pairs grow for ever", LATENCY, "deque(maxlen=_PENDING)", "deque()", TIMED),
+    host("latency: pending pairs grow for ever", LATENCY, "_Pairs(maxlen=_PENDING)", "_Pairs()", TIMED),
     host("latency: a pair that is not over is lost", LATENCY, "            pending.appendleft(pair)\n", "", TIMED),
     host(
         "histogram: a time on an end counts above it",
