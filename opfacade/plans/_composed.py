@@ -62,12 +62,7 @@ def composed(
     """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU."""
 
     def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
-        reasons = [
-            _of_step(step, reason)
-            for step in problem.steps()
-            if _taker(step, backend, target) is None
-            for reason in _refusals(step, backend, target)
-        ]
+        reasons = [_of_step(step, reason) for step in problem.steps() for reason in _refusals(step, backend, target)]
         return list(dict.fromkeys(reasons))
 
     def sku(problem: Stepwise, target: Target) -> KernelSku:
@@ -107,10 +102,8 @@ def composed(
 
 @lru_cache(maxsize=256)
 def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
-    """The steps of an accepted problem, each with its candidate."""
-    found = [
-        (step, _taker(step, backend, target) or _taker(step, backend, target, COMPILER_TOO_OLD)) for step in problem.steps()
-    ]
+    """The steps of an accepted problem, each with its candidate, the same with every compiler."""
+    found = [(step, _taker(step, backend, target)) for step in problem.steps()]
     return tuple(Part(step, one, one.sku(step.problem, target)) for step, one in found if one is not None)
 
 
@@ -118,14 +111,17 @@ def _offered(step: Step, backend: str) -> list[Candidate]:
     return [one for one in registry.candidates_for(type(step.problem)) if one.backend == backend]
 
 
-def _taker(step: Step, backend: str, target: Target, but: str = "") -> Candidate | None:
-    """The first candidate that takes a step. but: the code of a reason that does not count."""
+def _taker(step: Step, backend: str, target: Target) -> Candidate | None:
+    """The first candidate that takes a step where the compiler is new enough."""
     offered = _offered(step, backend)
-    return next((one for one in offered if {r.code for r in one.declines(step.problem, target)} <= {but}), None)
+    return next((one for one in offered if {r.code for r in one.declines(step.problem, target)} <= {COMPILER_TOO_OLD}), None)
 
 
 def _refusals(step: Step, backend: str, target: Target) -> Sequence[Reason]:
-    """Why none does: the reasons of the last one."""
+    """Why a step has no candidate: the reasons of the one that would take it, or of the last one."""
+    taker = _taker(step, backend, target)
+    if taker is not None:
+        return taker.declines(step.problem, target)
     reasons = [one.declines(step.problem, target) for one in _offered(step, backend)]
     return reasons[-1] if reasons else (Reason("OPF-S003", "op", step.problem.op, f"an op with a candidate of {backend}"),)
 

@@ -203,8 +203,8 @@ def flat(program: FoldProgram, shape: Config) -> bool:
 
 @cached_by_form
 def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
-    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes of
-    the widest input."""
+    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes
+    of the widest input."""
     whole = (inner_axes(program) or program.fold) == program.fold
     each = all(one.shape is None and (one.over is None or not _varies(program, one)) for one in program.inputs)
     fits = whole and each and bool(program.stages) and not placed(program)

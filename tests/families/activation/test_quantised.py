@@ -177,7 +177,7 @@ def test_scales_past_the_valid_rows_are_not_written():
         (lambda: problem({"group": 100}), "quant.group", "a divisor of width=256"),
         (lambda: problem({"scale": "block"}), "quant.scale", "static, tensor, token or group"),
         (lambda: problem({"scale": "tensor"}, total_num_rows=0), "total_num_rows", "1 or more"),
-        (lambda: problem({}, in_place=True), "in_place", "false with quant"),
+        (lambda: problem({}, in_place=True), "in_place", "False with quant"),
         (lambda: problem({"scale": "token", "scale_layout": "column"}), "scale_layout", "have a layout"),
     ],
 )
