@@ -149,7 +149,7 @@ def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
         accumulator=weakest.accumulator,
         deterministic=all(one.deterministic for one in rounded),
         bit_stable_on_same_hardware=all(one.bit_stable_on_same_hardware for one in rounded),
-        batch_invariant="composition" if all(one.batch_invariant == "composition" for one in rounded) else "none",
+        batch_invariant="composition" if rounded and all(one.batch_invariant == "composition" for one in rounded) else "none",
         error_model=ErrorModel(id=_together(family, weakest.error_model.id), constants=tuple(sorted(constants.items()))),
         conditions=tuple(conditions[name] for name in sorted(conditions)),
         evidence=tuple(dict.fromkeys(test for one in promises for test in one.evidence)),

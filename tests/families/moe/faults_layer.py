@@ -140,8 +140,8 @@ FAULTS = (
     python(
         "the id of a layer is of fewer steps where a compiler is too old",
         "plans/_composed.py",
-        " or _taker(step, backend, target, COMPILER_TOO_OLD)",
-        "",
+        "<= {COMPILER_TOO_OLD}), None)",
+        "<= set()), None)",
         f"{KERNELS} -k too_old",
     ),
     python(
