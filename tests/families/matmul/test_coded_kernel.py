@@ -10,8 +10,9 @@ from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul_coded as backend
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import MatmulDescriptor, Weight
-from opfacade.testing import inputs, numerics
+from opfacade.testing import inputs
 from tests import emulator
+from tests.families.matmul.held import held
 
 SM_90A = Target.parse("sm_90a")
 
@@ -48,13 +49,7 @@ def shaped(**more):
 
 
 def checked(problem, args):
-    subject = emulator.subject(problem)
-    assert subject.plan.sku.impl == "wgmma_codes"
-    before = numerics.snapshot(problem, args)
-    subject.run(args)
-    report = numerics.check(problem, args, subject.plan.sku, before=before)
-    assert report.worst <= 1, report
-    assert report.worst_tight <= 1, report
+    held(problem, args, "wgmma_codes")
 
 
 @emulator.needed

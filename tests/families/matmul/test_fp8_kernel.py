@@ -12,8 +12,9 @@ from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, tile_of
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor, Scaling
-from opfacade.testing import inputs, numerics
+from opfacade.testing import inputs
 from tests import emulator
+from tests.families.matmul.held import held
 from tests.families.matmul.planted import planted
 
 SM_90A = Target.parse("sm_90a")
@@ -56,14 +57,7 @@ def tiled(tile):
 
 
 def checked(problem, args):
-    subject = emulator.subject(problem)
-    assert subject.plan.sku.impl == "wgmma_tile"
-    assert subject.plan.sku.precision_guarantee.error_model.id == "matmul-mma8"
-    before = numerics.snapshot(problem, args)
-    subject.run(args)
-    report = numerics.check(problem, args, subject.plan.sku, before=before)
-    assert report.worst <= 1, report
-    assert report.worst_tight <= 1, report
+    held(problem, args, model="matmul-mma8")
 
 
 @emulator.needed

@@ -13,8 +13,9 @@ from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
 from opfacade.plans.quantize import Quant, QuantizeArgs, QuantizeDescriptor
-from opfacade.testing import inputs, numerics
+from opfacade.testing import inputs
 from tests import emulator
+from tests.families.matmul.held import held
 
 SM_90A = Target.parse("sm_90a")
 
@@ -45,14 +46,7 @@ FORMS = {
 
 
 def checked(problem, args):
-    subject = emulator.subject(problem)
-    assert subject.plan.sku.impl == "wgmma_tile"
-    assert subject.plan.sku.precision_guarantee.error_model.id == "matmul-s32"
-    before = numerics.snapshot(problem, args)
-    subject.run(args)
-    report = numerics.check(problem, args, subject.plan.sku, before=before)
-    assert report.worst <= 1, report
-    assert report.worst_tight <= 1, report
+    held(problem, args, model="matmul-s32")
 
 
 @emulator.needed
