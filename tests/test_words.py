@@ -47,8 +47,8 @@ BANNED = {
 }
 WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 OPENER = re.compile(r"(?:^|[.;:!?] )(?:Of|Who|Whose|Those (?:that|who|of|with)|What)\b(?![^.;]*\?)")
-# What users read (pages but the notebook, and the package's texts named below) also avoids phrases that a native writer of the
-# field would not write, each with the usual form.
+# Pages other than the notebook, and the texts of the package named below, also avoid these phrases. Each one stands beside the
+# usual form.
 PLAIN = {
     r"(?<!here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b)[a-z]\w*": "is not a",
     r"without a word": "silently",

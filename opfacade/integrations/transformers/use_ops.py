@@ -52,8 +52,8 @@ def use_ops(
     product a kernel takes. products: the preference among candidates of these products, by default none but kernels;
     Preference(backend="reference") takes the reference, which is slow. strict: refuse a model with a module of these kinds that
     is not known, or whose method something else has replaced, before anything changes; else `left` names them. Raises
-    ArgumentTypeError (OPF-I010) for a model that is no module, UnsupportedError for unknown modules with strict (OPF-I009), and
-    without a known transformers (OPF-I005, OPF-I006).
+    ArgumentTypeError (OPF-I010) for a model that is not a module, UnsupportedError for unknown modules with strict (OPF-I009),
+    and without a known transformers (OPF-I005, OPF-I006).
     """
     registration.names()
     _check(model, only, products)
