@@ -15,8 +15,8 @@ from bench.operators import Record
 HEAD = ["| work | us | fastest peer, us | speed-up over it | goal, us |", "|---|---|---|---|---|"]
 COSTS = ["| adjustment | us | over none |", "|---|---|---|"]
 ADJUSTMENTS = (
-    "Adjustments of 64 rows of 128256 f32 logits, without filters. Penalties that lower logits are those of most requests; in "
-    "the other row some requests raise logits."
+    "Adjustments of 64 rows of 128256 f32 logits, without filters. Most requests have penalties that only lower logits. In the "
+    "row `penalties`, some requests raise logits."
 )
 SHOWN = re.compile(r"^\d+ x 128256 \w+ peaked, filters ")
 ADJUSTED = re.compile(r"^(.*), with (.*)$")

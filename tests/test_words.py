@@ -68,6 +68,11 @@ PLAIN = {
     r"no equal here": "no equivalent",
     r"means? nothing": "is invalid",
     r"that is none": "is unknown, is invalid",
+    r"in turns": "alternately",
+    r"pays (?:mostly|most|off)": "is faster",
+    r"keeps? what (?:it|they) holds?": "keeps its value",
+    r"means none": "is treated as -1",
+    r"tokens? of its own|kernel of its own": "its own",
 }
 PLAIN_WORDS = re.compile(r"\b(?:" + "|".join(PLAIN) + r")\b")
 READ = ("plans", "recipes", "compat", "cli", "errors.py", "env.py")
@@ -133,6 +138,9 @@ def read_by_users():
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
 
 
+HEADING = re.compile(r"^#+ (?:Of|Who|Whose|Those|What)\b[^\n]*(?<!\?)$", re.MULTILINE)
+
+
 def plain_faults(text):
     line = " ".join(text.split())
     return [line[max(0, match.start() - 40) : match.end() + 40] for match in PLAIN_WORDS.finditer(line)]
@@ -169,6 +177,19 @@ def test_an_unusual_form_is_found(text):
 @pytest.mark.parametrize("text", ["There is no backward.", "It is no longer used.", "one scale per row", "a truth value"])
 def test_a_usual_form_passes(text):
     assert not plain_faults(text)
+
+
+def test_a_heading_is_a_subject_or_a_question():
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs/ops").glob("*.md")),
+    ]
+    found = [f"{page.relative_to(ROOT)}: {match[0]}" for page in pages for match in HEADING.finditer(page.read_text())]
+    assert not found, "\n".join(found)
+    assert HEADING.search("# What limits it\n")
+    assert not HEADING.search("## What does it cost?\n")
 
 
 def test_names_of_the_dialect_grow_fewer():
