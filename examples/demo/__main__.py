@@ -29,9 +29,9 @@ class _Command(click.Command):
 @click.option(
     "--model",
     type=click.Choice(["tiny-llama"]),
-    help="Instead: transformers generates on opfacade and on sdpa; tokens compared.",
+    help="Instead: transformers generates on opfacade and on sdpa, and the tokens are compared.",
 )
-@click.option("--ranks", type=click.IntRange(1, 8), help="Instead: so many processes decode over a sharded cache.")
+@click.option("--ranks", type=click.IntRange(1, 8), help="Instead: this number of processes decodes over a sharded cache.")
 @click.option(
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -45,19 +45,19 @@ class _Command(click.Command):
 @click.option("--dtype", help="Element type of rows and cache: bf16, f16 or f32. [default: bf16]")
 @click.option("--page-size", type=int, help="Tokens in a page. [default: 16]")
 @click.option(
-    "--pages", type=int, help="Pages in the pool: fewer make requests wait. [default: half of what all need together]"
+    "--pages", type=int, help="Pages in the pool; with fewer pages, requests wait. [default: half of the pages of all requests]"
 )
-@click.option("--chunk", type=int, help="Tokens that a step may process: longer prompts are cut. [default: 512, 2048]")
-@click.option("--max-generated", type=int, help="Cap on the tokens of an answer. [default: 256 on a CPU, none on a GPU]")
-@click.option("--max-steps", type=int, help="Stop after so many steps. [default: until all requests are served]")
+@click.option("--chunk", type=int, help="Largest number of tokens per step; longer prompts are split. [default: 512, 2048]")
+@click.option("--max-generated", type=int, help="Largest number of tokens per answer. [default: 256 on a CPU, none on a GPU]")
+@click.option("--max-steps", type=int, help="Largest number of steps. [default: until all requests are served]")
+@click.option("--checked-rows", type=int, help="Query rows per call that are compared with an fp64 oracle. [default: 4, 16]")
+@click.option("--vocab", type=int, help="Tokens of the vocabulary of the sampler. [default: 1003, 32003]")
 @click.option(
-    "--checked-rows", type=int, help="Query rows that are compared with an fp64 oracle in every call. [default: 4, 16]"
+    "--every",
+    type=int,
+    help="Steps between two passes through a whole layer; --verbose prints a block after each. [default: 32]",
 )
-@click.option("--vocab", type=int, help="Logits of a row that a token is drawn from. [default: 1003, 32003]")
-@click.option(
-    "--every", type=int, help="Every so many steps rows go through a whole layer, and --verbose prints a block. [default: 32]"
-)
-@click.option("--seed", type=int, help="Of lengths and tensors. [default: 0]")
+@click.option("--seed", type=int, help="Seed of lengths and tensors. [default: 0]")
 @click.option("--verbose", is_flag=True, help="Print a line for each kernel and block of steps, SKUs, counters and totals.")
 @click.option(
     "--json",

@@ -114,7 +114,7 @@ def _serve(demo: Demo, steps: int, skus: report.Skus, out: Output) -> None:
 
 def _opening(demo: Demo, verbose: bool) -> Iterator[str]:
     s = demo.settings
-    shape = f"{s.heads} query heads, {s.kv_heads} kv heads, head_dim {s.head_dim}, {s.dtype}"
+    shape = f"{s.heads} query heads, {s.kv_heads} KV heads, head_dim {s.head_dim}, {s.dtype}"
     yield f"{len(demo.lengths)} requests on {s.device}: {shape}"
     yield f"{demo.pool.num_pages} pages of {s.page_size} tokens; steps of up to {s.chunk} tokens"
     if s.max_generated is not None:

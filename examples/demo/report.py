@@ -71,12 +71,12 @@ def block(runs: Sequence[Ran], skus: Skus) -> Iterator[str]:
         steps = ""
 
 
-_ROW = "{:<10} {:>6} {:>9} {:<26} {:>12} {:>10}"
+_ROW = "{:<10} {:>6} {:>9} {:<26} {:>12} {:>11}"
 
 
 def table(runs: Sequence[Ran]) -> Iterator[str]:
     """A line for each operator and kernel: calls, rows, the worst error over its bound, and the median time of a call."""
-    yield _ROW.format("operator", "calls", "rows", "kernel", "error/bound", "ms a call")
+    yield _ROW.format("operator", "calls", "rows", "kernel", "error/bound", "ms per call")
     for op, backend, impl in dict.fromkeys((ran.plan.sku.op, ran.plan.sku.backend, ran.plan.sku.impl) for ran in runs):
         mine = [ran for ran in runs if (ran.plan.sku.op, ran.plan.sku.backend, ran.plan.sku.impl) == (op, backend, impl)]
         ms, rows = 1e3 * median(ran.seconds for ran in mine), sum(ran.rows for ran in mine)
@@ -89,7 +89,7 @@ def served(totals: dict[str, Any]) -> str:
     parts = f"{totals['prompt_tokens']} of prompts and {totals['decode_tokens']} of answers"
     rate = f"{tokens / seconds:.0f} tokens/s" if seconds else "no rate"
     done = f"{totals['requests_completed']} of {totals['requests']} requests served"
-    return f"{done}, {tokens} tokens ({parts}): {rate} of one layer's operators, each call waited for, without the checks"
+    return f"{done}, {tokens} tokens ({parts}): {rate} through the operators of one layer, with a synchronisation after each call, without the checks"
 
 
 def _work(runs: Sequence[Ran]) -> str:
@@ -106,7 +106,7 @@ def counters(skus: Skus) -> Iterator[str]:
 
 
 def lines(values: dict[str, Any]) -> Iterator[str]:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     for name, value in values.items():
         yield f"  {name.replace('_', ' '):<24} {_text(value)}"
 

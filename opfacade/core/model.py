@@ -286,5 +286,8 @@ class Written(Model):
         if type(given) is not dict:
             return given
         meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
-        types = {name: named(value) for name, value in given.items() if type(value) not in _ATOMS and str(name)[-5:] == "dtype"}
+        asked = [
+            name for name in given if type(given[name]) not in _ATOMS and (str(name)[-5:] == "dtype" or name == "positions")
+        ]
+        types = {name: named(given[name]) for name in asked}
         return given | meant | types if meant or types else given

@@ -17,6 +17,7 @@ from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor
+from opfacade.plans.rotary import RotaryDescriptor
 from opfacade.plans.sampling import AdjustLogitsDescriptor, SampleDescriptor
 from opfacade.programs.fields import Input
 from tests.core.test_descriptor import CACHE, DECODE, LATENT, MLA, PREFILL, RAGGED
@@ -50,6 +51,15 @@ def test_a_dtype_of_torch_is_its_name_wherever_one_is_asked():
         QuantizeDescriptor(total_num_rows=2, hidden=128, dtype=torch.bfloat16, quant={"dtype": torch.int8}).quant.dtype == "i8"
     )
     assert Input(name="x", dtype=torch.uint8).dtype == "u8"
+    rotary = {
+        "total_num_rows": 2,
+        "num_qo_heads": 1,
+        "num_kv_heads": 1,
+        "head_dim": 64,
+        "rotary_dim": 64,
+        "dtype": torch.bfloat16,
+    }
+    assert RotaryDescriptor(**rotary, positions=torch.int32).positions == "i32"
     assert MatmulDescriptor(total_num_rows=2, n=8, k=8, dtype=torch.bfloat16, out_dtype=torch.float32).out_dtype == "f32"
 
 
