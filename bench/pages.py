@@ -18,7 +18,10 @@ from bench.records import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, LAST = "<!-- written by python -m bench.pages -->", "<!-- end of what bench.pages writes -->"
-HEAD = ["| work | kernel | us | rate | of the ceiling | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|---|"]
+HEAD = [
+    "| work | kernel | us | rate | share of the ceiling | fastest peer, us | speed-up over it |",
+    "|---|---|---|---|---|---|---|",
+]
 WIDTH = 128
 
 
@@ -116,7 +119,7 @@ def moved(page: Path, word: str, what: str) -> list[str]:
     """A table of what copies: rows of append.json whose problem begins with a word."""
     of = record("append")
     rows = [row for row in of["rows"] if row["problem"].startswith(word)]
-    head = ["| work | kernel | us | rate | of copying |", "|---|---|---|---|---|"]
+    head = ["| work | kernel | us | rate | share of copy rate |", "|---|---|---|---|---|"]
     lines = []
     for row in rows:
         rate = (f"{row['TBs']:.2f} TB/s", row["of_copying"]) if "TBs" in row else None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bench import limits, operators
 from bench.operators import Record, median_of, problems
 
-HEAD = ["| work | us | of copying | over the model | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|"]
+HEAD = ["| work | us | share of copy rate | time / model | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|"]
 REASONS = ["| work | us | why |", "|---|---|---|"]
 NEAR = 0.98  # a peer's time over ours that needs no reason
 UNEXPLAINED = "not explained yet"

@@ -13,7 +13,7 @@ from bench import limits, operators
 from bench.operators import Record
 
 HEAD = ["| work | us | fastest peer, us | speed-up over it | goal, us |", "|---|---|---|---|---|"]
-COSTS = ["| adjustment | us | over none |", "|---|---|---|"]
+COSTS = ["| adjustment | us | time / none |", "|---|---|---|"]
 ADJUSTMENTS = (
     "Adjustments of 64 rows of 128256 f32 logits, without filters. Most requests have penalties that only lower logits. In the "
     "row `penalties`, some requests raise logits."

@@ -72,7 +72,7 @@ PLAIN = {
     r"pays (?:mostly|most|off)": "is faster",
     r"keeps? what (?:it|they) holds?": "keeps its value",
     r"means none": "is treated as -1",
-    r"tokens? of its own|kernel of its own": "its own",
+    r"(?:tokens?|kernel|operands|cache|schemas) of (?:its|their) own": "its own",
 }
 PLAIN_WORDS = re.compile(r"\b(?:" + "|".join(PLAIN) + r")\b")
 READ = ("plans", "recipes", "compat", "cli", "errors.py", "env.py")

@@ -89,7 +89,8 @@ def served(totals: dict[str, Any]) -> str:
     parts = f"{totals['prompt_tokens']} of prompts and {totals['decode_tokens']} of answers"
     rate = f"{tokens / seconds:.0f} tokens/s" if seconds else "no rate"
     done = f"{totals['requests_completed']} of {totals['requests']} requests served"
-    return f"{done}, {tokens} tokens ({parts}): {rate} through the operators of one layer, with a synchronisation after each call, without the checks"
+    how = "through the operators of one layer, with a synchronisation after each call, without the checks"
+    return f"{done}, {tokens} tokens ({parts}): {rate} {how}"
 
 
 def _work(runs: Sequence[Ran]) -> str:
