@@ -1,17 +1,29 @@
-"""Products of other libraries, on the tensors of ours: each returns its call, or raises where it does not take the problem."""
+"""Products of other libraries, on the tensors of ours: each returns its call, or raises where it does not take the problem.
+
+torch takes the first algorithm that the heuristics of cuBLASLt name. Another peer is the fastest of all that they name, each
+timed here before the problem is.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module, metadata
 
 import torch
 
 from bench.matmul_problems import Problem, dense
+from opfacade.backends.library import cublaslt_library as cublaslt
+from opfacade.backends.library import matmul as library
+from opfacade.backends.library.cublaslt_product import Call as LibraryCall
+from opfacade.backends.library.cublaslt_product import Chosen, Product
 from opfacade.plans.matmul import MatmulArgs
+from opfacade.testing.timing import time_gpu
 
 Call = Callable[[], torch.Tensor]
+TRIED = 3  # times of each algorithm before the fastest is chosen
 REFUSALS = (ImportError, RuntimeError, TypeError, AttributeError, OSError, ValueError, AssertionError, NotImplementedError)
 
 
@@ -61,6 +73,33 @@ def _torch_scaled(problem: Problem, args: MatmulArgs) -> Call:
     return lambda: torch._scaled_mm(x, weight.T, scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
 
 
+def _best_algorithm(problem: Problem, args: MatmulArgs) -> Call:
+    """The fastest of the algorithms that the heuristics name, with the workspace that NVIDIA recommends."""
+    if problem.kind != "bf16":
+        raise NotImplementedError(f"operands of kind {problem.kind}")
+    found = torch.empty_like(args.out)
+    version, loaded = cublaslt.installed(), args.out.device
+    if version is None:
+        raise NotImplementedError("cuBLAS is not installed")
+    opened = cublaslt.load(version)
+    facts = library._facts_of(problem.descriptor, replace(args, out=found), library._WORKSPACE)
+    product = Product(opened, opened.handle(loaded), facts)
+    room = torch.empty(library._WORKSPACE, dtype=torch.uint8, device=loaded)
+    one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def call() -> torch.Tensor:
+        a, b, c, workspace = (library._address(one) for one in (args.weight, args.x, found, room))
+        product.run(LibraryCall(one, zero, a, b, c, c, 0, workspace, library.stream_of(loaded)))
+        return found
+
+    def microseconds(chosen: Chosen) -> float:
+        product.chosen = chosen
+        return time_gpu(call, samples=TRIED, warmup=1).median
+
+    product.chosen = min(product.allowed(), key=microseconds)
+    return call
+
+
 def _deep_gemm(problem: Problem, args: MatmulArgs) -> Call:
     module, found = import_module("deep_gemm"), torch.empty_like(args.out)
     if problem.kind == "bf16":
@@ -84,6 +123,7 @@ def _flashinfer(problem: Problem, args: MatmulArgs) -> Call:
 PEERS: dict[str, Callable[[Problem, MatmulArgs], Call]] = {
     "torch, cuBLASLt": lambda problem, args: _torch(problem, args, "cublaslt"),
     "torch, cuBLAS": lambda problem, args: _torch(problem, args, "cublas"),
+    "cuBLASLt, best of its algorithms": _best_algorithm,
     "DeepGEMM": _deep_gemm,
     "FlashInfer": _flashinfer,
 }

@@ -1,5 +1,7 @@
 """The benchmark of products: which problems there are, that nothing wrong is timed, and what a record says."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from bench import matmul, matmul_peers, matmul_problems
 from bench.matmul import Bench, measured, of_best_peer, run_all, summary
 from bench.matmul_problems import Problem, drawn, layers
 from opfacade.plans.matmul import MatmulDescriptor
+from tests.families.matmul import cublaslt_here
 
 
 def timing(us):
@@ -77,6 +80,38 @@ def test_a_peer_is_timed_beside_ours_and_a_wrong_one_is_not(monkeypatch):
     assert all("0.02 allowed" in row["refused"][name]["wrong"] for name in ("1", "2"))
 
 
+def test_kernels_that_are_not_chosen_are_held_to_their_bound_and_timed_too(monkeypatch):
+    monkeypatch.setattr(matmul, "PEERS", fake(0.0))
+    monkeypatch.setattr(matmul, "RIVALS", {"torch": "wgmma_tile"})
+    row = measured(SMALL, CPU)
+    assert row["rivals"] == {"torch": timing(3.0)}
+    assert row["peers"] == {"0": timing(4.0)}
+    monkeypatch.setattr(matmul, "RIVALS", {"gemv": "wgmma_tile", "torch": "torch"})
+    assert "rivals" not in measured(SMALL, CPU)
+
+
+def test_the_best_algorithm_of_cublaslt_is_the_fastest_of_all_that_are_allowed(monkeypatch):
+    """The fake of the library has two that are allowed."""
+    problem = Problem("bf16", "small", MatmulDescriptor(total_num_rows=16, n=16, k=32, dtype="bf16"))
+    for wanted in (1, 2):
+        times = iter([SimpleNamespace(median=3.0), SimpleNamespace(median=5.0 - 2 * wanted)])
+        monkeypatch.setattr(matmul_peers, "time_gpu", lambda call, samples, warmup, times=times: (call(), next(times))[1])
+        with cublaslt_here.here():
+            args = problem.args("cpu")
+            found = matmul_peers._best_algorithm(problem, args)()
+            used = [line.split()[2] for line in cublaslt_here.log() if line.startswith("matmul")]
+        want = args.x.double() @ args.weight.double().T
+        assert torch.allclose(found.double(), want, rtol=0.01, atol=0.05)
+        assert used[-1] == used[wanted - 1]
+        assert len(set(used)) == 2
+
+
+def test_the_best_algorithm_of_cublaslt_multiplies_16_bit_types_alone():
+    problem = matmul_problems.in_bytes("t", "l", (5, 140, 130), "token")
+    with pytest.raises(NotImplementedError, match="token"):
+        matmul_peers._best_algorithm(problem, problem.args("cpu"))
+
+
 def test_a_peer_that_raises_has_its_reason(monkeypatch):
     monkeypatch.setattr(matmul, "PEERS", {"DeepGEMM": matmul_peers._deep_gemm})
     monkeypatch.setattr(matmul_peers, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
@@ -85,7 +120,7 @@ def test_a_peer_that_raises_has_its_reason(monkeypatch):
 
 def test_a_wrong_result_of_ours_ends_the_run(monkeypatch):
     monkeypatch.setattr("opfacade.plan.Plan.run", lambda plan, args: args.out.fill_(1e6))
-    with pytest.raises(SystemExit, match="wrong result, not timed"):
+    with pytest.raises(SystemExit, match="wrong result of opfacade, not timed"):
         measured(SMALL, CPU)
 
 
@@ -109,6 +144,9 @@ def test_a_summary_has_the_worst_rows():
         found["peers"] = {str(at): timing(one) for at, one in enumerate(peers)}
         return found | {"of_best_peer": of_best_peer(found)}
 
-    found = summary([row(4.0, 5.0, 2.0), row(1.0), row(1.0, 1.5)])
+    rows = [row(4.0, 5.0, 2.0), row(1.0), row(1.0, 1.5)]
+    rows[0]["rivals"], rows[1]["rivals"] = {"gemv": timing(5.0)}, {"gemv": timing(0.5)}
+    found = summary(rows)
+    assert found["rivals"] == {"gemv": {"rows": 2, "wins": {"1 x 2 x 3": 0.5}}}
     assert (found["rows"], found["beside_a_peer"], found["slower"]) == (3, 2, 1)
     assert found["worst"][0].endswith("0 5.0, 1 2.0; 0.5")
