@@ -1,4 +1,4 @@
-"""Calls over several ranks: `Group`, made of a process group of torch.distributed.
+"""Calls over several ranks: `Group`, created from a process group of torch.distributed.
 
 docs/distributed.md describes its use and the failure of a rank. This package starts no processes and opens no connections."""
 

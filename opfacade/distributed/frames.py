@@ -1,6 +1,6 @@
 """Frames: what one rank sends to another. A header of 64 bytes says what the bytes behind it belong to.
 
-A receiver compares the header before it uses a byte, so different calls are an error and no wrong result. The size of the
+A receiver compares the header before it uses a byte, so different calls cause an error and not a wrong result. The size of the
 payload is in the header, because gloo ends the process of a receiver whose buffer is too small.
 """
 
@@ -23,8 +23,11 @@ EAGER = {SETUP: "setup of the group", RESERVE: "reserve"}  # kinds of calls with
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """kind: one of the constants above. call: the number of the call in its group. digest: of the plan. facts: of what must be
-    equal beside it, such as seeds. size: bytes that follow."""
+    """kind: one of the constants above.
+
+    call: the number of the call in its group. digest: of the plan. facts: a hash of everything else that must be equal, such as
+    seeds. size: bytes that follow.
+    """
 
     kind: int
     call: int
@@ -40,6 +43,6 @@ class Frame:
 
 
 def frame_of(header: Tensor) -> Frame | None:
-    """The frame of a header; None for bytes that are none of this version."""
+    """The frame of a header; None for bytes that are not a header of this version."""
     magic, version, kind, call, size, digest, facts = _FORM.unpack(header.numpy().tobytes()[: _FORM.size])
     return Frame(kind, call, digest, facts, size) if (magic, version) == (_MAGIC, _VERSION) else None

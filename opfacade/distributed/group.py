@@ -40,13 +40,12 @@ class Group:
     one rank ends on all ranks within `timeout_s`, with an error that names the ranks that are missing or differ. The group
     cannot be used afterwards; create another one over a new process group.
 
-    process_group: one with a backend for CPU tensors (gloo). Data of GPUs pass by its NCCL backend where it has one and a test
-    of it succeeds on all ranks (`link`), else through host memory. max_bytes: the
-    most that one call may exchange, in bytes of one rank. channel: groups on one process group need different ones. timeout_s,
-    warn_s: seconds after which a rank that has not arrived is an error, or causes a LagWarning. fill_id: the content of
-    outputs of integers after a failure. name: for ops of torch, which pass no objects. peer_memory: whether small rounds
-    between GPUs of one host may be kernels that write to the memory of peers, with a deadline of their own: they are where a
-    test of all ranks succeeds, and NCCL's otherwise.
+    process_group: needs a backend for CPU tensors (gloo). GPU data is sent through its NCCL backend if it has one and a test
+    succeeds on all ranks (`link`), and otherwise through host memory. max_bytes: the largest number of bytes that a rank may
+    exchange in one call. channel: groups on the same process group need different channels. timeout_s, warn_s: seconds after
+    which a missing rank is an error, or causes a LagWarning. fill_id: the content of integer outputs after a failure. name:
+    identifies the group for ops of torch, which pass no objects. peer_memory: whether a kernel that writes to the memory of
+    other GPUs of the host, and has its own deadline, may perform small rounds; it is used if a test succeeds on all ranks.
     """
 
     def __init__(
@@ -87,9 +86,9 @@ class Group:
         name_group(self)
 
     def reserve(self, plans: Sequence[Plan[Any]]) -> None:
-        """Compare these plans over all ranks, compile them, and take no others from then on. Collective and eager.
+        """Compare these plans over all ranks and compile them; all other plans are refused afterwards. Collective and eager.
 
-        OPF-N002 where ranks have other plans, OPF-N005 where one cannot compile, OPF-N008 for a plan of more than `max_bytes`.
+        OPF-N002 if ranks have different plans, OPF-N005 if a rank cannot compile, OPF-N008 for a plan of more than `max_bytes`.
         """
         self._require_open()
         texts = reserving.texts(plans)
@@ -158,7 +157,7 @@ class Group:
         return self._call
 
     def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """A round between GPUs; see `core.joined.Joined`. The next run, or check, tells what went wrong."""
+        """A round between GPUs; see `core.joined.Joined`. The next `run` or `check` raises a failure."""
         from torch.distributed import DistError
 
         with self._one_call(descriptor.op):
@@ -167,7 +166,7 @@ class Group:
                 return call()
             except DistError as error:
                 hint = str(error).splitlines()[0] if str(error) else ""
-                self.fail(told(f"{self.op}.run", "OPF-N001", "all ranks to arrive", "an error of NCCL", (), hint))
+                self.fail(told(f"{self.op}.run", "OPF-N001", "every rank to make the call", "an error of NCCL", (), hint))
                 raise self._poisoned() from error
 
     def fail(self, error: GroupError) -> None:
@@ -179,7 +178,7 @@ class Group:
             self.link.abort()
 
     def close(self) -> None:
-        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs are of no use then.
+        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs can no longer be replayed.
 
         It waits for a second at most until all peers have closed theirs. Threads that listen to a later one end with it, or
         with the interpreter.
@@ -236,7 +235,7 @@ class Group:
         if self._failure:
             raise self._poisoned()
         if not self._busy.acquire(blocking=False):
-            hint = "Calls of one channel are one line; give each thread or stream a Group with a channel of its own."
+            hint = "The calls of a channel run one after the other; give each thread or stream its own Group and channel."
             raise told(f"{op}.run", "OPF-N003", "one call at a time", "another thread's call in progress", (), hint)
         try:
             yield
@@ -282,7 +281,7 @@ _open: list[tuple[Any, int, weakref.ref[Group]]] = []
 
 
 def _taken(process_group: ProcessGroup, channel: int, group: Group) -> Mailbox:
-    """A mailbox on a channel that no other open group has."""
+    """A mailbox on a channel that no other open group uses."""
     _open[:] = [entry for entry in _open if (other := entry[2]()) is not None and not other.ended]
     if any(pg is process_group and number == channel for pg, number, _ in _open):
         hint = "Close the other Group, or pass another channel on all ranks."

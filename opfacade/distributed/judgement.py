@@ -33,7 +33,9 @@ def desync(frames: Mapping[int, Frame], rank: int, name_of: NameOf) -> GroupErro
         values = {r: what(frame) for r, frame in frames.items()}
         if len(set(values.values())) > 1:
             odd = odd_ones(values)
-            return told(f"{name_of(own)}.run", "OPF-N002", "all ranks at one call", _shown(frames, odd, rank, name_of), odd)
+            return told(
+                f"{name_of(own)}.run", "OPF-N002", "the same call on all ranks", _shown(frames, odd, rank, name_of), odd
+            )
     return None
 
 

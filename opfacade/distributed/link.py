@@ -1,4 +1,4 @@
-"""Link: rounds of bytes between GPUs by the NCCL backend of a process group. The host starts them and waits for none.
+"""Link: rounds of bytes between GPUs by the NCCL backend of a process group. The host starts them and does not wait.
 
 Every rank sends a header with its bytes: the digest of the plan and a hash of what must be equal. Ranks that differ are noted
 on the device, and outputs of that call and of all later ones are filled. The host reads pinned memory, which copies on
@@ -75,7 +75,7 @@ class Link:
         self._poison[0] = 1
 
     def abort(self, seconds: float = 0.0) -> None:
-        """End all waits of NCCL, of replays too. It is asked once, and then waited for so long.
+        """End all waits of NCCL, also those of replays. NCCL is asked once, and this waits for the given time.
 
         NCCL tells its kernels at once, and then waits until no graph has calls of it, so a thread of its own waits.
         """
@@ -185,6 +185,6 @@ def _exchange(pg: ProcessGroup, found: Tensor, sent: Tensor) -> None:
 
 
 def _on_stream(work: Work | None) -> None:
-    """Later work of the stream comes behind it; the host goes on."""
+    """Later work of the stream waits for it; the host does not."""
     if work is not None:
         work.wait()

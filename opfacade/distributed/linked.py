@@ -44,7 +44,7 @@ def _of_peers(process_group: ProcessGroup, device: torch.device, timeout_s: floa
 
     hosts = _said(ask, platform.node())
     reach = all(torch.cuda.can_device_access_peer(device, i) for i in range(torch.cuda.device_count()) if i != device.index)
-    able = _said(ask, "" if reach and known_by(process_group) else "no way to the GPUs of peers")
+    able = _said(ask, "" if reach and known_by(process_group) else "the GPUs of peers cannot be reached")
     if len(set(hosts)) > 1 or any(able) or process_group.size() > MOST_PEERS:
         return None
     try:

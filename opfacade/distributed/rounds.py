@@ -118,12 +118,12 @@ def bad_news(mail: Mailbox, calls: int | None = None) -> GroupError | None:
     if not bad:
         return None
     why = "; ".join(f"rank {peer}: {mail.gone().get(peer, 'it closed its group')}" for peer in bad)
-    return told("group.run", "OPF-N001", "all ranks to arrive", f"no more of {named(tuple(bad))} ({why})", tuple(bad))
+    return told("group.run", "OPF-N001", "every rank to make the call", f"no more of {named(tuple(bad))} ({why})", tuple(bad))
 
 
 def _alarm(peer: int, said: dict[str, object]) -> GroupError:
     ranks = said["ranks"]
-    text = f"{said['text']} (told by rank {peer})"
+    text = f"{said['text']} (reported by rank {peer})"
     error = GroupError(text, code=str(said["code"]), op="group", stage="run")
     error.ranks = tuple(int(r) for r in ranks) if isinstance(ranks, list) else ()
     return error
@@ -132,4 +132,4 @@ def _alarm(peer: int, said: dict[str, object]) -> GroupError:
 def _absent(op: str, frame: Frame, ranks: tuple[int, ...], after: str) -> GroupError:
     hint = "It died, stopped, or made fewer calls than this rank."
     got = f"nothing from {named(ranks)} for call {frame.call} within {after}"
-    return told(f"{op}.run", "OPF-N001", "all ranks to arrive", got, ranks, hint)
+    return told(f"{op}.run", "OPF-N001", "every rank to make the call", got, ranks, hint)

@@ -97,7 +97,7 @@ def agreed(mail: Mailbox, options: Options, send: Send) -> tuple[Member, ...]:
     against = {r: vote for r, vote in enumerate(votes) if vote}
     if against:
         first = min(against)
-        raise told("Group", "OPF-N005", "ranks that fit together", f"from rank {first}: {against[first]}", tuple(against))
+        raise told("Group", "OPF-N005", "compatible ranks", f"from rank {first}: {against[first]}", tuple(against))
     return tuple(Member(r, found["host"], found["pid"]) for r, found in enumerate(told_by))
 
 

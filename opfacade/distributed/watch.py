@@ -105,12 +105,12 @@ class Watch:
         values = {r: r in self._link.odd for r in range(group.world)}
         odd = odd_ones(values) if group.world > 2 else (0, 1)
         got = f"another plan, or other seeds, targets or counts, on {named(odd)}"
-        return told(f"{group.op}.run", "OPF-N002", "all ranks at one call", got, odd)
+        return told(f"{group.op}.run", "OPF-N002", "the same call on all ranks", got, odd)
 
     def _not_there(self, group: Watched, ranks: tuple[int, ...]) -> GroupError:
         """A kernel waited for these ranks for as long as it may."""
-        got = f"nothing from {named(ranks)} within {group.timeout_s:g} s, as a kernel tells"
-        return told(f"{group.op}.run", "OPF-N001", "all ranks to arrive", got, ranks)
+        got = f"nothing from {named(ranks)} within {group.timeout_s:g} s, according to a kernel"
+        return told(f"{group.op}.run", "OPF-N001", "every rank to make the call", got, ranks)
 
     def _tell_lag(self, group: Watched) -> None:
         places = self._places(group)
@@ -126,7 +126,7 @@ class Watch:
         ranks = tuple(sorted((*silent, *behind))) or self._mail.peers
         why = "; ".join(said) or "all ranks have begun it"
         got = f"nothing from {named(ranks)} for call {self._last[0]} within {group.timeout_s:g} s ({why})"
-        return told(f"{group.op}.run", "OPF-N001", "all ranks to arrive", got, ranks)
+        return told(f"{group.op}.run", "OPF-N001", "every rank to make the call", got, ranks)
 
     def _places(self, group: Watched) -> dict[int, int]:
         """The calls that ranks have begun, of those that answer."""

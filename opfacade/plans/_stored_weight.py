@@ -1,4 +1,4 @@
-"""Checkpoints' layouts of weights of four bits: where each source stores the code of a column and an element of k.
+"""Checkpoints' layouts of 4-bit weights: where each source stores the code of a column and an element of k.
 
 `place` and its inverse `code_at` are formulas of //, % and +, so that they take numbers as well as nodes of a program.
 """
@@ -62,8 +62,8 @@ class Stored:
 
     allowed: of fields of `weight_format`. codes: of a word of `word`. offset: codes have 8 added, and are not two's complement.
     axes: of stored_weight, without a batch. scales: axes of stored_scale, the groups before n, behind it, or both as one axis.
-    zeros: how zero points of type int are stored, in words of 32 bits along n: groups before or behind. zero_less: stored zero
-    points are less by so much, modulo 16.
+    zeros: how zero points of type int are stored, in words of 32 bits along n: groups before or behind. zero_less: the number
+    that is subtracted from stored zero points, modulo 16.
     """
 
     allowed: Mapping[str, tuple[Any, ...]]

@@ -212,7 +212,9 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
     @model_validator(mode="after")
     def _coherent(self) -> LogprobAcrossDescriptor:
         if not (self.world - 1) * self.shard < self.vocab <= self.world * self.shard:
-            allowed = f"columns such that each of {self.world} ranks has some of the {self.vocab} tokens, and all are had"
+            allowed = (
+                f"a number of columns for which {self.world} ranks have all {self.vocab} tokens and no rank is without tokens"
+            )
             raise contradiction("shard", allowed, self.shard)
         return self
 

@@ -34,11 +34,13 @@ class PackWeightsArgs(Args):
     """The tensors of one conversion. pack_weights reads the tensors of the checkpoint, stored_weight and others, which may have
     any strides, and writes those of a product; unpack_weights does the inverse."""
 
-    stored_weight: Tensor | None = operand("codes as the checkpoint has them: shape and word by `source`")
-    stored_scale: Tensor | None = operand("in weight_format.scale_dtype: the checkpoint's scales, by `source`")
-    stored_zero: Tensor | None = operand("the checkpoint's zero points, by `source`; with weight_format.zero")
+    stored_weight: Tensor | None = operand("codes in the layout of the checkpoint: `source` determines the shape and the type")
+    stored_scale: Tensor | None = operand(
+        "in weight_format.scale_dtype: the checkpoint's scales; `source` determines the shape"
+    )
+    stored_zero: Tensor | None = operand("the checkpoint's zero points; `source` determines the shape; with weight_format.zero")
     stored_groups: Tensor | None = operand("int32 [k]: the group of each element (g_idx), with weight_format.num_groups")
-    weight: Tensor | None = operand("u8 [n, k / 2], as a product takes it: two codes in a byte")
+    weight: Tensor | None = operand("u8 [n, k / 2], the operand of a product: two codes per byte")
     weight_scale: Tensor | None = operand("in weight_format.scale_dtype [n, groups]")
     weight_zero: Tensor | None = operand("[n, groups], u8 with weight_format.zero int, else as weight_scale")
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups")
@@ -50,12 +52,14 @@ class _Layouts(Descriptor[ArgsT]):
     category: ClassVar[str] = "weights"
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"n", "k"})
-    source: Source = Field(description="The layout of the checkpoint, by the library that writes it.")
+    source: Source = Field(description="The layout of the checkpoint, named after the library that writes it.")
     n: Size = Field(description="Columns of the product: rows of the weight.")
     k: Size = Field(description="Elements of a column, a multiple of 8.")
     batch: Size = Field(default=1, description="Number of matrices, such as experts; with 1, operands have no batch axis.")
-    weight_format: Weight = Field(description="The format of the weight, which decides its codes, groups and zero points.")
-    inner_k_tiles: Literal[2, 4, 8] = Field(default=8, description="Tiles of 16 elements of k that tinygemm keeps together.")
+    weight_format: Weight = Field(description="The format of the weight: its codes, groups and zero points.")
+    inner_k_tiles: Literal[2, 4, 8] = Field(
+        default=8, description="Number of adjacent tiles of 16 elements of k in tinygemm's layout."
+    )
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
@@ -101,29 +105,29 @@ def _role(spec: TensorSpec, written: bool) -> TensorSpec:
 
 
 class PackWeightsDescriptor(_Layouts[PackWeightsArgs]):
-    """Convert a checkpoint's weight of four bits to the layout of `weight_format`, without loss, into given tensors.
+    """Convert a checkpoint's 4-bit weight to the layout of `weight_format`, without loss, and write it to given tensors.
 
     The tensors that are written are operands of a product with the same `weight_format`; a slice of them along n or k is a
-    view. A call reads nothing on the host, so a captured graph repacks new weights at the same addresses.
-    With source gptq, a stored zero point is less by 1, modulo 16. Raises DescriptorError if the source has no such format, or
-    if n or k is not a multiple of what its words hold.
+    view. A call does not read tensors on the host, so a captured graph repacks new weights at the same addresses.
+    With source gptq, the stored zero point is the zero point - 1, modulo 16. Raises DescriptorError if the source has no such
+    format, or if n or k is not a multiple of the codes in a word.
     """
 
     op: Literal["pack_weights"] = Field(default="pack_weights", description="The operator.")
 
 
 class UnpackWeightsDescriptor(_Layouts[PackWeightsArgs]):
-    """The inverse of PackWeightsDescriptor: write a weight as the checkpoint had it, bit for bit."""
+    """The inverse of PackWeightsDescriptor: write a weight in the layout of the checkpoint, bit for bit."""
 
     op: Literal["unpack_weights"] = Field(default="unpack_weights", description="The operator.")
 
 
 class PackWeightsPlan(Plan[PackWeightsArgs]):
-    """Conversion of a checkpoint's weight."""
+    """Converts a checkpoint's weight."""
 
 
 class UnpackWeightsPlan(Plan[PackWeightsArgs]):
-    """Conversion to a checkpoint's weight."""
+    """Converts a weight back to the layout of a checkpoint."""
 
 
 _GPTQ = Weight(dtype="uint4", group=32, scale_dtype="f16", zero="int")

@@ -1,4 +1,5 @@
-"""Ops over several ranks on GPUs: NCCL moves bytes, and every rank computes the same of them, in the order of ranks.
+"""Ops over several ranks on GPUs: NCCL transfers bytes, and every rank computes the same results from them, in the order of
+ranks.
 
 So sums have the order that the reference has, whatever NCCL does. Rows behind a sum are those of our own kernels.
 """

@@ -50,5 +50,5 @@ def _inexact(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
         allowed = ("bf16", "f16", "f8_e4m3", "f8_e8m0")
         yield from support.choice_reason("OPF-S003", f"{field}.scale_dtype", weight.scale_dtype, allowed, _ROUND)
     else:
-        hint = "Pass bf16 rows, in which a number is the sum of two."
+        hint = "Use bf16 for x, in which two terms represent a number exactly."
         yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, ("bf16",), hint)

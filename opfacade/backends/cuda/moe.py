@@ -28,7 +28,7 @@ _ROUNDED = {"least": 2.0**-149, "u_acc": 2.0**-24}
 
 
 def _promise(math: str, model: str, constants: Mapping[str, float], by_row: bool = True) -> PrecisionGuarantee:
-    """Each row is computed by itself, in one order; a sort is of the whole batch."""
+    """Each row is computed separately, in a fixed order; a sort processes the whole batch."""
     return PrecisionGuarantee(
         math_precision=math,
         accumulator="none" if math == "integer" else "f32",
@@ -54,7 +54,7 @@ def _unrouted(d: RouteDescriptor, target: Target) -> Iterator[Reason]:
 
 
 def _routed(d: RouteDescriptor) -> PrecisionGuarantee:
-    """Physical ids take turns with the rows of a batch."""
+    """Physical ids depend on the index of a row."""
     return _promise("f32", "route-f32", {"least": 2.0**-148, "score": 2.0**-20, "u": 2.0**-23}, d.most_replicas == 0)
 
 

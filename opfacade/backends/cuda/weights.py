@@ -1,4 +1,4 @@
-"""Conversions of weights on CUDA: a map for each tensor that is written, and no workspace."""
+"""Conversions of weights on CUDA: one map per tensor that is written, without a workspace."""
 
 from __future__ import annotations
 

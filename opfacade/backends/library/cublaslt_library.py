@@ -51,7 +51,7 @@ def _needs_of_torch() -> set[str]:
 
 
 def reasons() -> tuple[Reason, ...]:
-    """The reason against every routine of the library where it is missing."""
+    """The reason to decline if the library is missing."""
     if installed() is not None:
         return ()
     hint = "Install torch for CUDA from PyPI."
@@ -82,7 +82,7 @@ class Library:
             raise failed("OPF-L004", f"{name} failed", status)
 
     def made(self, name: str, *arguments: object) -> int:
-        """Call a function that creates an object: its address."""
+        """Call a function that creates an object, and return its address."""
         found = ctypes.c_void_p()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value or 0
@@ -114,7 +114,7 @@ class Library:
 
 @lru_cache(maxsize=4)
 def load(wanted: str) -> Library:
-    """The library that torch has loaded. LibraryError where there is none, or one of another version than a SKU names."""
+    """The library that torch has loaded. LibraryError if there is none, or if its version is not that of the SKU."""
     import torch  # noqa: F401  # brings the library into the process
 
     library = Library(_opened(wanted))
@@ -131,7 +131,7 @@ def _opened(wanted: str) -> ctypes.CDLL:
 
 
 def _require_version(number: int, wanted: str) -> None:
-    """number: ten thousand of the major version, a hundred of the minor one, and the patch."""
+    """number: 10000 * major + 100 * minor + patch."""
     parts = (*(int(part) for part in wanted.split(".")[:3]), 0, 0)[:3]
     if number != parts[0] * 10000 + parts[1] * 100 + parts[2]:
         raise failed("OPF-L002", f"the loaded library has version number {number}, its package says {wanted}")

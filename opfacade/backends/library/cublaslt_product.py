@@ -1,6 +1,7 @@
 """One product by cuBLASLt: descriptions of the matrices, the algorithm, and the call.
 
-cuBLASLt thinks in columns: a row of ours is a column there. So out^T = weight * x^T is computed, and no tensor is transposed.
+cuBLASLt stores matrices by columns: a row here is a column there. So it computes out^T = weight * x^T, and no tensor is
+transposed.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class Facts(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """An algorithm, and the bytes of workspace that it takes."""
+    """An algorithm, and its workspace in bytes."""
 
     algo: abi.Algo
     workspace: int
 
 
 class Product:
-    """The description of a product and its algorithm. Not for two threads at a time: the address of bias is part of it.
+    """The description of a product and its algorithm. One thread at a time: it contains the address of bias.
 
     stored: an algorithm to use; None: the first of the library's heuristics that is allowed.
     """
@@ -156,7 +157,7 @@ class Product:
         return not flags & ~abi.IMPLEMENTATIONS[self._facts.dtype]
 
     def run(self, call: Call) -> None:
-        """Launch on a stream of the current device; allocates nothing and waits for nothing."""
+        """Launch on a stream of the current device, without allocating or waiting."""
         if self._facts.bias:
             self._library.set("MatmulDesc", self._description, abi.DESC_BIAS_POINTER, ctypes.c_void_p(call.bias))
         a, b, c, d = self._layouts

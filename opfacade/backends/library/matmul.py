@@ -39,7 +39,7 @@ _MODELS = {"f16": "matmul-mma16", "bf16": "matmul-mma16", "f32": "matmul-f32", "
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
-    """Reasons against problems that cuBLASLt does not compute, or not as the descriptor says."""
+    """Reasons to decline problems that cuBLASLt cannot compute as the descriptor states."""
     if target.sm_version < _MIN_SM:
         yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_MIN_SM} and later")
     yield from cublaslt.reasons()
@@ -82,7 +82,7 @@ def _declines(problem: MatmulDescriptor, target: Target) -> Sequence[Reason]:
 
 
 def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
-    """No flag: the heuristics of the library choose by sizes, strides and addresses."""
+    """No flag is set, because the library chooses an algorithm from sizes, strides and addresses."""
     model = _MODELS[problem.dtype]
     program = error_model(problem.program().values(), "device", "matmul", target.sm_version)
     constants = {"u": 2.0**-24} if model != "matmul-f64" else {}

@@ -78,7 +78,9 @@ class SampleAcrossDescriptor(CollectiveOp[SampleAcrossArgs]):
     @model_validator(mode="after")
     def _coherent(self) -> SampleAcrossDescriptor:
         if not (self.world - 1) * self.shard < self.vocab <= self.world * self.shard:
-            allowed = f"columns such that each of {self.world} ranks has some of the {self.vocab} tokens, and all are had"
+            allowed = (
+                f"a number of columns for which {self.world} ranks have all {self.vocab} tokens and no rank is without tokens"
+            )
             raise contradiction("shard", allowed, self.shard)
         if self.max_top_k is not None and not self.top_k:
             raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")

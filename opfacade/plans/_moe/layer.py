@@ -41,7 +41,7 @@ def operands(d: LayerFields) -> dict[str, TensorSpec]:
 
 
 def _choice(d: LayerFields, rows: Dim) -> dict[str, TensorSpec]:
-    """ids and weights, and what they follow from."""
+    """ids and weights, and the operands that determine them."""
     given = index_spec(rows, Dim("top_k", d.top_k), values=(-1, d.experts))
     if d.router is None:
         return {"ids": given, "weights": given._replace(dtype="f32", role="in", values=None)}
@@ -55,7 +55,7 @@ def _choice(d: LayerFields, rows: Dim) -> dict[str, TensorSpec]:
 
 
 def _ids(d: LayerFields) -> str:
-    """The operand that says which experts a row has."""
+    """The operand with the experts of each row."""
     return "ids" if d.router is None else "chosen_ids"
 
 
@@ -79,7 +79,7 @@ def steps(d: LayerFields) -> tuple[Step, ...]:
 
 
 def _routed(d: LayerFields) -> tuple[Step, ...]:
-    """Experts of rows, and rows of experts."""
+    """Routing and sorting."""
     fields = {"total_num_rows": d.total_num_rows, "top_k": d.top_k, "experts": d.experts}
     of_sort = {"ids": _ids(d), "indptr": "indptr", "order": "order", "x_rows": "x_rows", "places": "places"}
     sort = MoeSortDescriptor(**fields, first_expert=d.first_expert, num_local=d.num_local)
@@ -124,7 +124,7 @@ def _gathered(d: LayerFields) -> tuple[Step, ...]:
 
 
 def _shared(d: LayerFields) -> tuple[Step, ...]:
-    """The expert of every row; `add` comes to its result."""
+    """The shared expert, to whose result `add` is added."""
     one = {"total_num_rows": d.total_num_rows, "dtype": d.dtype, "weight_layout": d.weight_layout}
     up = {"x": "x", "weight": "shared_up"}
     first = _activated(d, "shared_up", "matmul", one | {"k": d.hidden}, d.shared_width, up, "shared_h")
