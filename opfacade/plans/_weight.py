@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDE = ("f16", "bf16", "f32")  # element types of x
+_ZEROS = 128  # zero points that are codes are below it: 128 plus one is a bf16
 _CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero points are
 
 
@@ -27,7 +28,8 @@ class Weight(Written):
     group: the number of elements of k that share a scale; null: all. weight_scale [n, groups]. group_offset: the position of
     element 0 in the first group, for a slice of a larger matrix. num_groups: the number of groups, where element j belongs to
     group weight_groups[j], in any order, as in GPTQ's activation order; a slice has the whole table.
-    zero: with "int", weight_zero is a u8 code without sign, at most 127; with "float", it has the type of the scales, as in
+    zero: with "int", weight_zero is a u8 code without sign, at most 127, and the numbers of a group with a larger one are
+    undefined (OPFACADE_VALIDATE=indices refuses it); with "float", it has the type of the scales, as in
     HQQ; with "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
     dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
     "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
@@ -133,7 +135,8 @@ def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str,
     found = {"weight": codes, "weight_scale": scale}
     if weight.zero != "none":
         dtype: DType = "u8" if weight.zero == "int" else weight.scale_dtype
-        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype])
+        bounds = (0, _ZEROS) if weight.zero == "int" else None
+        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype], values=bounds)
     if weight.global_scale:
         found["weight_global"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", 4)
     if weight.num_groups is not None:

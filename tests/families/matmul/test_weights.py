@@ -105,6 +105,19 @@ def test_a_group_that_is_none_counts_as_nought_unless_it_is_refused(monkeypatch)
         columns(Weight(dtype="uint4", num_groups=3), 4, weight_groups=wrong, **given)
 
 
+def test_a_zero_point_above_127_is_undefined_and_refused(monkeypatch):
+    """bf16 has 128 plus a code; other levels multiply some number."""
+    form = Weight(dtype="uint4", scale_dtype="bf16", zero="int")
+    given = {"weight": packed(codes_of(2, 4)), "weight_scale": torch.ones(2, 1).bfloat16()}
+    zero = torch.tensor([[127], [128]], dtype=torch.uint8)
+    monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
+    forget_selections()
+    with pytest.raises(IndexDataError, match=r"weight_zero\[1, 0\].*\[0, 128\)"):
+        columns(form, 4, weight_zero=zero, **given)
+    zero[1] = 127
+    assert torch.equal(columns(form, 4, weight_zero=zero, **given), codes_of(2, 4).float() - 127)
+
+
 WRONG = {
     "weight_scale": (0.0, r"weight_scale\[1, 0\] expected finite values other than 0, got 0.0"),
     "weight_zero": (16, r"weight_zero\[1, 0\] expected a code of four bits, 0 to 15, got 16"),
