@@ -1,7 +1,8 @@
 """Host time of the facade, in microseconds: `python -m bench.host [--out FILE] [--commit REV]`. Needs no GPU.
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
-new_size: of each op, [to describe, to select] another number of rows of its first example.
+new_size: of each op, [to describe, to select] another size of its first example: CPU time of the fastest of 200 calls, each
+with a size that was never seen. `--new-size` measures these alone; other load of the machine hardly changes them.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two alternating ones, with a stub
 driver (csrc/host, csrc/common and all Python are real). run_new: with new tensors each time. fast, fast_check: the fast path
@@ -13,6 +14,7 @@ record, sink, sample_*: additional time of a run while it is recorded, sent to a
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -152,25 +154,34 @@ def of_kinds(plan, direct, args) -> dict[str, float]:
     return found
 
 
+_GROWING = ("total_num_rows", "batch_size", "shape", "width", "n")  # the first of these that an op has is its size
+
+
 def new_sizes(target: Target) -> dict[str, list[float]]:
-    """[to describe, to select] a size that was never seen, for each op that has rows or requests."""
-    found = {}
-    for example in {one.op: one for one in reversed(registry.examples())}.values():
-        field = next((name for name in ("total_num_rows", "batch_size", "shape") if name in type(example).model_fields), None)
-        if field is None:
-            continue
-        fields = [dict(example) | {field: _larger(example, field, 5000 + i)} for i in range(1001)]
-        made = [type(example)(**one) for one in fields]
-        Plan.select(made.pop(), target=target)
-        again, new = itertools.cycle(fields), iter(made)
-        kind = type(example)
-        described = microseconds(lambda kind=kind, again=again: kind(**next(again)), number=100)
-        found[example.op] = [described, microseconds(lambda new=new: Plan.select(next(new), target=target), number=100)]
-    return dict(sorted(found.items()))
+    """[to describe, to select] a size that was never seen, of each op."""
+    first = {one.op: one for one in reversed(registry.examples())}
+    return {op: new_size(example, target) for op, example in sorted(first.items())}
 
 
-def _larger(example, field: str, rows: int):
-    return (rows, *example.shape[1:]) if field == "shape" else rows
+def new_size(example, target: Target, many: int = 200) -> list[float]:
+    field = next(name for name in _GROWING if name in type(example).model_fields)
+    times: list[tuple[int, int]] = []
+    gc.disable()
+    try:
+        for i in range(many):
+            fields = dict(example) | {field: _larger(example, field, 4096 + 128 * i)}
+            begin = time.thread_time_ns()
+            made = type(example)(**fields)
+            middle = time.thread_time_ns()
+            Plan.select(made, target=target)
+            times.append((middle - begin, time.thread_time_ns() - middle))
+    finally:
+        gc.enable()
+    return [round(min(column) / 1e3, 1) for column in zip(*times, strict=True)]
+
+
+def _larger(example, field: str, size: int):
+    return (size, *example.shape[1:]) if field == "shape" else size
 
 
 def measure() -> dict[str, float | dict[str, float] | dict[str, list[float]]]:
@@ -206,15 +217,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     records.add_commit(parser)
     records.add_out(parser, "host")
+    parser.add_argument("--new-size", action="store_true", help="measure only new_size")
     options = parser.parse_args(argv)
-    out = records.place(options.out, "host")
+    name = "new_size" if options.new_size else "host"
+    out = records.place(options.out, name)
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
         "commit": records.commit(options.commit),
     }
-    record = {"machine": machine, "us": measure()}
+    found = {"new_size": new_sizes(Target.parse("sm_90a"))} if options.new_size else measure()
+    record = {"machine": machine, "us": found}
     print(json.dumps(record, indent=1))
     records.write(out, record)
 

@@ -7,11 +7,14 @@ graph that was exported with it never runs another plan. It does not keep the pl
 from __future__ import annotations
 
 import hashlib
+import json
 import weakref
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from opfacade.core import opaque
+from opfacade.core.answer_cache import AnswerCache
+from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
@@ -22,13 +25,60 @@ _SHOWN = 5
 _plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have one number
 
 
-def give(plan: Any, descriptor: Any, preference: Preference, target: Target, sku_id: str) -> int:
+class _Text(NamedTuple):
+    """The canonical JSON of a kind of descriptors, without the values of their sizes: pieces[i] precedes the size names[i]."""
+
+    names: tuple[str, ...]
+    pieces: tuple[str, ...]
+
+    def of(self, descriptor: Descriptor[Any]) -> str:
+        fields = descriptor.__dict__
+        values = [str(list(size) if type(size) is tuple else size) for size in [fields[name] for name in self.names]]
+        return "".join([part for pair in zip(self.pieces, values, strict=False) for part in pair]) + self.pieces[-1]
+
+
+_texts: AnswerCache[_Text] = AnswerCache()
+
+
+def give(plan: Any, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
     """The number of a new plan of these facts."""
     opaque.apply()
-    facts = f"{descriptor.canonical_json()}\n{_request(preference, target)}\n{sku_id}"
+    facts = f"{text_of(descriptor)}\n{_request(preference, target)}\n{sku_id}"
     handle = int.from_bytes(hashlib.sha256(facts.encode()).digest()[:8]) % (_MOST - _LEAST) + _LEAST
     add(handle, plan)
     return handle
+
+
+def text_of(descriptor: Descriptor[Any]) -> str:
+    """The canonical JSON of a descriptor, with spaces in its shape. A new size does not write the other fields again."""
+    fields, kind = descriptor.__dict__, type(descriptor)
+    sizes = _size_fields(kind)
+    if any(type(fields[name]) is not (tuple if name == "shape" else int) for name in sizes):
+        return descriptor.canonical_json()
+    others = tuple([value for name, value in fields.items() if name not in sizes])
+    shape = len(fields["shape"]) if "shape" in sizes else 0
+    return _texts.get((kind, shape, others), lambda: _text(descriptor, sizes)).of(descriptor)
+
+
+@lru_cache(maxsize=256)
+def _size_fields(kind: type[Descriptor[Any]]) -> frozenset[str]:
+    """Fields whose values are written as they are. A field that is absent from the JSON at its default is not among them."""
+    return ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
+
+
+def _text(descriptor: Descriptor[Any], sizes: frozenset[str]) -> _Text:
+    values = descriptor.model_dump(mode="json")
+    names, pieces, text = [], [], "{"
+    for name in sorted(values):
+        text += f"{json.dumps(name)}:"
+        if name in sizes:
+            names.append(name)
+            pieces.append(text)
+            text = ""
+        else:
+            text += json.dumps(values[name], sort_keys=True, separators=(",", ":"))
+        text += ","
+    return _Text(tuple(names), (*pieces, f"{text[:-1]}}}"))
 
 
 def add(handle: int, plan: Any) -> None:

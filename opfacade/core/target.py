@@ -41,6 +41,12 @@ class _Targets(Spelled):
     missing_hint = 'Use Target.current(), Target.cpu() or Target.parse("sm_90a").'
 
 
+@lru_cache(maxsize=64)
+def _version(arch: str) -> int:
+    match = _ARCH.fullmatch(arch)
+    return int(match.group(1) or 0) if match else 0
+
+
 @dataclass(frozen=True)
 class Target(metaclass=_Targets):
     """arch ("cpu", "sm_80", "sm_90a", ...), SM count, shared memory per block in bytes (opt-in maximum), and the links to the
@@ -74,8 +80,7 @@ class Target(metaclass=_Targets):
     @property
     def sm_version(self) -> int:
         """90 for sm_90 and sm_90a; 0 for the CPU."""
-        match = _ARCH.fullmatch(self.arch)
-        return int(match.group(1) or 0) if match else 0
+        return _version(self.arch)
 
     @staticmethod
     def cpu() -> Target:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import COMPILER_TOO_OLD, WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
-from opfacade.core.descriptor import Args, Descriptor, operands_of
+from opfacade.core.descriptor import Args, Descriptor, memoize_last, operands_of
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
@@ -62,8 +63,13 @@ def composed(
     """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU."""
 
     def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
-        reasons = [_of_step(step, reason) for step in problem.steps() for reason in _refusals(step, backend, target)]
+        chosen = _chosen(problem, backend, target)
+        reasons = [_of_step(step, reason) for step, one in chosen for reason in _refusals(step, one, backend, target)]
         return list(dict.fromkeys(reasons))
+
+    def of_parts(problem: Stepwise, target: Target) -> Hashable:
+        """Sizes change the SKU only through those of the steps."""
+        return (problem.specialization, target, *(part.sku.id for part in parts_of(problem, backend, target)))
 
     def sku(problem: Stepwise, target: Target) -> KernelSku:
         parts = parts_of(problem, backend, target)
@@ -96,33 +102,51 @@ def composed(
     slow = backend == "reference"
     compiled = None if slow else specs
     return Candidate(
-        backend, impl, descriptor, declines, sku, workspace, launcher, parts=compiled, allocates=slow, synchronises=slow
+        backend,
+        impl,
+        descriptor,
+        declines,
+        cached_by(of_parts, sku),
+        workspace,
+        launcher,
+        parts=compiled,
+        allocates=slow,
+        synchronises=slow,
     )
 
 
-@lru_cache(maxsize=256)
+@memoize_last
 def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
     """The steps of an accepted problem, each with its candidate, the same with every compiler."""
-    found = [(step, _taker(step, backend, target)) for step in problem.steps()]
-    return tuple(Part(step, one, one.sku(step.problem, target)) for step, one in found if one is not None)
+    return tuple(
+        Part(step, one, one.sku(step.problem, target)) for step, one in _chosen(problem, backend, target) if one is not None
+    )
 
 
-def _offered(step: Step, backend: str) -> list[Candidate]:
-    return [one for one in registry.candidates_for(type(step.problem)) if one.backend == backend]
+@memoize_last
+def _chosen(problem: Stepwise, backend: str, target: Target) -> tuple[tuple[Step, Candidate | None], ...]:
+    """Each step with its candidate, None if the backend has none."""
+    return tuple((step, _taker(step, backend, target)) for step in problem.steps())
+
+
+@lru_cache(maxsize=64)
+def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]:
+    return tuple(one for one in registry.candidates_for(kind) if one.backend == backend)
 
 
 def _taker(step: Step, backend: str, target: Target) -> Candidate | None:
     """The first candidate that takes a step where the compiler is new enough."""
-    offered = _offered(step, backend)
-    return next((one for one in offered if {r.code for r in one.declines(step.problem, target)} <= {COMPILER_TOO_OLD}), None)
+    for one in _offered(type(step.problem), backend):
+        if all(reason.code == COMPILER_TOO_OLD for reason in one.declines(step.problem, target)):
+            return one
+    return None
 
 
-def _refusals(step: Step, backend: str, target: Target) -> Sequence[Reason]:
+def _refusals(step: Step, taker: Candidate | None, backend: str, target: Target) -> Sequence[Reason]:
     """Why a step has no candidate: the reasons of the one that would take it, or of the last one."""
-    taker = _taker(step, backend, target)
     if taker is not None:
         return taker.declines(step.problem, target)
-    reasons = [one.declines(step.problem, target) for one in _offered(step, backend)]
+    reasons = [one.declines(step.problem, target) for one in _offered(type(step.problem), backend)]
     return reasons[-1] if reasons else (Reason("OPF-S003", "op", step.problem.op, f"an op with a candidate of {backend}"),)
 
 

@@ -10,6 +10,7 @@ from opfacade.core.operands import TensorSpec, nbytes
 from opfacade.select import registry
 
 ALIGNMENT = 256
+Lifetime = tuple[int, int, int]  # of a tensor between steps: first step, last step, bytes
 
 
 class Last(NamedTuple):
@@ -57,11 +58,25 @@ def places(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> tuple[d
     Tensors that are needed at the same time do not overlap; the largest are placed first, each at the lowest possible address.
     """
     held = _held(operands, steps)
-    found: dict[str, Place] = {}
-    for name in sorted(held, key=lambda name: (-_bytes(held[name].spec), name)):
-        others = sorted(_span(found[other]) for other in found if _meet(held[name], held[other]))
-        found[name] = Place(held[name].spec, _lowest(others, _bytes(held[name].spec)))
-    return found, max((_span(place)[1] for place in found.values()), default=0)
+    offsets, total = packed({name: (one.first, one.last, _bytes(one.spec)) for name, one in held.items()})
+    return {name: Place(held[name].spec, at) for name, at in offsets.items()}, total
+
+
+def packed(held: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
+    """The offset of each tensor, and the total number of bytes."""
+    found: dict[str, int] = {}
+    total = 0
+    for name in sorted(held, key=lambda name: (-held[name][2], name)):
+        first, last, size = held[name]
+        others = sorted([(at, at + held[o][2]) for o, at in found.items() if held[o][0] <= last and first <= held[o][1]])
+        found[name] = _lowest(others, size)
+        total = max(total, found[name] + size)
+    return found, total
+
+
+def lifetimes(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str, tuple[int, int, TensorSpec]]:
+    """Each tensor between steps: its first step, its last step and its spec."""
+    return {name: (one.first, one.last, one.spec) for name, one in _held(operands, steps).items()}
 
 
 def _held(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str, Held]:
@@ -76,16 +91,11 @@ def _held(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str
 
 
 def _bytes(spec: TensorSpec) -> int:
-    whole = nbytes([spec])
-    return whole + -whole % ALIGNMENT
+    return padded(nbytes([spec]))
 
 
-def _span(place: Place) -> tuple[int, int]:
-    return place.offset, place.offset + _bytes(place.spec)
-
-
-def _meet(one: Held, other: Held) -> bool:
-    return one.first <= other.last and other.first <= one.last
+def padded(size: int) -> int:
+    return size + -size % ALIGNMENT
 
 
 def _lowest(taken: Sequence[tuple[int, int]], size: int) -> int:

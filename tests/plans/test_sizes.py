@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
 from opfacade import Plan, Target
 from opfacade.backends.cuda.fold_engine import MAX_ROW
+from opfacade.core import plan_handles
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import DescriptorError
 from opfacade.plans._named_fold import NamedFold
@@ -16,8 +18,10 @@ from opfacade.plans.softmax import SoftmaxDescriptor
 from opfacade.select.registry import candidates_for, examples
 
 TARGET = Target.parse("sm_90a")
-ROWS = ("total_num_rows", "batch_size", "shape")
+ROWS = ("total_num_rows", "batch_size", "shape", "width", "n")
 _DESCRIBE, _SELECT = 250, 370  # Python calls; a program that is built again takes 500 and more
+_SELECT_ANY = {"fused_moe": 1700, "fold": 480, "grouped_matmul": 480, "matmul": 480}  # several steps, kernels or tiles
+_CONVERSIONS = {"pack_weights", "unpack_weights"}  # run once for a weight, and their programs contain its sizes
 NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
 OTHER = (1, 5, 130, 4099)
 
@@ -101,6 +105,24 @@ def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(examp
     made = []
     assert calls_of(lambda: made.append(sized(example, 5002))) <= _DESCRIBE
     assert calls_of(lambda: Plan.select(made[0], target=TARGET)) <= _SELECT
+
+
+@pytest.mark.parametrize("op", sorted({one.op for one in examples()} - _CONVERSIONS))
+@pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
+def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
+    example = next(one for one in examples() if one.op == op)
+    for rows in (4992, 5120):
+        Plan.select(sized(example, rows), target=TARGET)
+    made = sized(example, 5248)
+    assert calls_of(lambda: Plan.select(made, target=TARGET)) <= _SELECT_ANY.get(op, 300)
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
+def test_the_text_of_a_plans_handle_is_that_of_its_descriptor_at_every_size(example):
+    for problem in (example, sized(example, 128), sized(example, 4096)):
+        fields = json.loads(problem.canonical_json())
+        assert plan_handles.text_of(problem) == plan_handles.text_of(type(problem)(**dict(problem)))
+        assert json.loads(plan_handles.text_of(problem)) == fields
 
 
 def test_forms_hold_every_field_but_sizes():

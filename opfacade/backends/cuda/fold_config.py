@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram
@@ -151,7 +152,17 @@ def _above(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+_configs: AnswerCache[Config] = AnswerCache()
+
+
 def config(program: FoldProgram, target: Target) -> Config:
+    """By the form and the extents of a row: the number of rows decides nothing."""
+    shape = program.shape
+    row = tuple([shape[axis] for axis in program.fold])
+    return _configs.get((program.form, row, target), lambda: _config_of(program, target))
+
+
+def _config_of(program: FoldProgram, target: Target) -> Config:
     inner = inner_axes(program) or program.fold
     elements = math.prod(program.shape[axis] for axis in inner)
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)

@@ -198,8 +198,9 @@ class FoldKernel(CudaKernel[F]):
         """Bytes: states of the warps of rows that all CTAs share."""
         program = self.launched(descriptor)
         shape = self.layout.spread(program, target)
-        if shape is None:
-            return 0
+        return 0 if shape is None else self.shared_bytes(program, shape)
+
+    def shared_bytes(self, program: FoldProgram, shape: fold_config.Config) -> int:
         rows: int = math.prod(program.shape[axis] for axis in program.kept)
         warps = fold_config.parts_of(program, shape) * shape.threads // 32
         needed: int = 4 * column_config.state_words(program) * rows * warps
@@ -211,7 +212,8 @@ class FoldKernel(CudaKernel[F]):
     def row(self, descriptor: F) -> tuple[int, ...]:
         """The extents of a row: refusals and SKUs depend on no others."""
         program = self.launched(descriptor)
-        return tuple(program.shape[axis] for axis in program.fold)
+        shape = program.shape
+        return tuple([shape[axis] for axis in program.fold])
 
     @property
     def candidate(self) -> Candidate:
@@ -220,9 +222,10 @@ class FoldKernel(CudaKernel[F]):
 
         def of_refusals(descriptor: F, target: Target) -> Hashable:
             """The form alone decides while a row is not too long."""
+            if self.layout.cuts and descriptor.folded().split != "off":
+                return None
             row = self.row(descriptor)
-            fits = math.prod([max(1, size) for size in row]) <= MAX_ROW
-            return None if self.layout.cuts else (descriptor.form, () if fits else row, target)
+            return (descriptor.form, () if math.prod([size or 1 for size in row]) <= MAX_ROW else row, target)
 
         def of_rows(descriptor: F, target: Target) -> Hashable:
             return None if self.layout.cuts else (descriptor.form, self.row(descriptor), target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,9 @@ def refusals(program: FoldProgram) -> Iterator[Reason]:
         yield Reason("OPF-S003", "outputs.over", "folded axes", "kept axes alone: elements are read once")
 
 
-def few_parts(shape: SplitConfig) -> Iterator[Reason]:
-    if shape.parts < 2:
+def few_parts(program: FoldProgram, shape: Callable[[FoldProgram, Target], SplitConfig], target: Target) -> Iterator[Reason]:
+    """Without `split` the sizes decide nothing, so that refusals are the same for all sizes."""
+    if program.split != "off" and shape(program, target).parts < 2:
         yield Reason("OPF-S003", "shape", "short rows, or as many as fill the GPU", "few long rows")
 
 
@@ -51,7 +52,7 @@ class SplitRows(RowLayout):
         if kept_last(program):
             yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
         yield from refusals(program)
-        yield from few_parts(self.config(program, target))
+        yield from few_parts(program, self.config, target)
 
     def config(self, program: FoldProgram, target: Target) -> SplitConfig:
         return split_config.in_rows(program, target)
@@ -79,7 +80,7 @@ class SplitColumns(column_engine.ColumnLayout):
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         yield from super().declines(program, target)
         yield from refusals(program)
-        yield from few_parts(self.config(program, target))
+        yield from few_parts(program, self.config, target)
 
     def config(self, program: FoldProgram, target: Target) -> SplitConfig:
         return split_config.in_columns(program, target)
