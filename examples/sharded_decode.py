@@ -1,6 +1,6 @@
 """Decode over a cache and a vocabulary that are sharded over two ranks, compared with a single rank.
 
-`python examples/sharded_decode.py` starts two processes through torchrun; it runs on CPUs. The model is
+`python examples/sharded_decode.py` starts two processes through torchrun, which run on CPUs. The model is
 `examples/demo/ranks.py`; this file shows how a program creates its group.
 """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opfacade.core.joined import Joined
+from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.plan import Plan
 from opfacade.plans.attention import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _BATCH, _HEADS, _KV_HEADS, _DIM, _PAGE, _VOCAB = 4, 4, 2, 64, 16, 300
 _PROMPT, _STEPS = 45, 8  # tokens of a request before the demo begins, and those that it draws
+_CPU = Target.cpu()  # also on a machine with GPUs: tensors and groups are on the host
 _CHUNK = 16  # tokens on a rank in a row, which are a state of the merge
 
 
@@ -92,7 +94,7 @@ class Ranks:
         return self._draw(self._logits(o.flatten(1)), offset, group)
 
     def _append(self, k: Tensor, v: Tensor, lens: Tensor, count: int) -> None:
-        plan = PagedKvAppendPlan.select(self.plans.append(count))
+        plan = PagedKvAppendPlan.select(self.plans.append(count), target=_CPU)
         plan.run(
             PagedKvAppendArgs(
                 k_new=k.contiguous(), v_new=v.contiguous(), append_indptr=even_indptr(_BATCH, count, device="cpu"),
@@ -109,7 +111,7 @@ class Ranks:
         starts = torch.arange(self.pages, dtype=torch.int32)[:, None] * _CHUNK
         lengths = (local[None] - starts).clamp(0, _CHUNK).flatten()
         o_part, lse_part = torch.zeros(self.pages * _BATCH, _HEADS, _DIM), torch.zeros(self.pages * _BATCH, _HEADS)
-        BatchPagedDecodePlan.select(self.plans.decode).run(
+        BatchPagedDecodePlan.select(self.plans.decode, target=_CPU).run(
             BatchPagedDecodeArgs(
                 q=q.repeat(self.pages, 1, 1), k_data=self.k_data, v_data=self.v_data, kv_lens=lengths,
                 block_table=self.table.T.reshape(-1, 1).contiguous(), o=o_part, lse=lse_part,
@@ -120,7 +122,7 @@ class Ranks:
             o_part=o_part.view(*parts, _DIM), lse_part=lse_part.view(parts), group=group,
             o=torch.zeros(_BATCH, _HEADS, _DIM), lse=torch.zeros(_BATCH, _HEADS),
         )  # fmt: skip
-        MergeAcrossPlan.select(self.plans.merge).run(args)
+        MergeAcrossPlan.select(self.plans.merge, target=_CPU).run(args)
         return args.o
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -146,12 +148,12 @@ class Ranks:
                 logits=logits, seed=seed, offset=offsets, top_k=top_k, top_p=top_p, token=token, valid=valid
             )  # fmt: skip
             drawn = SampleDescriptor(total_num_rows=_BATCH, vocab=_VOCAB, top_k=True, top_p=True, temperature=False)
-            SamplePlan.select(drawn).run(alone)
+            SamplePlan.select(drawn, target=_CPU).run(alone)
         else:
             args = SampleAcrossArgs(
                 logits=logits, seed=seed, offset=offsets, top_k=top_k, top_p=top_p, token=token, valid=valid, group=group
             )  # fmt: skip
-            SampleAcrossPlan.select(self.plans.draw).run(args)
+            SampleAcrossPlan.select(self.plans.draw, target=_CPU).run(args)
         return token
 
 
@@ -190,7 +192,7 @@ def generate(ranks: Ranks, group: Group | None) -> list[list[int]]:
     import torch
 
     if group is not None:
-        group.reserve([Plan.select(d) for d in (ranks.plans.merge, ranks.plans.draw)])
+        group.reserve([Plan.select(d, target=_CPU) for d in (ranks.plans.merge, ranks.plans.draw)])
     tokens = (torch.arange(_BATCH * _PROMPT, dtype=torch.int32) * 37 % _VOCAB).view(_BATCH, _PROMPT)
     drawn = []
     for step in range(_STEPS):
@@ -221,7 +223,7 @@ def _verdict(same: bool) -> str:
 
 
 def serve(world: int) -> bool:
-    """`compare` in so many processes of this machine, on gloo; whether all drew the tokens of one rank."""
+    """`compare` in `world` processes of this machine, on gloo; whether all drew the tokens of one rank."""
     with tempfile.TemporaryDirectory() as folder:
         spawn = multiprocessing.get_context("spawn")
         processes = [spawn.Process(target=_process, args=(rank, world, folder)) for rank in range(world)]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from examples.demo import ranks
+from opfacade import Target
 from tests.support.local_ranks import on_ranks
 
 
@@ -14,6 +15,12 @@ def test_two_processes_draw_the_tokens_of_one_rank():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 steps of 4 requests on 2 ranks: the tokens of one rank" in done.stdout
+
+
+def test_it_runs_on_cpus_on_a_machine_with_a_gpu(monkeypatch):
+    monkeypatch.setattr(Target, "current", lambda *_: Target.parse("sm_90a"))
+    drawn = ranks.generate(ranks.Ranks(ranks.Weights.drawn(7), 1, 0), None)
+    assert len(drawn) == 8
 
 
 def test_three_ranks_draw_them_too_and_other_weights_draw_others():
