@@ -14,7 +14,8 @@ Pair = tuple[Record, list[Record]]
 HEAD = ["| operator | plan | CUDA kernels | measured | speed-up over the fastest peer |", "|---|---|---|---|---|"]
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
-NONE = "none"
+RANKS = f"{ANY}, with NCCL"
+PRODUCTS = "sm_90a, elsewhere cuBLASLt"
 
 
 class Line(NamedTuple):
@@ -146,14 +147,14 @@ LINES = (
     Line("softmax", "SoftmaxPlan", ANY, lambda: programs("rows", "softmax"), "rows"),
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
-    Line("products of matrices", "MatmulPlan", HOPPER, unrecorded),
+    Line("products of matrices", "MatmulPlan", PRODUCTS, unrecorded),
     Line("products of groups", "GroupedMatmulPlan", HOPPER, unrecorded),
     Line("layers of experts", "FusedMoePlan", HOPPER, unrecorded),
-    Line("collectives of several GPUs", "CollectivePlan", NONE, unrecorded),
-    Line("merge over a sharded cache", "MergeAcrossPlan", NONE, unrecorded),
-    Line("log-probabilities of a sharded vocabulary", "LogprobAcrossPlan", NONE, unrecorded),
-    Line("sampling over a sharded vocabulary", "SampleAcrossPlan", NONE, unrecorded),
-    Line("all-reduce with norm and quantisation", "AllReduceNormPlan", NONE, unrecorded),
+    Line("collectives of several GPUs", "CollectivePlan", RANKS, unrecorded),
+    Line("merge over a sharded cache", "MergeAcrossPlan", RANKS, unrecorded),
+    Line("log-probabilities of a sharded vocabulary", "LogprobAcrossPlan", RANKS, unrecorded),
+    Line("sampling over a sharded vocabulary", "SampleAcrossPlan", RANKS, unrecorded),
+    Line("all-reduce with norm and quantisation", "AllReduceNormPlan", RANKS, unrecorded),
     Line("sampling", "SamplePlan", ANY, sampling, "tokens"),
     Line("filtered probabilities", "ProbabilitiesPlan", ANY, unrecorded, "tokens"),
     Line("adjustment of logits", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),
