@@ -1,19 +1,25 @@
-"""Small tensors that many calls share, made once a device. No caller writes into one.
+"""Tensors that many calls share, made once a device. No caller writes into one.
 
 Graph trees of torch.compile run a function before they capture it, and give the allocations of that thread to the pool of their
 graphs. A tensor that is kept from such a run would be overwritten by later graphs. So a thread of its own makes a tensor for a
 GPU, on a stream of its own, and waits for it: it is complete before another stream can read it.
+
+torch frees a tensor that several streams read by a call of CUDA, which ends a forked child by a signal. So a child keeps all
+such tensors, and those that a GPU copies to or from the host, for as long as it lives.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from opfacade.base.capture import capturing as capturing
 from opfacade.base.fork_lock import ForkLock
@@ -24,8 +30,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+Dead: TypeAlias = "weakref.ref[Tensor]"
 MOST_BYTES = 16 << 20  # of one cache, on all devices together
+MOST_DERIVED_BYTES = 256 << 20
 _TREES = "torch._inductor.cudagraph_trees"
+_caches: weakref.WeakSet[Any] = weakref.WeakSet()
+_left_to_children: dict[int, Dead] = {}
+_held: list[object] = []  # while a process forks; Python clears what other threads hold before a child can
 
 
 @dataclass(slots=True)
@@ -42,7 +53,7 @@ class _Entry(Generic[T]):
 
         for stream in self.streams:
             for tensor in _tensors_in(self.value):
-                tensor.record_stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
+                read_by(tensor, torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
 
 
 @opaque.methods("get")
@@ -58,6 +69,7 @@ class DeviceTensors(Generic[T]):
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
         self._bytes = 0
         self._lock = ForkLock()
+        _caches.add(self)
 
     def get(self, device: torch.device, *key: Hashable) -> T:
         place, captured = _indexed(device), capturing(device)
@@ -87,10 +99,74 @@ class DeviceTensors(Generic[T]):
                 self._drop_oldest()
             return entry.value
 
+    def leave(self) -> None:
+        """In a forked child: forget the tensors of GPUs, which `_tensors_of_gpus` keeps there."""
+        for key in [key for key in self._entries if key[0].type == "cuda"]:  # type: ignore[index]
+            self._bytes -= self._entries.pop(key).bytes()
+
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)
         self._bytes -= entry.bytes()
         entry.release(key[0])  # type: ignore[index]
+
+
+@dataclass(slots=True)
+class _Made(_Entry[T]):
+    """sources, and how often each was written when the value was made."""
+
+    sources: tuple[Dead, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    def holds(self, sources: tuple[Tensor, ...]) -> bool:
+        same = all(ref() is source for ref, source in zip(self.sources, sources, strict=True))
+        return same and self.versions == tuple(source._version for source in sources)
+
+
+class DerivedTensors(Generic[T]):
+    """make() from tensors of the caller, kept while all of them live and none is written: the layers and steps of a model share
+    it. Bounded by bytes; the oldest goes first, and the newest is kept whatever it takes.
+
+    Without a lock: a source may die at any moment, in any thread. Inference tensors do not count writes, so
+    nothing is kept of those, nor while a CUDA graph is captured.
+    """
+
+    def __init__(self, most_bytes: int = MOST_DERIVED_BYTES) -> None:
+        self._most = most_bytes
+        self._entries: dict[tuple[int, ...], _Made[T]] = {}
+        _caches.add(self)
+
+    def get(self, sources: tuple[Tensor, ...], make: Callable[[], T]) -> T:
+        device = sources[0].device
+        if capturing(device) or any(source.is_inference() for source in sources):
+            return make()
+        key = tuple(map(id, sources))
+        entry = self._entries.get(key)
+        if entry is None or not entry.holds(sources):
+            entry = self._add(key, sources, _in_order(make, device))
+        _note_stream(entry, device)
+        return entry.value
+
+    def _add(self, key: tuple[int, ...], sources: tuple[Tensor, ...], value: T) -> _Made[T]:
+        refs = tuple(weakref.ref(source, lambda dead: self._drop(key, dead)) for source in sources)
+        made = _Made(value, sources=refs, versions=tuple(source._version for source in sources))
+        self._drop(key)
+        self._entries[key] = made
+        while len(known := list(self._entries.items())) > 1 and sum(entry.bytes() for _, entry in known) > self._most:
+            self._drop(known[0][0])
+        return made
+
+    def _drop(self, key: tuple[int, ...], dead: Dead | None = None) -> None:
+        """Forget a value; dead: only where it was made from that tensor."""
+        entry = self._entries.get(key)
+        if entry is None or (dead is not None and dead not in entry.sources):
+            return
+        self._entries.pop(key, None)
+        first: Any = next(_tensors_in(entry.value))
+        entry.release(first.device)
+
+    def leave(self) -> None:
+        """In a forked child: forget everything; `_tensors_of_gpus` keeps what lies on a GPU."""
+        self._entries.clear()
 
 
 def _indexed(device: torch.device) -> torch.device:
@@ -125,6 +201,22 @@ def _on_own_stream(make: Callable[..., T], device: torch.device, key: tuple[Hash
         return value
 
 
+def _in_order(make: Callable[[], T], device: torch.device) -> T:
+    """make() behind the work of the current stream, complete for every stream, and outside of the pool of a graph tree."""
+    import torch
+
+    if device.type != "cuda":
+        with torch.inference_mode(False), torch.no_grad():
+            return make()
+    current = torch.cuda.current_stream(device)
+
+    def work(_: torch.device) -> T:
+        _stream(device).wait_stream(current)
+        return make()
+
+    return _elsewhere(lambda: _on_own_stream(work, device, ()))
+
+
 def beside(make: Callable[[], T], device: torch.device) -> T:
     """make() of tensors that a few later calls share, in order with the current stream and outside of the pool of a graph tree.
 
@@ -143,10 +235,22 @@ def beside(make: Callable[[], T], device: torch.device) -> T:
             value = make()
             current.wait_stream(stream)
             for tensor in _tensors_in(value):
-                tensor.record_stream(current)
+                read_by(tensor, current)
             return value
 
     return _elsewhere(work)
+
+
+def read_by(tensor: Tensor, stream: torch.cuda.Stream) -> None:
+    """`tensor.record_stream(stream)`, and a child of a fork keeps the tensor."""
+    keep_in_children(tensor)
+    tensor.record_stream(stream)
+
+
+def keep_in_children(tensor: Tensor) -> None:
+    """A forked child keeps this tensor: torch would free it by a call of CUDA."""
+    key = id(tensor)
+    _left_to_children[key] = weakref.ref(tensor, lambda dead: _left_to_children.pop(key, None))
 
 
 def _tensors_in(value: object) -> Iterator[Tensor]:
@@ -168,3 +272,28 @@ def _elsewhere(work: Callable[[], T]) -> T:
     """The result of `work` in another thread, or its error."""
     with ThreadPoolExecutor(1) as other:
         return other.submit(work).result()
+
+
+def _tensors_of_gpus() -> list[object]:
+    """All that torch would free by a call of CUDA."""
+    kept: list[object] = [tensor for ref in list(_left_to_children.values()) if (tensor := ref()) is not None]
+    for one in list(_caches):
+        kept += [entry.value for entry in list(one._entries.values()) if entry.streams]
+    return kept
+
+
+def _before_fork() -> None:
+    _held[:] = _tensors_of_gpus()
+
+
+def _after_fork() -> None:
+    """Nothing that is held goes, not at the end of the interpreter either."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(tuple(_held)))
+    _held.clear()
+    _left_to_children.clear()
+    for one in list(_caches):
+        one.leave()
+    _stream.cache_clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork, after_in_parent=_held.clear)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from opfacade.base.fork_lock import ForkLock
+from opfacade.core.device_tensors import keep_in_children
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,11 @@ class Link:
         import torch
 
         made = torch.tensor(values, dtype=torch.int64)
-        return made.pin_memory() if self.device.type == "cuda" else made
+        if self.device.type != "cuda":
+            return made
+        pinned = made.pin_memory()
+        keep_in_children(pinned)  # torch asks the streams of its copies whether they are over
+        return pinned
 
     def learn(self, descriptor: Hashable, digest: bytes) -> None:
         """Hold the digest of a plan on the device, before a graph has calls of it."""

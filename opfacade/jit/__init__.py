@@ -142,37 +142,40 @@ def compiler_digest(spec: JitSpec) -> str:
 def forget(spec: JitSpec | None = None) -> None:
     """Look again at the next `load`, of one spec or of all, and so pick up edited sources. Loaded code stays in use."""
     with _guard:
-        if spec is None:
-            _by_spec.clear()
-            _slow.clear()
-        else:
-            _by_spec.pop(spec, None)
-            _slow.pop(spec, None)
+        for one in list(_by_spec) if spec is None else [spec]:
+            _by_spec.pop(one, None)
+            _slow.pop(one, None)
 
 
 def _load(spec: JitSpec, allow_build: bool, label: str) -> Any:
     with _guard:
         lock = _locks.setdefault(spec, threading.Lock())
     with lock:
-        if (module := _by_spec.get(spec)) is not None:
-            return module
-        module = _by_spec[spec] = _open_found(spec, allow_build, label)
+        if (module := _by_spec.get(spec)) is None:
+            module = _by_spec[spec] = _open_found(spec, allow_build, label)
         return module
 
 
 def _open_found(spec: JitSpec, allow_build: bool, label: str) -> Any:
-    for last in (False, False, True):
-        path = _ensure(spec, allow_build, label)
-        try:
-            module = _open_once(path)
-            if slow := findings.of_library(path):
-                _slow[spec] = [str(finding) for finding in slow]
-            return module
-        except CacheError as error:
-            # Cleared between the check and the load; the next look builds it again.
-            if last or error.errno != errno.ENOENT:
-                raise
-    return None
+    try:
+        return _opened(spec, _ensure(spec, allow_build, label))
+    except CacheError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    # Removed between the check and the load. A clean-up removes nothing whose lock is held, so now it is loaded under it.
+    if not allow_build or env.jit_disabled():
+        return _opened(spec, _ensure(spec, allow_build, label))
+    opened, tools = [None], toolchain.find(cache.toolchain_memo())
+    _Build(spec, rendered.refresh(spec), tools, label).run(lambda path: opened.append(_opened(spec, path)))
+    return opened[-1]
+
+
+def _opened(spec: JitSpec, path: Path) -> Any:
+    findings.require_fast(spec.name, path)
+    module = _open_once(path)
+    if slow := findings.of_library(path):
+        _slow[spec] = [str(finding) for finding in slow]
+    return module
 
 
 def _open_once(path: Path) -> Any:
@@ -219,8 +222,7 @@ def _found_or_built(spec: JitSpec, allow_build: bool, label: str) -> Path:
         if found is not None:
             return found
         raise _disabled(spec, sources)
-    tools = toolchain.find(cache.toolchain_memo())
-    return _Build(spec, sources, tools, label).run()
+    return _Build(spec, sources, toolchain.find(cache.toolchain_memo()), label).run()
 
 
 def _ready(spec: JitSpec, sources: Sources) -> Path | None:
@@ -245,7 +247,8 @@ class _Build:
     tools: toolchain.Toolchain
     label: str
 
-    def run(self) -> Path:
+    def run(self, use: cache.Use | None = None) -> Path:
+        """The library, built if it must be. use: what to do with it while nobody may remove it."""
         key, built = identity.key(self.spec, self.sources, self.tools), []
 
         def make(staging: Path) -> dict[str, Any]:
@@ -254,7 +257,7 @@ class _Build:
             built.append(time.monotonic() - started)
             return {**facts, **self.record(), "seconds": built[-1]}
 
-        path = cache.obtain(key, _build.OUTPUT, make)
+        path = cache.obtain(key, _build.OUTPUT, make, use)
         if built and self.label:
             telemetry.count_build(self.label, built[-1])
             telemetry.emit("build", sku=self.label, key=key, seconds=built[-1], cache=cache.state(path))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.base.capture import capturing
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
+from opfacade.core.device_tensors import read_by
 from opfacade.errors import ArgumentTypeError, DeviceMismatchError, PlanStateError, WorkspaceError
 from opfacade.plan import Plan
 
@@ -81,7 +82,7 @@ class Workspace:
         if not isinstance(plan, Plan):
             message = f"Workspace.reserve: plan expected a Plan, got {type(plan).__name__}. [OPF-W001]"
             raise ArgumentTypeError(message, code="OPF-W001", stage="workspace")
-        if plan.workspace_size and plan.sku.backend == "cuda" and self._device.type != "cuda":
+        if plan.workspace_size and plan.sku.backend != "reference" and self._device.type != "cuda":
             hint = 'Make it with Workspace("cuda"); PlanCache takes it as workspace=.'
             message = f"Workspace.reserve: device expected that of {plan.sku.id}, cuda, got {self._device}. {hint} [OPF-W002]"
             raise DeviceMismatchError(message, code="OPF-W002", op=plan.sku.op, stage="workspace", hint=hint)
@@ -98,7 +99,7 @@ class Workspace:
         old, new = self._tensor, self._made(needed)
         ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # a fake tensor needs no driver
         if old is not None and old.is_cuda and ready:
-            old.record_stream(torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
+            read_by(old, torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
         self._tensor, self.size = new, needed
 
     def _made(self, size: int) -> Tensor:

@@ -44,7 +44,7 @@ def wrap(launch: Launcher, sku: Any) -> Launcher:
     share = env.telemetry_sample()
     if not share:
         return launch
-    timed = _on_device(launch, sku) if sku.backend == "cuda" else _on_host(launch, sku)
+    timed = _on_host(launch, sku) if sku.backend == "reference" else _on_device(launch, sku)
     return _every(max(1, round(1 / share)), launch, timed)
 
 

@@ -1,7 +1,10 @@
 """Tensors that many calls share: complete for every stream, outside of graph pools, bounded by bytes."""
 
+import gc
+import os
 import sys
 import threading
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -9,7 +12,7 @@ import pytest
 import torch
 
 from opfacade.core import device_tensors
-from opfacade.core.device_tensors import DeviceTensors
+from opfacade.core.device_tensors import DerivedTensors, DeviceTensors
 
 CPU = torch.device("cpu")
 
@@ -174,3 +177,126 @@ def test_what_a_capture_makes_is_made_by_its_own_thread(ordered, monkeypatch):
     made = device_tensors.beside(lambda: Tensor(4, ordered), torch.device("cuda:1"))
     assert made.thread == threading.get_ident()
     assert ordered.waits == []
+
+
+def made_from(source):
+    return lambda: source * 2
+
+
+def test_a_value_made_from_tensors_is_kept_while_they_live_and_stay_as_they_are():
+    kept, source, other = DerivedTensors(), torch.ones(3), torch.ones(3)
+    first = kept.get((source, other), made_from(source))
+    assert kept.get((source, other), made_from(source)) is first
+    assert kept.get((other, source), made_from(other)) is not first
+    source.fill_(5.0)
+    assert kept.get((source, other), made_from(source)).tolist() == [10.0] * 3
+    value = weakref.ref(kept.get((source, other), made_from(source)))
+    del other
+    gc.collect()
+    assert value() is None
+    assert not kept._entries
+
+
+def test_nothing_is_kept_of_inference_tensors_and_while_a_graph_is_captured(monkeypatch):
+    kept, source = DerivedTensors(), torch.ones(3)
+    with torch.inference_mode():
+        inference = torch.ones(3)
+    assert kept.get((inference,), made_from(inference)) is not kept.get((inference,), made_from(inference))
+    monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
+    assert kept.get((source,), made_from(source)) is not kept.get((source,), made_from(source))
+    assert not kept._entries
+
+
+def test_bytes_of_values_made_from_tensors_are_bounded_and_the_newest_is_kept():
+    kept, sources = DerivedTensors(most_bytes=100), [torch.ones(n, dtype=torch.uint8) for n in (40, 50, 60, 1000)]
+    for source in sources:
+        kept.get((source,), made_from(source))
+    assert [entry.value.nbytes for entry in kept._entries.values()] == [1000]
+    assert kept.get((sources[3],), made_from(sources[3])) is kept.get((sources[3],), made_from(sources[3]))
+
+
+class Source:
+    """A tensor of a caller on a GPU."""
+
+    device, _version = torch.device("cuda:1"), 0
+
+    def is_inference(self):
+        return False
+
+
+def test_a_value_of_a_gpu_is_made_behind_the_callers_work_and_goes_after_all_streams(gpu, monkeypatch):
+    waits = []
+
+    class Stream:
+        def wait_stream(self, other):
+            waits.append(other)
+
+        def synchronize(self):
+            gpu.done = True
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "callers")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+    monkeypatch.setattr(Tensor, "device", torch.device("cuda:1"), raising=False)
+    kept, source = DerivedTensors(), Source()
+    value = kept.get((source,), lambda: Tensor(4, gpu))
+    assert gpu.done
+    assert waits == ["callers"]
+    assert value.thread != threading.get_ident()
+    gpu.stream = 0x70
+    assert kept.get((source,), lambda: None) is value
+    del source
+    gc.collect()
+    assert value.read_by == {(0, torch.device("cuda:1")), (0x70, torch.device("cuda:1"))}
+
+
+def forked(work):
+    """The number that `work` returns in a forked child."""
+    child = os.fork()
+    if not child:
+        os._exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_of_a_fork_frees_no_tensor_that_streams_read(gpu, monkeypatch):
+    """torch frees one by a call of CUDA, which ends the child by SIGABRT."""
+    gone, here = [], torch.device("cuda:1")
+    monkeypatch.setattr(Tensor, "__del__", lambda tensor: gone.append(tensor.nbytes), raising=False)
+    kept = DeviceTensors(lambda device, n: Tensor(n, gpu), most_bytes=100)
+    kept.get(here, 60)
+    read, pinned = Tensor(7, gpu), Tensor(8, gpu)
+    device_tensors.read_by(read, "another")
+    device_tensors.keep_in_children(pinned)
+    local = threading.local()
+    local.plain = Tensor(9, gpu)
+
+    def child():
+        nonlocal read, pinned, kept
+        kept.get(CPU, 90)  # evicts the other in a process that still has it
+        del read, pinned, kept
+        local.__dict__.clear()
+        gc.collect()
+        return 0 if sorted(gone) == [9, 90] else 1
+
+    assert forked(child) == 0
+    del read, pinned
+    gc.collect()
+    assert sorted(gone) == [7, 8]  # the parent's go as ever
+
+
+def test_a_child_keeps_what_a_thread_that_did_not_survive_the_fork_held(gpu, monkeypatch):
+    gone, ready, over = [], threading.Event(), threading.Event()
+    monkeypatch.setattr(Tensor, "__del__", lambda tensor: gone.append(tensor.nbytes), raising=False)
+    local = threading.local()
+
+    def hold():
+        local.value = Tensor(7, gpu)
+        device_tensors.read_by(local.value, "another")
+        ready.set()
+        over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait(60)
+    assert forked(lambda: gc.collect() * 0 + len(gone)) == 0
+    over.set()
+    thread.join()

@@ -210,3 +210,16 @@ def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, mo
         assert cache.shared().sweep() == 1
         assert living.is_dir()
     assert not left.exists()
+
+
+def test_a_library_that_others_remove_whenever_no_lock_protects_it_is_loaded(toolkit, monkeypatch):
+    """Other processes collect all the time: each look at the library, and each load, is preceded by a clean-up."""
+    load = jit._open
+
+    def removed_first(path):
+        upkeep.collect(cache.shared(), max_bytes=0)
+        return load(path)
+
+    monkeypatch.setattr(jit, "_open", removed_first)
+    assert jit.load(tiny(0), label="sku") is jit.load(tiny(0))
+    assert len(toolkit.calls()) == 2  # once more than with a cache that nobody cleans

@@ -105,6 +105,13 @@ def test_device_times_are_read_when_they_are_over_and_never_waited_for(monkeypat
     assert len(ran) == 4
 
 
+def test_a_call_of_a_library_is_timed_on_the_device_as_a_kernel_is(monkeypatch, clock):
+    """The host only starts it."""
+    timed, ran = sampled(monkeypatch, "1", SimpleNamespace(id="a/b/library", backend="library")), []
+    timed(ran, None)
+    assert [event.recorded for event in clock.made] == [True, True]
+
+
 def test_a_device_that_is_far_behind_costs_bounded_memory(monkeypatch, clock):
     timed, ran = sampled(monkeypatch, "1", DEVICE), []
     for _ in range(500):

@@ -7,6 +7,7 @@ transposed.
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,7 +75,7 @@ class Product:
     def __init__(self, library: Library, handle: int, facts: Facts, stored: bytes | None = None) -> None:
         self._library, self._handle, self._facts = library, handle, facts
         self._owned: list[tuple[str, int]] = []
-        self._finalizer = weakref.finalize(self, _destroy, library, self._owned)
+        self._finalizer = weakref.finalize(self, _destroy, library, self._owned, os.getpid())
         self._description = self._described()
         matrices = ((facts.a, facts.dtype), (facts.b, facts.dtype), (facts.c, facts.out_dtype), (facts.d, facts.out_dtype))
         self._layouts = tuple(self._layout(matrix, dtype) for matrix, dtype in matrices)
@@ -183,6 +184,9 @@ class Call(NamedTuple):
     stream: int
 
 
-def _destroy(library: Library, owned: list[tuple[str, int]]) -> None:
+def _destroy(library: Library, owned: list[tuple[str, int]], process: int) -> None:
+    """In the process that made them: a forked child calls nothing of a library of CUDA."""
+    if os.getpid() != process:
+        return
     for kind, one in reversed(owned):
         getattr(library.functions, f"cublasLt{kind}Destroy")(one)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import NamedTuple
 
 import torch
 
 from opfacade.compat.dtypes import name_of
 from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
-from opfacade.core.device_tensors import capturing
-
-_KEPT = 8
+from opfacade.core.device_tensors import DerivedTensors
 
 
 class Rotary(NamedTuple):
@@ -27,7 +24,7 @@ class Rotary(NamedTuple):
         return 2 * self.cos.shape[1]
 
 
-_tables: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], tuple[int, int], torch.Tensor]] = {}
+_tables: DerivedTensors[torch.Tensor] = DerivedTensors()
 
 
 def rotary_of(
@@ -51,17 +48,7 @@ def rotary_of(
 
 def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """[positions, rotary_dim], kept while both are unchanged: layers and steps share them."""
-    if capturing(cos.device) or cos.is_inference() or sin.is_inference():
-        return torch.cat([cos, sin], -1)
-    key, versions = (id(cos), id(sin)), (cos._version, sin._version)
-    known = _tables.get(key)
-    if known is not None and known[0]() is cos and known[1]() is sin and known[2] == versions:
-        return known[3]
-    while len(_tables) >= _KEPT:
-        _tables.pop(next(iter(_tables)))
-    table = torch.cat([cos, sin], -1)
-    _tables[key] = (weakref.ref(cos), weakref.ref(sin), versions, table)
-    return table
+    return _tables.get((cos, sin), lambda: torch.cat([cos, sin], -1))
 
 
 def check_query(op: str, q: torch.Tensor, like: torch.Tensor) -> None:

@@ -22,11 +22,12 @@ from opfacade.jit.cache.store import SCHEMA, Store, examine
 from opfacade.jit.runner import LOG
 
 __all__ = [
-    "SCHEMA", "entry", "find", "lock", "make_private", "meta", "obtain", "publish", "root", "shared",
+    "SCHEMA", "Use", "entry", "find", "lock", "make_private", "meta", "obtain", "publish", "root", "shared",
     "staging", "state", "toolchain_memo", "valid",
 ]  # fmt: skip
 
 Make = Callable[[Path], dict[str, Any]]
+Use = Callable[[Path], None]
 Fits = Callable[[dict[str, Any]], bool]
 
 _UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ENOENT}
@@ -111,15 +112,16 @@ def lock(key: str, seconds: float) -> AbstractContextManager[None]:
     return held
 
 
-def obtain(key: str, output: str, make: Make) -> Path:
-    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`.
+def obtain(key: str, output: str, make: Make, use: Use | None = None) -> Path:
+    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`. use: called
+    with it under the lock of the key, so that no clean-up removes it meanwhile.
 
     `make` runs at most once at a time on the machine; it runs again if the disk lost its result, or in private if the
     shared cache cannot be used. Raises what `make` raises, CacheSecurityError, CacheIntegrityError, CacheError.
     """
     for attempt in range(1, _TRIES + 1):
         try:
-            return _obtain_in(shared(), key, output, make)
+            return _obtain_in(shared(), key, output, make, use)
         except (CacheSecurityError, CacheIntegrityError, CompileTimeout):
             raise
         except OSError as error:
@@ -129,17 +131,20 @@ def obtain(key: str, output: str, make: Make) -> Path:
                 raise
             store = private.obtain(error)
             break
-    return _obtain_privately(store, key, output, make)
+    return _obtain_privately(store, key, output, make, use)
 
 
-def _obtain_in(store: Store, key: str, output: str, make: Make) -> Path:
+def _obtain_in(store: Store, key: str, output: str, make: Make, use: Use | None) -> Path:
     with store.lock(key, env.jit_timeout()):
-        return store.valid(key) or _build_in(store, key, output, make)
+        library = store.valid(key) or _build_in(store, key, output, make)
+        if use is not None:
+            use(library)
+        return library
 
 
-def _obtain_privately(store: Store, key: str, output: str, make: Make) -> Path:
+def _obtain_privately(store: Store, key: str, output: str, make: Make, use: Use | None) -> Path:
     try:
-        return _obtain_in(store, key, output, make)
+        return _obtain_in(store, key, output, make, use)
     except (CacheError, CompileError):
         raise
     except OSError as error:

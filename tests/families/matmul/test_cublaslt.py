@@ -1,6 +1,7 @@
 """Products by cuBLASLt: what is selected, how the library is called, and what is refused, beside a fake of its interface."""
 
 import gc
+import os
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -171,6 +172,19 @@ def test_it_destroys_all_that_it_creates(library):
     del launch
     gc.collect()
     assert cublaslt_here.opened().fake_live() == before
+
+
+def test_a_child_of_a_fork_calls_nothing_of_the_library(library):
+    problem = made()
+    _, launch = launched(problem)
+    launch(inputs.make_args(problem, 1), scratch(problem))
+    child = os.fork()
+    if not child:
+        before = cublaslt_here.opened().fake_live()
+        del launch
+        gc.collect()
+        os._exit(before - cublaslt_here.opened().fake_live())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_without_a_workspace_it_takes_an_algorithm_that_needs_none(library):
