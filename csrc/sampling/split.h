@@ -1,10 +1,17 @@
-// How a row is split over the CTAs of a cluster, and how much of a slice a CTA keeps in shared memory.
+// How a row is split over the CTAs of a cluster, whether its groups are aligned, and how much of a slice a CTA keeps in shared memory.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/common/operands.h"
 #include "kernels/sampling/sample_params.h"
 
 namespace opfacade {
+
+// Whether groups of four logits are aligned in every row.
+inline bool has_aligned_groups(const TensorView& logits) {
+  const int64_t group = 4 * logits.dtype().bits / 8;
+  const int64_t step = logits.size(0) > 1 ? logits.stride(0) * group / 4 : 0;
+  return reinterpret_cast<uintptr_t>(logits.data_ptr()) % group == 0 && step % group == 0;
+}
 
 struct RowSplit {
   // ctas: a power of two. bytes: of shared memory for logits.

@@ -81,14 +81,12 @@ class RoughPass {
   static constexpr int kAhead = sizeof(typename Row<C>::Bits) == 2 ? 4 : C::kBitmask ? 1 : 2;  // groups whose loads are in flight together
   static constexpr float kFar = 1024.f;  // octaves, where a mass is 0
 
-  // Groups that are loaded as whole words.
+  // Groups whose loads are in flight together.
   __device__ __forceinline__ void take(uint32_t from, uint32_t stop, float (&most)[kAhead], Masses& sums) const {
     Packed<C> ahead[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      ahead[i] = {};
-      if (from + kGroupStep * i < stop) row_.fetch(from, kGroupStep * i, ahead[i]);
-    }
+    for (int i = 0; i < kAhead; ++i) ahead[i] = {};
+    row_.fetch(from, kGroupStep, stop, ahead);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const uint32_t token = from + kGroupStep * i;

@@ -1,4 +1,5 @@
-// The operands of one row of logits: loads of four tokens at a time, as they are stored, and prefetches.
+// The operands of one row of logits: loads of four tokens at a time, as they are stored, and prefetches. C::kAnywhere: rows begin at
+// any element, and of a group single elements of f32 are loaded, or the words that it touches, which are shifted. The binding chooses.
 #pragma once
 #include "kernels/common/run.cuh"
 #include "kernels/ptx/cp_async.cuh"
@@ -71,30 +72,41 @@ struct RowOperands {
     }
   }
 
-  // Where groups end that are loaded as whole words; `first` if operands are not aligned.
+  // Where groups end that are loaded together; `first` if operands are not aligned.
   __device__ __forceinline__ uint32_t whole(uint32_t first, uint32_t end) const {
     const AdjustParams& by = p.adjust;
     bool is = aligned;
+    if constexpr (C::kAnywhere) is = !straddles() || logits > static_cast<const Bits*>(p.logits);  // else a word begins before the tensor
     if constexpr (C::kBias) is = is && reinterpret_cast<uintptr_t>(by.bias + row * by.bias_row) % 16 == 0;
     if constexpr (C::kPenalties) {
       is = is && reinterpret_cast<uintptr_t>(by.prompt_mask + row * by.prompt_mask_row) % 4 == 0;
       is = is && reinterpret_cast<uintptr_t>(by.output_counts + row * by.output_counts_row) % 16 == 0;
     }
-    return is ? max(first, min(end, vocab() / 4 * 4)) : first;
+    uint32_t groups = vocab() / 4 * 4;
+    if constexpr (C::kAnywhere) groups = (vocab() - (straddles() ? 1 : 0)) / 4 * 4;
+    return is ? max(first, min(end, groups)) : first;
   }
 
-  // The group `further` tokens after `from`, before `whole`. The sum of both is taken of pointers: one register has many groups.
-  __device__ __forceinline__ void fetch(uint32_t from, uint32_t further, Packed<C>& to) const {
-    fetch_added(from, further, to);
-    fetch_counts(from, further, to);
+  // The groups from `from` on, `step` tokens apart, before `stop`, which is that of `whole`.
+  template <int kCount>
+  __device__ __forceinline__ void fetch(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
+    if constexpr (C::kAnywhere) fetch_logits_anywhere(from, step, stop, to);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (from + step * i >= stop) continue;
+      fetch_added(from, step * i, to[i]);
+      fetch_counts(from, step * i, to[i]);
+    }
   }
   // The same without what penalties read.
-  __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t further, Packed<C>& to) const {
-    const AdjustParams& by = p.adjust;
-    to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
-    if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
-    if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
+  template <int kCount>
+  __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
+    if constexpr (C::kAnywhere) fetch_logits_anywhere(from, step, stop, to);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (from + step * i < stop) fetch_added(from, step * i, to[i]);
   }
+  // The group `further` tokens after `from`. The sum of both is taken of pointers: one register has many groups.
   __device__ __forceinline__ void fetch_counts(uint32_t from, uint32_t further, Packed<C>& to) const {
     const AdjustParams& by = p.adjust;
     if constexpr (C::kPenalties) {
@@ -102,7 +114,7 @@ struct RowOperands {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // Brings into the cache the lines that `fetch_added` reads.
+  // Brings into the cache the lines of one group that `fetch_added` reads.
   __device__ __forceinline__ void ask_added(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
     prefetch_l2(logits + from + further);
@@ -141,6 +153,50 @@ struct RowOperands {
   }
 
  private:
+  // Whether words of two elements have tokens of two groups.
+  __device__ __forceinline__ bool straddles() const { return sizeof(Bits) == 2 && reinterpret_cast<uintptr_t>(logits) % 4 != 0; }
+
+  // Logits of groups of any alignment.
+  template <int kCount>
+  __device__ __forceinline__ void fetch_logits_anywhere(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
+    constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 3 == 0 ? 3 : kCount % 2 == 0 ? 2 : 1;  // registers are few
+#pragma unroll
+    for (int i = 0; i < kCount; i += kAtOnce) fetch_together<kAtOnce>(from + step * i, step, stop, to + i);
+  }
+  // All loads are under way before the first is waited for.
+  template <int kCount>
+  __device__ __forceinline__ void fetch_together(uint32_t from, uint32_t step, uint32_t stop, Packed<C>* to) const {
+    if constexpr (sizeof(Bits) == 4) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (from + step * i >= stop) continue;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[i].x.words.e[j] = reinterpret_cast<const uint32_t*>(logits + from + step * i)[j];
+      }
+    } else {
+      const bool late = straddles();
+      uint32_t words[kCount][3] = {};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (from + step * i >= stop) continue;
+        const uint32_t* const at = reinterpret_cast<const uint32_t*>(logits + from + step * i - (late ? 1 : 0));
+        words[i][0] = at[0], words[i][1] = at[1];
+        if (late) words[i][2] = at[2];
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) to[i].x.words.e[j] = late ? words[i][j] >> 16 | words[i][j + 1] << 16 : words[i][j];
+      }
+    }
+  }
+  // The group `further` tokens after `from`, without what penalties read, and without logits that begin anywhere.
+  __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t further, Packed<C>& to) const {
+    const AdjustParams& by = p.adjust;
+    if constexpr (!C::kAnywhere) to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
+    if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
+    if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
+  }
   // Whole units of 16 bytes that lie between both.
   __device__ __forceinline__ static void ask_of(const void* from, const void* to) {
     const uintptr_t first = (reinterpret_cast<uintptr_t>(from) + 15) & ~uintptr_t{15}, end = reinterpret_cast<uintptr_t>(to) & ~uintptr_t{15};

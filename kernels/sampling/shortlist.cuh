@@ -66,10 +66,8 @@ class Shortlist {
   // The chunk at `base_`.
   __device__ __forceinline__ void fetch() {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      next_[i] = {};
-      if (from() + kStep * i < stop_) row_.fetch(from(), kStep * i, next_[i]);
-    }
+    for (int i = 0; i < kAhead; ++i) next_[i] = {};
+    row_.fetch(from(), kStep, stop_, next_);
   }
   // The largest of each of the same groups; -inf from `stop_` on.
   __device__ __forceinline__ void take(float (&most)[kAhead]) const {

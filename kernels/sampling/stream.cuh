@@ -92,9 +92,7 @@ class Stream {
 
   // The chunk at `base_`, without what penalties read: that takes registers, and few rows need it.
   __device__ __forceinline__ void fetch() {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (from() + kStep * i < stop_) row_.fetch_added(from(), kStep * i, next_[i]);
+    row_.fetch_added(from(), kStep, stop_, next_);
   }
 
   // Without what was fetched before, so that no register keeps it while the list is looked at.

@@ -9,8 +9,20 @@ def _kept(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_TESTS} -k {words}")
 
 
+def _anywhere(name, old, new, words):
+    tests = f"tests/families/sampling/test_rows_anywhere.py -k {words}"
+    return Mutant(f"sampling: {name}", f"{_K}/row_operands.cuh", ((old, new),), tests=tests)
+
+
 FAULTS = (
     _kept(
         "numbers beyond f32 in octaves are usual", "rough.cuh", "usual = fabsf(top) < 4096.f &&", "usual = true ||", "extreme"
     ),
+    _anywhere(
+        "words that rows share are not shifted",
+        "late ? words[i][j] >> 16 | words[i][j + 1] << 16 : words[i][j]",
+        "words[i][j]",
+        "draw",
+    ),
+    _anywhere("a group of single elements has one of them", "from + step * i)[j];", "from + step * i)[0];", "draw"),
 )
