@@ -52,6 +52,12 @@ def test_the_page_has_every_example_once():
     assert len(named) > 30
 
 
+def test_a_page_about_its_topic_links_every_example():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/ops").glob("*.md")]
+    linked = {name for page in pages if page != PAGE for name in re.findall(r"/examples/(\w+)\.py\)", page.read_text())}
+    assert [path.stem for path in EXAMPLES if path.stem not in linked] == []
+
+
 def test_a_wrong_result_fails_an_example(monkeypatch):
     from opfacade.plan import Plan
 

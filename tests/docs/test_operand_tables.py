@@ -20,7 +20,7 @@ def row(op, name):
 def test_the_pages_say_what_the_code_says(monkeypatch):
     monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
     made = runpy.run_path(str(ROOT / "scripts/docs_pages"))
-    pages = made["pages_of_ops"]()
+    pages = made["pages_with_tables"]()
     for page in pages:
         assert page.read_text() == made["operands"](page), f"run scripts/docs_pages --operands: {page.name}"
     told = "".join(page.read_text() for page in pages)
