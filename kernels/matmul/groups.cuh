@@ -12,15 +12,17 @@ struct GroupRows {
   int first, stop;
 };
 
+// A group of `size` elements that lie behind those of other groups. A table that is wrong leads nowhere outside of them.
+__device__ __forceinline__ GroupRows part_of_group(const MatmulParams& p, int group, int size) {
+  const int first = min(max(p.groups[group], 0), size);
+  return {first, min(max(p.groups[group + 1], first), size)};
+}
+
 template <bool kMasked>
 __device__ __forceinline__ GroupRows rows_of_group(const MatmulParams& p, int group) {
-  if constexpr (kMasked) {
-    const int count = p.groups[group];
-    return {0, count < 0 || count > p.rows ? 0 : count};
-  } else {
-    const int first = min(max(p.groups[group], 0), p.rows);
-    return {first, min(max(p.groups[group + 1], first), p.rows)};
-  }
+  if constexpr (!kMasked) return part_of_group(p, group, p.rows);
+  const int count = p.groups[group];
+  return {0, count < 0 || count > p.rows ? 0 : count};
 }
 
 // before: for each group, the tiles of rows that groups before it have, and their sum last, in shared memory behind barriers.
@@ -82,16 +84,6 @@ struct GroupTiles {
     const int row = rows.first + (first + in_band % height) * kHeight + Tiles<C>::rank() * C::kRows;
     return {C::kMasked ? group : 0, row, in_band / height * C::kColumns, rows.stop, group};
   }
-};
-
-// The tiles of a config: of one product and a batch of them, or of groups.
-template <class C, bool kGrouped = C::kGrouped>
-struct TilesOf {
-  using Type = Tiles<C>;
-};
-template <class C>
-struct TilesOf<C, true> {
-  using Type = GroupTiles<C>;
 };
 
 }  // namespace opfacade

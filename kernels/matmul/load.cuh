@@ -25,6 +25,16 @@ __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uin
                                      tile.column + first, tile.weight);
 }
 
+// Loads the panels of one step, which begins with element `k`, into a stage that is free, by one thread.
+template <class C>
+__device__ __forceinline__ void load_step(const MatmulParams& p, const MatmulShared<C>& smem, int stage, const Tile& tile, int k) {
+  const uint32_t full = smem.full(stage);
+  mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
+#pragma unroll
+  for (int panel = 0; panel < C::kPanels; ++panel)
+    load_part<C>(p, smem.x(stage) + panel * C::kRows * 128, smem.weight(stage) + panel * C::kColumns * 128, full, tile, k + panel * kPanel<C>);
+}
+
 // Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
 template <class C, class All>
 __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
@@ -33,14 +43,8 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
-      const uint32_t full = smem.full(ring.stage);
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-      mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
-#pragma unroll
-      for (int panel = 0; panel < C::kPanels; ++panel) {
-        const int k = ((tiles.begin + step) * C::kPanels + panel) * kPanel<C>;
-        load_part<C>(p, smem.x(ring.stage) + panel * C::kRows * 128, smem.weight(ring.stage) + panel * C::kColumns * 128, full, tile, k);
-      }
+      load_step<C>(p, smem, ring.stage, tile, (tiles.begin + step) * C::kPanels * kPanel<C>);
     }
   }
 }
@@ -96,37 +100,46 @@ struct CopiedTile {
   }
 };
 
-// The same as load_mapped, by a warpgroup. Copies of kDepth steps are under way while the one before is shifted, which takes the
-// first vectors of the next stage, also behind the last step. A consumer keeps the stage of a step until it has begun the next one.
-template <class C, class All>
-__device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
+// The steps of one tile, from step `begin` on, by a warpgroup. Copies of kDepth steps are under way while the one before is shifted,
+// which takes the first vectors of the next stage, also behind the last step. A consumer keeps the stage of a step until it has
+// begun the next one.
+template <class C>
+__device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
+                                           const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, int begin, int steps) {
   constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6, kStep = C::kPanels * kPanel<C>;
   static_assert(kDepth > 0, "three stages at least");
-  Ring<C::kStages> ring, done;
+  Ring<C::kStages> done = ring;
+#pragma unroll 1
+  for (int step = 0; step < steps + kDepth; ++step) {
+    if (step <= steps) {
+      const int k = (begin + step) * kStep;
+      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      x.copy(smem.x(ring.stage), k, step == steps), weight.copy(smem.weight(ring.stage), k, step == steps);
+      if (step < steps) ring.advance();
+    }
+    cp_async_commit();
+    cp_async_wait<kDepth - 1>();
+    if (step < kDepth) continue;
+    Ring<C::kStages> next = done;
+    next.advance();
+    const int shifted = (begin + step - kDepth) * kStep;
+    x.shift(smem.x(done.stage), smem.x(next.stage), shifted), weight.shift(smem.weight(done.stage), smem.weight(next.stage), shifted);
+    fence_async_shared();
+    mbarrier_arrive(smem.full(done.stage));
+    done = next;
+  }
+}
+
+// The same as load_mapped, by a warpgroup.
+template <class C, class All>
+__device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
+  Ring<C::kStages> ring;
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     const CopiedTile<C, C::kRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
     const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
-#pragma unroll 1
-    for (int step = 0; step < tiles.steps + kDepth; ++step) {
-      if (step <= tiles.steps) {
-        const int k = (tiles.begin + step) * kStep;
-        mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-        x.copy(smem.x(ring.stage), k, step == tiles.steps), weight.copy(smem.weight(ring.stage), k, step == tiles.steps);
-        if (step < tiles.steps) ring.advance();
-      }
-      cp_async_commit();
-      cp_async_wait<kDepth - 1>();
-      if (step < kDepth) continue;
-      Ring<C::kStages> next = done;
-      next.advance();
-      const int shifted = (tiles.begin + step - kDepth) * kStep;
-      x.shift(smem.x(done.stage), smem.x(next.stage), shifted), weight.shift(smem.weight(done.stage), smem.weight(next.stage), shifted);
-      fence_async_shared();
-      mbarrier_arrive(smem.full(done.stage));
-      done = next;
-    }
+    copy_steps<C>(smem, ring, x, weight, tiles.begin, tiles.steps);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/matmul/gathered.cuh"
 #include "kernels/matmul/groups.cuh"
 #include "kernels/matmul/load.cuh"
+#include "kernels/matmul/ranges.cuh"
 #include "kernels/matmul/rest.cuh"
 #include "kernels/matmul/split.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -21,7 +22,7 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
   const int count = tiles.count(p);
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
-    consumer.sum(sums, p, tiles, index);
+    if constexpr (C::kRanges) consumer.sum(sums, p, tiles.of(index), index); else consumer.sum(sums, p, tiles, index);
     finish_tile<C>(p, tiles.at(index), group, sums);
   }
 }
@@ -29,6 +30,7 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
 template <class C, class All>
 __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   if constexpr (C::kGather) return load_gathered<C>(p, smem, tiles);
+  if constexpr (C::kRanges) return load_ranges<C>(p, smem, tiles);
   if constexpr (C::kCoded) return load_coded<C>(p, smem, tiles);
   if (p.mapped == 0) return load_copied<C>(p, smem, tiles);
   if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
@@ -43,8 +45,9 @@ __device__ __forceinline__ void gather() {
 template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
+  constexpr bool kSearches = C::kGrouped || C::kRanges;
   // Registers: producers that find groups need more, those that decode most.
-  constexpr int kProducer = C::kCoded ? 88 : C::kGrouped ? 72 : 56, kConsumer = C::kCoded ? 208 : C::kGrouped ? 216 : 224;
+  constexpr int kProducer = C::kCoded ? 88 : kSearches ? 72 : 56, kConsumer = C::kCoded ? 208 : kSearches ? 216 : 224;
   static_assert(fit_registers(kProducer + 2 * kConsumer, 3), "warpgroups would wait for registers that the CTA has not");
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
@@ -56,7 +59,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   }
   gather<C>();
   wait_for_previous();
-  const typename TilesOf<C>::Type tiles(p);
+  const typename C::template TilesOf<C> tiles(p);
   const int group = threadIdx.x / kWarpgroup - 1;
   if constexpr (C::kSplit > 1) return split_tile<C>(p, smem, tiles, group);
   if (group < 0) {

@@ -28,6 +28,9 @@ def emulated():
         "matrices of fp8, tokens": _of_fp8(kind="token"),
         "groups of fp8, blocks": _groups("f8_e4m3", kind="block"),
         "groups of i8, tokens": _groups("i8", kind="token"),
+        "groups of k": GroupedMatmulDescriptor(
+            groups=5, total_num_rows=70, n=136, k=472, dtype="bf16", layout="k", x_layout="km", weight_layout="kn"
+        ),
         "groups with a tail of zeros": GroupedMatmulDescriptor(
             groups=5, total_num_rows=70, n=136, k=72, dtype="bf16", zero_tail=True
         ),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_coded, matmul_codes, matmul_gemv, matmul_grouped, matmul_repack, ptxas, support
+from opfacade.backends.cuda import (
+    matmul_coded,
+    matmul_codes,
+    matmul_gemv,
+    matmul_grouped,
+    matmul_ranges,
+    matmul_repack,
+    ptxas,
+    support,
+)
 from opfacade.backends.cuda.matmul_decoding import terms
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
@@ -70,4 +79,5 @@ CANDIDATES = (
     candidate(_FORM, _declines, _shape),
     matmul_gemv.CANDIDATE,
     matmul_grouped.CANDIDATE,
+    matmul_ranges.CANDIDATE,
 )

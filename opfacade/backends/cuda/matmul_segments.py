@@ -23,6 +23,8 @@ def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments
     """None: k is one chain."""
     if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
         return None
+    if isinstance(problem, GroupedMatmulDescriptor) and problem.layout == "k":  # only the device has the lengths
+        return None
     if isinstance(problem, MatmulDescriptor) and problem.weight_format is not None:
         return None
     if problem.n * problem.columns > _WIDEST:

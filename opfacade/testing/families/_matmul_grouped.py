@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.select.registry import examples
-from opfacade.testing.batches import Batches, Campaign, changed
+from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families._matmul_batches import GroupedBatches
@@ -44,15 +44,18 @@ class GroupedHarness(Harness):
         self._draw_scales(draw)
         if "indptr" in draw.values:
             draw.values["indptr"] = draw.values["indptr"].sort().values
-        for name, axes in _axes_of_rows(draw.descriptor).items():
-            if name in ("x", "add") and name in draw.values and draw.values[name].is_floating_point():
-                _spoil(draw, name, axes)
+        for name, axis in (_axes_of_rows(draw.descriptor) or _axes_of_k(draw.descriptor)).items():
+            if name in ("x", "weight", "add") and name in draw.values and draw.values[name].is_floating_point():
+                _spoil(draw, name, axis)
 
     def in_any_batch(self, descriptor: GroupedMatmulDescriptor) -> Any:
         """Rows of layout masked lie in groups of one size; those of ragged lie anywhere."""
         return changed(descriptor, layout="ragged") if descriptor.layout == "masked" else descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
+        """With layout k, each group has all rows."""
+        if subject.descriptor.layout == "k":
+            return DenseBatches.drawn(subject, "total_num_rows", campaign.needles, rng)
         return GroupedBatches.of(subject, campaign.needles, rng)
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
@@ -118,8 +121,8 @@ def places_of(problem: Any, args: Any) -> list[list[int]]:
 def part_of(problem: Any, args: Any, group: int, places: Sequence[int]) -> Any:
     """The tensors of one group, copied."""
     if problem.layout == "k":
-        axes = {"x": 1 if problem.x_layout == "mk" else 0, "weight": 1 if problem.weight_layout == "nk" else 0}
-        picked: dict[str, Any] = {name: _picked(getattr(args, name), axis, places) for name, axis in axes.items()}
+        axes = _axes_of_k(problem).items()
+        picked: dict[str, Any] = {name: _picked(getattr(args, name), axis, places) for name, axis in axes}
         own = {name: _of(getattr(args, name), group) for name in ("bias", "add", "out")}
         return MatmulArgs(**picked, **own, x_scale=args.x_scale, weight_scale=args.weight_scale)
     masked = problem.layout == "masked"
@@ -146,6 +149,11 @@ def _axes_of_rows(problem: Any) -> dict[str, int]:
     return axes
 
 
+def _axes_of_k(problem: Any) -> dict[str, int]:
+    """With layout k."""
+    return {"x": 1 if problem.x_layout == "mk" else 0, "weight": 1 if problem.weight_layout == "nk" else 0}
+
+
 def _of(tensor: Tensor | None, group: int) -> Tensor | None:
     return None if tensor is None else tensor[group]
 
@@ -166,17 +174,18 @@ def _sampled(problem: Any, places: list[int], sample: Sample) -> list[int]:
 
 
 def _outside(problem: Any, args: Any) -> Tensor:
-    """True for each row of out that is no group's."""
+    """True for each row of out, or with layout k for each element of k, that is no group's."""
     import torch
 
-    free = torch.ones(args.out.shape[:-1], dtype=torch.bool, device=args.out.device)
+    shape = (problem.k,) if problem.layout == "k" else args.out.shape[:-1]
+    free = torch.ones(shape, dtype=torch.bool, device=args.out.device)
     for group, places in enumerate(places_of(problem, args)):
         (free[group] if problem.layout == "masked" else free)[places] = False
     return free
 
 
 def _spoil(draw: Draw, name: str, axis: int) -> None:
-    """NaN in the rows of an operand that no group has; with gather in those of x that no row takes."""
+    """NaN in the rows, or elements of k, of an operand that no group has; with gather in rows of x that no row takes."""
     import torch
 
     problem, tensor, holder = draw.descriptor, draw.values[name], draw.descriptor.args_type(**draw.values)
@@ -184,5 +193,7 @@ def _spoil(draw: Draw, name: str, axis: int) -> None:
     if name == "x" and problem.gather:
         taken = set(holder.x_rows[~free].tolist())
         free = torch.tensor([row not in taken for row in range(tensor.shape[0])], dtype=torch.bool, device=tensor.device)
+    if problem.layout == "k":
+        tensor = tensor.movedim(axis, 0)
     for place in free.nonzero().tolist():
         tensor[tuple(place)].copy_(torch.tensor(math.nan).expand(tensor.shape[len(place) :]))

@@ -39,6 +39,7 @@ def test_runs_repeat_bitwise(descriptor):
 
 
 LAYERS = [d for d in EXAMPLES if d.op == "fused_moe"]
+CHOSEN = ("chosen_ids", "chosen_weights")
 
 
 @pytest.mark.parametrize("descriptor", LAYERS, ids=lambda d: d.digest()[:6])
@@ -119,3 +120,29 @@ def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
             plan.run(replace(args, x=args.x[:, 1:]))
     finally:
         forget_selections()
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_layer_of_more_than_2_31_elements_keeps_its_bound():
+    """Of the rows of all choices; those of the last tokens lie behind 2^31 elements of the workspace."""
+    sizes = {"total_num_rows": 75_100, "experts": 8, "top_k": 4, "hidden": 7168, "width": 128}
+    descriptor = FusedMoeDescriptor(**sizes, dtype="bf16", router=Router(dtype="f32", renormalise=True))
+    assert descriptor.total_num_rows * descriptor.top_k * descriptor.hidden > 2**31
+    plan, made = Plan.select(descriptor, Preference(backend="cuda")), torch.Generator("cuda").manual_seed(1)
+    args = inputs.make_args(descriptor.model_copy(update={"total_num_rows": 8}).revalidated(), seed=1, device="cuda")
+    for weight in (args.up, args.down):
+        weight.copy_(torch.randn(weight.shape, generator=made, device="cuda") * 0.05)
+    rows = {"x": torch.bfloat16, "logits": torch.float32}
+    drawn = {
+        name: torch.randn(75_100, getattr(args, name).shape[1], generator=made, device="cuda", dtype=dtype)
+        for name, dtype in rows.items()
+    }
+    chosen = {name: torch.zeros(75_100, 4, dtype=getattr(args, name).dtype, device="cuda") for name in CHOSEN}
+    args = replace(args, **drawn, **chosen, out=torch.full_like(drawn["x"], float("nan")))
+    plan.run(args)
+    assert bool(args.out.isfinite().all())
+    assert numerics.check(descriptor, args, plan.sku, rows=64).worst <= 1
+    last = list(range(75_100 - 3, 75_100))
+    few = descriptor.model_copy(update={"total_num_rows": 3}).revalidated()
+    cut = {name: getattr(args, name)[last].contiguous() for name in (*rows, *CHOSEN)}
+    assert numerics.check(few, replace(args, **cut, out=args.out[last]), plan.sku).worst <= 1
