@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Those of a batch of products with one size: each group has all rows and columns.
+// The tiles of a batch of products with one size: each group has all rows and columns.
 template <class C>
 struct RangeTiles : Tiles<C> {
   const MatmulParams& p;

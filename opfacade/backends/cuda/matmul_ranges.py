@@ -1,4 +1,4 @@
-"""Products of ranges of k on CUDA, for gradients of the weights of experts: the tiles of one product, whose k is on the device."""
+"""Products of ranges of k on CUDA, for gradients of experts' weights: the tiles of one product, whose k is on the device."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _axes_of_rows(problem: Any) -> dict[str, int]:
     return axes
 
 
-def _axes_of_k(problem: Any) -> dict[str, int]:
+def _axes_of_k(problem: GroupedMatmulDescriptor) -> dict[str, int]:
     """With layout k."""
     return {"x": 1 if problem.x_layout == "mk" else 0, "weight": 1 if problem.weight_layout == "nk" else 0}
 

@@ -124,7 +124,7 @@ def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
 
 @pytest.mark.usefixtures("_hopper")
 def test_a_layer_of_more_than_2_31_elements_keeps_its_bound():
-    """Of the rows of all choices; those of the last tokens lie behind 2^31 elements of the workspace."""
+    """Rows of choices have them together; results of the last tokens lie behind them in the workspace."""
     sizes = {"total_num_rows": 75_100, "experts": 8, "top_k": 4, "hidden": 7168, "width": 128}
     descriptor = FusedMoeDescriptor(**sizes, dtype="bf16", router=Router(dtype="f32", renormalise=True))
     assert descriptor.total_num_rows * descriptor.top_k * descriptor.hidden > 2**31
