@@ -1,6 +1,8 @@
 // Products whose sums are those of a range of k, one for each group: operands have the elements of k of all groups, and out has a
 // matrix for each. A range begins and ends anywhere. TMA loads the steps that lie inside of one; threads copy its last step where that
-// is not whole, with zeros behind the range: elements of another group may be NaN, so a zero in one operand is not enough.
+// is not whole, with zeros behind the range: elements of another group may be NaN, so a zero in one operand is not enough. Along the
+// contiguous axis TMA begins with a multiple of 16 bytes, else it ends the kernel: threads copy other ranges of operands that have
+// k there.
 #pragma once
 #include "kernels/matmul/groups.cuh"
 #include "kernels/matmul/load.cuh"
@@ -25,9 +27,9 @@ struct RangeTiles : Tiles<C> {
   }
 };
 
-// Copies the last step of a range, by a warpgroup. One thread waits for the stage: others may be phases behind it.
+// Copies a step of a range, by a warpgroup. One thread waits for the stage: others may be phases behind it.
 template <class C>
-__device__ __forceinline__ void copy_last(const MatmulParams& p, const MatmulShared<C>& smem, const Ring<C::kStages>& ring, const Tile& tile, int k, int stop) {
+__device__ __forceinline__ void copy_step(const MatmulParams& p, const MatmulShared<C>& smem, const Ring<C::kStages>& ring, const Tile& tile, int k, int stop) {
   constexpr int kBarrier = 1;
   const bool leads = threadIdx.x % kWarpgroup == 0;
   if (leads) mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
@@ -44,16 +46,20 @@ template <class C>
 __device__ __forceinline__ void load_range(const MatmulParams& p, const MatmulShared<C>& smem, Ring<C::kStages>& ring, const Tile& tile, const RangeTiles<C>& own) {
   constexpr int kStep = C::kPanels * kPanel<C>;
   const Tile flat = {0, tile.row, tile.column, tile.end, 0};
+  const bool whole = C::kXAcross && C::kWeightAcross || own.range.first % (16 / C::kSize) == 0;
   int k = own.range.first;
 #pragma unroll 1
-  for (; k + kStep <= own.range.stop; k += kStep, ring.advance()) {
+  for (; whole && k + kStep <= own.range.stop; k += kStep, ring.advance()) {
     if (threadIdx.x % kWarpgroup != 0) continue;
     mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
     load_step<C>(p, smem, ring.stage, flat, k);
   }
   if (k == own.range.stop && k > own.range.first) return;
-  copy_last<C>(p, smem, ring, tile, k, own.range.stop);
-  ring.advance();
+#pragma unroll 1
+  do {
+    copy_step<C>(p, smem, ring, tile, k, own.range.stop);
+    ring.advance(), k += kStep;
+  } while (k < own.range.stop);
 }
 
 // An operand from element k on.

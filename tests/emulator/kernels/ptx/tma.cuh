@@ -1,4 +1,5 @@
-// Shadows kernels/ptx/tma.cuh: a box is copied at once, swizzled or plain, with zeros outside the tensor.
+// Shadows kernels/ptx/tma.cuh: a box is copied at once, swizzled or plain, with zeros outside the tensor. Where a GPU ends with an
+// illegal instruction, because a box does not begin with a multiple of 16 bytes, all of it is NaN.
 #pragma once
 #include "csrc/common/tensor_map.h"
 #include "kernels/ptx/cluster.cuh"
@@ -19,6 +20,7 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
   memcpy(&t, &map, sizeof(t));
   const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];
   const int bytes = t.element == MapElement::kByte ? 1 : 2, width = t.plain != 0 ? t.plain * bytes : 128;
+  const bool legal = at.x[0] * bytes % 16 == 0;
   for (int row = 0; row < rows; ++row) {
     int rest = row;
     const char* src = static_cast<const char*>(t.data);
@@ -32,6 +34,7 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
     for (int column = 0; column < width / bytes; ++column) {
       uint16_t element = 0;
       if (inside && at.x[0] + column < t.size[0]) memcpy(&element, src + (at.x[0] + column) * bytes, bytes);
+      if (!legal) element = 0xffff;
       const uint32_t at = dst + row * width + column * bytes;
       memcpy(simt::at(t.plain != 0 ? at : swizzled_128(at)), &element, bytes);
     }
