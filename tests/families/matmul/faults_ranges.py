@@ -29,7 +29,8 @@ FAULTS = (
     ranges("a copied stage is used before all have copied", "  named_sync(kBarrier, kWarpgroup);\n  if (leads)", "  if (leads)",
            "gradients and bound", blind=NO_RACE),
     ranges("the stage behind a copied one is the same", "ring.advance(), k += kStep;\n", "k += kStep;\n", "many and bound"),
-    ranges("a range that begins off 16 bytes is loaded", "|| own.range.first % (16 / C::kSize) == 0", "|| true", "rows and bound"),
+    ranges("a range that begins off 16 bytes is loaded", "|| own.range.first % (16 / C::kSize) == 0", "|| true",
+           "rows and bound"),
     ranges("one copied step is enough", "} while (k < own.range.stop);", "} while (false);", "rows and bound"),
     ranges("copied operands are not seen by products", "  fence_async_shared();\n", "", "gradients and bound", blind=NO_RACE),
 )  # fmt: skip
