@@ -21,6 +21,7 @@ from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul
 from opfacade.backends.cuda.matmul_kernel import Shape, candidate
 from opfacade.backends.cuda.matmul_segments import segments_of
+from opfacade.backends.cuda.matmul_tiles import HALVES as MORE
 from opfacade.backends.cuda.matmul_tiles import TILES, Tile
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.select.selection import Option
@@ -48,7 +49,7 @@ def problems() -> Iterator[Problem]:
 def tiles_of(d: MatmulDescriptor, most: int = 2) -> list[Tile]:
     """Tiles that fit registers, without tiles that lie mostly outside of the product."""
     columns = 256 if d.dtype == "bf16" and segments_of(d) is None else 128
-    fit = [tile for tile in TILES if tile.columns <= min(columns, max(64, most * d.n))]
+    fit = [tile for tile in (*TILES, *(MORE if columns == 256 else ())) if tile.columns <= min(columns, max(64, most * d.n))]
     return [tile for tile in fit if tile.rows * tile.cluster <= max(64, most * d.total_num_rows)]
 
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/matmul/scales.cuh"
+#include "kernels/matmul/staged_rows.cuh"
 #include "kernels/matmul/store_rows.cuh"
 #include "kernels/matmul/tiles.cuh"
 
@@ -128,7 +129,11 @@ __device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& t
 // time.
 template <class C>
 __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
-  constexpr int kRound = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8, kStep = C::Program::kWide ? 4 : 1;
+  if constexpr (StagedRows<C>::kUsed) {
+    if (StagedRows<C>::fits(p)) return StagedRows<C>::finish(p, tile, group, sums);
+  }
+  constexpr int kMost = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8;
+  constexpr int kRound = C::kColumns / 8 % kMost == 0 ? kMost : 4, kStep = C::Program::kWide ? 4 : 1;
   const int thread = threadIdx.x % kWarpgroup, row = tile.row + group * 64 + thread / 32 * 16 + thread % 32 / 4;
   WideRow rows[2];
 #pragma unroll 1

@@ -34,12 +34,16 @@ struct WgmmaLayouts {
 OPF_WGMMA_LAYOUT(F16, "f16", 32, 16, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(F16, "f16", 64, 32);
 OPF_WGMMA_LAYOUTS(F16, "f16", 128, 64);
+OPF_WGMMA_LAYOUT(F16, "f16", 160, 80, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(F16, "f16", 192, 96);
+OPF_WGMMA_LAYOUT(F16, "f16", 224, 112, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(F16, "f16", 256, 128);
 OPF_WGMMA_LAYOUT(BF16, "bf16", 32, 16, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 64, 32);
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 128, 64);
+OPF_WGMMA_LAYOUT(BF16, "bf16", 160, 80, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 192, 96);
+OPF_WGMMA_LAYOUT(BF16, "bf16", 224, 112, true, false, ", 1, 1, 1, 0");
 OPF_WGMMA_LAYOUTS(BF16, "bf16", 256, 128);
 
 }  // namespace opfacade

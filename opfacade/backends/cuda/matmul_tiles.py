@@ -13,7 +13,7 @@ _CYCLES = 1.72  # a nanosecond
 _CHAIN = 124  # cycles of the four steps of a panel at least: each waits for the one before
 _BYTES, _PART = 2.365, 207  # cycles of a column of a panel of 8-bit floats, whose parts are added; of a panel at least
 _MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
-_TILE, _STORE = 310.0, 0.09  # nanoseconds of a tile, and of an element of a tile
+_TILE, _STORE = 310.0, 0.03  # nanoseconds of a tile, and of an element of a tile
 _CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
 _CLUSTERED = 0.8  # of all SMs: clusters of eight do not fit everywhere
 _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
@@ -49,6 +49,11 @@ TILES = (
     Tile(128, 256, 1, 2), Tile(128, 256, 1), Tile(128, 192, 1), Tile(128, 128, 1), Tile(128, 64, 1),
     Tile(64, 256, 1), Tile(64, 192, 1), Tile(64, 128, 2), Tile(64, 64, 2), Tile(64, 32, 2),
 )  # fmt: skip
+HALVES = (
+    Tile(128, 224, 1),
+    Tile(128, 160, 1),
+    Tile(64, 160, 1),
+)  # of 16-bit operands: fewer waves where n is no multiple of 192
 _SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
 
 
@@ -66,7 +71,11 @@ class Sizes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
-    return min(_fitting(sizes, sms), key=lambda tile: nanoseconds(tile, sizes, sms))
+    return min((*_fitting(sizes, sms), *_of_halves(sizes)), key=lambda tile: nanoseconds(tile, sizes, sms))
+
+
+def _of_halves(sizes: Sizes) -> tuple[Tile, ...]:
+    return HALVES if sizes.size == 2 and sizes.segments == 1 and sizes.least == 32 else ()
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
 from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
+from opfacade.backends.cuda.matmul_tiles import HALVES, TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
@@ -110,7 +110,7 @@ def replace_sizes(problem, **sizes):
 
 @emulator.needed
 @pytest.mark.parametrize(
-    "tile", [one if one.rows == 64 else pytest.param(one, marks=pytest.mark.heavy) for one in TILES], ids=str
+    "tile", [one if one.rows == 64 else pytest.param(one, marks=pytest.mark.heavy) for one in (*TILES, *HALVES)], ids=str
 )
 def test_no_tile_changes_a_bit(tile):
     problem = made(rows=150, n=300, k=136, out_dtype="f32", bias=True)
@@ -123,6 +123,37 @@ def test_no_tile_changes_a_bit(tile):
             found.append(call.out)
     forget_specializations()
     assert torch.equal(*found)
+
+
+STAGED = {
+    "plain": made(rows=150, n=328, k=72),
+    "few-rows": made(rows=18, n=40, k=72, dtype="f16"),
+    "long-program": made(rows=150, n=328, k=72, bias=True, activation="gelu_tanh", add=True),
+    "valid": made(rows=150, n=104, k=72, num_valid=True),
+    "batched": made(rows=20, n=72, k=72, batch=3),
+}
+
+
+@emulator.needed
+@pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(128, 160, 1), Tile(128, 256, 1)], ids=str)
+@pytest.mark.parametrize("name", STAGED)
+def test_rows_that_are_staged_have_the_bits_of_those_that_are_not(name, tile):
+    """Rows of out are aligned, or begin an element later; nothing beside them is written."""
+    problem, found = STAGED[name], []
+    args = inputs.make_args(problem, 5)
+    if problem.num_valid:
+        args.num_valid.fill_(77)
+    rows = args.out.shape[-2]
+    with tiled(tile):
+        for step in (0, 1):
+            wide = torch.full((*args.out.shape[:-2], rows + 2, args.out.shape[-1] + 8), 7.0).to(args.out.dtype)
+            held(problem, replace(args, out=wide[..., 1 : rows + 1, step : step + problem.n]))
+            found.append(wide[..., 1 : rows + 1, step : step + problem.n].clone())
+            wide[..., 1 : rows + 1, step : step + problem.n] = 7.0
+            assert (wide == 7).all()
+    forget_specializations()
+    assert torch.equal(*found)
+    assert not problem.num_valid or (found[0][77:] == 7).all()
 
 
 @emulator.needed
@@ -292,7 +323,8 @@ def test_a_last_wave_that_is_nearly_empty_is_avoided():
     assert tile == Tile(128, 192, 1)
     assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1), sizes, 132)
     assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1)  # 5.8 waves of 6
-    assert tile_of(Sizes(1024, 10240, 8192, 1), 132) == Tile(128, 128, 1)  # 4.8 waves of half the work, in place of 2.4
+    assert tile_of(Sizes(1024, 10240, 8192, 1), 132) == Tile(128, 160, 1)  # 3.9 waves
+    assert tile_of(Sizes(1024, 10240, 8192, 1, size=1), 132) == Tile(128, 128, 1)  # 4.8 waves of half the work, not 2.4
 
 
 def test_a_part_of_a_weight_along_panels_is_whole_panels():
@@ -304,9 +336,10 @@ def test_a_part_of_a_weight_along_panels_is_whole_panels():
 
 
 def test_tiles_fit_shared_memory():
-    for tile in TILES:
+    """Beside the rows that warps stage before they store them."""
+    for tile in (*TILES, *HALVES):
         assert tile.stages >= 2
-        assert tile.stages * (tile.stage + 16) <= SM_90A.max_shared_memory
+        assert tile.stages * (tile.stage + 16) + 128 + 128 * tile.rows <= SM_90A.max_shared_memory
 
 
 @pytest.mark.parametrize("fields", [{"dtype": "f32"}, {"dtype": "f64"}])
@@ -320,7 +353,7 @@ def test_other_architectures_are_declined_by_name():
         Plan.select(made(), Preference(backend="cuda"), Target.parse("sm_80"))
 
 
-@pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=str)
+@pytest.mark.parametrize("tile", [TILES[0], TILES[-1], HALVES[0]], ids=str)
 def test_it_compiles_without_spills(tile):
     with tiled(tile):
         plan = Plan.select(made(rows=4096), Preference(backend="cuda"), SM_90A)
