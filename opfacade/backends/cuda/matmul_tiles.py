@@ -12,6 +12,8 @@ _PANEL = 128  # bytes of k
 _CYCLES = 1.72  # a nanosecond
 _CHAIN = 124  # cycles of the four steps of a panel at least: each waits for the one before
 _BYTES, _PART = 2.365, 207  # cycles of a column of a panel of 8-bit floats, whose parts are added; of a panel at least
+_NARROW = 0.94  # of the rate of memory, where few rows read 128 bytes of each row of the weight at a time
+_WAVE = 1500.0  # nanoseconds in which clusters behind the first ones start
 _MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
 _TILE, _STORE = 310.0, 0.03  # nanoseconds of a tile, and of an element of a tile
 _CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
@@ -67,6 +69,7 @@ class Sizes(NamedTuple):
     segments: int = 1  # of k that are summed apart
     parts: bool = False  # a chain ends with each panel, as those of fp8 do
     copied: float = 0.0  # bytes a nanosecond that the threads of a CTA copy, where TMA cannot load operands
+    limited: bool = False  # clusters may not wait for their turn: they would take SMs beyond a limit
 
 
 @lru_cache(maxsize=4096)
@@ -86,15 +89,15 @@ def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
 
 
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
-    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of parts and of segments
-    need twice the registers."""
+    """Tiles whose sums fit registers. Sums of parts and of segments need twice the registers."""
     most = 128 if sizes.parts or sizes.segments > 1 else 256
     for tile in TILES:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
             yield tile
     for tile in _SPLIT if sizes.segments > 1 else ():
-        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms:
+        at_once = _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms
+        if tile.columns >= sizes.least and (at_once or not sizes.limited):
             yield tile._replace(split=sizes.segments)
 
 
@@ -105,11 +108,18 @@ def _tiles(tile: Tile, sizes: Sizes) -> int:
 
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
-    rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
-    times = [_products(tile, sizes, rounds), _one_sm(tile, sizes, rounds), _memory(sizes)]
+    rounds = _rounds(tile, sizes, sms)
+    times = [_products(tile, sizes, rounds), _one_sm(tile, sizes, rounds), _memory(tile, sizes)]
     times += [_copies(tile, sizes, rounds)] if sizes.copied else []
     each = _TILE + _STORE * tile.rows * tile.columns + (_CLUSTER if tile.cluster > 1 else 0.0)
-    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + (_SUM if tile.split > 1 else 0.0)
+    split = _SUM + (rounds - 1) * _WAVE if tile.split > 1 else 0.0
+    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + split
+
+
+def _rounds(tile: Tile, sizes: Sizes, sms: int) -> int:
+    """How many tiles the last CTA has; or how often clusters of a split start."""
+    most = sms // tile.cluster if tile.split == 1 else int(_CLUSTERED * sms) // tile.split
+    return max(1, -(-_tiles(tile, sizes) // max(1, most)))
 
 
 def _of_k(tile: Tile, sizes: Sizes) -> int:
@@ -140,5 +150,6 @@ def _one_sm(tile: Tile, sizes: Sizes, rounds: int) -> float:
     return max(every, tile.columns / tile.cluster * of_k / _WEIGHT_OF_ONE)
 
 
-def _memory(sizes: Sizes) -> float:
-    return (sizes.rows + sizes.columns) * sizes.k * sizes.size * sizes.batch / _MEMORY
+def _memory(tile: Tile, sizes: Sizes) -> float:
+    rate = _NARROW * _MEMORY if tile.panels == 1 and sizes.rows <= 64 else _MEMORY
+    return (sizes.rows + sizes.columns) * sizes.k * sizes.size * sizes.batch / rate

@@ -31,6 +31,13 @@ def unaligned(name, file, old, new):
     return cpu(f"products to unaligned rows: {name}", f"{K}/{file}", old, new, ROWS)
 
 
+STAGED = f"{KERNEL} -k staged"
+
+
+def staged(name, old, new):
+    return cpu(f"products in staged rows: {name}", f"{K}/staged_rows.cuh", old, new, STAGED)
+
+
 def apart(name, file, old, new):
     return cpu(f"products in segments: {name}", f"{K}/{file}", old, new, SEGMENTS)
 
@@ -87,6 +94,16 @@ FAULTS = (
     fault("sums are stored while products run", "chain.cuh", "    wgmma_wait<0>();\n", ""),
     fault("the second warpgroup has the rows of the first", "finish.cuh", "row = tile.row + group * 64 +", "row = tile.row +",
           f"{KERNEL} --heavy -k no_tile"),
+    staged("all warps have the memory of the first", "(warp * 16 + row) * kLine", "row * kLine"),
+    staged("a row has the results of the one above", "sums[4 * block + 2 * half],", "sums[4 * block],"),
+    staged("columns of a round do not move", "sums[i] = sums[i + kColumns / 2];", "sums[i] = sums[i];"),
+    staged("rows behind the last are stored", "if (first + i * kLines < tile.end) store", "store"),
+    staged("columns behind the last are stored", "    if (column + 8 * vector >= p.columns) return;\n", ""),
+    staged("rows that are not aligned are stored as aligned", "return p.out.eights != 0 && p", "return p"),
+    staged("the second warpgroup has the rows of the first", "tile.row + group * 64 +", "tile.row +"),
+    staged("lines of a warp begin with its second", "lane / kVectors + i * kLines, vector)",
+           "(lane / kVectors + i * kLines + 1) % 16, vector)"),
+    fault("a row that is no vector is stored as vectors", "staged_rows.cuh", "&& p.columns % 8 == 0", "", ROWS),
     fault("rows that are not valid are written", "tiles.cuh", "rows = max(0, min(rows, *p.num_valid));", ""),
     fault("sums of a round do not move", "finish.cuh", "sums[i] = sums[i + 4 * kRound];", "sums[i] = sums[i];",
           f"{KERNEL} -k no_tile"),
