@@ -157,6 +157,15 @@ def test_rows_that_are_staged_have_the_bits_of_those_that_are_not(name, tile):
 
 
 @emulator.needed
+def test_nothing_is_stored_behind_a_row_that_ends_inside_a_vector():
+    """Rows are aligned to 16 bytes, and 77 columns are not."""
+    problem = made(rows=20, n=77, k=72)
+    wide = torch.full((20, 88), 7.0).bfloat16()
+    held(problem, replace(inputs.make_args(problem, 5), out=wide[:, :77]))
+    assert (wide[:, 77:] == 7).all()
+
+
+@emulator.needed
 @pytest.mark.parametrize("step", [0, 1])
 def test_ctas_of_a_cluster_share_their_weight(step):
     """By TMA; threads that copy share nothing."""
