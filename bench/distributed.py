@@ -2,8 +2,9 @@
 
 `--cpu` tries it with small problems on gloo. It starts a process for each rank and probe, which is killed at its deadline: the
 record has "failed" then. P1, P4 and a short P2 say what torch's symmetric memory and NCCL do here, without multicast; others
-time our ops beside them, each in a graph, in turns, after results were checked. By --only: P5 and P8, graphs and bits; P7,
-ranks that share a GPU; P10, a gather beside prefill. A time is that of the slowest rank. Where a result is wrong no time is
+time our ops beside them, each in a graph, in turns, after results were checked. By --only: P2 by
+rounds of our own, P3, packets that may be torn, P6, a header; P5 and P8, graphs and bits; P7, ranks that share a GPU; P10, a
+gather beside prefill. A time is that of the slowest rank. Where a result is wrong no time is
 recorded, and the run fails.
 """
 
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import records
-from bench.ranks import decode, faults, graphs, prefill, process, sums
+from bench.ranks import decode, faults, graphs, prefill, process, protocol, sums
 from opfacade import Plan
 from opfacade.tools.machine import machine
 
 LIMIT = 145.0  # s of the whole
-ON_REQUEST = ("p5_graphs", "p7_one_gpu", "p8_bits", "p10_prefill")  # by --only
+ON_REQUEST = ("p2_rounds", "p3_packets", "p5_graphs", "p6_header", "p7_one_gpu", "p8_bits", "p10_prefill")  # by --only
 
 
 class Probe(NamedTuple):
@@ -56,6 +57,9 @@ PROBES = {
     "all_reduce_norm": Probe(sums.norms, 60),
     "exchange": Probe(decode.exchange, 45),
     "sampling": Probe(decode.sampling, 60),
+    "p2_rounds": Probe(protocol.rounds, 60),
+    "p3_packets": Probe(protocol.packets, 60),
+    "p6_header": Probe(protocol.header, 40),
     "p5_graphs": Probe(graphs.replays, 60),
     "p7_one_gpu": Probe(graphs.one_gpu, 40),
     "p8_bits": Probe(graphs.bits, 60),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
+from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.collective import (
@@ -42,18 +44,21 @@ def exchange(ranks: Ranks) -> dict[str, Any]:
     """`merge_across` beside NCCL's packed exchange and all-gather of the same bytes, alone."""
     pg, known = ranks.join(), merges(ranks.world, ranks.cpu)
     group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
-    group.reserve([Plan.select(d) for d in known.values()])
+    plans = {d: Plan.select(d, target=Target.cpu() if ranks.cpu else group.target) for d in known.values()}
+    group.reserve(list(plans.values()))
     found = {}
     for (name, tokens), descriptor in known.items():
-        found[f"{name} {tokens}"] = _merged(ranks, group, descriptor)
+        found[f"{name} {tokens}"] = _merged(ranks, group, plans[descriptor])
         ranks.keep({"calls": found})
     return {"link": type(group.link).__name__, "calls": found}
 
 
-def _merged(ranks: Ranks, group: Group, d: MergeAcrossDescriptor) -> dict[str, Any]:
+def _merged(ranks: Ranks, group: Group, plan: Plan[MergeAcrossArgs]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    d = plan.descriptor
+    assert isinstance(d, MergeAcrossDescriptor)
     parts = [_states(ranks, r, d) for r in range(ranks.world)]
     kept = (d.total_num_rows, d.kept_heads)
     o = torch.zeros(*kept, d.head_dim, dtype=torch.bfloat16, device=ranks.device)
@@ -61,7 +66,6 @@ def _merged(ranks: Ranks, group: Group, d: MergeAcrossDescriptor) -> dict[str, A
         o_part=parts[ranks.rank][0][None], lse_part=parts[ranks.rank][1][None], o=o, lse=torch.zeros(kept, device=o.device),
         group=group,
     )  # fmt: skip
-    plan = Plan.select(d)
     plan.run(args)
     own = slice(ranks.rank * d.kept_heads, (ranks.rank + 1) * d.kept_heads)
     lse = torch.stack([part[1][:, own] for part in parts]).double()
@@ -72,12 +76,31 @@ def _merged(ranks: Ranks, group: Group, d: MergeAcrossDescriptor) -> dict[str, A
     size = kept[0] * kept[1] * (d.head_dim * 2 + 4)  # to each rank
     sent = torch.zeros(ranks.world * size, dtype=torch.uint8, device=o.device)
     got, wide = torch.empty_like(sent), sent.new_empty(ranks.world * len(sent))
+    merge = _merge_alone(d, parts, ranks.rank, args)
+
+    def swap() -> None:
+        dist.all_to_all_single(got, sent, group=group.process_group)
+
     calls = {
-        "merge_across": lambda: plan.run(args),
-        "nccl packed all_to_all alone": lambda: dist.all_to_all_single(got, sent, group=group.process_group),
+        f"merge_across, {plan.sku.impl}": lambda: plan.run(args),
+        "nccl packed all_to_all + merge": lambda: (swap(), merge()),
+        "nccl packed all_to_all alone": swap,
         "nccl packed all_gather alone": lambda: dist.all_gather_into_tensor(wide, sent, group=group.process_group),
     }
     return {"bytes_to_each": size} | race(ranks, calls)
+
+
+def _merge_alone(
+    d: MergeAcrossDescriptor, parts: list[tuple[Any, Any]], rank: int, args: MergeAcrossArgs
+) -> Callable[[], None]:
+    """The merge of states that have come, as an exchange of packed states leaves them at best."""
+    import torch
+
+    alone, own = merged_alone(d), slice(rank * d.kept_heads, (rank + 1) * d.kept_heads)
+    states = [torch.stack([part[i][:, own] for part in parts]).contiguous() for i in range(2)]
+    merge = Plan.select(alone)
+    given = alone.args_type(states_o=states[0], states_lse=states[1], o=args.o, lse=args.lse)
+    return lambda: merge.run(given)
 
 
 def _states(ranks: Ranks, rank: int, d: MergeAcrossDescriptor) -> tuple[Any, Any]:

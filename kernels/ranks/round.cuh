@@ -1,8 +1,12 @@
 // Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer. Every
-// value may be a payload: epochs beside the data mark arrivals.
+// value may be a payload: flags beside the data mark arrivals.
+//
+// There are two formats. Bulk data are pushed to places, and a fence lies between them and the arrival that tells of them. Flagged
+// lines have 8 bytes of data and their flags, twice the bytes, and nobody waits for a fence: small rounds use them.
 //
 // A half of an arena is written again two rounds later. By then each peer has read it: it has told the round between, which it
-// begins only when all CTAs that read before have ended, or this CTA of it has.
+// begins only when all CTAs that read before have ended, or this CTA of it has. A reader takes flags away, so that none of an
+// earlier round is there, however long ago that was.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/peer.cuh"
@@ -13,8 +17,8 @@ namespace opfacade {
 constexpr uint64_t kGlance = 1000000;  // ns after which a wait looks for poison of the host
 
 struct RoundShared {
-  uint64_t epoch;
-  uint32_t missing, odd, over, unused;
+  uint64_t epoch, facts;
+  uint32_t flag, missing, odd, over;
 };
 
 struct Round {
@@ -31,6 +35,11 @@ struct Round {
   // The bytes that `source` sends to `at` in this round.
   __device__ uint8_t* place(int at, int source) const {
     return p.arenas[at] + kArrivalBytes + (int64_t{parity()} * p.world + source) * p.place;
+  }
+  // The flagged lines that `source` sends to `at` in this round.
+  __device__ uint4* lines(int at, int source) const {
+    const int64_t place = int64_t{parity()} * p.world + source;
+    return reinterpret_cast<uint4*>(p.arenas[at] + kArrivalBytes + 2 * int64_t{p.world} * p.place + place * p.flagged);
   }
   __device__ int peer(int hop) const { return (p.rank + hop) % p.world; }
 
@@ -50,25 +59,87 @@ struct Round {
     __syncthreads();
   }
 
-  // Behind pushes: tells all peers, and waits for them. Whether all came to this call, with the same facts.
+  // Behind pushes to places: tells all peers, and waits for them. Whether all came to this call, with the same facts.
   __device__ bool meet(uint64_t facts) const {
-    const bool peer = thread < p.world && thread != p.rank;
-    if (peer) {
-      Arrival* const there = arrival(thread, p.rank);
-      push(&there->digest, p.digest), push(&there->facts, facts);
-    }
+    keep(facts);
     __syncthreads();
-    if (peer) {
+    if (is_peer()) {
       fence_system();
-      tell_epoch(&arrival(thread, p.rank)->epoch, shared.epoch);
+      tell(facts);
     }
-    // The page of the host is written while the CTA waits: a fence before would wait for that store too.
-    if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
-    if (peer) await(facts);
+    note_begun();
+    hear(facts);
+    return met();
+  }
+  // Before flagged lines: tells all peers.
+  __device__ void tell(uint64_t facts) const {
+    keep(facts);
+    if (!is_peer()) return;
+    uint4* const there = reinterpret_cast<uint4*>(arrival(thread, p.rank));
+    tell_flagged(there, low(p.digest), high(p.digest), shared.flag);
+    tell_flagged(there + 1, low(facts), high(facts), shared.flag);
+  }
+  // Behind the pushes of flagged lines: waits for what peers told.
+  __device__ void hear(uint64_t facts) const {
+    if (!is_peer()) return;
+    uint4* const here = reinterpret_cast<uint4*>(arrival(p.rank, thread));
+    uint2 digest, other;
+    const uint64_t start = now_ns();
+    while (!(told_flagged(here, shared.flag, digest) & told_flagged(here + 1, shared.flag, other)))
+      if (is_over(start, 1u << thread)) return;
+    forget_flagged(here), forget_flagged(here + 1);
+    if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);
+  }
+  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for.
+  __device__ uint4 receive(uint4* from, int source) const {
+    uint2 first, second;
+    const uint64_t start = now_ns();
+    while (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second)))
+      if (is_over(start, 1u << source)) break;
+    forget_flagged(from), forget_flagged(from + 1);
+    return make_uint4(first.x, first.y, second.x, second.y);
+  }
+  // The same of all peers at once. The entry of this rank stays.
+  template <int kWorld>
+  __device__ void receive_all(uint4 (&found)[kWorld], int64_t at) const {
+    const uint64_t start = now_ns();
+    uint32_t missing;
+    do {
+      missing = 0;
+#pragma unroll
+      for (int r = 0; r < kWorld; ++r) {
+        if (r == p.rank) continue;
+        const uint4* const from = lines(p.rank, r) + at;
+        uint2 first, second;
+        if (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second))) missing |= 1u << r;
+        found[r] = make_uint4(first.x, first.y, second.x, second.y);
+      }
+    } while (missing != 0 && !is_over(start, missing));
+#pragma unroll
+    for (int r = 0; r < kWorld; ++r)
+      if (r != p.rank) forget_flagged(lines(p.rank, r) + at), forget_flagged(lines(p.rank, r) + at + 1);
+  }
+  // Behind all waits of a round: whether all ranks came to this call, with the same facts.
+  __device__ bool met() const {
     __syncthreads();
-    const bool met = (shared.missing | shared.odd) == 0;
-    if (thread == 0) note(met);
-    return met;
+    const bool well = (shared.missing | shared.odd) == 0;
+    if (thread == 0) note(well);
+    return well;
+  }
+  // Whether a wait for `ranks` has taken too long, which is noted, or has no use any more.
+  __device__ bool is_over(uint64_t start, uint32_t ranks) const {
+    const uint64_t waited = now_ns() - start;
+    if (waited <= kGlance) return false;
+    look();
+    const volatile RoundShared& now = shared;
+    if (now.odd != 0 || (ranks & ~now.missing) == 0) return true;
+    if (waited <= p.patience && *const_cast<volatile int64_t*>(&p.page->poison) == 0) return false;
+    atomicOr(&shared.missing, ranks);
+    return true;
+  }
+  // The page of the host is written while the CTA waits: a fence before would wait for that store too.
+  __device__ void note_begun() const {
+    if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
   }
 
   // The last step of a launch.
@@ -79,23 +150,28 @@ struct Round {
   }
 
  private:
-  __device__ void start(uint64_t epoch) const {
-    shared.epoch = epoch, shared.missing = 0, shared.odd = 0;
+  __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
+  __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+  __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
+  __device__ bool is_peer() const { return thread < p.world && thread != p.rank; }
+
+  __device__ void keep(uint64_t facts) const {
+    if (thread == p.rank) shared.facts = facts;
+  }
+  // Notes peers that came to another call: their lines may never come.
+  __device__ void look() const {
+    for (int r = 0; r < p.world; ++r) {
+      const uint4* const from = reinterpret_cast<const uint4*>(arrival(p.rank, r));
+      uint2 digest, other;
+      if (r == p.rank || !(told_flagged(from, shared.flag, digest) & told_flagged(from + 1, shared.flag, other))) continue;
+      if (whole(digest) != p.digest || whole(other) != shared.facts) atomicOr(&shared.odd, 1u << r);
+    }
   }
 
-  // Waits for the rank of this thread.
-  __device__ void await(uint64_t facts) const {
-    const Arrival* const from = arrival(p.rank, thread);
-    const uint64_t start = now_ns();
-    while (told_epoch(&from->epoch) != shared.epoch) {
-      const uint64_t waited = now_ns() - start;
-      if (waited > p.patience || (waited > kGlance && *const_cast<volatile int64_t*>(&p.page->poison) != 0)) {
-        atomicOr(&shared.missing, 1u << thread);
-        return;
-      }
-    }
-    const volatile Arrival* const told = from;
-    if (told->digest != p.digest || told->facts != facts) atomicOr(&shared.odd, 1u << thread);
+  // A flag is never 0, which is that of a line that was read.
+  __device__ void start(uint64_t epoch) const {
+    shared.epoch = epoch, shared.flag = static_cast<uint32_t>(epoch % 0xFFFFFFFFu) + 1;
+    shared.missing = 0, shared.odd = 0;
   }
 
   __device__ void note(bool met) const {

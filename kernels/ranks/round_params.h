@@ -7,12 +7,13 @@ namespace opfacade {
 
 constexpr int kMostCtas = 128, kMostRanks = 8;
 
-// An arrival of one CTA of one rank. The epoch is written last.
+// An arrival of one CTA of one rank: words of 32 bits, each with a flag above it.
 struct alignas(32) Arrival {
-  uint64_t digest, facts, epoch, unused;
+  uint64_t digest[2], facts[2];
 };
 
-// An arena: arrivals [2][kMostRanks][kMostCtas], then places [2][world][place]. The halves take turns.
+// An arena: arrivals [2][kMostRanks][kMostCtas], then places [2][world][place], then flagged lines [2][world][flagged]. The
+// halves take turns. Flags lie where no other format has data.
 constexpr int64_t kArrivalBytes = int64_t{2} * kMostRanks * kMostCtas * sizeof(Arrival);
 
 // Words of pinned host memory. failed: of each CTA, the ranks that did not arrive, by bits.
@@ -26,7 +27,7 @@ struct RoundParams {
   uint8_t* bad;      // whether a round failed, ever
   RoundPage* page;
   uint8_t* arenas[kMostRanks];
-  int64_t place;              // bytes of a place in an arena
+  int64_t place, flagged;     // bytes of a place in an arena, and of flagged lines
   uint64_t digest, patience;  // ns
   int32_t rank, world;
 };

@@ -64,8 +64,7 @@ struct SumFold {
     slots = S::kTwoShot ? (p.rows + S::kWorld - 1) / S::kWorld : p.rows;
     copy_fold();
     if (!round.begin()) return fill();
-    each_slot([&](int64_t slot) { push_terms(slot); });
-    const bool met = round.meet(facts());
+    const bool met = p.flagged ? sum_by_lines() : meet_by_places();
     if (met) fold_all(S::kTwoShot ? round.parity() ^ 1 : 0);
     if constexpr (S::kTwoShot) {
       const bool met_again = met && share();
@@ -102,6 +101,23 @@ struct SumFold {
     for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < slots; first += int64_t{gridDim.x} * M::kRows)
       for (int64_t slot = first; slot < slots && slot < first + M::kRows; ++slot) step(slot);
   }
+  __device__ bool meet_by_places() const {
+    each_slot([&](int64_t slot) { push_terms(slot); });
+    return round.meet(facts());
+  }
+  // Small rounds of one step: rows travel in flagged lines, and are added as they come.
+  __device__ bool sum_by_lines() const {
+    if constexpr (!S::kTwoShot) {
+      const uint64_t alike = facts();
+      round.tell(alike);
+      each_slot([&](int64_t slot) { push_lines(slot); });
+      round.note_begun();
+      __syncthreads();  // all is sent before any thread waits
+      round.hear(alike);
+      each_slot([&](int64_t slot) { add_lines(slot); });
+    }
+    return round.met();
+  }
   __device__ int64_t row_of(int64_t slot, int rank) const { return S::kTwoShot ? slot * S::kWorld + rank : slot; }
 
   __device__ void push_terms(int64_t slot) const {
@@ -109,6 +125,41 @@ struct SumFold {
       const int to = round.peer(hop);
       const int64_t row = row_of(slot, to);
       if (row < valid) copy_bytes<true>(round.place(to, p.round.rank) + slot * p.pitch, p.x + row * p.step, p.row_bytes);
+    }
+  }
+
+  __device__ void push_lines(int64_t slot) const {
+    const int count = static_cast<int>(p.row_bytes / 16);
+    if (slot >= valid) return;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      const uint4 value = term(slot, i);
+#pragma unroll
+      for (int hop = 1; hop < S::kWorld; ++hop) {
+        uint4* const there = round.lines(round.peer(hop), p.round.rank) + 2 * (slot * count + i);
+        push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
+      }
+    }
+  }
+  // 16 bytes of a row of this rank.
+  __device__ uint4 term(int64_t row, int i) const {
+    const uint8_t* const from = p.x + row * p.step + 16 * i;
+    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) return __ldcg(reinterpret_cast<const uint4*>(from));
+    Pack<typename S::Element, kVec> found;
+#pragma unroll
+    for (int k = 0; k < kVec; ++k) found.set_bits(k, reinterpret_cast<const Bits*>(from)[k]);
+    return make_uint4(found.word[0], found.word[1], found.word[2], found.word[3]);
+  }
+  __device__ void add_lines(int64_t slot) const {
+    const int count = static_cast<int>(p.row_bytes / 16), own = p.round.rank;
+    if (slot >= valid) return;
+    uint4* const to = reinterpret_cast<uint4*>(round.place(own, own) + slot * p.pitch);
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      const uint4 mine = term(slot, i);
+      uint4 lines[S::kWorld];
+#pragma unroll
+      for (int r = 0; r < S::kWorld; ++r) lines[r] = mine;
+      round.receive_all(lines, 2 * (slot * count + i));
+      to[i] = sum_of(lines);
     }
   }
 
@@ -171,7 +222,7 @@ struct SumFold {
     uint8_t* const sums = round.place(own, own);
     uint8_t* const made = sums + (int64_t{parity_of_made} - round.parity()) * p.round.world * p.round.place;
     for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < count; first += int64_t{gridDim.x} * M::kRows) {
-      for (int64_t slot = first; slot < count && slot < first + M::kRows; ++slot) add(slot);
+      for (int64_t slot = first; slot < count && slot < first + M::kRows && !p.flagged; ++slot) add(slot);
       // The fold finds its rows by its block: they begin so many rows later.
       turn(first - int64_t{blockIdx.x} * M::kRows, count, sums, made);
       __syncthreads();

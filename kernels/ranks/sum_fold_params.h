@@ -26,6 +26,7 @@ struct SumFoldParams {
   int64_t row_bytes, step;   // of a row of x, and from row to row
   int64_t pitch;             // from row to row in a place, a multiple of 16
   int32_t size[kOperands];   // bytes of an element
+  int32_t flagged;           // whether rows travel in flagged lines, in one step only; they have whole lines of 16 bytes then
   Made made[kMade];          // the last operands of the fold
 };
 

@@ -55,9 +55,11 @@ class Joined(Protocol):
 
 
 class Peers(Protocol):
-    """A link by the memory of the GPUs of one host. place: bytes that a rank may send to each in one round."""
+    """A link by the memory of the GPUs of one host. place: bytes that a rank may send to each in one round; flagged: the same
+    in flagged lines, which take twice the bytes of their data."""
 
     place: int
+    flagged: int
 
     def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
         """The arguments of a kernel that makes rounds, for a plan that was reserved: epochs, failures, addresses."""

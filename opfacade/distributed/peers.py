@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 MOST_BYTES = 1 << 21  # of a part: from there on NCCL has more of the bandwidth
+MOST_FLAGGED = 1 << 18  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
 _LINE, _ARRIVAL = 16, 32
 _HEAD = 2 * MOST_PEERS * MOST_CTAS * _ARRIVAL  # bytes of an arena before its places
 _BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
+
+
+def _arena(world: int) -> int:
+    """Bytes of an arena (kernels/ranks/round_params.h)."""
+    return _HEAD + 2 * world * (MOST_BYTES + MOST_FLAGGED)
 
 
 _used: dict[str, weakref.ref[ProcessGroup]] = {}
@@ -37,7 +43,7 @@ def known_by(process_group: ProcessGroup) -> bool:
 class PeerLink(Link):
     """arena: of this rank; handle: of all. page: words of pinned memory that the kernel writes."""
 
-    place = MOST_BYTES
+    place, flagged = MOST_BYTES, MOST_FLAGGED
 
     def __init__(self, process_group: ProcessGroup, device: torch.device, timeout_s: float) -> None:
         import torch
@@ -45,7 +51,7 @@ class PeerLink(Link):
 
         super().__init__(process_group, device)
         self._rank, self._patience = process_group.rank(), int(timeout_s * 1e9)
-        self._arena: Any = symmetric.empty(_HEAD + 2 * self.world * MOST_BYTES, dtype=torch.uint8, device=device)
+        self._arena: Any = symmetric.empty(_arena(self.world), dtype=torch.uint8, device=device)
         self._arena.zero_()
         self._handle: Any = symmetric.rendezvous(self._arena, process_group.group_name)
         self._epochs = torch.zeros(MOST_CTAS, dtype=torch.int64, device=device)
@@ -69,6 +75,10 @@ class PeerLink(Link):
         if like.numel() * like.element_size() > MOST_BYTES:
             return super().swapped(descriptor, parts, like, facts)
         return self._round(descriptor, _lines(parts), like, facts)
+
+    def blank(self) -> None:
+        """Zeros behind arrivals: for probes, between rounds."""
+        self._arena[_HEAD:] = 0
 
     def poison(self) -> None:
         super().poison()
@@ -100,7 +110,7 @@ class PeerLink(Link):
 
     def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
         """The arguments of a kernel that makes rounds (csrc/ranks/_round.cc.jinja)."""
-        own = (self.place, self._numbers[descriptor], self._patience, self._rank, self.world)
+        own = (self.place, self.flagged, self._numbers[descriptor], self._patience, self._rank, self.world)
         return (self._epochs, self._failed, self._page.data_ptr(), *own, *self._handle.buffer_ptrs)
 
     def _round(self, descriptor: Hashable, sent: Tensor, like: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:

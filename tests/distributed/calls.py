@@ -58,6 +58,9 @@ def descriptors(world):
         "merge_heads": MergeAcrossDescriptor(
             world=world, total_num_rows=ROWS, num_heads=4 * world, head_dim=64, dtype="f32", scatter="heads", sinks=True
         ),
+        "merge_kept": MergeAcrossDescriptor(
+            world=world, total_num_rows=ROWS, num_heads=4 * world, head_dim=64, dtype="bf16", scatter="heads"
+        ),
         "norm/one": AllReduceNormDescriptor(**norm, steps="one_shot"),
         "norm/two": AllReduceNormDescriptor(**norm, steps="two_shot"),
         "fp8/one": AllReduceNormDescriptor(**norm, steps="one_shot", quant=Quant(scale="token")),

@@ -17,10 +17,11 @@ _BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)
 
 
 class LocalPeers:
-    """A link of one rank; all ranks share `arenas`. place: bytes, small so that calls take several launches."""
+    """A link of one rank; all ranks share `arenas`. place, flagged: bytes, small so that calls take several launches."""
 
-    def __init__(self, rank, arenas, place, patience_s=20.0, digest=7):
+    def __init__(self, rank, arenas, place, patience_s=20.0, digest=7, flagged=0):
         self.device, self.place, self._rank, self._arenas = torch.device("cpu"), place, rank, arenas
+        self.flagged = flagged
         self._epochs, self._bad = torch.zeros(peers.MOST_CTAS, dtype=torch.int64), torch.zeros((), dtype=torch.bool)
         self._page = torch.zeros(_FAILED + peers.MOST_CTAS, dtype=torch.int64)
         self._patience, self.digest, self.launches = int(patience_s * 1e9), digest, 0
@@ -30,7 +31,7 @@ class LocalPeers:
 
     def round_of(self, descriptor):
         self.launches += 1
-        own = (self.place, self.digest, self._patience, self._rank, len(self._arenas))
+        own = (self.place, self.flagged, self.digest, self._patience, self._rank, len(self._arenas))
         return (self._epochs, self._bad, self._page.data_ptr(), *own, *[a.data_ptr() for a in self._arenas])
 
     @property
@@ -51,13 +52,15 @@ class PeerGroup(LocalGroup):
         return call()
 
 
-def arenas_of(world, place):
-    """Arenas full of a pattern that no call sends, after the words of arrivals."""
+def arenas_of(world, place, flagged=0):
+    """Arenas full of a pattern that no call sends, but for words of arrivals and flagged lines, which are 0."""
     head = 2 * _MOST_RANKS * peers.MOST_CTAS * 32
-    made = [torch.full((head + 2 * world * place + 64,), 0x5B, dtype=torch.uint8) for _ in range(world)]
-    found = [arena[-arena.data_ptr() % 64 :][: head + 2 * world * place] for arena in made]
+    bulk = head + 2 * world * place
+    size = bulk + 2 * world * flagged
+    made = [torch.full((size + 64,), 0x5B, dtype=torch.uint8) for _ in range(world)]
+    found = [arena[-arena.data_ptr() % 64 :][:size] for arena in made]
     for arena in found:
-        arena[:head] = 0
+        arena[:head], arena[bulk:] = 0, 0
     return found
 
 
@@ -87,5 +90,5 @@ class _Module:
 
 def on_peers(world, place, call, **options):
     """[call(group)] of every rank, each with a link by memory."""
-    arenas = arenas_of(world, place)
+    arenas = arenas_of(world, place, options.get("flagged", 0))
     return on_ranks(world, lambda group: call(PeerGroup(group, LocalPeers(group.rank, arenas, place, **options))))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import sum_fold, support
+from opfacade.backends.cuda import merge_across, sum_fold, support
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import collective as _in_torch
 from opfacade.backends.reference.inference import in_inference_mode
@@ -39,6 +39,7 @@ _ABORTS = "tests/distributed/test_nccl_gpu.py::test_a_rank_that_does_not_come_is
 _ENDS = (
     "tests/families/collective/test_sum_fold_kernel.py::test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so"
 )
+_MERGES = "tests/families/collective/test_merge_kernel.py::test_every_rank_has_the_bits_of_one_gpu"
 _BITS = "tests/families/collective/test_sum_fold_kernel.py::test_every_rank_has_the_bits_of_one_gpu"
 _REFERENCE = {candidate.descriptor: candidate for candidate in _in_torch.CANDIDATES}
 
@@ -179,46 +180,74 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
     _plan(problem).run(args)
 
 
-def _declines_peers(d: AllReduceNormDescriptor, target: Target) -> Iterator[Reason]:
+def _declines_peers(kernel: Any, d: Any, target: Target) -> Iterator[Reason]:
+    """kernel: the module of one, with `declines`."""
     first = [*_declines(d, target)]
     if target.links.kind == "none":
         first.append(Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target."))
-    yield from first or sum_fold.declines(d, target)
+    yield from first or kernel.declines(d, target)
 
 
 def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
     """It promises as much as the norm behind the sum, whose program it prints."""
     known = _sku(d, target)
     spec = tuple(sorted((*known.spec, ("two_shot", d.two_shot), ("world", d.world))))
-    base = known.precision_guarantee.model_copy(update={"evidence": (_BITS,)})
+    return _of_peers(known, spec, _BITS)
+
+
+def _of_peers(known: KernelSku, spec: Any, bits: str) -> KernelSku:
+    base = known.precision_guarantee.model_copy(update={"evidence": (bits,)})
     update = {"impl": _PEERS, "spec": spec, "precision_guarantee": _bounded(base, "kernel", (_ENDS, _ABORTS))}
     return known.model_copy(update=update).revalidated()
 
 
+def _merge_peers_sku(d: MergeAcrossDescriptor, target: Target) -> KernelSku:
+    known = _merge_sku(d, target)
+    return _of_peers(known, known.spec, _MERGES)
+
+
 def _peers_launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     module = sum_fold.module_of(sum_fold.jit_spec(d, target), allow_build, sku.id)
-    run = sum_fold.runner(d, target, module)
+    return _in_kernel(d, sum_fold.runner(d, target, module))
 
-    def call(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
+
+def _merge_peers_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    module = sum_fold.module_of(merge_across.jit_spec(d, target), allow_build, sku.id)
+    return _in_kernel(d, merge_across.runner(d, module))
+
+
+def _in_kernel(d: Any, run: Callable[[Any, Any], None]) -> Launcher:
+    """A call whose kernel makes the round and fills outputs."""
+
+    def call(d: Any, args: Any) -> None:
         peers, group = peers_of(args)
-        group.on_gpus(d, lambda: _done(run(args, peers)))
+
+        def launched() -> list[Tensor]:
+            run(args, peers)
+            return []  # the round writes its outputs itself
+
+        group.on_gpus(d, launched)
 
     filled = filled_on_failure(call, by_kernel=True)
     return lambda args, workspace: filled(d, args)
 
 
-def _done(nothing: None) -> list[Tensor]:
-    """The tensors of a round that writes its outputs itself."""
-    return []
-
-
 _BY_PEERS = replace(
     _as_in_torch(_REFERENCE[AllReduceNormDescriptor]),
     impl=_PEERS,
-    declines=_listed(_declines_peers),
+    declines=_listed(partial(_declines_peers, sum_fold)),
     sku=_peers_sku,
     launcher=in_inference_mode(_peers_launcher),
     jit_spec=sum_fold.jit_spec,
+)
+
+_MERGE_BY_PEERS = replace(
+    _as_in_torch(_REFERENCE[MergeAcrossDescriptor]),
+    impl=_PEERS,
+    declines=_listed(partial(_declines_peers, merge_across)),
+    sku=_merge_peers_sku,
+    launcher=in_inference_mode(_merge_peers_launcher),
+    jit_spec=merge_across.jit_spec,
 )
 
 
@@ -231,4 +260,4 @@ def _candidate(base: Candidate) -> Candidate:
     return made
 
 
-CANDIDATES = (_BY_PEERS, *(_candidate(base) for base in _in_torch.CANDIDATES))
+CANDIDATES = (_BY_PEERS, _MERGE_BY_PEERS, *(_candidate(base) for base in _in_torch.CANDIDATES))

@@ -139,10 +139,15 @@ class _Call:
         size = x.element_size()
         ctas = min(-(-slots // self._form.rows), MOST_CTAS)
         words = [x[first:].data_ptr(), *self._facts(), last - first, first, d.total_num_rows]
-        words += [d.hidden * size, x.stride(0) * size, self._form.pitch, ctas]
+        words += [d.hidden * size, x.stride(0) * size, self._form.pitch, ctas, int(self._is_flagged(slots))]
         scalars = source.arguments(program)[len(extents) :]
         given = self._of_fold(first, slots)
         return [*given, *self._peers.round_of(d), *extents, *scalars, *words, *self._table(first, slots)]
+
+    def _is_flagged(self, rows: int) -> bool:
+        """Whether rows travel in flagged lines. All ranks decide alike, whatever their tensors are."""
+        whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
+        return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= self._peers.flagged
 
     def _facts(self) -> tuple[int, int]:
         """Addresses of the number of valid rows, and of a word that must be equal; 0 for none."""

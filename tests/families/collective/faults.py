@@ -3,15 +3,17 @@
 from tests.mutation.mutant import Mutant
 
 _ROUND, _SUM = "kernels/ranks/round.cuh", "kernels/ranks/sum_fold.cuh"
+_MERGE = "kernels/ranks/merge_across.cuh"
 _TESTS = "tests/families/collective/test_sum_fold_kernel.py"
+_MERGED = "tests/families/collective/test_merge_kernel.py"
 
 
 # Halves of CTAs that differ meet only where a peer still reads as another CTA writes: the emulator has no such moment.
 _RACE = "a race of two launches, which the emulator does not show"
 
 
-def _planted(name, path, right, wrong, select, blind=""):
-    return Mutant(f"ranks: {name}", path, ((right, wrong),), tests=f"{_TESTS} -k {select}", blind=blind)
+def _planted(name, path, right, wrong, select, blind="", tests=_TESTS):
+    return Mutant(f"ranks: {name}", path, ((right, wrong),), tests=f"{tests} -k {select}", blind=blind)
 
 
 FAULTS = (
@@ -55,7 +57,60 @@ FAULTS = (
         "word << 32",
         "named_and_outputs_say_so",
     ),
-    _planted("a wait ends at once", _ROUND, "waited > p.patience ||", "waited > 0 ||", "bits_of_one_gpu and residual"),
+    _planted(
+        "a wait ends at once",
+        _ROUND,
+        "    if (waited <= kGlance) return false;\n    look();\n",
+        "    atomicOr(&shared.missing, ranks);\n    return true;\n",
+        "bits_of_one_gpu and residual",
+    ),
+    _planted(
+        "lines are added before they come",
+        _SUM,
+        "      round.receive_all(lines",
+        "      if (false) round.receive_all(lines",
+        "lines",
+    ),
+    _planted(
+        "lines keep their flags", _ROUND, "    forget_flagged(from), forget_flagged(from + 1);\n", "", "long_ago", "", _MERGED
+    ),
+    _planted(
+        "arrivals keep their flags",
+        _ROUND,
+        "    forget_flagged(here), forget_flagged(here + 1);\n",
+        "",
+        "long_ago",
+        "",
+        _MERGED,
+    ),
+    _planted("a rank with other lines is waited for", _ROUND, "    look();\n", "", "other_count"),
+    _planted(
+        "states of one rank follow each other",
+        _MERGE,
+        "s % states.merge.p.round.world, s / states.merge.p.round.world",
+        "s / states.merge.p.states, s % states.merge.p.states",
+        "bits_of_one_gpu and three",
+        "",
+        _MERGED,
+    ),
+    _planted(
+        "a peer gets the heads of this rank",
+        _MERGE,
+        "int64_t{to} * p.kept",
+        "int64_t{p.round.rank} * p.kept",
+        "bits_of_one_gpu",
+        "",
+        _MERGED,
+    ),
+    _planted(
+        "a merge that failed leaves its outputs",
+        _MERGE,
+        "if (!met) return fill();",
+        "if (!met) return;",
+        "outputs_say_so",
+        "",
+        _MERGED,
+    ),
     _planted("a failure is forgotten", _ROUND, "if (!met) *const_cast", "if (false) *const_cast", "named_and_outputs_say_so"),
     _planted("a failed call leaves its outputs", _SUM, "      if (!met) fill();\n", "", "named_and_outputs_say_so"),
     _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "not_valid"),

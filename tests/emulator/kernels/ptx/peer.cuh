@@ -8,6 +8,8 @@
 
 #include <vector>
 
+#include "tests/emulator/simt.h"
+
 namespace opfacade {
 
 struct Pushed {
@@ -40,15 +42,29 @@ inline void fence_system() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-inline void tell_epoch(uint64_t* to, uint64_t epoch) {
-  __atomic_store_n(to, epoch, __ATOMIC_RELEASE);
-  const timespec pause{0, 200000};  // a peer that sees the epoch too early reads meanwhile
+inline void push_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
+  uint64_t* const halves = reinterpret_cast<uint64_t*>(to);
+  __atomic_store_n(halves + 1, uint64_t{flag} << 32 | second, __ATOMIC_RELEASE);  // halves may come in any order
+  __atomic_store_n(halves, uint64_t{flag} << 32 | first, __ATOMIC_RELEASE);
+}
+
+inline void tell_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
+  push_flagged(to, first, second, flag);
+  const timespec pause{0, 200000};  // a peer that sees the flag too early reads meanwhile
   nanosleep(&pause, nullptr);
 }
 
-inline uint64_t told_epoch(const uint64_t* from) {
-  sched_yield();
-  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+inline bool came_flagged(const uint4* from, uint32_t flag, uint2& value) {
+  const uint64_t* const halves = reinterpret_cast<const uint64_t*>(from);
+  const uint64_t first = __atomic_load_n(halves, __ATOMIC_ACQUIRE), second = __atomic_load_n(halves + 1, __ATOMIC_ACQUIRE);
+  value = make_uint2(uint32_t(first), uint32_t(second));
+  const bool came = first >> 32 == flag && second >> 32 == flag;
+  if (!came) sched_yield();
+  return came;
 }
+
+inline bool told_flagged(const uint4* from, uint32_t flag, uint2& value) { return came_flagged(from, flag, value); }
+
+inline void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
 }  // namespace opfacade

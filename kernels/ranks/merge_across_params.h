@@ -1,0 +1,21 @@
+// Parameters of a merge of attention states over ranks, shared by the kernel and its binding. Tensors are contiguous.
+// Launch: at most kMostCtas CTAs of kMergeAcrossThreads threads.
+#pragma once
+#include "kernels/ranks/round_params.h"
+
+namespace opfacade {
+
+constexpr int kMergeAcrossThreads = 256;
+
+struct MergeAcrossParams {
+  RoundParams round;
+  const uint8_t* o_part;   // [states, all_rows, heads, head_dim], from the first row of this launch on
+  const float* lse_part;   // [states, all_rows, heads], likewise
+  uint8_t* o;              // [rows, kept, head_dim]
+  float* lse;              // [rows, kept]
+  int64_t rows, all_rows;  // of this launch, and from state to state
+  int32_t states, heads, kept;  // of each rank; heads of all ranks, and those that a rank keeps: all, or its own
+  int32_t flagged;         // whether states travel in flagged lines
+};
+
+}  // namespace opfacade

@@ -1,0 +1,74 @@
+"""merge_across in one launch: stores into the memory of peers, and the merge of `merge_states` behind them.
+
+Rows that do not fit the arena of a group take further launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from opfacade.backends.cuda import support
+from opfacade.core.candidate import Reason
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.joined import Peers
+from opfacade.core.target import Target
+from opfacade.plans.collective import MergeAcrossArgs, MergeAcrossDescriptor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.jit.spec import JitSpec
+
+MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
+_LINE, _UNITS_OF_A_CTA = 16, 4
+Run = Callable[[MergeAcrossArgs, Peers], None]
+
+
+def declines(d: MergeAcrossDescriptor, target: Target) -> Iterator[Reason]:
+    """Why there is no such kernel."""
+    if d.world > MOST_WORLD:
+        yield Reason("OPF-S004", "world", str(d.world), f"at most {MOST_WORLD}, the GPUs of one host")
+    if d.sinks:
+        yield Reason("OPF-S003", "sinks", "True", "False: a sink is no state of a rank")
+    for name in ("exchange_dtype", "out_dtype"):
+        if getattr(d, name) not in (None, d.dtype):
+            yield Reason("OPF-S002", name, str(getattr(d, name)), f"{d.dtype}, as dtype")
+    if d.head_dim * ITEMSIZE[d.dtype] % _LINE:
+        yield Reason("OPF-S004", "head_dim", str(d.head_dim), f"heads of whole lines of {_LINE} bytes")
+
+
+def jit_spec(d: MergeAcrossDescriptor, target: Target) -> JitSpec:
+    return support.spec_of("ranks/merge_across", support.pairs(dtype=d.dtype, head_dim=d.head_dim), target)
+
+
+def runner(d: MergeAcrossDescriptor, module: Any) -> Run:
+    """The launches of a call, by a module of `jit_spec`."""
+    head = d.head_dim * ITEMSIZE[d.dtype]
+    row = d.states * d.kept_heads * (head + 4)  # bytes of a row that a rank sends to each
+
+    def run(args: MergeAcrossArgs, peers: Peers) -> None:
+        o_part, lse_part = args.o_part.contiguous(), args.lse_part.contiguous()
+        o, lse = args.o.contiguous(), args.lse.contiguous()
+        at_once = max(1, peers.place // row)
+        for first in range(0, d.total_num_rows, at_once):
+            rows = min(at_once, d.total_num_rows - first)
+            words = [o_part[:, first:].data_ptr(), lse_part[:, first:].data_ptr(), o[first:].data_ptr(), lse[first:].data_ptr()]
+            words += [rows, d.total_num_rows, d.states, d.num_heads, d.kept_heads, int(_is_flagged(d, rows, peers))]
+            module.run(*peers.round_of(d), *words, min(MOST_CTAS, -(-rows * d.kept_heads // _UNITS_OF_A_CTA)))
+        _keep(o, args.o)
+        _keep(lse, args.lse)
+
+    return run
+
+
+def _is_flagged(d: MergeAcrossDescriptor, rows: int, peers: Peers) -> bool:
+    """Whether states travel in flagged lines: two for 16 bytes, and two for a log-sum-exp."""
+    pieces = d.head_dim * ITEMSIZE[d.dtype] // _LINE + 1
+    return 2 * _LINE * d.states * rows * d.kept_heads * pieces <= peers.flagged
+
+
+def _keep(made: Tensor, to: Tensor) -> None:
+    """Copy a result that could not be written in place."""
+    if made is not to:
+        to.copy_(made)

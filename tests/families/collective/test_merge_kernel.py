@@ -1,0 +1,161 @@
+"""The merge of states over ranks in one launch, emulated: every rank a thread, stores to peers as late as they may be."""
+
+import math
+import time
+
+import pytest
+import torch
+
+from opfacade.backends.cuda import merge_across
+from opfacade.core.target import Target
+from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.collective import MergeAcrossArgs, MergeAcrossDescriptor
+from tests import emulator
+from tests.support.local_peers import Modules, on_peers
+
+pytestmark = emulator.needed
+TARGET = Target.parse("sm_90a")
+MODULES = Modules()
+KINDS = {"bf16": torch.bfloat16, "f32": torch.float32}
+WAYS = [pytest.param(0, id="places"), pytest.param(1 << 18, id="lines")]
+
+
+def descriptor(**fields):
+    base = {"world": 2, "total_num_rows": 5, "num_heads": 6, "head_dim": 64, "dtype": "bf16", "scatter": "heads"}
+    return MergeAcrossDescriptor(**(base | fields))
+
+
+def states(d, rank):
+    """(o, lse) of a rank. One state of each rank is empty, and its o is NaN; row 0 has no state at all."""
+    g = torch.Generator().manual_seed(rank)
+    shape = (d.states, d.total_num_rows, d.num_heads)
+    o, lse = torch.randn(*shape, d.head_dim, generator=g).to(KINDS[d.dtype]), torch.randn(shape, generator=g) * 4
+    lse[0, rank % d.total_num_rows], lse[:, 0] = -math.inf, -math.inf
+    o[lse == -math.inf] = math.nan
+    return o, lse
+
+
+def run(d, group, o_part, lse_part):
+    kept = (d.total_num_rows, d.kept_heads)
+    o, lse = torch.full((*kept, d.head_dim), -7.0).to(KINDS[d.dtype]), torch.full(kept, -7.0)
+    module = MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))
+    args = MergeAcrossArgs(o_part=o_part, lse_part=lse_part, o=o, lse=lse, group=group)
+    merge_across.runner(d, module)(args, group.link)
+    return o, lse
+
+
+def own_heads(d, rank):
+    return slice(rank * d.kept_heads, (rank + 1) * d.kept_heads) if d.scatter == "heads" else slice(None)
+
+
+def in_order(d, rank, given=None):
+    """The states of all ranks, of the heads that a rank keeps, in the order of the merge."""
+    found = given or [states(d, r) for r in range(d.world)]
+    return [torch.stack([one[i] for one in found], 1).flatten(0, 1)[:, :, own_heads(d, rank)].contiguous() for i in range(2)]
+
+
+def by_hand(d, rank, given=None):
+    """o and lse in f64."""
+    o, lse = (one.double() for one in in_order(d, rank, given))
+    total = lse.logsumexp(0)
+    weight = torch.where(lse == -math.inf, 0.0, (lse - total).exp())
+    return (weight[..., None] * o.nan_to_num(0)).sum(0), total
+
+
+def of_one_gpu(d, rank):
+    """The bits of merge_states, emulated."""
+    o_part, lse_part = in_order(d, rank)
+    problem = MergeStatesDescriptor(
+        num_states=len(o_part), total_num_rows=d.total_num_rows, num_heads=d.kept_heads, head_dim=d.head_dim, dtype=d.dtype
+    )
+    kept = (d.total_num_rows, d.kept_heads)
+    o, lse = torch.zeros(*kept, d.head_dim, dtype=KINDS[d.dtype]), torch.zeros(kept)
+    emulator.subject(problem).run(problem.args_type(states_o=o_part, states_lse=lse_part, o=o, lse=lse))
+    return o, lse
+
+
+CASES = {
+    "heads": {},
+    "all heads": {"scatter": "none"},
+    "latent": {"head_dim": 512, "num_heads": 4},
+    "three": {"world": 3, "states": 3, "dtype": "f32"},
+    "one unit": {"total_num_rows": 1, "num_heads": 2},
+}
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_has_the_bits_of_one_gpu(case, flagged, monkeypatch):
+    monkeypatch.setattr(merge_across, "MOST_CTAS", 3)
+    d = descriptor(**CASES[case])
+    found = on_peers(d.world, 1 << 14, lambda group: run(d, group, *states(d, group.rank)), flagged=flagged)
+    for rank, (o, lse) in enumerate(found):
+        want_o, want_lse = by_hand(d, rank)
+        assert torch.allclose(o.double(), want_o, rtol=0.01, atol=0.01)
+        assert torch.allclose(lse.double(), want_lse, rtol=1e-4, atol=1e-4)
+        o_alone, lse_alone = of_one_gpu(d, rank)
+        assert torch.equal(o, o_alone)
+        assert torch.equal(lse, lse_alone)
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+def test_calls_follow_each_other_beside_the_end_of_32_bits_in_several_launches(flagged):
+    """Calls of both formats take turns: rows that do not fit take further launches."""
+    d, small = descriptor(), descriptor(total_num_rows=1)
+
+    def calls(group):
+        group.link.start_at(2**32 - 4)
+        found = [run(one, group, *states(one, group.rank)) for one in (d, small) * 4]
+        return found, group.link.launches
+
+    for rank, (found, launches) in enumerate(on_peers(2, 1008, calls, flagged=flagged and 4096)):
+        assert launches > 8
+        for (o, _), one in zip(found, (d, small) * 4, strict=True):
+            assert torch.allclose(o.double(), by_hand(one, rank)[0], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+def test_flags_of_long_ago_are_no_arrivals(flagged):
+    """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and a rank that is late for the second."""
+    d = descriptor()
+
+    def calls(group):
+        group.link.start_at(10)
+        run(d, group, *states(d, group.rank))
+        group.link.start_at(10 + 2 * (2**32 - 1))
+        if group.rank == 1:
+            time.sleep(0.3)
+        return run(d, group, *states(d, group.rank + 2))
+
+    found = on_peers(2, 1 << 14, calls, flagged=flagged)
+    late = [states(d, r + 2) for r in range(2)]
+    for rank, (o, _) in enumerate(found):
+        want, _ = by_hand(d, rank, late)
+        assert torch.allclose(o.double(), want, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+@pytest.mark.parametrize(("act", "told"), [("stays away", (0b10, 0)), ("other plan", (0, 0b10))])
+def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(act, told, flagged):
+    d = descriptor()
+
+    def call(group):
+        if group.rank == 1 and act == "stays away":
+            return None
+        found = []
+        for first in (True, False):  # the second call would be sound
+            group.link.digest = 8 if group.rank == 1 and first and act == "other plan" else 7
+            found.append(run(d, group, *states(d, group.rank)))
+        return found, group.link.failed
+
+    found, failed = on_peers(2, 1 << 14, call, patience_s=0.5, flagged=flagged)[0]
+    assert failed == told
+    for o, lse in found:
+        assert o.isnan().all()
+        assert lse.isnan().all()
+
+
+def test_what_the_kernel_does_not_do_is_declined():
+    assert not list(merge_across.declines(descriptor(), TARGET))
+    for fields in ({"world": 9, "num_heads": 9}, {"sinks": True}, {"exchange_dtype": "f32"}, {"head_dim": 68}):
+        assert list(merge_across.declines(descriptor(**fields), TARGET)), fields
