@@ -25,7 +25,7 @@ struct ProbeRounds {
       met = kKind == RoundKind::kPlaces ? by_places() : by_lines();
       if (met) check();
     }
-    round.end();
+    round.end(0);
   }
 
  private:
@@ -77,7 +77,7 @@ struct ProbeRounds {
   __device__ void compare(uint4 came, int source, int64_t i) const {
     const uint4 want = value(source, i);
     if (came.x != want.x || came.y != want.y || came.z != want.z || came.w != want.w)
-      atomicAdd(reinterpret_cast<unsigned long long*>(p.found), 1ull);
+      add_counter(p.found, 1);
   }
 };
 
@@ -132,9 +132,9 @@ struct ProbePackets {
       done = whole && here == end;
       if (kBytes == 128) late = __any_sync(0xffffffffu, late), done = __all_sync(0xffffffffu, done);
     }
-    atomicAdd(reinterpret_cast<unsigned long long*>(p.found), static_cast<unsigned long long>(seen));
-    atomicAdd(reinterpret_cast<unsigned long long*>(p.found + 1), static_cast<unsigned long long>(torn));
-    if (!done) atomicAdd(reinterpret_cast<unsigned long long*>(p.found + 2), 1ull);
+    add_counter(p.found, seen);
+    add_counter(p.found + 1, torn);
+    if (!done) add_counter(p.found + 2, 1);
   }
 };
 

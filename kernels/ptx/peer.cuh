@@ -49,6 +49,11 @@ __device__ __forceinline__ bool came_flagged(const uint4* from, uint32_t flag, u
 // A line that was read holds no flag until it is pushed again.
 __device__ __forceinline__ void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
+// Nobody waits for it.
+__device__ __forceinline__ void add_counter(uint64_t* counter, uint64_t more) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(more) : "memory");
+}
+
 // Stores and loads of some neighbouring words at once, for probes of what arrives whole.
 template <int kWords>
 __device__ __forceinline__ void push_words(uint32_t* to, const uint32_t (&word)[kWords]) {

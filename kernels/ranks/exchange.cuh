@@ -49,7 +49,7 @@ struct Exchange {
     if (!round.begin()) return fill();
     push_all();
     const bool met = round.meet(p.facts == nullptr ? 0 : *p.facts);
-    round.end();
+    round.end((last - first) * 16);
     if (!met) return fill();
     take();
   }

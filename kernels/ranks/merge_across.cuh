@@ -52,7 +52,7 @@ struct MergeAcross {
     wait_for_previous();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? meet_by_lines() : meet_by_places();
-    round.end();
+    round.end((last - first) * p.states * (kBytes + int64_t{sizeof(float)}));
     if (!met) return fill();
     merge();
   }

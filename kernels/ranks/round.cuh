@@ -19,6 +19,7 @@ constexpr uint64_t kGlance = 1000000;  // ns after which a wait looks for poison
 struct RoundShared {
   uint64_t epoch, facts;
   uint32_t flag, missing, odd, over;
+  uint32_t waited[kMostRanks];  // ns
 };
 
 struct Round {
@@ -87,6 +88,7 @@ struct Round {
     const uint64_t start = now_ns();
     while (!(told_flagged(here, shared.flag, digest) & told_flagged(here + 1, shared.flag, other)))
       if (is_over(start, 1u << thread)) return;
+    shared.waited[thread] = static_cast<uint32_t>(now_ns() - start);
     forget_flagged(here), forget_flagged(here + 1);
     if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);
   }
@@ -124,6 +126,7 @@ struct Round {
     __syncthreads();
     const bool well = (shared.missing | shared.odd) == 0;
     if (thread == 0) note(well);
+    if (thread == 0 && cta == 0 && well) count_waits();
     return well;
   }
   // Whether a wait for `ranks` has taken too long, which is noted, or has no use any more.
@@ -142,9 +145,10 @@ struct Round {
     if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
   }
 
-  // The last step of a launch.
-  __device__ void end() const {
+  // The last step of a launch. sent: bytes of this CTA to each peer.
+  __device__ void end(int64_t sent) const {
     if (thread != 0) return;
+    if (sent > 0) count(0, static_cast<uint64_t>(sent) * (p.world - 1));
     if (cta == 0 && !shared.missing) *const_cast<volatile int64_t*>(&p.page->ended) = static_cast<int64_t>(shared.epoch);
     for (int at = cta; at < kMostCtas; at += gridDim.x) p.epochs[at] = shared.epoch;
   }
@@ -155,6 +159,18 @@ struct Round {
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
   __device__ bool is_peer() const { return thread < p.world && thread != p.rank; }
 
+  __device__ void count(int counter, uint64_t more) const {
+    add_counter(p.epochs + kMostCtas + counter, more);
+  }
+  __device__ void count_waits() const {
+    int last = p.rank;
+    for (int r = 0; r < p.world; ++r) {
+      if (r == p.rank) continue;
+      count(1 + r, shared.waited[r]);
+      if (last == p.rank || shared.waited[r] > shared.waited[last]) last = r;
+    }
+    if (last != p.rank) count(1 + kMostRanks + last, 1);
+  }
   __device__ void keep(uint64_t facts) const {
     if (thread == p.rank) shared.facts = facts;
   }

@@ -22,8 +22,12 @@ struct RoundPage {
   int64_t failed[kMostCtas];
 };
 
+// Counters of a group behind its epochs: bytes that this rank sent, then for each rank the ns that CTA 0 waited for it, and then how
+// often it came last.
+constexpr int kCounters = 1 + 2 * kMostRanks;
+
 struct RoundParams {
-  uint64_t* epochs;  // [kMostCtas], of the last round, all equal between launches
+  uint64_t* epochs;  // [kMostCtas], of the last round, all equal between launches; then [kCounters]
   uint8_t* bad;      // whether a round failed, ever
   RoundPage* page;
   uint8_t* arenas[kMostRanks];

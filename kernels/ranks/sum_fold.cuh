@@ -68,11 +68,11 @@ struct SumFold {
     if (met) fold_all(S::kTwoShot ? round.parity() ^ 1 : 0);
     if constexpr (S::kTwoShot) {
       const bool met_again = met && share();
-      round.end();
+      round.end(blockIdx.x == 0 ? sent() : 0);
       if (!met_again) return fill();
       each_slot([&](int64_t slot) { take(slot); });
     } else {
-      round.end();
+      round.end(blockIdx.x == 0 ? sent() : 0);
       if (!met) fill();
     }
   }
@@ -100,6 +100,13 @@ struct SumFold {
   __device__ void each_slot(F step) const {
     for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < slots; first += int64_t{gridDim.x} * M::kRows)
       for (int64_t slot = first; slot < slots && slot < first + M::kRows; ++slot) step(slot);
+  }
+  // Bytes of this launch to each peer, at most: rows that are not valid are not sent.
+  __device__ int64_t sent() const {
+    if constexpr (!S::kTwoShot) return valid * p.row_bytes;
+    int64_t made = 0;
+    for (const Made& one : p.made) made += one.travels ? int64_t{one.count} * one.size : 0;
+    return valid / S::kWorld * (p.row_bytes + made);
   }
   __device__ bool meet_by_places() const {
     each_slot([&](int64_t slot) { push_terms(slot); });

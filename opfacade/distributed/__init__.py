@@ -5,6 +5,6 @@ docs/distributed.md describes its use and the failure of a rank. This package st
 from __future__ import annotations
 
 from opfacade.distributed.group import Group
-from opfacade.distributed.statistics import Statistics
+from opfacade.distributed.statistics import Counted, Statistics
 
-__all__ = ["Group", "Statistics"]
+__all__ = ["Counted", "Group", "Statistics"]

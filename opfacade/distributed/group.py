@@ -20,7 +20,7 @@ from opfacade.distributed.frames import ALARM, BYE, CALL, EAGER, RESERVE, Frame
 from opfacade.distributed.judgement import told
 from opfacade.distributed.link import Link
 from opfacade.distributed.mailbox import Mailbox
-from opfacade.distributed.statistics import Statistics
+from opfacade.distributed.statistics import Counted, Statistics
 from opfacade.distributed.watch import Watch
 from opfacade.errors import GroupError, Issue
 from opfacade.plan import Plan
@@ -155,6 +155,13 @@ class Group:
     def calls(self) -> int:
         """Rounds that this rank ended by host memory; those between GPUs are counted by `link`."""
         return self._call
+
+    def counted(self) -> Counted | None:
+        """Calls, bytes and waits of rounds between GPUs, and who came last, replays of graphs too; None without a `link`.
+
+        It waits for the work of the device. `statistics` counts what passes through host memory.
+        """
+        return None if self.link is None else self.link.counted()
 
     def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
         """A round between GPUs; see `core.joined.Joined`. The next `run` or `check` raises a failure."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from opfacade.base.fork_lock import ForkLock
 from opfacade.core.device_tensors import keep_in_children
+from opfacade.distributed.statistics import Counted
 
 if TYPE_CHECKING:
     import torch
@@ -118,6 +119,10 @@ class Link:
     def odd(self) -> tuple[int, ...]:
         """Ranks whose header differed from this rank's."""
         return tuple(r for r, differs in enumerate(self._seen[1:].tolist()) if differs)
+
+    def counted(self) -> Counted:
+        """Of all rounds so far, replays too."""
+        return Counted(self.ended, None, {}, {})
 
     def finished(self) -> bool:
         """Whether all work given to the device has ended, without a wait."""

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opfacade.distributed.link import Link, as_bytes
+from opfacade.distributed.statistics import Counted
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,7 @@ MOST_BYTES = 1 << 21  # of a part: from there on NCCL has more of the bandwidth
 MOST_FLAGGED = 1 << 18  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
+COUNTERS = 1 + 2 * MOST_PEERS  # kCounters
 _LINE, _ARRIVAL = 16, 32
 _HEAD = 2 * MOST_PEERS * MOST_CTAS * _ARRIVAL  # bytes of an arena before its places
 _BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
@@ -54,7 +56,7 @@ class PeerLink(Link):
         self._arena: Any = symmetric.empty(_arena(self.world), dtype=torch.uint8, device=device)
         self._arena.zero_()
         self._handle: Any = symmetric.rendezvous(self._arena, process_group.group_name)
-        self._epochs = torch.zeros(MOST_CTAS, dtype=torch.int64, device=device)
+        self._epochs = torch.zeros(MOST_CTAS + COUNTERS, dtype=torch.int64, device=device)
         self._page = self._shared([0] * (_FAILED + MOST_CTAS))
         self._module = _module(device)
         self._numbers: dict[Hashable, int] = {}
@@ -75,6 +77,13 @@ class PeerLink(Link):
         if like.numel() * like.element_size() > MOST_BYTES:
             return super().swapped(descriptor, parts, like, facts)
         return self._round(descriptor, _lines(parts), like, facts)
+
+    def counted(self) -> Counted:
+        """Of all rounds by kernels so far, replays too. It reads the device, and so waits for its work."""
+        sent, *rest = self._epochs[MOST_CTAS:].tolist()
+        waited, last = rest[:MOST_PEERS], rest[MOST_PEERS:]
+        ranks = range(self.world)
+        return Counted(self.ended, sent, {r: waited[r] * 1e-9 for r in ranks}, {r: last[r] for r in ranks if last[r]})
 
     def blank(self) -> None:
         """Zeros behind arrivals: for probes, between rounds."""

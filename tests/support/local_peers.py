@@ -22,17 +22,27 @@ class LocalPeers:
     def __init__(self, rank, arenas, place, patience_s=20.0, digest=7, flagged=0):
         self.device, self.place, self._rank, self._arenas = torch.device("cpu"), place, rank, arenas
         self.flagged = flagged
-        self._epochs, self._bad = torch.zeros(peers.MOST_CTAS, dtype=torch.int64), torch.zeros((), dtype=torch.bool)
+        self._epochs, self._bad = (
+            torch.zeros(peers.MOST_CTAS + peers.COUNTERS, dtype=torch.int64),
+            torch.zeros((), dtype=torch.bool),
+        )
         self._page = torch.zeros(_FAILED + peers.MOST_CTAS, dtype=torch.int64)
         self._patience, self.digest, self.launches = int(patience_s * 1e9), digest, 0
 
     def start_at(self, epoch):
-        self._epochs.fill_(epoch)
+        self._epochs[: peers.MOST_CTAS] = epoch
 
     def round_of(self, descriptor):
         self.launches += 1
         own = (self.place, self.flagged, self.digest, self._patience, self._rank, len(self._arenas))
         return (self._epochs, self._bad, self._page.data_ptr(), *own, *[a.data_ptr() for a in self._arenas])
+
+    @property
+    def counters(self):
+        """(bytes sent, ns waited by rank, times last by rank)"""
+        sent, *rest = self._epochs[peers.MOST_CTAS :].tolist()
+        world = len(self._arenas)
+        return sent, rest[:world], rest[peers.MOST_PEERS :][:world]
 
     @property
     def failed(self):

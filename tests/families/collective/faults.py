@@ -83,7 +83,7 @@ FAULTS = (
         "",
         _MERGED,
     ),
-    _planted("a rank with other lines is waited for", _ROUND, "    look();\n", "", "other_count"),
+    _planted("a rank with other lines is waited for", _ROUND, "    look();\n", "", "named and count and lines"),
     _planted(
         "states of one rank follow each other",
         _MERGE,

@@ -115,6 +115,24 @@ def test_calls_follow_each_other_beside_the_end_of_32_bits_in_several_launches(f
 
 
 @pytest.mark.parametrize("flagged", WAYS)
+def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
+    d = descriptor(world=3)
+
+    def calls(group):
+        if group.rank == 2:
+            time.sleep(0.2)
+        run(d, group, *states(d, group.rank))
+        return group.link.counters
+
+    sizes = d.total_num_rows * d.kept_heads * (d.head_dim * 2 + 4)
+    for rank, (sent, waited, last) in enumerate(on_peers(3, 1 << 14, calls, flagged=flagged)):
+        assert sent == 2 * sizes
+        if rank < 2 and not flagged:  # threads of the emulator wait one after the other, and here the first for lines
+            assert waited[2] > 1e8 > 5e7 > waited[rank] == 0
+            assert last == [0, 0, 1]
+
+
+@pytest.mark.parametrize("flagged", WAYS)
 def test_flags_of_long_ago_are_no_arrivals(flagged):
     """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and a rank that is late for the second."""
     d = descriptor()

@@ -67,4 +67,6 @@ inline bool told_flagged(const uint4* from, uint32_t flag, uint2& value) { retur
 
 inline void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
+inline void add_counter(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
+
 }  // namespace opfacade
