@@ -14,7 +14,7 @@ from opfacade.distributed.peers import PeerLink
 from opfacade.jit.spec import JitSpec
 
 NAMES = ("rounds_places", "rounds_lines", "rounds_bare", "packets_8", "packets_16", "packets_128")
-BYTES, CTAS, MANY = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21), (4, 16, 32, 64), 50
+BYTES, CTAS, MANY = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21), (8, 32, 64), 50
 PACKETS, SLOTS = 10**9, 16 * 512  # packets of each size, and threads that write them
 _ON_CPUS = {"failed": "on CPUs there is no memory of peers"}
 
