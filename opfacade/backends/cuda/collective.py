@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import merge_across, sum_fold, support
+from opfacade.backends.cuda import merge_across, sample_across, sum_fold, support
 from opfacade.backends.reference import _all_reduce_norm as _normed
+from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
 from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.backends.reference.joined import filled_on_failure, peers_of
@@ -29,6 +30,7 @@ from opfacade.plans.collective import (
     AllReduceNormDescriptor,
     MergeAcrossArgs,
     MergeAcrossDescriptor,
+    SampleAcrossDescriptor,
 )
 
 if TYPE_CHECKING:
@@ -251,10 +253,31 @@ _MERGE_BY_PEERS = replace(
 )
 
 
+def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
+    known = _over_nccl(_REFERENCE[SampleAcrossDescriptor], d, target)
+    if not d.listed:
+        return known
+    kernel = sample_across.steps_of(d, d.shard, target).first.sku
+    return _with_kernel(known, kernel, known.precision_guarantee)
+
+
+def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    """Kernels find the first tokens of a shard; the rest is torch's, on lists."""
+    lists = sample_across.lists(d) if d.listed else None
+
+    def drawn(d: SampleAcrossDescriptor, args: Any) -> None:
+        _drawn.sample_across(d, args, lists)
+
+    filled = filled_on_failure(drawn)
+    return lambda args, workspace: filled(d, args)
+
+
 def _candidate(base: Candidate) -> Candidate:
     made = _as_in_torch(base)
     if base.descriptor is AllReduceNormDescriptor:
         return replace(made, declines=_listed(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
+    if base.descriptor is SampleAcrossDescriptor:
+        return replace(made, sku=_sample_sku, launcher=in_inference_mode(_sample_launcher))
     if base.descriptor is MergeAcrossDescriptor:
         return replace(made, sku=_merge_sku, launcher=in_inference_mode(_merge_launcher))
     return made

@@ -26,7 +26,8 @@ _LOW = 2**32 - 1
 
 
 class Call(NamedTuple):
-    """Rows of one call, on the host valid ones. a: f32 [rows, this rank's tokens], adjusted; first: the token of the first
+    """Rows of one call, on the host valid ones. a: f32 [rows, this rank's tokens], adjusted, or the logits if kernels adjust
+    them; first: the token of the first
     column; ids: tokens; facts: equal on all ranks."""
 
     d: SampleAcrossDescriptor
@@ -40,9 +41,13 @@ class Call(NamedTuple):
         return gathered(self.d, self.args, own, self.facts)
 
 
-def sample_across(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
-    call = _call_of(d, args)
-    token = _from_lists(call) if d.listed else _best(call, _kept(call))
+Lists = Callable[[SampleAcrossDescriptor, SampleAcrossArgs], "tuple[Tensor, Tensor]"]
+
+
+def sample_across(d: SampleAcrossDescriptor, args: SampleAcrossArgs, lists: Lists | None = None) -> None:
+    """lists: the first tokens of each row of a call that has a list, adjusted logits and columns of this rank, by kernels."""
+    call = _call_of(d, args, adjusted=lists is None or not d.listed)
+    token = _from_lists(call, lists) if d.listed else _best(call, _kept(call))
     _store(call.args.token, token, call)
     _store(call.args.valid, token >= 0, call)
 
@@ -64,7 +69,7 @@ def _inside(args: SampleAcrossArgs, rows: int) -> Tensor | None:
     return torch.arange(rows, device=count.device) < count
 
 
-def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> Call:
+def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs, adjusted: bool = True) -> Call:
     import torch
 
     read = args.num_valid is not None and not args.num_valid.is_cuda
@@ -75,11 +80,18 @@ def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> Call:
     inside = _inside(args, rows)
     controls = [cut[name] for name in _CONTROLS if name in cut]
     facts = (args.num_valid, *[c if inside is None else torch.where(inside, c, 0) for c in controls])
-    a = own.logits.float()
+    ids = first + torch.arange(own.logits.shape[1], device=own.logits.device)
+    a = _adjusted(own) if adjusted else own.logits
+    return Call(d, own, a, first, ids, facts)
+
+
+def _adjusted(args: SampleAcrossArgs) -> Tensor:
+    import torch
+
+    a = args.logits.float()
     outside = ~(a > -torch.inf)
     a = (a.clamp(-LARGEST, LARGEST)).masked_fill(outside, -torch.inf) + 0.0
-    ids = first + torch.arange(a.shape[1], device=a.device)
-    return Call(d, own, heated(a, own.temperature).contiguous(), first, ids, facts)
+    return heated(a, args.temperature).contiguous()
 
 
 def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
@@ -92,12 +104,12 @@ def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
     return raced if t is None else torch.where((t > 0)[:, None], raced, keys)
 
 
-def _from_lists(call: Call) -> Tensor:
+def _from_lists(call: Call, lists: Lists | None) -> Tensor:
     """Every rank has the first tokens of all, and draws from them as one rank does."""
     import torch
 
     d, count = call.d, min(call.d.listed, call.a.shape[1])
-    values, at = _largest(call.a, count)
+    values, at = _largest(call.a, count) if lists is None else lists(d, call.args)
     own = torch.full((2, len(call.a), d.listed), -torch.inf, device=call.a.device)
     own[0, :, :count] = values
     own[1] = 0
