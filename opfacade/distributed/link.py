@@ -121,7 +121,7 @@ class Link:
         return tuple(r for r, differs in enumerate(self._seen[1:].tolist()) if differs)
 
     def counted(self) -> Counted:
-        """Of all rounds so far, replays too."""
+        """What rounds so far counted, replays too."""
         return Counted(self.ended, None, {}, {})
 
     def finished(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import merge_across, sample_across, sum_fold, support
+from opfacade.backends.cuda import collective_merge, sample_across, sum_fold, support
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
@@ -20,6 +20,7 @@ from opfacade.backends.reference.joined import filled_on_failure, peers_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.core.joined import Across, JoinedArgs
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -30,6 +31,7 @@ from opfacade.plans.collective import (
     AllReduceNormDescriptor,
     MergeAcrossArgs,
     MergeAcrossDescriptor,
+    SampleAcrossArgs,
     SampleAcrossDescriptor,
 )
 
@@ -182,12 +184,12 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
     _plan(problem).run(args)
 
 
-def _declines_peers(kernel: Any, d: Any, target: Target) -> Iterator[Reason]:
-    """kernel: the module of one, with `declines`."""
+def _declines_peers(kernel: Callable[[Any, Target], Iterator[Reason]], d: Descriptor[Any], target: Target) -> Iterator[Reason]:
+    """kernel: the reasons of one."""
     first = [*_declines(d, target)]
     if target.links.kind == "none":
         first.append(Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target."))
-    yield from first or kernel.declines(d, target)
+    yield from first or kernel(d, target)
 
 
 def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
@@ -197,7 +199,7 @@ def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
     return _of_peers(known, spec, _BITS)
 
 
-def _of_peers(known: KernelSku, spec: Any, bits: str) -> KernelSku:
+def _of_peers(known: KernelSku, spec: support.SpecPairs, bits: str) -> KernelSku:
     base = known.precision_guarantee.model_copy(update={"evidence": (bits,)})
     update = {"impl": _PEERS, "spec": spec, "precision_guarantee": _bounded(base, "kernel", (_ENDS, _ABORTS))}
     return known.model_copy(update=update).revalidated()
@@ -214,14 +216,14 @@ def _peers_launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, 
 
 
 def _merge_peers_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    module = sum_fold.module_of(merge_across.jit_spec(d, target), allow_build, sku.id)
-    return _in_kernel(d, merge_across.runner(d, module))
+    module = sum_fold.module_of(collective_merge.jit_spec(d, target), allow_build, sku.id)
+    return _in_kernel(d, collective_merge.runner(d, module))
 
 
-def _in_kernel(d: Any, run: Callable[[Any, Any], None]) -> Launcher:
+def _in_kernel(d: Across, run: Callable[[Any, Any], None]) -> Launcher:
     """A call whose kernel makes the round and fills outputs."""
 
-    def call(d: Any, args: Any) -> None:
+    def call(d: Across, args: JoinedArgs) -> None:
         peers, group = peers_of(args)
 
         def launched() -> list[Tensor]:
@@ -237,7 +239,7 @@ def _in_kernel(d: Any, run: Callable[[Any, Any], None]) -> Launcher:
 _BY_PEERS = replace(
     _as_in_torch(_REFERENCE[AllReduceNormDescriptor]),
     impl=_PEERS,
-    declines=_listed(partial(_declines_peers, sum_fold)),
+    declines=_listed(partial(_declines_peers, sum_fold.declines)),
     sku=_peers_sku,
     launcher=in_inference_mode(_peers_launcher),
     jit_spec=sum_fold.jit_spec,
@@ -246,10 +248,10 @@ _BY_PEERS = replace(
 _MERGE_BY_PEERS = replace(
     _as_in_torch(_REFERENCE[MergeAcrossDescriptor]),
     impl=_PEERS,
-    declines=_listed(partial(_declines_peers, merge_across)),
+    declines=_listed(partial(_declines_peers, collective_merge.declines)),
     sku=_merge_peers_sku,
     launcher=in_inference_mode(_merge_peers_launcher),
-    jit_spec=merge_across.jit_spec,
+    jit_spec=collective_merge.jit_spec,
 )
 
 
@@ -265,7 +267,7 @@ def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, 
     """Kernels find the first tokens of a shard; the rest is torch's, on lists."""
     lists = sample_across.lists(d) if d.listed else None
 
-    def drawn(d: SampleAcrossDescriptor, args: Any) -> None:
+    def drawn(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
         _drawn.sample_across(d, args, lists)
 
     filled = filled_on_failure(drawn)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.core.target import Target
 from opfacade.plan import Plan
 from opfacade.plans._collective.sample_across import SampleAcrossArgs, SampleAcrossDescriptor
-from opfacade.plans._steps import problem
+from opfacade.plans._sampling.adjust import AdjustLogitsArgs, AdjustLogitsDescriptor
+from opfacade.plans._sampling.top_k import TopKArgs, TopKDescriptor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,16 +18,15 @@ if TYPE_CHECKING:
 class Steps(NamedTuple):
     """The plans for a shard of so many columns."""
 
-    adjust: Plan[Any]
-    first: Plan[Any]
+    adjust: Plan[AdjustLogitsArgs]
+    first: Plan[TopKArgs]
 
 
 def steps_of(d: SampleAcrossDescriptor, width: int, target: Target | None = None) -> Steps:
-    size = {"total_num_rows": d.total_num_rows, "vocab": width, "dtype": "f32"}
-    adjust = problem("adjust_logits", temperature=d.temperature, **size)
-    return Steps(
-        Plan.select(adjust, target=target), Plan.select(problem("topk", k=min(d.listed, width), **size), target=target)
-    )
+    rows = d.total_num_rows
+    adjust = AdjustLogitsDescriptor(total_num_rows=rows, vocab=width, temperature=d.temperature)
+    first = TopKDescriptor(total_num_rows=rows, vocab=width, k=min(d.listed, width))
+    return Steps(Plan.select(adjust, target=target), Plan.select(first, target=target))
 
 
 def lists(d: SampleAcrossDescriptor) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs], tuple[Tensor, Tensor]]:
@@ -45,11 +45,10 @@ def lists(d: SampleAcrossDescriptor) -> Callable[[SampleAcrossDescriptor, Sample
         rows, width = args.logits.shape
         adjust, first = known[width]
         a = torch.empty(rows, width, device=args.logits.device).copy_(args.logits)
-        heat = {"temperature": args.temperature} if d.temperature else {}
-        adjust.run(adjust.descriptor.args_type(logits=a, **heat))
+        adjust.run(AdjustLogitsArgs(logits=a, temperature=args.temperature if d.temperature else None))
         values = a.new_empty(rows, min(d.listed, width))
         at = torch.empty(values.shape, dtype=torch.int32, device=a.device)
-        first.run(first.descriptor.args_type(x=a, values=values, positions=at))
+        first.run(TopKArgs(x=a, values=values, positions=at))
         return values + 0.0, at.long()
 
     return found

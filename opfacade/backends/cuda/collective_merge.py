@@ -6,7 +6,7 @@ Rows that do not fit the arena of a group take further launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Reason
@@ -42,7 +42,13 @@ def jit_spec(d: MergeAcrossDescriptor, target: Target) -> JitSpec:
     return support.spec_of("ranks/merge_across", support.pairs(dtype=d.dtype, head_dim=d.head_dim), target)
 
 
-def runner(d: MergeAcrossDescriptor, module: Any) -> Run:
+class Module(Protocol):
+    """A compiled module of `jit_spec`."""
+
+    def run(self, *given: object) -> None: ...
+
+
+def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
     """The launches of a call, by a module of `jit_spec`."""
     head = d.head_dim * ITEMSIZE[d.dtype]
     row = d.states * d.kept_heads * (head + 4)  # bytes of a row that a rank sends to each
