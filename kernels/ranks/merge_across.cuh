@@ -50,6 +50,7 @@ struct MergeAcross {
 
   __device__ void run() const {
     wait_for_previous();
+    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
     if (!round.begin()) return fill();
     const bool met = p.flagged ? meet_by_lines() : meet_by_places();
     round.end((last - first) * p.states * (kBytes + int64_t{sizeof(float)}));

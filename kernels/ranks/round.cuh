@@ -145,12 +145,13 @@ struct Round {
     if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
   }
 
-  // The last step of a launch. sent: bytes of this CTA to each peer.
+  // The last step of a launch, by all threads. sent: bytes of this CTA to each peer.
   __device__ void end(int64_t sent) const {
+    for (int at = cta + thread * static_cast<int>(gridDim.x); at < kMostCtas; at += static_cast<int>(blockDim.x * gridDim.x))
+      p.epochs[at] = shared.epoch;
     if (thread != 0) return;
     if (sent > 0) count(0, static_cast<uint64_t>(sent) * (p.world - 1));
     if (cta == 0 && !shared.missing) *const_cast<volatile int64_t*>(&p.page->ended) = static_cast<int64_t>(shared.epoch);
-    for (int at = cta; at < kMostCtas; at += gridDim.x) p.epochs[at] = shared.epoch;
   }
 
  private:

@@ -59,10 +59,11 @@ struct SumFold {
       : p(params), shared(*reinterpret_cast<Shared*>(dynamic_shared() + fold_bytes)), round(params.round, shared.round) {}
 
   __device__ void run() {
+    copy_fold();
     wait_for_previous();
+    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
     valid = valid_here();
     slots = S::kTwoShot ? (p.rows + S::kWorld - 1) / S::kWorld : p.rows;
-    copy_fold();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? sum_by_lines() : meet_by_places();
     if (met) fold_all(S::kTwoShot ? round.parity() ^ 1 : 0);

@@ -121,7 +121,7 @@ class Link:
         return tuple(r for r, differs in enumerate(self._seen[1:].tolist()) if differs)
 
     def counted(self) -> Counted:
-        """What rounds so far counted, replays too."""
+        """Counters of all rounds so far, replays too."""
         return Counted(self.ended, None, {}, {})
 
     def finished(self) -> bool:

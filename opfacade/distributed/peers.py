@@ -79,7 +79,7 @@ class PeerLink(Link):
         return self._round(descriptor, _lines(parts), like, facts)
 
     def counted(self) -> Counted:
-        """What rounds by kernels counted so far, replays too. It reads the device, and so waits for its work."""
+        """Counters of all rounds by kernels so far, replays too. It reads the device, and so waits for its work."""
         sent, *rest = self._epochs[MOST_CTAS:].tolist()
         waited, last = rest[:MOST_PEERS], rest[MOST_PEERS:]
         ranks = range(self.world)

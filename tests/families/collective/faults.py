@@ -28,7 +28,14 @@ FAULTS = (
     _planted(
         "both rounds of a call use one half", _ROUND, "shared.epoch & 1)", "shared.epoch & 0)", "bits_of_one_gpu and residual"
     ),
-    _planted("CTAs without rows keep their epoch", _ROUND, "at += gridDim.x)", "at += kMostCtas)", "follow_each_other", _RACE),
+    _planted(
+        "CTAs without rows keep their epoch",
+        _ROUND,
+        "at = cta + thread * static_cast<int>(gridDim.x); at < kMostCtas;",
+        "at = cta; at < 1;",
+        "follow_each_other",
+        _RACE,
+    ),
     _planted(
         "the half of an epoch is of 32 bits",
         _ROUND,
