@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-MOST_BYTES = 1 << 21  # of a part: from there on NCCL has more of the bandwidth
+MOST_BYTES = 1 << 21  # of a part of a plain round: from there on NCCL has more of the bandwidth
+PLACE = (1 << 22) + (1 << 17)  # bytes that a rank may send to each in one round: kernels that do more take further launches
 MOST_FLAGGED = 1 << 18  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
@@ -30,7 +31,7 @@ _BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
 
 def _arena(world: int) -> int:
     """Bytes of an arena (kernels/ranks/round_params.h)."""
-    return _HEAD + 2 * world * (MOST_BYTES + MOST_FLAGGED)
+    return _HEAD + 2 * world * (PLACE + MOST_FLAGGED)
 
 
 _used: dict[str, weakref.ref[ProcessGroup]] = {}
@@ -45,7 +46,7 @@ def known_by(process_group: ProcessGroup) -> bool:
 class PeerLink(Link):
     """arena: of this rank; handle: of all. page: words of pinned memory that the kernel writes."""
 
-    place, flagged = MOST_BYTES, MOST_FLAGGED
+    place, flagged = PLACE, MOST_FLAGGED
 
     def __init__(self, process_group: ProcessGroup, device: torch.device, timeout_s: float) -> None:
         import torch
