@@ -21,8 +21,8 @@ FAULTS = (
     _planted(
         "terms are sent behind the epoch",
         _SUM,
-        "    each_slot([&](int64_t slot) { push_terms(slot); });\n    const bool met = round.meet(facts());\n",
-        "    const bool met = round.meet(facts());\n    each_slot([&](int64_t slot) { push_terms(slot); });\n",
+        "    each_slot([&](int64_t slot) { push_terms(slot); });\n    return round.meet(facts());\n",
+        "    const bool met = round.meet(facts());\n    each_slot([&](int64_t slot) { push_terms(slot); });\n    return met;\n",
         "bits_of_one_gpu and residual",
     ),
     _planted(
@@ -53,8 +53,8 @@ FAULTS = (
     _planted(
         "results are taken before they have come",
         _SUM,
-        "    return round.meet(facts());\n",
-        "    return true;\n",
+        "    });\n    return round.meet(facts());\n",
+        "    });\n    return true;\n",
         "bits_of_one_gpu and residual",
     ),
     _planted(
@@ -94,8 +94,8 @@ FAULTS = (
     _planted(
         "states of one rank follow each other",
         _MERGE,
-        "s % states.merge.p.round.world, s / states.merge.p.round.world",
-        "s / states.merge.p.states, s % states.merge.p.states",
+        "o_from(s % states.merge.p.round.world, s / states.merge.p.round.world",
+        "o_from(s / states.merge.p.states, s % states.merge.p.states",
         "bits_of_one_gpu and three",
         "",
         _MERGED,
