@@ -24,7 +24,7 @@ ModelT = TypeVar("ModelT", bound=Model)
 FP8: tuple[FloatDType, ...] = ("f8_e4m3", "f8_e5m2")
 _LAYOUTS = (
     'Write layout="NHD" for pools [page, token, head, dim], which vLLM, SGLang, FlashInfer (its default) and flash-attn store, '
-    'or layout="HND" for pools [page, head, token, dim], which TensorRT-LLM stores, and FlashInfer and vLLM where HND is asked.'
+    'or layout="HND" for pools [page, head, token, dim], which TensorRT-LLM stores, and FlashInfer and vLLM if set to HND.'
 )
 
 
