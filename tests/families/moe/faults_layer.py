@@ -3,6 +3,7 @@
 from tests.mutation.mutant import host
 
 LAYER, REFERENCE = "tests/families/moe/test_layer.py", "tests/families/moe/test_reference.py"
+WORKSPACE = "tests/families/moe/test_layer_workspace.py"
 KERNELS = "tests/families/moe/test_layer_kernels.py"
 LOOP = f"{LAYER} -k loop_over_rows"
 
@@ -15,23 +16,23 @@ FAULTS = (
     python(
         "a tensor lies where one that is still read lies",
         "plans/_steps.py",
-        "one.first <= other.last and other.first <= one.last",
-        "one.first < other.last and other.first < one.last",
-        f"{LAYER} -k needed_together",
+        "held[o][0] <= last and first <= held[o][1]",
+        "held[o][0] < last and first < held[o][1]",
+        f"{WORKSPACE} -k needed_together",
     ),
     python(
         "a tensor is free after its writer",
         "plans/_steps.py",
         "held[name]._replace(last=at) if name in held else",
         "held[name] if name in held else",
-        f"{LAYER} -k needed_together",
+        f"{WORKSPACE} -k needed_together",
     ),
     python(
         "the workspace ends before the last tensor",
         "plans/_steps.py",
         "at = max(at, stop)",
         "at = stop",
-        f"{LAYER} -k needed_together",
+        f"{WORKSPACE} -k needed_together",
     ),
     python("halves are exchanged", "plans/_moe/layer.py", 'd.halves != "up_gate"', 'd.halves == "up_gate"'),
     python("the limit of ups is lost", "plans/_moe/layer.py", 'apply("maximum", apply("minimum", up, limit), -limit)', "up"),
@@ -140,8 +141,8 @@ FAULTS = (
     python(
         "the id of a layer is of fewer steps where a compiler is too old",
         "plans/_composed.py",
-        "<= {COMPILER_TOO_OLD}), None)",
-        "<= set()), None)",
+        "all(reason.code == COMPILER_TOO_OLD for",
+        "all(False for",
         f"{KERNELS} -k too_old",
     ),
     python(
@@ -154,8 +155,8 @@ FAULTS = (
     python(
         "a step of another backend is taken",
         "plans/_composed.py",
-        "if one.backend == backend]",
-        "]",
+        "registry.candidates_for(kind) if one.backend == backend)",
+        "registry.candidates_for(kind))",
         f"{KERNELS} -k dtype_that_no_product",
     ),
     python(

@@ -17,7 +17,7 @@ from opfacade.testing import determinism, numerics
 from opfacade.testing.bits import same_bits
 from opfacade.tools.warmup import warm
 from tests import emulator
-from tests.families.moe.test_layer import by_hand, drawn
+from tests.families.moe.layers import by_hand, drawn
 from tests.support.assemblers import any_assembler
 
 CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
