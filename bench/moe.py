@@ -39,7 +39,7 @@ Timed = Callable[[Sequence[interleaved.Contender]], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Rates:
-    """Of this run: bytes of a copy, and operations of a large product of each kind, both in 10^12 a second."""
+    """The rates of this run: bytes of a copy, and operations of a large product of each kind; 10^12 per second."""
 
     copy: float
     products: dict[str, float]
