@@ -47,7 +47,7 @@ def forget_selections() -> None:
         _selected.clear()
 
 
-def _remember(key: Any, plan: Plan[Any]) -> None:
+def _remember(key: object, plan: Plan[Any]) -> None:
     with _selecting, suppress(TypeError):  # an unhashable value bypassed validation and is checked each time
         hash(key)
         if len(_selected) >= _MAX_CACHED:
@@ -89,7 +89,7 @@ class Plan(Generic[ArgsT]):
     _replay: Callable[..., Any]
     _wrote: Callable[[Any], None]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
             for arg in get_args(base):

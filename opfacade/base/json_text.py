@@ -14,7 +14,7 @@ def text(value: Any, **how: Any) -> str:
     return json.dumps(_plain(value), allow_nan=False, **how)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

@@ -66,7 +66,7 @@ def _require_plain(value: object) -> None:
     raise ValueError(f"objects and arrays nested more than {MAX_DEPTH} deep")
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: object) -> Iterable[Any]:
     if isinstance(value, dict):
         return (*value, *value.values())
     return value if isinstance(value, list) else ()

@@ -38,7 +38,7 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--picture", "image", type=_FILE, help="Write roofline and bars to this file (.svg, .png, .pdf).")
 @click.pass_context
 def bench(
-    ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: Any
+    ctx: click.Context, /, file: IO[bytes], rounds: int | None, out: Path | None, image: Path | None, **given: object
 ) -> None:
     """Time the problems in FILE (descriptors or a recording) on this machine, round-robin, with a cold cache. Status 1 if an
     output was wrong.

@@ -31,7 +31,7 @@ _GPU = "sm_90a"
 _WIDE = 120  # columns: what a table with refusals needs
 
 
-def _warn(message: Warning | str, *_: object, **__: Any) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as a line for a reader of a terminal, without a place in the sources."""
     click.echo(f"warning: {message}", err=True)
 

@@ -46,7 +46,7 @@ def _diagnosis(found: Diagnosis) -> str:
     return "\n".join([*lines, *([] if found.problems else ["nothing wrong found"])])
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -130,7 +130,7 @@ def with_config(
     other = lru_cache(maxsize=1024)(change)  # called by each function below
     named = lru_cache(maxsize=256)(lambda plain: _with_facts(plain, facts))
 
-    def declines(descriptor: Any, target: Target) -> Sequence[Reason]:
+    def declines(descriptor: object, target: Target) -> Sequence[Reason]:
         changed = other(descriptor)
         if changed is None:
             return (Reason("OPF-S017", "config", config, "a descriptor that it means something for"),)
@@ -181,7 +181,7 @@ def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: 
         return launch
     refuse = make(workspace_bytes, operands)
 
-    def refusing(args: Any, workspace: Any) -> None:
+    def refusing(args: object, workspace: object) -> None:
         refuse(args, workspace)
         launch(args, workspace)
 

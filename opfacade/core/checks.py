@@ -50,7 +50,7 @@ def check(
     return issues + _aliases(operands, {name: tensor for name, tensor in tensors.items() if name not in faulty})
 
 
-def _absent(name: str, value: Any, lists: Lists) -> Issue:
+def _absent(name: str, value: object, lists: Lists) -> Issue:
     """Something where the descriptor has no operand; a list that is left in its field has more members than it may."""
     if name in lists and isinstance(value, (list, tuple)):
         most = len(lists[name])
@@ -58,7 +58,7 @@ def _absent(name: str, value: Any, lists: Lists) -> Issue:
     return Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
 
 
-def _kind(name: str, value: Any) -> Issue | None:
+def _kind(name: str, value: object) -> Issue | None:
     """Is it a plain strided tensor at all?"""
     import torch
 
@@ -216,7 +216,7 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
     return issues
 
 
-def check_workspace(workspace: Any, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
+def check_workspace(workspace: object, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
     """A workspace is a contiguous uint8 tensor of at least `needed` bytes, with the device and the memory of the call."""
     import torch
 

@@ -44,7 +44,7 @@ class Args(metaclass=Spelled):
     settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Lists the fields in the docstring. dataclass creates a class with slots a second time: the list may be there."""
         super().__init_subclass__(**kwargs)
         add_declared(cls)
@@ -101,7 +101,7 @@ class Descriptor(Written, Generic[ArgsT]):
     schema_version: Version = Field(default=1, description="Version of the JSON form.")
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         for given in cls.__pydantic_generic_metadata__["args"]:
             if isinstance(given, type) and issubclass(given, Args):
@@ -215,11 +215,11 @@ def cached_by_specialization(
     """
 
     @lru_cache(maxsize=_MAX_KINDS)
-    def of_kind(kind: SpecializationKey, *args: Any) -> _T:
+    def of_kind(kind: SpecializationKey, *args: object) -> _T:
         ask: Callable[..., _T] = function
         return ask(kind.example, *args)
 
-    def of(descriptor: DescriptorT, *args: Any) -> _T:
+    def of(descriptor: DescriptorT, *args: object) -> _T:
         return of_kind(descriptor.specialization, *args)
 
     _forget.append(of_kind.cache_clear)
@@ -234,7 +234,7 @@ def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callab
         nonlocal last
         last = None, (), None
 
-    def of(descriptor: DescriptorT, *args: Any) -> _T:
+    def of(descriptor: DescriptorT, *args: object) -> _T:
         nonlocal last
         known = last  # read once: another thread may replace it
         if known[0] is not descriptor or known[1] != args:

@@ -155,7 +155,7 @@ class Model(_Base):
     )
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = DocWithFields(cls.__doc__)  # type: ignore[assignment]
 

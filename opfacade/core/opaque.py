@@ -31,7 +31,7 @@ def methods(*names: str) -> Callable[[ClassT], ClassT]:
     return mark
 
 
-def _mark(function: Any) -> None:
+def _mark(function: object) -> None:
     if isinstance(function, FunctionType):
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
         function._torchdynamo_disable_msg = _HINT  # type: ignore[attr-defined]

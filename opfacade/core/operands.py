@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.strides import Layout, StrideRule
@@ -119,7 +119,7 @@ def room(tensor: torch.Tensor) -> int:
     return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))
 
 
-def bytes_of(value: Any) -> int:
+def bytes_of(value: object) -> int:
     """Bytes of the elements of any tensor, also of a sparse one, which has no nbytes; 0 of anything else."""
     import torch
 

@@ -40,7 +40,7 @@ class _Text(NamedTuple):
 _texts: AnswerCache[_Text] = AnswerCache()
 
 
-def give(plan: Any, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
+def give(plan: object, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
     """The number of a new plan of these facts."""
     opaque.apply()
     facts = f"{text_of(descriptor)}\n{_request(preference, target)}\n{sku_id}"
@@ -81,7 +81,7 @@ def _text(descriptor: Descriptor[Any], sizes: frozenset[str]) -> _Text:
     return _Text(tuple(names), (*pieces, f"{text[:-1]}}}"))
 
 
-def add(handle: int, plan: Any) -> None:
+def add(handle: int, plan: object) -> None:
     """Let a number that another process gave name this plan too."""
 
     def forget(dead: weakref.ref[Any]) -> None:

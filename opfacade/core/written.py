@@ -9,7 +9,7 @@ from opfacade.core.call_guards import getter
 from opfacade.core.operands import TensorSpec
 
 
-def nothing(args: Any) -> None:
+def nothing(args: object) -> None:
     """For a plan that is not loaded."""
 
 

@@ -20,7 +20,7 @@ _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _FLAGS = ("temperature", "top_k", "top_p", "min_p", "bitmask")
 
 
-def draw(way: str, logits: Tensor, operands: Mapping[str, Tensor | None], **fields: Any) -> SampleArgs:
+def draw(way: str, logits: Tensor, operands: Mapping[str, Tensor | None], **fields: object) -> SampleArgs:
     """The args of a draw from logits [rows, vocab], outputs written. operands: operands of `SampleArgs`; None: absent. fields:
     fields of `SampleDescriptor` that do not follow from the operands. Raises DTypeError unless the logits are f32, bf16 or f16.
     """

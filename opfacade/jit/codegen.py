@@ -102,7 +102,7 @@ def canonical_digest(fields: dict[str, Any]) -> str:
     return _sha256(text.encode())
 
 
-def cpp(value: Any) -> Any:
+def cpp(value: object) -> Any:
     """A value as a C++ literal: true/false, exact hexadecimal floats (of type double), everything else as it is."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -90,7 +90,7 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def save(path: Path, tensors: Any) -> None:
+def save(path: Path, tensors: object) -> None:
     """The same by torch.save."""
     import torch
 

@@ -138,7 +138,7 @@ def damaged(place: Path, got: str) -> ArgumentError:
     return ArgumentError(f"replay: {place} expected a dump, got {got}. [OPF-E010]", code="OPF-E010", op="replay", stage="run")
 
 
-def _tensors(found: Any) -> dict[str, Tensor]:
+def _tensors(found: object) -> dict[str, Tensor]:
     """The tensors of a file; ValueError for any other content."""
     import torch
 

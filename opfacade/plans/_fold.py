@@ -156,7 +156,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         """The axes of each dimension of each tensor, by name; tensors whose dimensions are single axes are omitted."""
         return {}
 
-    def fold_args(self, args: Any) -> Any:
+    def fold_args(self, args: Args) -> Any:
         """The call with tensors whose dimensions are the axes."""
         return args
 
@@ -169,7 +169,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
 
     @model_validator(mode="before")
     @classmethod
-    def _pairs(cls, raw: Any) -> Any:
+    def _pairs(cls, raw: object) -> Any:
         if isinstance(raw, dict) and isinstance(raw.get("in_place"), dict):
             return raw | {"in_place": tuple(sorted(raw["in_place"].items()))}
         return raw

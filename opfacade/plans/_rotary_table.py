@@ -62,7 +62,7 @@ class _Scaling:
 
 def rotary_table(
     kind: Kind = "default", *, rotary_dim: int, max_positions: int, base: float = 10000.0,
-    dtype: Table = "f32", device: str | torch.device = "cpu", **scaling: Any,
+    dtype: Table = "f32", device: str | torch.device = "cpu", **scaling: object,
 ) -> Tensor:  # fmt: skip
     """cos_sin_cache [max_positions, rotary_dim] for a scaling: rotary_dim / 2 cosines, then as many sines, for each position.
 
@@ -91,7 +91,7 @@ def rotary_table(
 
 
 def rotary_frequencies(
-    kind: Kind = "default", *, rotary_dim: int, base: float = 10000.0, **scaling: Any
+    kind: Kind = "default", *, rotary_dim: int, base: float = 10000.0, **scaling: object
 ) -> tuple[Tensor, float]:
     """The angle per position of each pair in radians, f64 [rotary_dim / 2] on the CPU, and the common factor of cosines and
     sines.
@@ -142,7 +142,7 @@ def _given(kind: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scaling.items() if value is not None}
 
 
-def _table_dtype(dtype: object) -> torch.dtype:
+def _table_dtype(dtype: str) -> torch.dtype:
     """An integer type would cut cosines off."""
     if not isinstance(dtype, str) or dtype not in get_args(Table):
         meant = nearest(str(dtype), get_args(Table))

@@ -142,7 +142,7 @@ class Elementwise:
                 raise TypeError(f"{self._told}: {kind} arguments: {', '.join(sorted(names))}")
         return found
 
-    def _number(self, name: str, given: Any) -> float:
+    def _number(self, name: str, given: object) -> float:
         """An argument that is not a tensor: a number of Python or numpy."""
         if isinstance(given, (int, float)):
             return given

@@ -102,7 +102,7 @@ class MapDescriptor(ProgramDescriptor[MapArgs]):
 
     @model_validator(mode="before")
     @classmethod
-    def _pairs(cls, raw: Any) -> Any:
+    def _pairs(cls, raw: object) -> Any:
         if isinstance(raw, dict) and isinstance(raw.get("in_place"), dict):
             return raw | {"in_place": tuple(sorted(raw["in_place"].items()))}
         return raw
@@ -162,7 +162,7 @@ def elementwise(function: Callable[..., Any]) -> Elementwise:
 _X, _Y = value("x", "f32"), value("y", "f32")
 
 
-def _silu_and_mul(rows: int, width: int, dtype: str, **more: Any) -> MapDescriptor:
+def _silu_and_mul(rows: int, width: int, dtype: str, **more: object) -> MapDescriptor:
     inputs = (Input(name="x", dtype=dtype), Input(name="y", dtype=dtype))
     return MapDescriptor(
         shape=(rows, width), inputs=inputs, outputs=(Output(name="z", dtype=dtype, value=silu(_X) * _Y),), **more

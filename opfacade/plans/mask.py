@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -136,7 +136,7 @@ def _packed(entries: Tensor, indptr: Tensor | None, descriptor: PackMaskDescript
     return packed, starts
 
 
-def _entries(op: str, name: str, mask: Any, rank: int) -> Tensor:
+def _entries(op: str, name: str, mask: object, rank: int) -> Tensor:
     """The mask, an argument of this name, as a flat byte tensor."""
     import torch
 

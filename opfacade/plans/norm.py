@@ -144,28 +144,28 @@ class NormPlan(Plan[NormArgs]):
     """Norms of rows."""
 
 
-def vllm(**fields: Any) -> NormDescriptor:
+def vllm(**fields: object) -> NormDescriptor:
     """The roundings of vLLM's rms_norm and fused_add_rms_norm: the sum is rounded before the variance, and the normalised
     elements before the weight."""
     return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
-def flashinfer(**fields: Any) -> NormDescriptor:
+def flashinfer(**fields: object) -> NormDescriptor:
     """The roundings of FlashInfer's rmsnorm and fused_add_rmsnorm: all f32, rounded once."""
     return _preset(fields, residual_sum="f32", normed="f32")
 
 
-def huggingface(**fields: Any) -> NormDescriptor:
+def huggingface(**fields: object) -> NormDescriptor:
     """The roundings of transformers' LlamaRMSNorm after a residual sum in the model's dtype."""
     return _preset(fields, residual_sum="rounded", normed="rounded")
 
 
-def gemma(**fields: Any) -> NormDescriptor:
+def gemma(**fields: object) -> NormDescriptor:
     """The roundings of transformers' GemmaRMSNorm: 1 + weight, normalised in f32, after a residual sum in the model's dtype."""
     return _preset(fields, weight="one_plus", residual_sum="rounded", normed="f32")
 
 
-def _preset(fields: Mapping[str, Any], **chosen: Any) -> NormDescriptor:
+def _preset(fields: Mapping[str, Any], **chosen: object) -> NormDescriptor:
     return NormDescriptor(**({"kind": "rms"} | chosen | dict(fields)))
 
 

@@ -42,7 +42,7 @@ def _count(axis: int) -> Any:
     return apply("f32", extent(axis))
 
 
-def _rms_norm(rows: int, width: int, dtype: Any, **more: Any) -> FoldDescriptor:
+def _rms_norm(rows: int, width: int, dtype: str, **more: object) -> FoldDescriptor:
     scale = apply("rsqrt", stage(0, "f32") / _count(1) + scalar("eps"))
     return FoldDescriptor(
         shape=(rows, width), fold=(1,), inputs=(Input(name="x", dtype=dtype), Input(name="w", dtype=dtype, over=(1,))),
@@ -51,7 +51,7 @@ def _rms_norm(rows: int, width: int, dtype: Any, **more: Any) -> FoldDescriptor:
     )  # fmt: skip
 
 
-def _softmax(rows: int, width: int, dtype: Any) -> FoldDescriptor:
+def _softmax(rows: int, width: int, dtype: str) -> FoldDescriptor:
     y = apply("exp", _X - stage(0, "f32", "max")) / stage(0, "f32", "sum")
     return FoldDescriptor(
         shape=(rows, width), fold=(1,), inputs=(Input(name="x", dtype=dtype),),
@@ -59,7 +59,7 @@ def _softmax(rows: int, width: int, dtype: Any) -> FoldDescriptor:
     )  # fmt: skip
 
 
-def _moments(shape: tuple[int, ...], fold: tuple[int, ...], **more: Any) -> FoldDescriptor:
+def _moments(shape: tuple[int, ...], fold: tuple[int, ...], **more: object) -> FoldDescriptor:
     """The sum, the mean and the largest place, of any axes."""
     kept = tuple(axis for axis in range(len(shape)) if axis not in fold)
     stages = (Stage(reducer="sum", value=_X), Stage(reducer="welford", value=_X), Stage(reducer="argmax", value=_X))
@@ -73,7 +73,7 @@ def _moments(shape: tuple[int, ...], fold: tuple[int, ...], **more: Any) -> Fold
     return FoldDescriptor(shape=shape, fold=fold, inputs=inputs, stages=stages, outputs=outputs, **more)
 
 
-def _segment_softmax(rows: int, total: int, ragged: Any) -> FoldDescriptor:
+def _segment_softmax(rows: int, total: int, ragged: str | None) -> FoldDescriptor:
     """Softmax of each row's part of a flat tensor."""
     y = apply("exp", _X - stage(0, "f32", "max")) / stage(0, "f32", "sum")
     return FoldDescriptor(

@@ -161,7 +161,7 @@ class ProgramDescriptor(Descriptor[ArgsT]):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_lets(cls, raw: Any) -> Any:
+    def _with_lets(cls, raw: object) -> Any:
         """Texts become nodes, which need the lets."""
         if not isinstance(raw, dict):
             return raw
@@ -195,7 +195,7 @@ class ProgramDescriptor(Descriptor[ArgsT]):
         return found
 
 
-def nodes_in(given: Any, lets: Sequence[Node], path: str) -> Any:
+def nodes_in(given: object, lets: Sequence[Node], path: str) -> Any:
     """Items of a field whose `value` is a text, with the node of it."""
     if not isinstance(given, (list, tuple)):
         return given

@@ -145,7 +145,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def make(kind: Kind, op: str, args: tuple[Node, ...], data: Any, type: Type, exact: bool) -> Node:
+def make(kind: Kind, op: str, args: tuple[Node, ...], data: object, type: Type, exact: bool) -> Node:
     key = (kind, op, args, data, type, exact)
     with _LOCK:
         found = _KNOWN.get(key)

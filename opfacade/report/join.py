@@ -62,7 +62,7 @@ def joined(sources: ReportSources) -> Facts:
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read") from wrong
 
 
-def require(name: str, record: Any) -> None:
+def require(name: str, record: object) -> None:
     """DescriptorError for what is no record of the command `name`, "bench" or "verify", or was changed after it was written."""
     needed = {"bench": ("rows", "ceilings"), "verify": ("skus", "ok")}[name]
     if not isinstance(record, dict) or any(key not in record for key in ("machine", *needed)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from opfacade import __version__
 from opfacade.bench.table import problems
@@ -35,6 +34,6 @@ def html(sources: ReportSources, title: str = "opfacade report") -> str:
     return page.render(title=title, made=made, version=__version__, charts=charts, **content)
 
 
-def _known(value: Any, form: str = "{}") -> str:
+def _known(value: object, form: str = "{}") -> str:
     """A value in a form, or a dash where it is not known."""
     return "-" if value is None else form.format(value)

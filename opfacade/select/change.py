@@ -96,7 +96,7 @@ def _differing(one: Mapping[str, Any], two: Mapping[str, Any], above: str = "") 
     return found
 
 
-def _changes(before: Explanation, path: str, value: Any) -> bool:
+def _changes(before: Explanation, path: str, value: object) -> bool:
     """Whether this one field, set in the first descriptor, changes its SKU."""
     content = _content(before.descriptor)
     place = content

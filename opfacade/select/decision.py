@@ -50,7 +50,7 @@ def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def _up(size: Any) -> Any:
+def _up(size: object) -> Any:
     return size if not isinstance(size, int) or size <= 0 else 1 << (size - 1).bit_length()
 
 

@@ -10,9 +10,11 @@ from opfacade.select.pins import NO_PINS, Pins
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
+    from opfacade.core.preference import Preference
+    from opfacade.core.target import Target
 
 
-def in_force(descriptor: Descriptor[Any], prefer: Any, target: Any) -> Pins:
+def in_force(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Pins:
     """The pins of this process. Reads nothing unless OPFACADE_REQUIRE_SKU is set or the preference uses measurements."""
     required = env.require_sku()
     if not required and prefer.autotune == "off":

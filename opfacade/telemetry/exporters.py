@@ -97,7 +97,7 @@ def _buckets(counts: list[int]) -> list[tuple[str, float]]:
     return [(end, float(sum(counts[: i + 1]))) for i, end in enumerate(ends)]
 
 
-def instrument(meter: Any = None) -> list[Any]:
+def instrument(meter: object = None) -> list[Any]:
     """Make the OpenTelemetry instruments on `meter`, an `opentelemetry.metrics.Meter`; gives them back.
 
     None is the meter "opfacade" of the global provider. ArgumentTypeError (OPF-E012) for a provider or another object.
@@ -118,7 +118,7 @@ def instrument(meter: Any = None) -> list[Any]:
 def _observing(metric: Metric) -> Callable[[Any], Iterator[Any]]:
     from opentelemetry.metrics import Observation
 
-    def observe(options: Any) -> Iterator[Any]:
+    def observe(options: object) -> Iterator[Any]:
         for labels, value in metric.values():
             yield Observation(value, {f"opfacade.{name}": text for name, text in labels.items()})
 

@@ -179,13 +179,13 @@ def _sound_latency(timed: dict[str, Any]) -> dict[str, Any]:
     return _numbers(plain) | {"counts": [_number(value) for value in ends]}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("no counts")
     return value
 
 
-def _numbers(counts: Any) -> dict[str, Any]:
+def _numbers(counts: object) -> dict[str, Any]:
     return {name: _number(value) for name, value in _mapping(counts).items()}
 
 

@@ -51,7 +51,7 @@ def wrap(launch: Launcher, sku: Any) -> Launcher:
 def _every(n: int, launch: Launcher, timed: Launcher) -> Launcher:
     calls = count()
 
-    def sometimes(args: Any, workspace: Any) -> None:
+    def sometimes(args: object, workspace: object) -> None:
         (launch if next(calls) % n else timed)(args, workspace)
 
     return sometimes
@@ -60,7 +60,7 @@ def _every(n: int, launch: Launcher, timed: Launcher) -> Launcher:
 def _on_host(launch: Launcher, sku: Any) -> Launcher:
     stats = telemetry.stats(sku.id)
 
-    def timed(args: Any, workspace: Any) -> None:
+    def timed(args: object, workspace: object) -> None:
         started = time.perf_counter_ns()
         launch(args, workspace)
         stats.time((time.perf_counter_ns() - started) * 1e-3)
@@ -73,7 +73,7 @@ def _on_device(launch: Launcher, sku: Any) -> Launcher:
     pending = _Pairs(maxlen=_PENDING)
     _queues.add(pending)
 
-    def timed(args: Any, workspace: Any) -> None:
+    def timed(args: object, workspace: object) -> None:
         # Asking an event whether it is over would break a capture, so not even that.
         device = device_of(args)
         if capturing(device):

@@ -30,7 +30,7 @@ def wrap(launch: Launcher, sku: Any) -> Launcher:
 
 
 def _ranged(launch: Launcher, name: str, push: Callable[[str], Any], pop: Callable[[], Any]) -> Launcher:
-    def ranged(args: Any, workspace: Any) -> None:
+    def ranged(args: object, workspace: object) -> None:
         push(name)
         try:
             launch(args, workspace)

@@ -28,6 +28,8 @@ from opfacade.testing.peer import Peer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
@@ -82,7 +84,7 @@ class Harness:
         """A tiny problem, also such as a kernel may decline."""
         return self.draw(op, rng, 9)
 
-    def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
+    def special(self, rng: random.Random, plain: object) -> dict[str, Any]:
         """Fields that make of a plain problem one that a kernel may decline."""
         return {}
 
@@ -99,7 +101,7 @@ class Harness:
         found = [example for example in examples() if example.op == op]
         return {f"{op}-{number}": example for number, example in enumerate(found)}
 
-    def short_lengths(self, descriptor: Any) -> DrawnLengths | None:
+    def short_lengths(self, descriptor: Descriptor[Any]) -> DrawnLengths | None:
         """Lengths for slow tools, which fit the problem; None where it has no other."""
         return None
 
@@ -163,11 +165,11 @@ class Harness:
 
     # -- lengths of requests ----------------------------------------------------------------------------------------
 
-    def lengths(self, descriptor: Any) -> DrawnLengths:
+    def lengths(self, descriptor: Descriptor[Any]) -> DrawnLengths:
         """Lengths of a full batch; none for an op without requests."""
         return DrawnLengths()
 
-    def lengths_of_call(self, descriptor: Any, args: Any) -> DrawnLengths | None:
+    def lengths_of_call(self, descriptor: Descriptor[Any], args: Args) -> DrawnLengths | None:
         """Lengths of the requests of one call, read on the host; None for an op without requests."""
         return None
 
@@ -175,11 +177,11 @@ class Harness:
 
     peers: tuple[Peer, ...] = ()
 
-    def peer_outputs(self, descriptor: Any) -> tuple[str, ...]:
+    def peer_outputs(self, descriptor: Descriptor[Any]) -> tuple[str, ...]:
         """The outputs that a peer writes as ours are."""
         return tuple(name for name, spec in operands_of(descriptor).items() if spec.written)
 
-    def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee | None:
+    def peer_guarantee(self, descriptor: Descriptor[Any]) -> PrecisionGuarantee | None:
         """The guarantee that a peer is tested against if none of our kernels takes the problem; None: the reference's."""
         return None
 

@@ -16,6 +16,8 @@ from opfacade.select.registry import load_descriptor
 from opfacade.testing import numerics
 
 if TYPE_CHECKING:
+    from torch import device as Device
+
     from opfacade.core.descriptor import Args, Descriptor
 
 
@@ -83,7 +85,7 @@ def _alike(tensor: Any, before: Any, spec: Any) -> bool:
     return spec is not None and spec.written and (tensor.shape, tensor.dtype) == (before.shape, before.dtype)
 
 
-def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Any) -> Any:
+def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Device) -> Any:
     wanted = plan.descriptor.args_type
     given = {name: tensors[name].to(device, copy=True) for name in wanted.__slots__ if name in tensors}
     return wanted(**given)

@@ -78,7 +78,7 @@ def _bundles(kind: type[Args], first: tuple[str, ...]) -> Callable[..., Any]:
     return dataclasses.make_dataclass(kind.__name__, fields, bases=kind.__bases__, slots=True, eq=False, repr=False)
 
 
-def _fake(form: Form, plan: int, *tensors: Any) -> None:
+def _fake(form: Form, plan: int, *tensors: object) -> None:
     inductor.prepare(form.name)
     _refuse_gradients(form, dict(zip(form.order, tensors, strict=False)))
 
@@ -140,7 +140,7 @@ class Functional:
             raise self._with_flags(error) from None
         return self._results(inputs, made)
 
-    def fake(self, plan: int, *given: Any) -> Any:
+    def fake(self, plan: int, *given: object) -> Any:
         values = self.defaults | dict(zip(self.names, given, strict=False))
         inputs = {name: values[name] for name in self.form.inputs}
         _refuse_gradients(self.form, inputs)

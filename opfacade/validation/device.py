@@ -129,7 +129,7 @@ class Channels:
         """Everything that was found since the last call."""
         return [f for channel in self.known.values() if channel.pending() for f in channel.drain()]
 
-    def prepare(self, module: Any) -> None:
+    def prepare(self, module: object) -> None:
         """Load the check on the current device, and make its channel, which may not be made while a graph is captured."""
         import torch
 

@@ -124,7 +124,7 @@ class ValueGuard:
         self._op, self._bounded = op, bounded
 
     def wrap(self, launch: Launcher) -> Launcher:
-        def guarded(args: Any, workspace: Any) -> None:
+        def guarded(args: Args, workspace: object) -> None:
             self.judge(args)
             launch(args, workspace)
 

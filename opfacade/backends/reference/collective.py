@@ -163,7 +163,7 @@ def _joined(tops: Tensor, sums: Tensor) -> Tensor:
     return base + total.log()
 
 
-def _promise(model: str, ranks: RankInvariant, accumulator: Any, test: str) -> PrecisionGuarantee:
+def _promise(model: str, ranks: RankInvariant, accumulator: str, test: str) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision="f32" if accumulator == "f32" else "f64",
         accumulator=accumulator,

@@ -37,7 +37,7 @@ def reference(
     args) -> None, writes the outputs. revision: one more with each change of its output bits.
     """
 
-    def sku(problem: Any, target: Target) -> KernelSku:
+    def sku(problem: Descriptor[Any], target: Target) -> KernelSku:
         promise = _for(problem, error_model)
         return KernelSku(
             category=problem.category,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from opfacade.core.candidate import Launcher
 
@@ -11,7 +10,7 @@ from opfacade.core.candidate import Launcher
 def in_inference_mode(make: Callable[..., Launcher]) -> Callable[..., Launcher]:
     """Wraps a launcher factory so that torch records no gradients; nothing that runs has a gradient."""
 
-    def made(*what: Any) -> Launcher:
+    def made(*what: object) -> Launcher:
         import torch
 
         decorated: Launcher = torch.inference_mode()(make(*what))

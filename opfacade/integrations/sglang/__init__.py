@@ -29,7 +29,7 @@ def register() -> None:
         register_sampler_backend(NAME, _make_sampler)
 
 
-def _make(runner: Any) -> Any:
+def _make(runner: object) -> Any:
     with SGLANG.importing():
         from opfacade.integrations.sglang.backend import OpfacadeAttnBackend
 

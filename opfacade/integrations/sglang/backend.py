@@ -63,7 +63,14 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     # -- a layer --------------------------------------------------------------------------------------------------
 
     def forward_decode(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: object,
+        forward_batch: object,
+        save_kv_cache: bool = True,
+        **kwargs: object,
     ) -> Tensor:
         """q [rows, heads * dim] and k, v [rows, kv_heads, dim]; returns [rows, heads * dim]."""
         return self._forward(q, (k, v) if save_kv_cache else None, layer, forward_batch, kwargs)

@@ -30,7 +30,7 @@ def refuse_server(runner: Any) -> None:
     _refuse_kernels(runner)
 
 
-def _refuse_pool(pool: Any) -> None:
+def _refuse_pool(pool: object) -> None:
     if hasattr(pool, "swa_kv_pool"):
         refuse(WAY, "OPF-I001", "token_to_kv_pool", expected="one pool for all layers", got="one with windows", hint=_HINT)
     for one in _pools(pool):

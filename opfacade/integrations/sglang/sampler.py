@@ -39,7 +39,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         return token
 
     def _sample_from_probs(
-        self, probs: Tensor, sampling_info: Any, positions: Tensor | None, simple_sampling_case: bool
+        self, probs: Tensor, sampling_info: object, positions: Tensor | None, simple_sampling_case: bool
     ) -> tuple[Tensor, None]:
         """probs [batch, vocab]: after the temperature."""
         return _drawn(probs.float().log(), sampling_info, positions), None

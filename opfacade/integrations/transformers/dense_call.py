@@ -89,7 +89,7 @@ class _Call:
             any_page_size=True,
         )  # fmt: skip
 
-    def masked(self, module: Any, mask: Tensor) -> dict[str, Tensor]:
+    def masked(self, module: object, mask: Tensor) -> dict[str, Tensor]:
         batch, _, q_len, _ = self.query.shape
         return packed_mask(module, mask, q_len, self.kv_len, batch)
 

@@ -135,7 +135,7 @@ def _attention(module: nn.Module) -> Method | Unknown:
 
 
 def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: object, **kwargs: Any) -> Any:
         return type(self).forward(self, *args, **kwargs) if self.training else evaluated(self, *args, **kwargs)
 
     return forward
@@ -210,7 +210,7 @@ def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:
     return apply_rotary_pos_emb
 
 
-def call(name: str, *given: Any) -> Any:
+def call(name: str, *given: object) -> Any:
     """An op: itself in a graph that is traced, else its function."""
     if torch.compiler.is_compiling():
         return getattr(torch.ops.opfacade_transformers, name)(*given)

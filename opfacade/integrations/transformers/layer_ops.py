@@ -46,7 +46,7 @@ def norm_descriptor(rounding: Rounding, rows: int, hidden: int, dtypes: tuple[An
 
 
 @lru_cache(maxsize=KEPT)
-def product_descriptor(count: int, dtype: str, activation: Any) -> MapDescriptor:
+def product_descriptor(count: int, dtype: str, activation: str) -> MapDescriptor:
     """activation(gate) * up of tensors of their own: the program of the gated activation over two inputs."""
     value = GatedActivationDescriptor(total_num_rows=1, width=1, dtype=dtype, activation=activation).program()["out"]
     inputs = (Input(name="gate", dtype=dtype), Input(name="up", dtype=dtype))
@@ -54,14 +54,16 @@ def product_descriptor(count: int, dtype: str, activation: Any) -> MapDescriptor
 
 
 @lru_cache(maxsize=KEPT)
-def gated_descriptor(sizes: tuple[int, int], dtype: str, activation: Any, limit: Any, alpha: Any) -> GatedActivationDescriptor:
+def gated_descriptor(
+    sizes: tuple[int, int], dtype: str, activation: str, limit: float | None, alpha: float | None
+) -> GatedActivationDescriptor:
     """The descriptor of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
     fields = {"interleaved": True, "limit": limit, "alpha": alpha} if activation == "swiglu_oai" else {}
     return GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
 
 
 @lru_cache(maxsize=KEPT)
-def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: str, table_dtype: Any) -> RotaryDescriptor:
+def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: str, table_dtype: str) -> RotaryDescriptor:
     return RotaryDescriptor(
         total_num_rows=rows, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=dim, rotary_dim=dim, dtype=dtype,
         table_dtype=table_dtype, positions="i32", in_place=False,

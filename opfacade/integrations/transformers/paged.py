@@ -82,7 +82,7 @@ _tables: PassMemo[tuple[Tensor, Tensor]] = PassMemo()
 _NEEDED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_seqlen_q", "max_seqlen_k", "read_index", "write_index")
 
 
-def _taken(cache: Any, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
+def _taken(cache: object, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
     """Take the arguments of a step out of kwargs."""
     for name, value in (("cache", cache), *((name, kwargs.get(name)) for name in _NEEDED)):
         if value is None:

@@ -79,7 +79,7 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
-def packed_mask(module: Any, mask: Tensor, q_len: int, kv_len: int, batch: int) -> dict[str, Tensor]:
+def packed_mask(module: object, mask: Tensor, q_len: int, kv_len: int, batch: int) -> dict[str, Tensor]:
     """The operands of a mask [batch or 1, 1, q_len or 1, at least kv_len]; layers of a pass that share the mask share them."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__

@@ -16,7 +16,7 @@ def same_method(one: type, other: type, name: str) -> bool:
     return _same((getattr(one, name, None), getattr(other, name, None)), (one, other), frozenset())
 
 
-def same_code(one: Any, other: Any) -> bool:
+def same_code(one: object, other: object) -> bool:
     """Whether two functions have the same code, and so have the functions that they reach by a global or a closure.
 
     Names of parameters, annotations and texts do not count. A function that the package `kernels` has made a module is
@@ -57,7 +57,7 @@ def _inside(function: FunctionType) -> tuple[Any, ...]:
     return tuple(cell.cell_contents for cell in function.__closure__ or ())
 
 
-def globals_of(function: Any, part: str, seen: frozenset[int] = frozenset()) -> dict[str, Any]:
+def globals_of(function: object, part: str, seen: frozenset[int] = frozenset()) -> dict[str, Any]:
     """The globals with `part` in their name that a function calls, or one in its closure."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return {}

@@ -41,7 +41,7 @@ class Replaced:
 
 
 def use_ops(
-    model: Any, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
+    model: object, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
 ) -> Replaced:
     """Runs the RMS norms, gated activations and rotary embeddings of a model on plans; `undo` of the result reverts this. A
     method of each instance is replaced, so other models of the family are not affected. A module is replaced if its code equals

@@ -18,7 +18,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         self, num_heads: int, head_size: int, scale: float, num_kv_heads: int | None = None,
         alibi_slopes: list[float] | None = None, sliding_window: int | None = None, kv_cache_dtype: str = "auto",
         logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None, sinks: Tensor | None = None, **unknown: Any,
+        kv_sharing_target_layer_name: str | None = None, sinks: Tensor | None = None, **unknown: object,
     ) -> None:  # fmt: skip
         """Raises UnsupportedError that names the argument which no plan of this adapter takes."""
         for name, value in {"alibi_slopes": alibi_slopes, **unknown}.items():
@@ -38,7 +38,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         self._layer = Layer(num_heads, self.scale, window, logits_soft_cap or 0.0, sinks)
 
     def forward(
-        self, layer: Any, query: Tensor, key: Tensor | None, value: Tensor | None, kv_cache: Tensor,
+        self, layer: object, query: Tensor, key: Tensor | None, value: Tensor | None, kv_cache: Tensor,
         attn_metadata: OpfacadeMetadata | None, output: Tensor, output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
     ) -> Tensor:  # fmt: skip

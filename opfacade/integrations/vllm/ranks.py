@@ -53,8 +53,8 @@ def merge_of_heads(ranks: OverRanks, own: Callable[..., Any], empty: Callable[..
     def cp_lse_ag_out_rs(
         cp_attn_out: Tensor,
         cp_attn_lse: Tensor,
-        cp_group: Any,
-        ctx: Any = None,
+        cp_group: object,
+        ctx: object = None,
         return_lse: bool = False,
         is_lse_base_on_e: bool = True,
         seq_lens: Tensor | None = None,

@@ -32,7 +32,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         self._bias = SparseBias()
 
     def forward(
-        self, logits: Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
+        self, logits: Tensor, sampling_metadata: object, predict_bonus_token: bool = False,
         logprobs_mode_override: str | None = None,
     ) -> Any:  # fmt: skip
         """logits [requests, vocab]; the output's tokens are i32 [requests, 1]."""
@@ -44,7 +44,9 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         token = self._token(logits, sampling_metadata, operands)
         return SamplerOutput(sampled_token_ids=token[:, None], logprobs_tensors=None)
 
-    def sample(self, logits: Tensor, sampling_metadata: Any, logprobs_mode_override: str | None = None) -> tuple[Tensor, None]:
+    def sample(
+        self, logits: Tensor, sampling_metadata: object, logprobs_mode_override: str | None = None
+    ) -> tuple[Tensor, None]:
         """Tokens of adjusted logits, i32 [requests]: vLLM calls this when it has adjusted them."""
         operands = filters(logits, sampling_metadata)
         if not plain_processors(sampling_metadata):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -22,9 +22,9 @@ class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
     """
 
     def __init__(
-        self, vllm_config: Any, max_num_reqs: int, vocab_size: int, device: torch.device | str, req_states: Any,
+        self, vllm_config: object, max_num_reqs: int, vocab_size: int, device: torch.device | str, req_states: object,
         logprobs_mode: str = "raw_logprobs", num_speculative_tokens: int = 1, use_fp64_gumbel: bool = False,
-        enable_trace_replay: bool = False, return_sampling_mask: bool = False, custom_logits_processors: Any = (),
+        enable_trace_replay: bool = False, return_sampling_mask: bool = False, custom_logits_processors: object = (),
     ) -> None:  # fmt: skip
         """Raises UnsupportedError for what needs filtered logits: processed log probabilities and sampling masks."""
         refuse_processed(logprobs_mode)

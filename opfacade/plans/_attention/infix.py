@@ -14,7 +14,7 @@ _CALLS = {"eq": "equal", "ne": "not_equal", "min": "min_", "max": "max_"}
 _UNARY_RANK, _CALL_RANK = 6, 7
 
 
-def infix(node: Any) -> str:
+def infix(node: object) -> str:
     """The text of a node; a parameter appears by its name."""
     return _ranked(node)[0]
 
@@ -34,6 +34,6 @@ def _ranked(node: Any) -> tuple[str, int]:
     return f"{_CALLS.get(node.op, node.op)}({', '.join(map(infix, node.args))})", _CALL_RANK
 
 
-def _at_least(node: Any, rank: int) -> str:
+def _at_least(node: object, rank: int) -> str:
     text, own = _ranked(node)
     return text if own >= rank else f"({text})"

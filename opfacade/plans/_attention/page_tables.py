@@ -3,7 +3,7 @@ given lengths."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from opfacade.core.model import INT32_MAX
 from opfacade.errors import Issue, from_issues
@@ -122,7 +122,7 @@ def block_of_csr(kv_indptr: Tensor, kv_indices: Tensor, last_page_len: Tensor, p
     return {"block_table": padded[at.long()], "kv_lens": torch.where(counts > 0, lens, 0).int()}
 
 
-def _require(op: str, name: str, given: Any, rank: int, rows: int | None = None) -> None:
+def _require(op: str, name: str, given: object, rank: int, rows: int | None = None) -> None:
     """An int32 tensor of this rank; values are never narrowed in silence."""
     import torch
 
@@ -139,7 +139,7 @@ def _require(op: str, name: str, given: Any, rank: int, rows: int | None = None)
     raise from_issues(op, "indices", [issue])
 
 
-def _require_count(op: str, **given: Any) -> None:
+def _require_count(op: str, **given: object) -> None:
     """Host integers that index tensors can hold: 0 and more, a page at least 1."""
     for name, value in given.items():
         if type(value) is not int:

@@ -81,7 +81,7 @@ def _valid(program: Any, call: Any) -> int | None:
     return None if call.num_valid is None else valid_count(call.num_valid, program.shape[0])
 
 
-def _kept(ran: Ran, program: Any, valid: int | None) -> Report:
+def _kept(ran: Ran, program: object, valid: int | None) -> Report:
     for name, was in ran.before.items():
         if (
             valid is not None

@@ -76,7 +76,7 @@ class QkvPrepareHarness(RequestsHarness):
     def lengths_of_call(self, descriptor: Any, args: Args) -> DrawnLengths | None:
         return None if descriptor.page_table == "slots" else super().lengths_of_call(descriptor, args)
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: object, campaign: Campaign, rng: random.Random) -> Batches:
         return batches(subject, campaign.needles, rng)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:

@@ -48,7 +48,7 @@ def _small(rng: random.Random) -> Descriptor[Any]:
     )
 
 
-def _case(heads: int, dtype: str, page_size: int, **more: Any) -> BatchMlaDecodeDescriptor:
+def _case(heads: int, dtype: str, page_size: int, **more: object) -> BatchMlaDecodeDescriptor:
     cache = PagedLatentCacheDescriptor(num_total_pages=1200 // page_size, page_size=page_size, dtype=dtype)
     return BatchMlaDecodeDescriptor(batch_size=5, num_qo_heads=heads, paged_kv=cache, **more)
 

@@ -25,7 +25,7 @@ class SoftmaxHarness(FoldHarness):
             shape=tuple(rng.randint(1, top if axis == example.along else min(top, 12)) for axis in range(len(example.shape))),
         )
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: object, campaign: Campaign, rng: random.Random) -> Batches:
         def of_rows(problem: SoftmaxDescriptor, count: int) -> Any:
             return changed(problem, shape=(count, *problem.shape[1:]))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Candidate, Reason, with_config
@@ -16,6 +16,10 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
+
 
 HEAD_DIMS = {64: 64, 128: 128, 256: 256}  # head_dim of q and k: head_dim of v and o
 _EVIDENCE = "tests/families/attention/test_attention_gpu.py::"
@@ -200,7 +204,7 @@ def chunks_bound(descriptor: Any, chunk: int) -> int:
 SPLIT_HINT = "Use a larger kv_split, or a smaller max_kv_indices or max_kv_len."
 
 
-def token_axis(descriptor: Any) -> tuple[int, ...]:
+def token_axis(descriptor: Descriptor[Any]) -> tuple[int, ...]:
     return (descriptor.paged_kv.token_axis,) if hasattr(descriptor, "paged_kv") else ()
 
 

@@ -66,7 +66,7 @@ def _is_known(probe: object, implementation: str) -> bool:
     return implementation == "CPython" and _WORD == 8 and not free_threaded and _word_at(id(probe) + _WORD) == id(type(probe))
 
 
-def _pointer_in(capsule: Any) -> int:
+def _pointer_in(capsule: object) -> int:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     return int(get(capsule, b"dlpack_exchange_api") or 0)

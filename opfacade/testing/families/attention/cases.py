@@ -19,17 +19,17 @@ _MANY = 60_000  # pages of 16 tokens
 _LONG = 200_000  # a bound that promises neither a short batch nor chunks that all run at once
 
 
-def _decode(group: int, cache: PagedKvCacheDescriptor, batch: int = 6, **more: Any) -> BatchPagedDecodeDescriptor:
+def _decode(group: int, cache: PagedKvCacheDescriptor, batch: int = 6, **more: object) -> BatchPagedDecodeDescriptor:
     heads = group * cache.num_kv_heads
     return BatchPagedDecodeDescriptor(batch_size=batch, num_qo_heads=heads, paged_kv=cache, **more)
 
 
-def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: Any) -> BatchPagedPrefillDescriptor:
+def _prefill(group: int, cache: PagedKvCacheDescriptor, rows: int, **more: object) -> BatchPagedPrefillDescriptor:
     heads = group * cache.num_kv_heads
     return BatchPagedPrefillDescriptor(batch_size=4, total_num_rows=rows, num_qo_heads=heads, paged_kv=cache, **more)
 
 
-def _ragged(group: int, dim: int, dtype: str, **more: Any) -> BatchRaggedPrefillDescriptor:
+def _ragged(group: int, dim: int, dtype: str, **more: object) -> BatchRaggedPrefillDescriptor:
     shape = {"batch_size": 4, "total_num_rows": 150, "total_kv_rows": 1500, "num_kv_heads": 2, "num_qo_heads": 2 * group}
     return BatchRaggedPrefillDescriptor.model_validate(shape | {"head_dim": dim, "dtype": dtype} | more)
 

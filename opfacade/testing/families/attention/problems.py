@@ -96,13 +96,13 @@ def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
     }
 
 
-def attention_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+def attention_more(rng: random.Random, plain: object) -> dict[str, Any]:
     """Sinks, an fp8 cache, or both."""
     fp8 = hasattr(plain, "paged_kv") and rng.random() < 0.7
     return {"sinks": not fp8 or rng.random() < 0.4} | (_fp8(rng, plain) if fp8 else {})
 
 
-def prefill_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+def prefill_more(rng: random.Random, plain: object) -> dict[str, Any]:
     """Optional fields of attention, or a variant, a packed mask or both."""
     if rng.random() < 0.5:
         return attention_more(rng, plain)
@@ -110,7 +110,7 @@ def prefill_more(rng: random.Random, plain: Any) -> dict[str, Any]:
     return fields | {"logits_soft_cap": 0.0}
 
 
-def ragged_more(rng: random.Random, plain: Any) -> dict[str, Any]:
+def ragged_more(rng: random.Random, plain: object) -> dict[str, Any]:
     """The same, and heads whose v is not as wide as their k."""
     fields = prefill_more(rng, plain)
     if rng.random() < 0.25:

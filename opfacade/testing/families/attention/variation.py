@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opfacade.core.descriptor import Args, Descriptor
 
 
-def variant_of(descriptor: Any) -> Variant | None:
+def variant_of(descriptor: Descriptor[Any]) -> Variant | None:
     return descriptor.variant if isinstance(descriptor, Varied) else None
 
 

@@ -81,7 +81,7 @@ class RaceRow:
     def sums(self) -> Any:
         return np.concatenate([[0.0], np.cumsum(self.masses)])
 
-    def eta(self, token: Any) -> Any:
+    def eta(self, token: object) -> Any:
         return self.margins.key + 2 * self.margins.roundoff * np.abs(self.b[token]) + self.blur / LN2
 
     @cached_property
