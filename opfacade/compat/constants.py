@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -35,14 +34,14 @@ def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor
     return _all_head_values.get(device, values)
 
 
-def _make(device: torch.device, make: Callable[..., torch.Tensor], *key: Any) -> torch.Tensor:
+def _make(device: torch.device, make: Callable[..., torch.Tensor], *key: object) -> torch.Tensor:
     return make(device, *key)
 
 
 _kept = DeviceTensors(_make)
 
 
-def _made(make: Callable[..., torch.Tensor], device: torch.device, *key: Any) -> torch.Tensor:
+def _made(make: Callable[..., torch.Tensor], device: torch.device, *key: object) -> torch.Tensor:
     return _kept.get(device, make, *key)
 
 

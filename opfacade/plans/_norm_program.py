@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._quant import Quant, scale_dims
+from opfacade.plans._quant import scale_dims
 from opfacade.plans._tensor_scale import with_most
 from opfacade.programs.activations import sigmoid, silu
 from opfacade.programs.expression import Node, apply, extent, scalar, stage, value
 from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 FloatDType = Literal["f16", "bf16", "f32"]
 Axes = tuple[int, ...]
-
-
-class NormFields(Protocol):
-    """What the program of a norm depends on: the fields of NormDescriptor, which describes them."""
-
-    @property
-    def kind(self) -> Literal["rms", "layer"]: ...
-    @property
-    def total_num_rows(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def dtype(self) -> FloatDType: ...
-    @property
-    def weight(self) -> Literal["scale", "one_plus", "none"]: ...
-    @property
-    def weight_dtype(self) -> FloatDType | None: ...
-    @property
-    def bias(self) -> bool: ...
-    @property
-    def eps(self) -> float: ...
-    @property
-    def residual(self) -> bool: ...
-    @property
-    def residual_sum(self) -> Literal["f32", "rounded"]: ...
-    @property
-    def normed(self) -> Literal["f32", "rounded"]: ...
-    @property
-    def gate(self) -> Literal["none", "silu", "sigmoid"]: ...
-    @property
-    def quant(self) -> Quant | None: ...
-    @property
-    def full_out(self) -> bool: ...
-    @property
-    def in_place(self) -> bool: ...
-    @property
-    def num_valid(self) -> bool: ...
-    def model_copy(self, *, update: Mapping[str, object]) -> Self: ...
 
 
 class Layout(NamedTuple):
@@ -70,7 +27,7 @@ class Layout(NamedTuple):
     dims: Mapping[str, tuple[Axes, ...]]
 
 
-def lengths_of(norm: NormFields) -> tuple[int, ...]:
+def lengths_of(norm: Any) -> tuple[int, ...]:
     """Rows, the groups of a row, the groups of a norm with separate scales, and the elements of such a group; axes of size 1
     are omitted."""
     quant, width = norm.quant, norm.hidden // norm.groups
@@ -78,7 +35,7 @@ def lengths_of(norm: NormFields) -> tuple[int, ...]:
     return (norm.total_num_rows, *((norm.groups,) if norm.groups > 1 else ()), *((width // group,) * (group != width)), group)
 
 
-def layout_of(norm: NormFields) -> Layout:
+def layout_of(norm: Any) -> Layout:
     quant, shape = norm.quant, lengths_of(norm)
     inner = tuple(range(1, len(shape)))
     normed = inner[int(norm.groups > 1) :]
@@ -91,7 +48,7 @@ def layout_of(norm: NormFields) -> Layout:
     return Layout(shape, inner, normed, scaled, dims)
 
 
-def program_of(norm: NormFields) -> FoldProgram:
+def program_of(norm: Any) -> FoldProgram:
     layout = layout_of(norm)
     summed = _summed(norm)
     stages, normed = _normed(norm, layout, summed)
@@ -113,15 +70,14 @@ def program_of(norm: NormFields) -> FoldProgram:
     )
 
 
-def launched_of(norm: NormFields) -> FoldProgram:
+def launched_of(norm: Any) -> FoldProgram:
     """The fold of rows of a norm with one scale for all rows."""
-    quant = None if norm.quant is None else norm.quant.model_copy(update={"scale": "static"})
-    static = norm.model_copy(update={"quant": quant})
+    static = norm.model_copy(update={"quant": norm.quant.model_copy(update={"scale": "static"})})
     normed = _normed(static, layout_of(static), _summed(static))[1]
     return with_most(program_of(static), _weighted(static, normed))
 
 
-def _inputs(norm: NormFields, layout: Layout) -> list[Input]:
+def _inputs(norm: Any, layout: Layout) -> list[Input]:
     weights = norm.weight_dtype or norm.dtype
     found = [Input(name="x", dtype=norm.dtype)]
     found += [Input(name="weight", dtype=weights, over=layout.inner)] if norm.weight != "none" else []
@@ -139,7 +95,7 @@ def _rounded(x: Node, dtype: str) -> Node:
     return x if dtype == "f32" else apply(f"round_{dtype}", x)
 
 
-def _summed(norm: NormFields) -> tuple[Node, Node]:
+def _summed(norm: Any) -> tuple[Node, Node]:
     """The sum that residual holds afterwards, and the one that the norm is of."""
     x = value("x", "f32")
     if not norm.residual:
@@ -148,7 +104,7 @@ def _summed(norm: NormFields) -> tuple[Node, Node]:
     return total, _rounded(total, norm.dtype) if norm.residual_sum == "rounded" else total
 
 
-def _normed(norm: NormFields, layout: Layout, summed: tuple[Node, Node]) -> tuple[tuple[Stage, ...], Node]:
+def _normed(norm: Any, layout: Layout, summed: tuple[Node, Node]) -> tuple[tuple[Stage, ...], Node]:
     """The stages of the norm, and an element of it before its weight."""
     x, count = summed[1], extent(layout.normed[0])
     for axis in layout.normed[1:]:
@@ -163,7 +119,7 @@ def _normed(norm: NormFields, layout: Layout, summed: tuple[Node, Node]) -> tupl
     return stages, _rounded(found, norm.dtype) if norm.normed == "rounded" else found
 
 
-def _weighted(norm: NormFields, x: Node) -> Node:
+def _weighted(norm: Any, x: Node) -> Node:
     weight = value("weight", "f32")
     if norm.weight != "none":
         x = x * (weight if norm.weight == "scale" else 1.0 + weight)
@@ -172,9 +128,7 @@ def _weighted(norm: NormFields, x: Node) -> Node:
     return x if norm.gate == "none" else x * (silu(gate) if norm.gate == "silu" else sigmoid(gate))
 
 
-def _quantised(
-    norm: NormFields, layout: Layout, stages: tuple[Stage, ...], x: Node
-) -> tuple[tuple[Stage, ...], list[FoldOutput]]:
+def _quantised(norm: Any, layout: Layout, stages: tuple[Stage, ...], x: Node) -> tuple[tuple[Stage, ...], list[FoldOutput]]:
     """The stages with that of the scale, and the outputs of the result."""
     quant = norm.quant
     if quant is None:

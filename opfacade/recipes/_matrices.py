@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.recipes._pointwise import HINT
 from opfacade.recipes._tensors import Shape, Shaped, broadcast, dtype_of, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType
+
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 RESULTS = get_args(get_args(MatmulDescriptor.model_fields["out_dtype"].annotation)[0])
@@ -29,7 +33,7 @@ class Product:
     shape: Shape
     layouts: tuple[Any, Any] = ("mk", "kn")
 
-    def descriptor(self, dtype: Any, out_dtype: Any = None, **fields: Any) -> MatmulDescriptor:
+    def descriptor(self, dtype: AnyDType, out_dtype: AnyDType | None = None, **fields: object) -> MatmulDescriptor:
         return MatmulDescriptor(
             total_num_rows=self.rows,
             n=self.n,
@@ -60,7 +64,7 @@ def one_dtype(tensors: dict[str, Shaped], dtypes: tuple[str, ...] = FLOATS) -> D
     return first.dtype
 
 
-def result_of(dtype: DType, wanted: Any) -> DType:
+def result_of(dtype: DType, wanted: AnyDType | None) -> DType:
     """The dtype of the result: `wanted`, or by default the dtype of the factors. A f64 result needs f64 factors."""
     found = dtype if wanted is None else dtype_of(wanted, "out_dtype")
     if found not in RESULTS or (found == "f64") != (dtype == "f64") or found == "i32":

@@ -96,7 +96,7 @@ def _seed(draft: Draft, key: Key) -> tuple[Node, Node]:
     return source.at([constant(0, "i64")]), source.at([constant(1, "i64")])
 
 
-def _whole(name: str, given: Any) -> int:
+def _whole(name: str, given: object) -> int:
     """An integer as its 64 bits: a negative one as torch's seeds are."""
     if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**64:
         refuse(name, "a 64-bit integer", given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.elementwise import MapDescriptor
@@ -12,6 +12,10 @@ from opfacade.programs.expression import Node, apply
 from opfacade.programs.types import FLOATS, Type, widened
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
+
 
 TRUTHS = ("condition", "mask", "input_mask", "other_mask")  # tensors of bool beside others of any dtype
 CHOICES = ("decimals", "p", "n")  # numbers that choose the program
@@ -23,7 +27,7 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
     passed on."""
     signature = inspect.signature(function)
 
-    def make(*args: Any, **options: Any) -> MapDescriptor:
+    def make(*args: Args, **options: object) -> MapDescriptor:
         given = signature.bind(*args, **options).arguments
         tensors = {name: one for name, one in given.items() if isinstance(one, Shaped)}
         if not tensors:
@@ -54,7 +58,7 @@ def common(tensors: Mapping[str, Shaped]) -> DType:
     return FLOATS[0] if first is None else first.dtype
 
 
-def _as_node(draft: Draft, name: str, given: Any, type: Type) -> Any:
+def _as_node(draft: Draft, name: str, given: object, type: Type) -> Any:
     if isinstance(given, Shaped):
         return draft.element(name, given)
     if name not in CHOICES and isinstance(given, (int, float)) and (type == "bool" or not isinstance(given, bool)):

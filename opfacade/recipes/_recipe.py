@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from opfacade.base.short_repr import shown
 from opfacade.errors import OpfacadeError
 from opfacade.programs.fault import Fault
 from opfacade.recipes._tensors import TENSOR, Refusal, Shaped, is_like, refuse, seen
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
+
 
 REMEMBERED = 1024  # descriptors
 RAW = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)  # what Python raises for a value of a wrong kind
@@ -44,7 +48,7 @@ class Recipe(Generic[MadeT]):
     make: Callable[..., MadeT] = field(repr=False)
     note: str = ""
 
-    def __call__(self, *args: Any, **options: Any) -> MadeT:
+    def __call__(self, *args: Args, **options: object) -> MadeT:
         """The descriptor of a fold, a matrix product or a map. Raises DescriptorError for an invalid argument, and TypeError
         for an argument that the function does not have."""
         plain = {name: _number(given) for name, given in options.items()}
@@ -100,7 +104,7 @@ def _runs(recipe: Recipe[Any], bound: inspect.BoundArguments, name: str) -> bool
     return True
 
 
-def _plain(given: Any) -> Any:
+def _plain(given: object) -> Any:
     return _thawed(_frozen(given))
 
 
@@ -117,7 +121,7 @@ def _number(given: Any) -> Any:
     return given.item() if of_numpy else given
 
 
-def _frozen(given: Any) -> Any:
+def _frozen(given: object) -> Any:
     """As a part of a key, in which 1, 1.0 and True differ, and 0.0 and -0.0."""
     if is_like(given):
         return seen("tensor", given)
@@ -126,7 +130,7 @@ def _frozen(given: Any) -> Any:
     return ("number", type(given), repr(given), given) if isinstance(given, (int, float)) else given
 
 
-def _thawed(given: Any) -> Any:
+def _thawed(given: object) -> Any:
     if isinstance(given, tuple) and not isinstance(given, Shaped):
         return [_thawed(item) for item in given[1]] if given[0] == "list" else given[-1]
     return given

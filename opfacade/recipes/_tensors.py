@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import DTYPES, DType
@@ -12,7 +12,13 @@ from opfacade.errors import from_issues
 from opfacade.issue import Issue
 from opfacade.programs.types import Type, widened
 
+if TYPE_CHECKING:
+    import torch
+
 Shape = tuple[int, ...]
+Dims: TypeAlias = "int | Sequence[int] | None"  # one axis, several, or all
+Scalar: TypeAlias = "bool | int | float"  # a number of Python
+AnyDType: TypeAlias = "DType | torch.dtype"  # its name, or torch's
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 NUMBER = (int, float)
 TENSOR = "a tensor or a Shaped"

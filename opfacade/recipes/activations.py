@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import activations as known
@@ -13,6 +13,10 @@ from opfacade.recipes._pointwise import floats, pointwise, unary
 from opfacade.recipes._recipe import recipe, table
 from opfacade.recipes._tensors import Shaped, axis_of, refuse
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
+
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 # x - tanh(x) = x^3 (1/3 - 2/15 x^2 + ...): the coefficients of the series, from the last.
 SHRINK = (-1382 / 155925, 62 / 2835, -17 / 315, 2 / 15, -1 / 3)
@@ -22,7 +26,7 @@ def _zero(x: Node) -> Node:
     return constant(0.0, x.type)
 
 
-def _limited(x: Node, low: Any, high: Any) -> Node:
+def _limited(x: Node, low: Scalar, high: Scalar | None) -> Node:
     return w.minimum(w.maximum(x, low), high)
 
 
@@ -42,7 +46,7 @@ def selu(x: Node) -> Node:
     return w.select(x > 0.0, x * SELU_SCALE, w.expm1(x) * (SELU_ALPHA * SELU_SCALE))
 
 
-def gelu(input: Node, approximate: Any = "none") -> Node:
+def gelu(input: Node, approximate: object = "none") -> Node:
     forms = {"none": known.gelu, "tanh": known.gelu_tanh}
     if approximate not in forms:
         refuse("approximate", '"none" or "tanh"', approximate)
@@ -68,21 +72,21 @@ def leaky_relu(input: Node, negative_slope: Any = 0.01) -> Node:
     return w.select(input > 0.0, input, input * negative_slope)
 
 
-def threshold(input: Node, threshold: Any, value: Any) -> Node:
+def threshold(input: Node, threshold: Scalar, value: Scalar) -> Node:
     return w.select(input <= threshold, value, input)
 
 
-def softshrink(input: Node, lambd: Any = 0.5) -> Node:
+def softshrink(input: Node, lambd: Scalar = 0.5) -> Node:
     inner = w.select(input < -lambd, input + lambd, input * 0.0)
     return w.select(input > lambd, input - lambd, inner)
 
 
-def hardshrink(input: Node, lambd: Any = 0.5) -> Node:
+def hardshrink(input: Node, lambd: Scalar = 0.5) -> Node:
     inside = w.and_(input >= -lambd, input <= lambd)
     return w.select(inside, _zero(input), input)
 
 
-def rrelu(input: Node, lower: Any = 1 / 8, upper: Any = 1 / 3, training: Any = False) -> Node:
+def rrelu(input: Node, lower: Any = 1 / 8, upper: object = 1 / 3, training: Any = False) -> Node:
     if training:
         refuse("training", "False, because random slopes are not supported", training)
     return leaky_relu(input, (lower + upper) * 0.5)

@@ -24,7 +24,7 @@ def _product(a: Node, b: Node) -> Node:
     return w.and_(a, b) if a.type == "bool" else a * b
 
 
-def divided(input: Node, other: Node, rounding_mode: Any = None) -> Node:
+def divided(input: Node, other: Node, rounding_mode: object = None) -> Node:
     if rounding_mode is None:
         return floats(input) / other
     if rounding_mode == "floor":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.elementwise import MapDescriptor
@@ -13,6 +13,10 @@ from opfacade.programs.types import storable
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import add, recipe
 from opfacade.recipes._tensors import Shaped, broadcast, dtype_of, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType
+
 
 METHODS: dict[str, DType] = {
     "bfloat16": "bf16", "half": "f16", "float": "f32", "double": "f64", "byte": "u8", "char": "i8", "short": "i16",
@@ -30,7 +34,7 @@ def converted(node: Node, dtype: DType) -> Node:
 
 
 @recipe("to type", SATURATES)
-def to(input: Shaped, dtype: Any) -> MapDescriptor:
+def to(input: Shaped, dtype: AnyDType) -> MapDescriptor:
     """dtype: a name such as "bf16", or a torch dtype."""
     draft, wanted = Draft(input.shape), dtype_of(dtype)
     return draft.map(converted(draft.element("input", input), wanted), dtype=wanted)

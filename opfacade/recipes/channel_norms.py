@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -15,6 +15,10 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.norms import centered, one_dtype, scaled
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
+
 STATISTICS = (
     "only with training; running_mean and running_var are never updated; "
     "out1 is the mean, out2 the reciprocal standard deviation"
@@ -23,8 +27,9 @@ STATISTICS = (
 
 @recipe("nn.functional.instance_norm", "running_mean and running_var are read if use_input_stats is False, and never updated")
 def instance_norm(
-    input: Shaped, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    use_input_stats: bool = True, momentum: Any = 0.1, eps: Any = 1e-5,
+    input: Shaped, running_mean: Shaped | None = None, running_var: Shaped | None = None, weight: Shaped | None = None,
+    bias: Shaped | None = None,
+    use_input_stats: bool = True, momentum: Scalar | None = 0.1, eps: Scalar = 1e-5,
 ) -> Any:  # fmt: skip
     if not use_input_stats:
         return _known(input, {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}, eps)
@@ -33,8 +38,9 @@ def instance_norm(
 
 @recipe("nn.functional.batch_norm", "running_mean and running_var are never updated; a map if training is False")
 def batch_norm(
-    input: Shaped, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: Any = 0.1, eps: Any = 1e-5,
+    input: Shaped, running_mean: Shaped | None, running_var: Shaped | None, weight: Shaped | None = None,
+    bias: Shaped | None = None, training: bool = False,
+    momentum: Scalar | None = 0.1, eps: Scalar = 1e-5,
 ) -> Any:  # fmt: skip
     if not training:
         return _known(input, {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}, eps)
@@ -43,7 +49,14 @@ def batch_norm(
 
 @recipe("native_batch_norm", STATISTICS)
 def native_batch_norm(
-    input: Shaped, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
+    input: Shaped,
+    weight: Shaped | None,
+    bias: Shaped | None,
+    running_mean: Shaped | None,
+    running_var: Shaped | None,
+    training: bool,
+    momentum: Scalar | None,
+    eps: Scalar,
 ) -> FoldDescriptor:
     if not training:
         refuse("training", "True", training, "Use recipes.batch_norm, which returns only the normalised tensor.")
@@ -51,7 +64,7 @@ def native_batch_norm(
 
 
 @recipe("_native_batch_norm_legit", STATISTICS)
-def native_batch_norm_legit(input: Shaped, weight: Any, bias: Any, *rest: Any) -> FoldDescriptor:
+def native_batch_norm_legit(input: Shaped, weight: Shaped | None, bias: Shaped | None, *rest: object) -> FoldDescriptor:
     """rest: optionally running_mean and running_var, followed by training, momentum and eps."""
     given = rest if len(rest) == 5 else (None, None, *rest)
     if len(given) != 5:
@@ -65,7 +78,7 @@ def _beside_channels(input: Shaped) -> list[int]:
 
 
 def _channels(
-    input: Shaped, folded: Sequence[int], given: dict[str, Any], eps: Any, with_statistics: bool = False
+    input: Shaped, folded: Sequence[int], given: dict[str, Any], eps: Scalar, with_statistics: bool = False
 ) -> FoldDescriptor:
     """Statistics of the call, and a weight for each channel."""
     dtype = one_dtype(input=input, **given)

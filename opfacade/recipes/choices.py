@@ -22,7 +22,7 @@ def _least(input: Node, other: Node) -> Node:
     return w.and_(input, other) if input.type == "bool" else w.minimum(input, other)
 
 
-def clamp(input: Node, min: Any = None, max: Any = None) -> Node:
+def clamp(input: Node, min: object = None, max: object = None) -> Node:
     """If min is above max, the result is max. A NaN in any argument gives NaN."""
     if min is None and max is None:
         refuse("min", "min, max, or both", "neither")

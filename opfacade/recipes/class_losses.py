@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.programs import words as w
 from opfacade.programs.activations import softplus
@@ -16,10 +16,14 @@ from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.lookup import index_of
 from opfacade.recipes.losses import checked
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
 
 @recipe("nn.functional.nll_loss", 'a map for reduction="none", otherwise a fold')
 def nll_loss(
-    input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    input: Shaped, target: Shaped, weight: Shaped | None = None, size_average: bool | None = None, ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """input: log-probabilities [N, C, ...] or [C]. The loss is 0 if the target is ignore_index. A mean is weighted."""
@@ -68,7 +72,7 @@ def cross_entropy(
 class _Entropy:
     """Scores of classes along one axis."""
 
-    def __init__(self, draft: FoldDraft, x: Node, axis: int, weight: Any) -> None:
+    def __init__(self, draft: FoldDraft, x: Node, axis: int, weight: Shaped | None) -> None:
         self.draft, self.x, self.axis, self.weight = draft, floats(x), axis, weight
         self.most, total = (draft.join("expsum", x, part, (axis,)) for part in ("max", "sum"))
         self.log = w.log(total)
@@ -115,8 +119,9 @@ class _Entropy:
 
 @recipe("nn.functional.multi_margin_loss")
 def multi_margin_loss(
-    input: Shaped, target: Shaped, p: int = 1, margin: Any = 1.0, weight: Any = None, size_average: Any = None,
-    reduce: Any = None, reduction: str = "mean",
+    input: Shaped, target: Shaped, p: int = 1, margin: Scalar = 1.0, weight: Shaped | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """input: scores [N, C] or [C]. The sum over the other classes of max(0, margin - own + other) ^ p, divided by C."""
     if input.rank not in (1, 2) or p not in (1, 2) or target.numel != input.numel // max(1, input.shape[-1]):
@@ -136,7 +141,12 @@ def multi_margin_loss(
 
 @recipe("nn.functional.multilabel_soft_margin_loss")
 def multilabel_soft_margin_loss(
-    input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input: Shaped,
+    target: Shaped,
+    weight: Shaped | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Any:
     """The mean over the last axis of the logistic loss of each label."""
     dtype = common({name: one for name, one in (("input", input), ("target", target), ("weight", weight)) if one is not None})
@@ -152,7 +162,7 @@ def multilabel_soft_margin_loss(
 
 @recipe("nn.functional.multilabel_margin_loss")
 def multilabel_margin_loss(
-    input: Shaped, target: Shaped, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input: Shaped, target: Shaped, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Any:
     """input: scores [N, C] or [C]. target: labels with the same shape; the first negative label ends the list."""
     if input.rank not in (1, 2) or target.shape != input.shape:

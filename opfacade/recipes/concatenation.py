@@ -50,7 +50,7 @@ def joined(tensors: Sequence[Shaped], dim: int, numbers: Sequence[int] = range(M
 
 
 @recipe("cat concat concatenate", MANY)
-def cat(tensors: Any, dim: int = 0) -> MapDescriptor:
+def cat(tensors: Sequence[Shaped], dim: int = 0) -> MapDescriptor:
     """Tensors without elements do not become operands."""
     given = tensors_of((tensors,))
     full = [i for i, one in enumerate(given) if one.shape != (0,)] or [0]
@@ -62,7 +62,7 @@ def _with_axis(tensors: Sequence[Shaped], axis: int) -> list[Shaped]:
 
 
 @recipe("stack", MANY)
-def stack(tensors: Any, dim: int = 0) -> MapDescriptor:
+def stack(tensors: Sequence[Shaped], dim: int = 0) -> MapDescriptor:
     """Each tensor becomes one position of the new axis."""
     given = tensors_of((tensors,))
     axis = axis_of("dim", dim, given[0].rank + 1)
@@ -106,7 +106,7 @@ def kron(input: Shaped, other: Shaped) -> MapDescriptor:
 
 
 @recipe("block_diag", MANY)
-def block_diag(*tensors: Any) -> MapDescriptor:
+def block_diag(*tensors: Sequence[Shaped]) -> MapDescriptor:
     """Matrices along a diagonal; all other elements are 0."""
     given = [Shaped((1,) * (2 - one.rank) + one.shape, one.dtype) for one in tensors_of(tensors)]
     if any(one.rank > 2 for one in given):
@@ -125,7 +125,7 @@ def block_diag(*tensors: Any) -> MapDescriptor:
 
 
 @recipe("meshgrid", "2 to 4 tensors, with one output each: out0, out1 and so on")
-def meshgrid(*tensors: Any, indexing: str = "ij") -> MapDescriptor:
+def meshgrid(*tensors: Sequence[Shaped], indexing: str = "ij") -> MapDescriptor:
     given = tensors_of(tensors)
     if len(given) > 4 or indexing not in ("ij", "xy"):
         refuse("tensors" if indexing in ("ij", "xy") else "indexing", 'at most 4 tensors, "ij" or "xy"', (len(given), indexing))

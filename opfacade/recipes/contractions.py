@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.recipes._matrices import Product, one_dtype
@@ -54,7 +53,7 @@ def _last(own: str, groups: dict[str, str]) -> str:
 
 
 @recipe("einsum", "two operands, x and weight; the labels of each group are combined into one axis")
-def einsum(equation: str, *operands: Any) -> MatmulDescriptor:
+def einsum(equation: str, *operands: object) -> MatmulDescriptor:
     """Labels in both operands and the result form the batch axis, labels in one operand and the result form the rows or
     columns, and labels in both operands but not in the result form k. The labels of each group must be adjacent and in the same
     order; the columns come last in the result."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.elementwise import MapDescriptor
@@ -14,8 +14,13 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import add, recipe
 from opfacade.recipes._tensors import Shaped, dtype_of, refuse, sizes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def type_of(dtype: Any) -> tuple[DType, Type]:
+    from opfacade.recipes._tensors import AnyDType, Scalar
+
+
+def type_of(dtype: AnyDType | None) -> tuple[DType, Type]:
     """The name of a dtype, and the type of the values that a tensor of this dtype stores."""
     wanted = dtype_of(dtype)
     type = storable(wanted)
@@ -30,29 +35,29 @@ def filled(shape: Any, value: Any, dtype: Any) -> MapDescriptor:
 
 
 @recipe("full")
-def full(size: Any, fill_value: Any, dtype: Any = "f32") -> MapDescriptor:
+def full(size: int | Sequence[int], fill_value: Scalar, dtype: AnyDType = "f32") -> MapDescriptor:
     return filled(sizes("size", size), fill_value, dtype)
 
 
 @recipe("full_like")
-def full_like(input: Shaped, fill_value: Any, dtype: Any = None) -> MapDescriptor:
+def full_like(input: Shaped, fill_value: Any, dtype: AnyDType | None = None) -> MapDescriptor:
     """The input is not an operand; only its shape and dtype are used."""
     return filled(input.shape, fill_value, input.dtype if dtype is None else dtype)
 
 
 @recipe("new_full")
-def new_full(input: Shaped, size: Any, fill_value: Any, dtype: Any = None) -> MapDescriptor:
+def new_full(input: Shaped, size: Any, fill_value: Any, dtype: AnyDType | None = None) -> MapDescriptor:
     return filled(sizes("size", size), fill_value, input.dtype if dtype is None else dtype)
 
 
 def _one_value(value: int, word: str) -> None:
-    def plain(size: Any, dtype: Any = "f32") -> MapDescriptor:
+    def plain(size: int | Sequence[int], dtype: AnyDType = "f32") -> MapDescriptor:
         return filled(sizes("size", size), value, dtype)
 
-    def like(input: Shaped, dtype: Any = None) -> MapDescriptor:
+    def like(input: Shaped, dtype: AnyDType | None = None) -> MapDescriptor:
         return filled(input.shape, value, input.dtype if dtype is None else dtype)
 
-    def new(input: Shaped, size: Any, dtype: Any = None) -> MapDescriptor:
+    def new(input: Shaped, size: int | Sequence[int], dtype: AnyDType | None = None) -> MapDescriptor:
         return filled(sizes("size", size), value, input.dtype if dtype is None else dtype)
 
     for name, make in ((word, plain), (f"{word}_like", like), (f"new_{word}", new)):
@@ -67,7 +72,7 @@ add("scalar_tensor", lambda s, dtype="f32": filled((), s, dtype))
 
 
 @recipe("arange", "exact for integers; for floats start + i * step, rounded twice")
-def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None) -> MapDescriptor:
+def arange(start: Any, end: Any = None, step: Any = 1, dtype: AnyDType | None = None) -> MapDescriptor:
     """A single number is the end."""
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(one, int) for one in (first, last, step))
@@ -88,7 +93,7 @@ def as_type(node: Node, type: Type) -> Node:
 
 
 @recipe("linspace", "floats")
-def linspace(start: float, end: float, steps: int, dtype: Any = "f32") -> MapDescriptor:
+def linspace(start: float, end: float, steps: int, dtype: AnyDType = "f32") -> MapDescriptor:
     """Computed from the nearer end, so both ends are exact."""
     draft, (wanted, type) = Draft((steps,)), type_of(dtype)
     return draft.map(_spaced(draft, start, end, steps, type), dtype=wanted)
@@ -104,7 +109,7 @@ def _spaced(draft: Draft, start: float, end: float, steps: int, type: Type) -> N
 
 
 @recipe("logspace", "floats")
-def logspace(start: float, end: float, steps: int, base: float = 10.0, dtype: Any = "f32") -> MapDescriptor:
+def logspace(start: float, end: float, steps: int, base: float = 10.0, dtype: AnyDType = "f32") -> MapDescriptor:
     draft, (wanted, type) = Draft((steps,)), type_of(dtype)
     power = _spaced(draft, start, end, steps, type)
     return draft.map(w.pow(draft.number("base", base, type), power), dtype=wanted)

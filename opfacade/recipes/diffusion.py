@@ -5,7 +5,7 @@ scale, shift and gate are of a batch, [B, D], beside x [B, S, D], or of each ele
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.plans.reduction import FoldDescriptor
@@ -18,10 +18,14 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.norms import centered, one_dtype, scaled
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
+
 NOTE = "not in torch: norm(x) * (1 + scale) + shift; scale and shift have shape [B, D] or the shape of input"
 
 
-def _beside(draft: Draft, name: str, given: Any) -> Node:
+def _beside(draft: Draft, name: str, given: object) -> Node:
     """An operand of each element, or of a batch and a channel: [B, D] beside [B, ..., D]."""
     shape = draft.shape
     if isinstance(given, Shaped) and given.shape == shape:
@@ -31,7 +35,7 @@ def _beside(draft: Draft, name: str, given: Any) -> Node:
     return draft.along(name, given, (0, len(shape) - 1))
 
 
-def _normed(draft: FoldDraft, x: Node, norm: str, eps: Any) -> Node:
+def _normed(draft: FoldDraft, x: Node, norm: str, eps: Scalar) -> Node:
     if norm == "layer":
         return centered(draft, x, eps)[0]
     if norm != "rms":
@@ -40,7 +44,7 @@ def _normed(draft: FoldDraft, x: Node, norm: str, eps: Any) -> Node:
     return x * w.rsqrt(squares + draft.number("eps", eps, x.type))
 
 
-def _modulated(draft: FoldDraft, x: Node, given: dict[str, Any], norm: str, eps: Any) -> Node:
+def _modulated(draft: FoldDraft, x: Node, given: dict[str, Any], norm: str, eps: Scalar) -> Node:
     weighted = scaled(draft, _normed(draft, x, norm, eps), draft.folded, given)
     return weighted * (1.0 + _beside(draft, "scale", given["scale"])) + _beside(draft, "shift", given["shift"])
 
@@ -53,7 +57,13 @@ def _rows(input: Shaped) -> FoldDraft:
 
 @recipe("modulated_norm", NOTE)
 def modulated_norm(
-    input: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None, norm: str = "layer", eps: float = 1e-6
+    input: Shaped,
+    scale: Shaped,
+    shift: Shaped,
+    weight: Shaped | None = None,
+    bias: Shaped | None = None,
+    norm: str = "layer",
+    eps: float = 1e-6,
 ) -> FoldDescriptor:
     """norm: layer or rms, over the last axis."""
     dtype = one_dtype(input=input, scale=scale, shift=shift, weight=weight, bias=bias)
@@ -75,7 +85,8 @@ def gated_add(input: Shaped, residual: Shaped, gate: Shaped) -> MapDescriptor:
 
 @recipe("gated_add_norm", f"{NOTE}, where x is residual + gate * input before rounding; out1 is this sum, rounded")
 def gated_add_norm(
-    input: Shaped, residual: Shaped, gate: Shaped, scale: Shaped, shift: Shaped, weight: Any = None, bias: Any = None,
+    input: Shaped, residual: Shaped, gate: Shaped, scale: Shaped, shift: Shaped, weight: Shaped | None = None,
+    bias: Shaped | None = None,
     norm: str = "layer", eps: float = 1e-6,
 ) -> FoldDescriptor:  # fmt: skip
     """The operations between two blocks of a transformer: out0 is the input of the next block, out1 the residual stream."""

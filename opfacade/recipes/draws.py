@@ -4,7 +4,7 @@ elements."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.elementwise import MapDescriptor
@@ -20,16 +20,22 @@ from opfacade.recipes._tensors import Shape, Shaped, dtype_of, refuse, sizes
 from opfacade.recipes.casts import converted
 from opfacade.recipes.creation import as_type, type_of
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opfacade.recipes._tensors import AnyDType, Scalar
+
+
 KEYED = "also takes `stream`, and either `key` [seed, offset] or `seed` and `offset`; `input` is not an operand"
 TORCH = f"{KEYED}; stream 0 matches torch's stateless generator"
 
 
-def _drawn(shape: Shape, dtype: Any, key: Key) -> tuple[Draft, Noise, DType]:
+def _drawn(shape: Shape, dtype: AnyDType | None, key: Key) -> tuple[Draft, Noise, DType]:
     draft, wanted = Draft(shape), dtype_of(dtype)
     return draft, Noise(draft, key), wanted
 
 
-def _uniform(shape: Shape, low: Any, high: Any, dtype: Any, key: Key) -> MapDescriptor:
+def _uniform(shape: Shape, low: Any, high: Scalar | None, dtype: AnyDType | None, key: Key) -> MapDescriptor:
     draft, noise, wanted = _drawn(shape, dtype, key)
     found = noise.uniform(wanted)
     if (low, high) != (0, 1):
@@ -39,12 +45,12 @@ def _uniform(shape: Shape, low: Any, high: Any, dtype: Any, key: Key) -> MapDesc
     return draft.map(found, dtype=wanted)
 
 
-def _normal(shape: Shape, mean: Any, std: Any, dtype: Any, key: Key) -> MapDescriptor:
+def _normal(shape: Shape, mean: Scalar, std: Scalar, dtype: AnyDType, key: Key) -> MapDescriptor:
     draft, noise, wanted = _drawn(shape, dtype, key)
     return draft.map(_bell(draft, noise, mean, std, wanted), dtype=wanted)
 
 
-def _bell(draft: Draft, noise: Noise, mean: Any, std: Any, dtype: DType) -> Node:
+def _bell(draft: Draft, noise: Noise, mean: Scalar, std: Scalar, dtype: DType) -> Node:
     found = noise.normal(dtype)
     if std < 0:
         refuse("std", "0 or more", std)
@@ -57,45 +63,77 @@ def _bell(draft: Draft, noise: Noise, mean: Any, std: Any, dtype: DType) -> Node
 
 @recipe("uniform", f"{TORCH}, with the same bits in [0, 1)")
 def uniform(
-    input: Shaped, low: float = 0.0, high: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped,
+    low: float = 0.0,
+    high: float = 1.0,
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> MapDescriptor:
     return _uniform(input.shape, low, high, input.dtype, Key(key, seed, offset, stream))
 
 
 @recipe("rand_like", f"{TORCH}, with the same bits")
 def rand_like(
-    input: Shaped, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped, dtype: AnyDType | None = None, key: Shaped | None = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _uniform(input.shape, 0, 1, dtype or input.dtype, Key(key, seed, offset, stream))
 
 
 @recipe("rand", f"{TORCH}, with the same bits")
-def rand(size: Any, dtype: Any = "f32", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
+def rand(
+    size: int | Sequence[int],
+    dtype: AnyDType = "f32",
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
+) -> MapDescriptor:
     return _uniform(sizes("size", size), 0, 1, dtype, Key(key, seed, offset, stream))
 
 
 @recipe("normal", f"{TORCH}, up to the error bound")
 def normal(
-    input: Shaped, mean: float = 0.0, std: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped,
+    mean: float = 0.0,
+    std: float = 1.0,
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> MapDescriptor:
     return _normal(input.shape, mean, std, input.dtype, Key(key, seed, offset, stream))
 
 
 @recipe("randn_like", f"{TORCH}, up to the error bound")
 def randn_like(
-    input: Shaped, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped, dtype: AnyDType | None = None, key: Shaped | None = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     return _normal(input.shape, 0, 1, dtype or input.dtype, Key(key, seed, offset, stream))
 
 
 @recipe("randn", f"{TORCH}, up to the error bound")
-def randn(size: Any, dtype: Any = "f32", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
+def randn(
+    size: int | Sequence[int],
+    dtype: AnyDType = "f32",
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
+) -> MapDescriptor:
     return _normal(sizes("size", size), 0, 1, dtype, Key(key, seed, offset, stream))
 
 
 @recipe("log_normal", KEYED)
 def log_normal(
-    input: Shaped, mean: float = 1.0, std: float = 2.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped,
+    mean: float = 1.0,
+    std: float = 2.0,
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> MapDescriptor:
     draft, noise, wanted = _drawn(input.shape, input.dtype, Key(key, seed, offset, stream))
     return draft.map(w.exp(_bell(draft, noise, mean, std, wanted)), dtype=wanted)
@@ -103,7 +141,7 @@ def log_normal(
 
 @recipe("exponential_ ~exponential", f"{KEYED}; never 0")
 def exponential_(
-    input: Shaped, lambd: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped, lambd: float = 1.0, key: Shaped | None = None, seed: int = 0, offset: int = 0, stream: int = 0
 ) -> MapDescriptor:
     draft, noise, wanted = _drawn(input.shape, input.dtype, Key(key, seed, offset, stream))
     found = noise.exponential(wanted)
@@ -114,7 +152,13 @@ def exponential_(
 
 @recipe("cauchy", KEYED)
 def cauchy(
-    input: Shaped, median: float = 0.0, sigma: float = 1.0, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped,
+    median: float = 0.0,
+    sigma: float = 1.0,
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> MapDescriptor:
     """The tangent of a random angle in (-pi / 2, pi / 2), at least half a unit of 2^-24 from both ends."""
     draft, noise, wanted = _drawn(input.shape, input.dtype, Key(key, seed, offset, stream))
@@ -126,7 +170,9 @@ def cauchy(
 
 
 @recipe("geometric", f"{KEYED}; accepts floats and integers")
-def geometric(input: Shaped, p: float, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0) -> MapDescriptor:
+def geometric(
+    input: Shaped, p: float, key: Shaped | None = None, seed: int = 0, offset: int = 0, stream: int = 0
+) -> MapDescriptor:
     """The number of trials up to and including the first success."""
     draft = Draft(input.shape)
     if not 0 < p < 1:
@@ -153,7 +199,14 @@ def bernoulli(input: Shaped, p: Any = None, key: Any = None, seed: int = 0, offs
 
 @recipe("randint", f"{KEYED}; each number uses 64 random bits")
 def randint(
-    low: int, high: Any, size: Any, dtype: Any = "i64", key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    low: int,
+    high: Scalar | None,
+    size: Any,
+    dtype: AnyDType | None = "i64",
+    key: Any = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> MapDescriptor:
     """Random integers in [low, high)."""
     return _integers(sizes("size", size), low, high, dtype, Key(key, seed, offset, stream))
@@ -161,7 +214,8 @@ def randint(
 
 @recipe("randint_like", f"{KEYED}; each number uses 64 random bits")
 def randint_like(
-    input: Shaped, low: int, high: Any = None, dtype: Any = None, key: Any = None, seed: int = 0, offset: int = 0,
+    input: Shaped, low: int, high: Scalar | None = None, dtype: AnyDType | None = None, key: Any = None, seed: int = 0,
+    offset: int = 0,
     stream: int = 0,
 ) -> MapDescriptor:  # fmt: skip
     """If high is None, the range is [0, low)."""
@@ -181,7 +235,13 @@ def _integers(shape: Shape, low: Any, high: Any, dtype: Any, key: Key) -> MapDes
 
 @recipe("multinomial", "several samples need replacement=True; weights need not be normalised, but must be below 2^90")
 def multinomial(
-    input: Shaped, num_samples: int, replacement: bool = False, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+    input: Shaped,
+    num_samples: int,
+    replacement: bool = False,
+    key: Shaped | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    stream: int = 0,
 ) -> FoldDescriptor:
     """The class with the smallest quotient of an exponential random number and the weight of the class."""
     if input.rank not in (1, 2) or input.type not in FLOATS:

@@ -49,7 +49,13 @@ def _put(names: str, form: Any, spatial: int | None, note: str) -> None:
     """spatial: axes behind the channel; None: each element draws; 0: those behind the second."""
 
     def make(
-        input: Shaped, p: float = 0.5, training: bool = True, key: Any = None, seed: int = 0, offset: int = 0, stream: int = 0
+        input: Shaped,
+        p: float = 0.5,
+        training: bool = True,
+        key: Shaped | None = None,
+        seed: int = 0,
+        offset: int = 0,
+        stream: int = 0,
     ) -> MapDescriptor:
         draft = Draft(input.shape)
         x = floats(draft.element("input", input))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.programs import words as w
 from opfacade.programs.expression import Node, constant
 from opfacade.recipes._pointwise import floats, pointwise, unary
 from opfacade.recipes._recipe import table
 from opfacade.recipes._tensors import refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Scalar
 
 
 def sinc(x: Node) -> Node:
@@ -21,7 +24,7 @@ def sinc(x: Node) -> Node:
     return w.select(w.eq(x, 0.0), constant(1.0, x.type), w.select(odd, -part, part) / (x * math.pi))
 
 
-def logit(input: Node, eps: Any = None) -> Node:
+def logit(input: Node, eps: Scalar | None = None) -> Node:
     """log(x / (1 - x)); computed from the distance to 1/2 if the quotient is near 1."""
     x = floats(input)
     if eps is not None:
@@ -72,7 +75,9 @@ def logaddexp2(input: Node, other: Node) -> Node:
     return w.maximum(input, other) + grown * (1 / math.log(2))
 
 
-def masked_logaddexp(input: Node, other: Node, dtype: Any = None, input_mask: Any = None, other_mask: Any = None) -> Node:
+def masked_logaddexp(
+    input: Node, other: Node, dtype: AnyDType | None = None, input_mask: Any = None, other_mask: Any = None
+) -> Node:
     """A masked element counts as -inf."""
     if dtype is not None:
         refuse("dtype", "None, because the input is not converted", dtype)

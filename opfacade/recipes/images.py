@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -11,6 +11,9 @@ from opfacade.recipes._draft import Draft, zero
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axes_of, refuse, sizes
 from opfacade.recipes.indexing import roll
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims
 
 
 def _quotient_and_rest(draft: Draft, place: Node, name: str, size: int) -> tuple[Node, Node]:
@@ -58,7 +61,7 @@ def channel_shuffle(input: Shaped, groups: int) -> MapDescriptor:
 
 
 @recipe("nn.functional.unfold")
-def unfold(input: Shaped, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> MapDescriptor:
+def unfold(input: Shaped, kernel_size: object, dilation: object = 1, padding: object = 0, stride: object = 1) -> MapDescriptor:
     """im2col: [N, C, H, W] -> [N, C kh kw, L]; elements outside the image are 0."""
     if input.rank not in (3, 4):
         refuse("input", "[N, C, H, W] or [C, H, W]", input.shape)
@@ -83,7 +86,7 @@ def unfold(input: Shaped, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     return draft.map(draft.source("input", input).at(places, zero(input.type)), dtype=input.dtype)
 
 
-def _two(name: str, given: Any) -> tuple[int, int]:
+def _two(name: str, given: object) -> tuple[int, int]:
     found = sizes(name, given)
     found = found * 2 if len(found) == 1 else found
     if len(found) != 2:
@@ -91,17 +94,17 @@ def _two(name: str, given: Any) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _shifted(input: Shaped, dim: Any, backward: bool) -> MapDescriptor:
+def _shifted(input: Shaped, dim: Dims, backward: bool) -> MapDescriptor:
     axes = tuple(range(input.rank)) if dim is None else axes_of("dim", dim, input.rank)
     halves = [input.shape[axis] // 2 for axis in axes]
     return roll.make(input, tuple(-(-input.shape[a] // 2) if backward else h for a, h in zip(axes, halves, strict=True)), axes)
 
 
 @recipe("fft.fftshift")
-def fftshift(input: Shaped, dim: Any = None) -> MapDescriptor:
+def fftshift(input: Shaped, dim: Dims = None) -> MapDescriptor:
     return _shifted(input, dim, False)
 
 
 @recipe("fft.ifftshift")
-def ifftshift(input: Shaped, dim: Any = None) -> MapDescriptor:
+def ifftshift(input: Shaped, dim: Dims = None) -> MapDescriptor:
     return _shifted(input, dim, True)

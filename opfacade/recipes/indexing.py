@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -12,10 +12,14 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, axes_of, axis_of, refuse, sizes
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims
+
+
 MODES = {"constant": None, "reflect": "reflect", "replicate": "clamp", "circular": "wrap"}
 
 
-def moved(input: Shaped, shape: Sequence[int], places: Sequence[Node], outside: Any = "clamp") -> MapDescriptor:
+def moved(input: Shaped, shape: Sequence[int], places: Sequence[Node], outside: object = "clamp") -> MapDescriptor:
     """The input, read at positions computed from those of the result."""
     draft = Draft(shape)
     return draft.map(draft.source("input", input).at(places, outside), dtype=input.dtype)
@@ -51,7 +55,7 @@ def clone(input: Shaped) -> MapDescriptor:
 
 
 @recipe("expand_copy")
-def expand_copy(input: Shaped, size: Any) -> MapDescriptor:
+def expand_copy(input: Shaped, size: int | Sequence[int]) -> MapDescriptor:
     """-1 keeps an extent."""
     wanted = sizes("size", size)
     kept = (None,) * (len(wanted) - input.rank) + input.shape
@@ -59,7 +63,7 @@ def expand_copy(input: Shaped, size: Any) -> MapDescriptor:
 
 
 @recipe("roll")
-def roll(input: Shaped, shifts: Any, dims: Any = ()) -> MapDescriptor:
+def roll(input: Shaped, shifts: object, dims: Dims = ()) -> MapDescriptor:
     """Without dims, the flattened tensor is rolled."""
     by, axes = sizes("shifts", shifts), axes_of("dims", dims, input.rank) if dims not in ((), [], None) else ()
     draft = Draft(input.shape)
@@ -78,7 +82,7 @@ def roll(input: Shaped, shifts: Any, dims: Any = ()) -> MapDescriptor:
 
 
 @recipe("flip")
-def flip(input: Shaped, dims: Any) -> MapDescriptor:
+def flip(input: Shaped, dims: Dims) -> MapDescriptor:
     axes = axes_of("dims", dims, input.rank)
     return moved(input, input.shape, [extent(i) - 1 - coord(i) if i in axes else coord(i) for i in range(input.rank)])
 
@@ -94,7 +98,7 @@ def flipud(input: Shaped) -> MapDescriptor:
 
 
 @recipe("rot90")
-def rot90(input: Shaped, k: int = 1, dims: Any = (0, 1)) -> MapDescriptor:
+def rot90(input: Shaped, k: int = 1, dims: Dims = (0, 1)) -> MapDescriptor:
     """Rotates k times by 90 degrees, from the first axis toward the second."""
     axes = axes_of("dims", dims, input.rank)
     if len(axes) != 2:
@@ -111,7 +115,7 @@ def rot90(input: Shaped, k: int = 1, dims: Any = (0, 1)) -> MapDescriptor:
 
 
 @recipe("permute_copy permute", "a copy; torch's view needs no kernel")
-def permute_copy(input: Shaped, dims: Any) -> MapDescriptor:
+def permute_copy(input: Shaped, dims: Dims) -> MapDescriptor:
     order = axes_of("dims", dims, input.rank)
     if len(order) != input.rank:
         refuse("dims", f"all {input.rank} axes", dims)
@@ -135,7 +139,7 @@ def t_copy(input: Shaped) -> MapDescriptor:
 
 
 @recipe("movedim moveaxis", "a copy")
-def movedim(input: Shaped, source: Any, destination: Any) -> MapDescriptor:
+def movedim(input: Shaped, source: object, destination: object) -> MapDescriptor:
     come, go = axes_of("source", source, input.rank), axes_of("destination", destination, input.rank)
     if len(come) != len(go):
         refuse("destination", f"{len(come)} axes, the number in source", destination)
@@ -145,7 +149,7 @@ def movedim(input: Shaped, source: Any, destination: Any) -> MapDescriptor:
 
 
 @recipe("view_copy reshape", "a copy")
-def view_copy(input: Shaped, size: Any) -> MapDescriptor:
+def view_copy(input: Shaped, size: int | Sequence[int]) -> MapDescriptor:
     """A size of -1 is inferred."""
     wanted, known = list(sizes("size", size)), 1
     for one in wanted:
@@ -167,7 +171,7 @@ def ravel(input: Shaped, start_dim: int = 0, end_dim: int = -1) -> MapDescriptor
 
 
 @recipe("squeeze_copy", "a copy")
-def squeeze_copy(input: Shaped, dim: Any = None) -> MapDescriptor:
+def squeeze_copy(input: Shaped, dim: Dims = None) -> MapDescriptor:
     axes = range(input.rank) if dim is None else axes_of("dim", dim, input.rank)
     return view_copy.make(input, tuple(n for i, n in enumerate(input.shape) if n != 1 or i not in axes))
 

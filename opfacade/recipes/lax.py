@@ -29,7 +29,7 @@ def _same_shape(make: Callable[..., MapDescriptor]) -> Callable[..., MapDescript
     """Refuses shapes that differ, but those of scalars."""
     signature = inspect.signature(make)
 
-    def checked(*args: Any, **options: Any) -> MapDescriptor:
+    def checked(*args: Args, **options: object) -> MapDescriptor:
         given = signature.bind(*args, **options).arguments
         shapes = {name: one.shape for name, one in given.items() if isinstance(one, Shaped) and one.shape}
         if len(set(shapes.values())) > 1:
@@ -138,6 +138,7 @@ def __dir__() -> Sequence[str]:
 
 
 if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
 
     def __getattr__(name: str) -> Any: ...
 

@@ -4,7 +4,6 @@ lax."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -14,7 +13,7 @@ from opfacade.recipes._tensors import Shaped, axis_of, refuse, sizes
 from opfacade.recipes.lookup import index_of
 
 
-def dynamic_slice(operand: Shaped, start_indices: Shaped, slice_sizes: Any) -> MapDescriptor:
+def dynamic_slice(operand: Shaped, start_indices: Shaped, slice_sizes: object) -> MapDescriptor:
     """start_indices: an integer tensor with one element per axis."""
     wanted = sizes("slice_sizes", slice_sizes)
     if len(wanted) != operand.rank or any(not 0 <= size <= n for size, n in zip(wanted, operand.shape, strict=True)):

@@ -4,7 +4,7 @@ argmax and argmin return the first; NaN is both the largest and the smallest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.plans.reduction import FoldDescriptor
@@ -15,17 +15,21 @@ from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, refuse
 from opfacade.recipes.min_max import extreme, placed
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
 _EXPONENT, _MANTISSA = 8, 23  # bits of f32
 _INFINITE = 0x7F800000  # bits of an f32
 
 
-def _begun(operand: Shaped, axes: Any) -> FoldDraft:
+def _begun(operand: Shaped, axes: Sequence[int]) -> FoldDraft:
     """No axes join nothing."""
     return FoldDraft(operand.shape, axes_of("axes", tuple(axes), operand.rank)[: operand.rank])
 
 
 def _joined(reducer: str) -> Callable[..., FoldDescriptor]:
-    def make(operand: Shaped, axes: Any) -> FoldDescriptor:
+    def make(operand: Shaped, axes: Sequence[int]) -> FoldDescriptor:
         draft = _begun(operand, axes)
         return draft.rows(draft.join(reducer, draft.element("operand", operand)), dtype=operand.dtype)
 
@@ -33,7 +37,7 @@ def _joined(reducer: str) -> Callable[..., FoldDescriptor]:
 
 
 def _extreme(word: str) -> Callable[..., FoldDescriptor]:
-    def make(operand: Shaped, axes: Any) -> FoldDescriptor:
+    def make(operand: Shaped, axes: Sequence[int]) -> FoldDescriptor:
         draft = _begun(operand, axes)
         return draft.rows(extreme(draft, draft.element("operand", operand), word), dtype=operand.dtype)
 
@@ -41,7 +45,7 @@ def _extreme(word: str) -> Callable[..., FoldDescriptor]:
 
 
 def _truths(reducer: str) -> Callable[..., FoldDescriptor]:
-    def make(operand: Shaped, axes: Any) -> FoldDescriptor:
+    def make(operand: Shaped, axes: Sequence[int]) -> FoldDescriptor:
         if operand.dtype != "bool":
             refuse("operand", "bool", operand.dtype, "There is no bitwise reducer for integers.")
         return _joined(reducer)(operand, axes)

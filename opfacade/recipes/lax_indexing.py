@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans.elementwise import MapDescriptor
@@ -15,8 +15,13 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, dtype_of, refuse, sizes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def broadcast_in_dim(operand: Shaped, shape: Any, broadcast_dimensions: Any) -> MapDescriptor:
+    from opfacade.recipes._tensors import AnyDType
+
+
+def broadcast_in_dim(operand: Shaped, shape: Sequence[int], broadcast_dimensions: object) -> MapDescriptor:
     """Axis i of the operand becomes axis broadcast_dimensions[i] of the result; an axis of size 1 is expanded."""
     wide, axes = sizes("shape", shape), sizes("broadcast_dimensions", broadcast_dimensions)
     if len(axes) != operand.rank or list(axes) != sorted(set(axes)):
@@ -34,7 +39,7 @@ def broadcast(operand: Shaped, sizes: Any) -> MapDescriptor:
     return broadcast_in_dim(operand, (*sizes, *operand.shape), tuple(range(new, new + operand.rank)))
 
 
-def bitcast_convert_type(operand: Shaped, new_dtype: Any) -> MapDescriptor:
+def bitcast_convert_type(operand: Shaped, new_dtype: object) -> MapDescriptor:
     """Reinterprets a float as a signed integer of the same size, or the reverse; all NaNs get the same bit pattern."""
     wanted, draft = dtype_of(new_dtype, "new_dtype"), Draft(operand.shape)
     x = draft.element("operand", operand)
@@ -46,7 +51,7 @@ def bitcast_convert_type(operand: Shaped, new_dtype: Any) -> MapDescriptor:
     return draft.map(w.as_bits(x) if operand.dtype in FLOATS else w.from_bits(x))
 
 
-def broadcasted_iota(dtype: Any, shape: Any, dimension: int) -> MapDescriptor:
+def broadcasted_iota(dtype: AnyDType, shape: Sequence[int], dimension: int) -> MapDescriptor:
     wide, (wanted, type) = sizes("shape", shape), creation.type_of(dtype)
     draft, axis = Draft(wide), axis_of("dimension", dimension, len(wide))
     return draft.map(creation.as_type(coord(axis), type), dtype=wanted)
@@ -69,7 +74,7 @@ def pad(operand: Shaped, padding_value: float, padding_config: Any) -> MapDescri
     return draft.map(found if between is None else w.select(between, found, fill), dtype=operand.dtype)
 
 
-def slice_of(operand: Shaped, start_indices: Any, limit_indices: Any, strides: Any = None) -> MapDescriptor:
+def slice_of(operand: Shaped, start_indices: object, limit_indices: object, strides: object = None) -> MapDescriptor:
     first, last = sizes("start_indices", start_indices), sizes("limit_indices", limit_indices)
     step = (1,) * operand.rank if strides is None else sizes("strides", strides)
     if not len(first) == len(last) == len(step) == operand.rank:
@@ -82,7 +87,7 @@ def slice_of(operand: Shaped, start_indices: Any, limit_indices: Any, strides: A
     return draft.map(draft.source("operand", operand).at(places), dtype=operand.dtype)
 
 
-def rev(operand: Shaped, dimensions: Any) -> MapDescriptor:
+def rev(operand: Shaped, dimensions: object) -> MapDescriptor:
     return indexing.flip.make(operand, axes_of("dimensions", dimensions, operand.rank))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -13,6 +13,9 @@ from opfacade.recipes._folding import FoldDraft, begun, cast
 from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, broadcast, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Dims, Scalar
 
 
 def length(draft: FoldDraft, x: Node, ord: Any, axes: Any = None) -> Node:
@@ -40,19 +43,25 @@ def _vector_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -
 
 
 @recipe("linalg.vector_norm", "ord must be a number")
-def vector_norm(input: Shaped, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
+def vector_norm(
+    input: Shaped, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: AnyDType | None = None
+) -> FoldDescriptor:
     return _vector_norm(input, ord, dim, keepdim, dtype)
 
 
 @recipe("norm", 'p must be a number or "fro"')
-def norm(input: Shaped, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
+def norm(
+    input: Shaped, p: Scalar | str | None = "fro", dim: Any = None, keepdim: bool = False, dtype: AnyDType | None = None
+) -> FoldDescriptor:
     if isinstance(p, str) and p != "fro":
         refuse("p", 'a number or "fro"', p, "Norms of singular values are not supported.")
     return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
 
 
 @recipe("linalg.norm", "norms of singular values are not supported")
-def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> FoldDescriptor:
+def linalg_norm(
+    input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: AnyDType | None = None
+) -> FoldDescriptor:
     axes = input.rank if dim is None else len(axes_of("dim", dim, input.rank))
     if ord is None:
         return _vector_norm(input, 2, dim, keepdim, dtype)
@@ -65,7 +74,7 @@ def linalg_norm(input: Shaped, ord: Any = None, dim: Any = None, keepdim: bool =
 
 @recipe("linalg.matrix_norm", "norms of singular values are not supported")
 def matrix_norm(
-    input: Shaped, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: Any = None
+    input: Shaped, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, dtype: AnyDType | None = None
 ) -> FoldDescriptor:
     return _matrix_norm(input, ord, dim, keepdim, dtype)
 
@@ -89,7 +98,7 @@ def pair(draft: FoldDraft, names: dict[str, Shaped]) -> list[Node]:
 
 
 @recipe("dist")
-def dist(input: Shaped, other: Shaped, p: Any = 2) -> FoldDescriptor:
+def dist(input: Shaped, other: Shaped, p: Scalar = 2) -> FoldDescriptor:
     """The norm of the difference over all elements."""
     shape = broadcast([input.shape, other.shape])
     draft = FoldDraft(shape, range(len(shape)))
@@ -98,7 +107,7 @@ def dist(input: Shaped, other: Shaped, p: Any = 2) -> FoldDescriptor:
 
 
 @recipe("nn.functional.pairwise_distance")
-def pairwise_distance(x1: Shaped, x2: Shaped, p: Any = 2.0, eps: Any = 1e-6, keepdim: bool = False) -> FoldDescriptor:
+def pairwise_distance(x1: Shaped, x2: Shaped, p: Scalar = 2.0, eps: Scalar = 1e-6, keepdim: bool = False) -> FoldDescriptor:
     """The norm of x1 - x2 + eps along the last axis."""
     shape = broadcast([x1.shape, x2.shape])
     draft = FoldDraft(shape, [len(shape) - 1] if shape else [])
@@ -108,7 +117,7 @@ def pairwise_distance(x1: Shaped, x2: Shaped, p: Any = 2.0, eps: Any = 1e-6, kee
 
 
 @recipe("cdist", "always computed from differences, never by a matrix product")
-def cdist(x1: Shaped, x2: Shaped, p: Any = 2.0, compute_mode: Any = None) -> FoldDescriptor:
+def cdist(x1: Shaped, x2: Shaped, p: Scalar = 2.0, compute_mode: object = None) -> FoldDescriptor:
     """The distance from each row of x1 [..., P, M] to each row of x2 [..., R, M]: [..., P, R]."""
     common({"x1": x1, "x2": x2})
     if min(x1.rank, x2.rank) < 2 or x1.shape[-1] != x2.shape[-1]:
@@ -126,7 +135,7 @@ def cdist(x1: Shaped, x2: Shaped, p: Any = 2.0, compute_mode: Any = None) -> Fol
 
 
 @recipe("nn.functional.cosine_similarity")
-def cosine_similarity(x1: Shaped, x2: Shaped, dim: int = 1, eps: Any = 1e-8) -> FoldDescriptor:
+def cosine_similarity(x1: Shaped, x2: Shaped, dim: int = 1, eps: Scalar = 1e-8) -> FoldDescriptor:
     """The dot product of the vectors divided by the product of their norms; each norm is at least eps."""
     shape = broadcast([x1.shape, x2.shape])
     draft = FoldDraft(shape, [axis_of("dim", dim, len(shape))] if shape else [])
@@ -137,7 +146,7 @@ def cosine_similarity(x1: Shaped, x2: Shaped, dim: int = 1, eps: Any = 1e-8) -> 
 
 
 @recipe("nn.functional.normalize")
-def normalize(input: Shaped, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> FoldDescriptor:
+def normalize(input: Shaped, p: Scalar = 2.0, dim: Dims = 1, eps: Scalar = 1e-12) -> FoldDescriptor:
     """The input divided by its norm along dim, which is at least eps."""
     draft = begun(input, dim)
     x = draft.element("input", input)
@@ -146,7 +155,7 @@ def normalize(input: Shaped, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Fo
 
 
 @recipe("renorm")
-def renorm(input: Shaped, p: Any, dim: int, maxnorm: Any) -> FoldDescriptor:
+def renorm(input: Shaped, p: Scalar | str | None, dim: int, maxnorm: Any) -> FoldDescriptor:
     """Each slice along dim whose norm exceeds maxnorm is scaled to the norm maxnorm."""
     axis = axis_of("dim", dim, input.rank)
     if input.rank < 2:

@@ -4,7 +4,7 @@ an index."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -14,6 +14,12 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse, sizes
 from opfacade.recipes.indexing import unraveled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opfacade.recipes._tensors import Dims
+
 
 CLAMPS = "an index out of range reads the nearest valid index, unless `outside` is set"
 
@@ -29,7 +35,7 @@ def _from_end(index: Node, size: Node) -> Node:
 
 
 @recipe("gather", CLAMPS)
-def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, outside: Any = "clamp") -> MapDescriptor:
+def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, outside: object = "clamp") -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if index.rank != input.rank and input.rank * index.rank:
         refuse("index", f"{input.rank} axes, as input", index.shape)
@@ -41,7 +47,7 @@ def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, ou
 
 
 @recipe("take_along_dim", CLAMPS)
-def take_along_dim(input: Shaped, indices: Shaped, dim: Any = None, outside: Any = "clamp") -> MapDescriptor:
+def take_along_dim(input: Shaped, indices: Shaped, dim: Dims = None, outside: object = "clamp") -> MapDescriptor:
     """Without dim, indices refer to the flattened tensor. Negative indices count from the end."""
     if dim is None:
         return _taken(input, "indices", Shaped((indices.numel,), indices.dtype), outside)
@@ -60,7 +66,7 @@ def take_along_dim(input: Shaped, indices: Shaped, dim: Any = None, outside: Any
 
 
 @recipe("index_select", CLAMPS)
-def index_select(input: Shaped, dim: int, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
+def index_select(input: Shaped, dim: int, index: Shaped, outside: object = "clamp") -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if index.rank > 1:
         refuse("index", "one axis", index.shape)
@@ -72,12 +78,12 @@ def index_select(input: Shaped, dim: int, index: Shaped, outside: Any = "clamp")
 
 
 @recipe("take", CLAMPS)
-def take(input: Shaped, index: Shaped, outside: Any = "clamp") -> MapDescriptor:
+def take(input: Shaped, index: Shaped, outside: object = "clamp") -> MapDescriptor:
     """Indices refer to the flattened tensor; negative indices count from the end."""
     return _taken(input, "index", index, outside)
 
 
-def _taken(input: Shaped, name: str, index: Shaped, outside: Any) -> MapDescriptor:
+def _taken(input: Shaped, name: str, index: Shaped, outside: object) -> MapDescriptor:
     draft = Draft(index.shape)
     source = draft.source("input", input, outside)
     at = _from_end(index_of(draft.element(name, index)), draft.number("count", input.numel, "i64"))
@@ -86,8 +92,8 @@ def _taken(input: Shaped, name: str, index: Shaped, outside: Any) -> MapDescript
 
 @recipe("nn.functional.embedding", f"{CLAMPS}; max_norm is refused, because it would change the weights")
 def embedding(
-    input: Shaped, weight: Shaped, padding_idx: Any = None, max_norm: Any = None, norm_type: Any = 2.0,
-    scale_grad_by_freq: bool = False, sparse: bool = False, outside: Any = "clamp",
+    input: Shaped, weight: Shaped, padding_idx: object = None, max_norm: object = None, norm_type: object = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False, outside: object = "clamp",
 ) -> MapDescriptor:  # fmt: skip
     """input: indices of the rows of weight [V, D]."""
     if max_norm is not None or weight.rank != 2:
@@ -109,7 +115,7 @@ def one_hot(input: Shaped, num_classes: int = -1) -> MapDescriptor:
 
 
 @recipe("unravel_index", "one output per axis (at most 4): out0, out1 and so on")
-def unravel_index(input: Shaped, shape: Any) -> MapDescriptor:
+def unravel_index(input: Shaped, shape: Sequence[int]) -> MapDescriptor:
 
     wanted = sizes("shape", shape)
     if not 1 <= len(wanted) <= 4:

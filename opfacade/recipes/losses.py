@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.programs import words as w
 from opfacade.programs.activations import softplus
@@ -17,6 +17,11 @@ from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
 from opfacade.recipes.functions import xlogy
 
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
+    from opfacade.recipes._tensors import Scalar
+
+
 NOTE = 'reduction="none" gives a map, others a fold'
 REDUCTIONS = ("none", "mean", "sum")
 WEIGHTS = ("mse_loss", "l1_loss")  # a mean of these is divided by the sum of the weights
@@ -26,45 +31,47 @@ def _weighted(loss: Node, weight: Any) -> Node:
     return loss if weight is None else loss * weight
 
 
-def mse(input: Node, target: Node, reduction: Any = "mean", weight: Any = None) -> Node:
+def mse(input: Node, target: Node, reduction: str = "mean", weight: Shaped | None = None) -> Node:
     apart = floats(input) - target
     return _weighted(apart * apart, weight)
 
 
-def l1(input: Node, target: Node, reduction: Any = "mean", weight: Any = None) -> Node:
+def l1(input: Node, target: Node, reduction: str = "mean", weight: Shaped | None = None) -> Node:
     return _weighted(w.abs_(input - target), weight)
 
 
-def smooth_l1(input: Node, target: Node, reduction: Any = "mean", beta: Any = 1.0) -> Node:
+def smooth_l1(input: Node, target: Node, reduction: str = "mean", beta: Scalar = 1.0) -> Node:
     apart = w.abs_(floats(input) - target)
     return w.select(apart < beta, 0.5 * apart * apart / beta, apart - 0.5 * beta)
 
 
-def huber(input: Node, target: Node, reduction: Any = "mean", delta: Any = 1.0, weight: Any = None) -> Node:
+def huber(input: Node, target: Node, reduction: str = "mean", delta: Any = 1.0, weight: Shaped | None = None) -> Node:
     apart = w.abs_(floats(input) - target)
     return _weighted(w.select(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)), weight)
 
 
-def bce(input: Node, target: Node, weight: Any = None, reduction: Any = "mean") -> Node:
+def bce(input: Node, target: Node, weight: Shaped | None = None, reduction: str = "mean") -> Node:
     """Logarithms are clamped to at least -100."""
     least = constant(-100.0, input.type)
     yes, no = w.maximum(w.log(floats(input)), least), w.maximum(w.log1p(-input), least)
     return _weighted((target - 1.0) * no - target * yes, weight)
 
 
-def bce_with_logits(input: Node, target: Node, weight: Any = None, reduction: Any = "mean", pos_weight: Any = None) -> Node:
+def bce_with_logits(
+    input: Node, target: Node, weight: Shaped | None = None, reduction: str = "mean", pos_weight: Any = None
+) -> Node:
     factor = 1.0 if pos_weight is None else (pos_weight - 1.0) * target + 1.0
     return _weighted((1.0 - target) * input + softplus(-floats(input)) * factor, weight)
 
 
-def kl_div(input: Node, target: Node, reduction: Any = "mean", log_target: Any = False) -> Node:
+def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: object = False) -> Node:
     if log_target:
         return w.exp(target) * (target - input)
     return xlogy(target, target) - target * input
 
 
 def poisson_nll(
-    input: Node, target: Node, log_input: Any = True, full: Any = False, eps: Any = 1e-8, reduction: Any = "mean"
+    input: Node, target: Node, log_input: object = True, full: object = False, eps: Scalar = 1e-8, reduction: str = "mean"
 ) -> Node:
     """full: add Stirling's approximation for targets above 1."""
     found = w.exp(input) - target * input if log_input else input - target * w.log(input + eps)
@@ -74,24 +81,26 @@ def poisson_nll(
     return found + w.select(target > 1.0, stirling, constant(0.0, input.type))
 
 
-def gaussian_nll(input: Node, target: Node, var: Node, full: Any = False, eps: Any = 1e-6, reduction: Any = "mean") -> Node:
+def gaussian_nll(
+    input: Node, target: Node, var: Node, full: object = False, eps: Scalar = 1e-6, reduction: str = "mean"
+) -> Node:
     wide = w.maximum(var, eps)
     apart = floats(input) - target
     found = 0.5 * (w.log(wide) + apart * apart / wide)
     return found + 0.5 * math.log(2 * math.pi) if full else found
 
 
-def hinge_embedding(input: Node, target: Node, margin: Any = 1.0, reduction: Any = "mean") -> Node:
+def hinge_embedding(input: Node, target: Node, margin: Scalar = 1.0, reduction: str = "mean") -> Node:
     zero = constant(0.0, floats(input).type)
     near = w.select(w.ne(target, 1.0), w.maximum(margin - input, 0.0), zero)
     return near + w.select(w.ne(target, -1.0), input, zero)
 
 
-def margin_ranking(input1: Node, input2: Node, target: Node, margin: Any = 0.0, reduction: Any = "mean") -> Node:
+def margin_ranking(input1: Node, input2: Node, target: Node, margin: Scalar = 0.0, reduction: str = "mean") -> Node:
     return w.maximum(-target * (floats(input1) - input2) + margin, 0.0)
 
 
-def soft_margin(input: Node, target: Node, reduction: Any = "mean") -> Node:
+def soft_margin(input: Node, target: Node, reduction: str = "mean") -> Node:
     return softplus(-target * floats(input))
 
 
@@ -103,7 +112,7 @@ LOSSES: dict[str, Callable[..., Node]] = {
 }  # fmt: skip
 
 
-def checked(reduction: Any, more: tuple[str, ...] = ()) -> str:
+def checked(reduction: str, more: tuple[str, ...] = ()) -> str:
     if reduction not in (*REDUCTIONS, *more):
         refuse("reduction", f"one of {', '.join((*REDUCTIONS, *more))}", reduction)
     found: str = reduction
@@ -113,7 +122,7 @@ def checked(reduction: Any, more: tuple[str, ...] = ()) -> str:
 def _loss(name: str, function: Callable[..., Node]) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
-    def make(*args: Any, **options: Any) -> Any:
+    def make(*args: Args, **options: object) -> Any:
         given = signature.bind(*args, **options).arguments
         reduction = checked(given.get("reduction", "mean"), ("batchmean",) if name == "kl_div" else ())
         tensors = {one: value for one, value in given.items() if isinstance(value, Shaped)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.reduction import FoldDescriptor
@@ -21,8 +21,11 @@ from opfacade.recipes.reductions import WIDE, hidden, log_of_sum, number_of, sum
 from opfacade.recipes.softmaxes import along, log_share, share
 from opfacade.recipes.variance import corrected, spread
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Dims, Scalar
 
-def seen(draft: Draft, mask: Any) -> Node | None:
+
+def seen(draft: Draft, mask: Shaped | None) -> Node | None:
     """Whether an element is included; None: all elements are."""
     if mask is None:
         return None
@@ -80,7 +83,9 @@ for _word, _sign in (("max", 1), ("min", -1)):
 
 
 @recipe("masked.mean")
-def masked_mean(input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> FoldDescriptor:
+def masked_mean(
+    input: Shaped, dim: Dims = None, keepdim: bool = False, dtype: AnyDType | None = None, mask: Shaped | None = None
+) -> FoldDescriptor:
     """NaN if no element is included."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
     found = draft.join("sum", hidden(x, there, zero(x.type))) / number_of(draft, x, there)
@@ -95,14 +100,19 @@ def _begun(input: Shaped, dim: Any, dtype: Any, mask: Any) -> tuple[FoldDraft, N
 
 @recipe("masked.norm", "ord is a number")
 def masked_norm(
-    input: Shaped, ord: Any = 2.0, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None
+    input: Shaped,
+    ord: Scalar | str | None = 2.0,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: AnyDType | None = None,
+    mask: Shaped | None = None,
 ) -> FoldDescriptor:
     draft, x, there, wanted = _begun(input, dim, dtype, mask)
     found = length(draft, hidden(x, there, _no_length(x, ord)), 2.0 if ord is None else ord)
     return draft.rows(found, dtype=wanted, keepdim=bool(keepdim))
 
 
-def _no_length(x: Node, ord: Any) -> Node:
+def _no_length(x: Node, ord: Scalar | str | None) -> Node:
     """The neutral element of a norm, as in torch: 0, or inf for the minimum."""
     return constant("inf", x.type) if ord == -math.inf else zero(x.type)
 
@@ -126,7 +136,7 @@ recipe("masked.std")(_spread(True))
 
 @recipe("masked.logsumexp")
 def masked_logsumexp(
-    input: Shaped, dim: Any = None, keepdim: bool = False, dtype: Any = None, mask: Any = None
+    input: Shaped, dim: Dims = None, keepdim: bool = False, dtype: AnyDType | None = None, mask: Shaped | None = None
 ) -> FoldDescriptor:
     """-inf if no element is included."""
     draft, x, there, wanted = _begun(input, dim, dtype, mask)

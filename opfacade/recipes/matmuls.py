@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.recipes._matrices import OPERANDS, Product, behind, one_dtype, result_of
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, broadcast, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Scalar
+
 
 SUMS = f"{OPERANDS}; add is the broadcast input"
 
@@ -23,12 +27,14 @@ def _matrices(names: tuple[str, str], input: Shaped, other: Shaped, rank: int = 
     return Product(input.shape[:-2], rows, n, input.shape[-1], (*input.shape[:-2], rows, n))
 
 
-def _plain(names: tuple[str, str], input: Shaped, other: Shaped, out_dtype: Any, rank: int) -> MatmulDescriptor:
+def _plain(names: tuple[str, str], input: Shaped, other: Shaped, out_dtype: AnyDType | None, rank: int) -> MatmulDescriptor:
     dtype = one_dtype({names[0]: input, names[1]: other})
     return _matrices(names, input, other, rank).descriptor(dtype, result_of(dtype, out_dtype))
 
 
-def _added(names: tuple[str, str], tensors: tuple[Shaped, Shaped, Shaped], out_dtype: Any, rank: int, **numbers: Any) -> Any:
+def _added(
+    names: tuple[str, str], tensors: tuple[Shaped, Shaped, Shaped], out_dtype: AnyDType | None, rank: int, **numbers: object
+) -> Any:
     input, one, other = tensors
     dtype = one_dtype({names[0]: one, names[1]: other})
     product, wanted = _matrices(names, one, other, rank), result_of(dtype, out_dtype)
@@ -36,18 +42,18 @@ def _added(names: tuple[str, str], tensors: tuple[Shaped, Shaped, Shaped], out_d
 
 
 @recipe("mm", f"{OPERANDS}; if mat2 is a transposed view, use `linear`")
-def mm(input: Shaped, mat2: Shaped, out_dtype: Any = None) -> MatmulDescriptor:
+def mm(input: Shaped, mat2: Shaped, out_dtype: AnyDType | None = None) -> MatmulDescriptor:
     return _plain(("input", "mat2"), input, mat2, out_dtype, 2)
 
 
 @recipe("bmm", f"{OPERANDS}, each with a leading batch axis if the batch size is not 1")
-def bmm(input: Shaped, mat2: Shaped, out_dtype: Any = None) -> MatmulDescriptor:
+def bmm(input: Shaped, mat2: Shaped, out_dtype: AnyDType | None = None) -> MatmulDescriptor:
     return _plain(("input", "mat2"), input, mat2, out_dtype, 3)
 
 
 @recipe("addmm", SUMS)
 def addmm(
-    input: Shaped, mat1: Shaped, mat2: Shaped, out_dtype: Any = None, *, beta: Any = 1, alpha: Any = 1
+    input: Shaped, mat1: Shaped, mat2: Shaped, out_dtype: AnyDType | None = None, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> MatmulDescriptor:  # fmt: skip
     made: MatmulDescriptor = _added(("mat1", "mat2"), (input, mat1, mat2), out_dtype, 2, beta=beta, alpha=alpha)
     return made
@@ -55,14 +61,14 @@ def addmm(
 
 @recipe("baddbmm", f"{SUMS}; each has a leading batch axis if the batch size is not 1")
 def baddbmm(
-    input: Shaped, batch1: Shaped, batch2: Shaped, out_dtype: Any = None, *, beta: Any = 1, alpha: Any = 1
+    input: Shaped, batch1: Shaped, batch2: Shaped, out_dtype: AnyDType | None = None, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> MatmulDescriptor:  # fmt: skip
     made: MatmulDescriptor = _added(("batch1", "batch2"), (input, batch1, batch2), out_dtype, 3, beta=beta, alpha=alpha)
     return made
 
 
 @recipe("nn.functional.linear", "operands: x, weight and bias; all axes of x except the last are combined into rows")
-def linear(input: Shaped, weight: Shaped, bias: Any = None) -> MatmulDescriptor:
+def linear(input: Shaped, weight: Shaped, bias: Shaped | None = None) -> MatmulDescriptor:
     """input [..., k], weight [n, k] or [k], bias [n] or one element."""
     given = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
     if bias is not None and not isinstance(bias, Shaped):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -11,6 +11,9 @@ from opfacade.programs.types import storable
 from opfacade.recipes._draft import Draft, one, zero
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, axis_of, dtype_of, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Scalar
 
 
 def _triangle(input: Shaped, diagonal: int, upper: bool) -> MapDescriptor:
@@ -34,7 +37,7 @@ def triu(input: Shaped, diagonal: int = 0) -> MapDescriptor:
 
 
 @recipe("eye")
-def eye(n: int, m: Any = None, dtype: Any = "f32") -> MapDescriptor:
+def eye(n: int, m: Any = None, dtype: AnyDType | None = "f32") -> MapDescriptor:
     draft, wanted = Draft((n, n if m is None else m)), dtype_of(dtype)
     type = storable(wanted) or "f32"
     return draft.map(w.select(w.eq(coord(0), coord(1)), one(type), zero(type)), dtype=wanted)
@@ -141,7 +144,9 @@ def select_scatter(input: Shaped, src: Shaped, dim: int, index: int) -> MapDescr
 
 
 @recipe("slice_scatter")
-def slice_scatter(input: Shaped, src: Shaped, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> MapDescriptor:
+def slice_scatter(
+    input: Shaped, src: Shaped, dim: int = 0, start: Scalar | None = None, end: Scalar | None = None, step: int = 1
+) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if step < 1:
         refuse("step", "1 or more", step)

@@ -3,7 +3,7 @@ elements, the index of the first is returned."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -11,6 +11,9 @@ from opfacade.programs.expression import Node
 from opfacade.recipes._folding import FoldDraft, begun
 from opfacade.recipes._recipe import RECIPES, recipe
 from opfacade.recipes._tensors import Shaped, axis_of
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims
 
 
 def extreme(draft: FoldDraft, x: Node, word: str) -> Node:
@@ -28,7 +31,7 @@ def placed(draft: FoldDraft, x: Node, word: str) -> tuple[Node, Node]:
 
 
 def _amount(word: str) -> Any:
-    def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+    def make(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
         draft = begun(input, dim)
         return draft.rows(extreme(draft, draft.element("input", input), word), dtype=input.dtype, keepdim=keepdim)
 
@@ -36,7 +39,7 @@ def _amount(word: str) -> Any:
 
 
 def _place(word: str) -> Any:
-    def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+    def make(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
         """Without dim, the index in the flattened tensor."""
         draft = begun(input, None if dim is None else axis_of("dim", dim, input.rank))
         return draft.rows(placed(draft, draft.element("input", input), word)[1], keepdim=keepdim)
@@ -45,7 +48,7 @@ def _place(word: str) -> Any:
 
 
 def _either(word: str) -> Any:
-    def make(input: Shaped, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+    def make(input: Shaped, dim: Dims = None, keepdim: bool = False, other: object = None) -> Any:
         """The largest or smallest of all elements; with dim, along this axis, with the indices as out1; or elementwise of two
         tensors."""
         second = dim if isinstance(dim, Shaped) else other
@@ -66,7 +69,7 @@ for _word in ("max", "min"):
 
 
 @recipe("aminmax", "out0 is the smallest element, out1 the largest")
-def aminmax(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+def aminmax(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
     draft = begun(input, dim)
     x = draft.element("input", input)
     found = [extreme(draft, x, word) for word in ("min", "max")]

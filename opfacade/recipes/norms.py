@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.reduction import FoldDescriptor
@@ -15,6 +15,10 @@ from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, refuse, sizes
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
 
 SPLITS = "operands have split axes: input [N, groups, C / groups, ...], weight and bias [groups, C / groups]"
 EPSILON = {"f64": 2.0**-52}  # of others that of f32, in which they are computed
@@ -42,7 +46,7 @@ def scaled(draft: Draft, x: Node, axes: Sequence[int], given: dict[str, Any]) ->
     return x
 
 
-def one_dtype(**tensors: Any) -> DType:
+def one_dtype(**tensors: object) -> DType:
     return common({name: one for name, one in tensors.items() if isinstance(one, Shaped)})
 
 
@@ -55,7 +59,7 @@ def _last(input: Shaped, normalized_shape: Any) -> FoldDraft:
 
 @recipe("nn.functional.layer_norm")
 def layer_norm(
-    input: Shaped, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+    input: Shaped, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Scalar = 1e-5
 ) -> FoldDescriptor:  # fmt: skip
     dtype = one_dtype(input=input, weight=weight, bias=bias)
     draft = _last(input, normalized_shape)
@@ -64,7 +68,7 @@ def layer_norm(
 
 
 @recipe("native_layer_norm", "out1 is the mean, out2 the reciprocal standard deviation, both without the reduced axes")
-def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> FoldDescriptor:
+def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: Any, eps: Scalar) -> FoldDescriptor:
     dtype = one_dtype(input=input, weight=weight, bias=bias)
     draft = _last(input, normalized_shape)
     x, *of_row = centered(draft, draft.element("input", input), eps)
@@ -90,7 +94,7 @@ def _grouped(input: Shaped, groups: int, shape: Shape) -> FoldDraft:
 
 
 @recipe("nn.functional.group_norm", SPLITS)
-def group_norm(input: Shaped, num_groups: int, weight: Any = None, bias: Any = None, eps: Any = 1e-5) -> FoldDescriptor:
+def group_norm(input: Shaped, num_groups: int, weight: Any = None, bias: Any = None, eps: Scalar = 1e-5) -> FoldDescriptor:
     dtype = one_dtype(input=input, weight=weight, bias=bias)
     draft = _grouped(input, num_groups, input.shape)
     x = centered(draft, draft.element("input", Shaped(draft.shape, dtype)), eps)[0]
@@ -99,7 +103,7 @@ def group_norm(input: Shaped, num_groups: int, weight: Any = None, bias: Any = N
 
 @recipe("native_group_norm", f"{SPLITS}; out1 is the mean, out2 the reciprocal standard deviation")
 def native_group_norm(
-    input: Shaped, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: Any
+    input: Shaped, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: Scalar
 ) -> FoldDescriptor:  # fmt: skip
     dtype = one_dtype(input=input, weight=weight, bias=bias)
     if N * C * HxW != input.numel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -11,6 +11,10 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse, sizes
 from opfacade.recipes.indexing import moved, unraveled
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims, Scalar
+
 
 MODES = {"constant": None, "reflect": "reflect", "replicate": "clamp", "circular": "wrap"}
 
@@ -45,12 +49,12 @@ _padded = pad.make
 
 
 @recipe("constant_pad_nd")
-def constant_pad_nd(input: Shaped, pad: Any, value: Any = 0) -> MapDescriptor:
+def constant_pad_nd(input: Shaped, pad: object, value: Scalar = 0) -> MapDescriptor:
     return _padded(input, pad, "constant", value)
 
 
 @recipe("repeat tile", "repeat may have more axes than the input; tile may also have fewer")
-def repeat(input: Shaped, *repeats: Any) -> MapDescriptor:
+def repeat(input: Shaped, *repeats: object) -> MapDescriptor:
     """The number of repetitions along each axis; additional axes are prepended."""
     times = sizes("repeats", repeats[0] if len(repeats) == 1 else repeats)
     times = (1,) * (input.rank - len(times)) + times
@@ -60,7 +64,7 @@ def repeat(input: Shaped, *repeats: Any) -> MapDescriptor:
 
 
 @recipe("repeat_interleave", "repeats must be a number; with a tensor, the size would be known only on the device")
-def repeat_interleave(input: Shaped, repeats: int, dim: Any = None, output_size: Any = None) -> MapDescriptor:
+def repeat_interleave(input: Shaped, repeats: int, dim: Dims = None, output_size: object = None) -> MapDescriptor:
     if not isinstance(repeats, int):
         refuse("repeats", "one number", repeats)
     shape = input.shape if dim is not None else (input.numel,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -13,6 +13,10 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse
 from opfacade.recipes.comparisons import isclose
 from opfacade.recipes.lookup import index_of
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
 
 LIBRARY = "not meant for large matrices; use a matrix product"
 
@@ -57,7 +61,7 @@ def inner(input: Shaped, other: Shaped) -> FoldDescriptor:
 
 
 @recipe("nn.functional.bilinear", LIBRARY)
-def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Any = None) -> FoldDescriptor:
+def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Shaped | None = None) -> FoldDescriptor:
     """The sum over i and j of input1 [..., I] * weight [O, I, J] * input2 [..., J], plus bias [O]."""
     given = {"input1": input1, "input2": input2, "weight": weight} | ({} if bias is None else {"bias": bias})
     common(given)
@@ -138,7 +142,7 @@ def isin(elements: Shaped, test_elements: Shaped, assume_unique: bool = False, i
 
 
 @recipe("index_fill", "compares every position with every index")
-def index_fill(input: Shaped, dim: int, index: Shaped, value: Any) -> FoldDescriptor:
+def index_fill(input: Shaped, dim: int, index: Shaped, value: Scalar) -> FoldDescriptor:
     """value: a number, or a tensor with one element. Negative indices count from the end."""
     axis, rank = axis_of("dim", dim, input.rank), input.rank
     if index.rank > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.reduction import FoldDescriptor
@@ -14,6 +14,10 @@ from opfacade.recipes._folding import FoldDraft, as_float, begun, cast
 from opfacade.recipes._pointwise import floats, is_float, truth
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims
+
 
 WIDE = "integers and bools are converted to i64 first"
 
@@ -74,14 +78,14 @@ def counted(draft: FoldDraft, truths: Node) -> Node:
 
 
 @recipe("count_nonzero", "i64")
-def count_nonzero(input: Shaped, dim: Any = None) -> FoldDescriptor:
+def count_nonzero(input: Shaped, dim: Dims = None) -> FoldDescriptor:
     """NaN is not 0."""
     draft = begun(input, dim)
     return draft.rows(counted(draft, truth(draft.element("input", input))))
 
 
 def _truths(reducer: str) -> Any:
-    def make(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+    def make(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
         draft = begun(input, dim)
         found = draft.join(reducer, truth(draft.element("input", input)))
         return draft.rows(w.u8(found) if input.dtype == "u8" else found, keepdim=keepdim)
@@ -103,7 +107,7 @@ def hidden(x: Node, there: Node | None, instead: Node) -> Node:
 
 
 @recipe("logsumexp")
-def logsumexp(input: Shaped, dim: Any = None, keepdim: bool = False) -> FoldDescriptor:
+def logsumexp(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
     """-inf where all are."""
     draft = begun(input, dim)
     found = log_of_sum(draft, floats(draft.element("input", input)))

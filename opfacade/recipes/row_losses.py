@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -13,6 +13,10 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.lengths import length, pair
 from opfacade.recipes.losses import checked
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Scalar
+
 
 LEAST = 1e-12  # what torch adds to squares of lengths
 
@@ -37,7 +41,8 @@ def _reduced(draft: FoldDraft, loss: Node, reduction: str) -> Node:
 
 @recipe("nn.functional.cosine_embedding_loss")
 def cosine_embedding_loss(
-    input1: Shaped, input2: Shaped, target: Shaped, margin: Any = 0.0, size_average: Any = None, reduce: Any = None,
+    input1: Shaped, input2: Shaped, target: Shaped, margin: Scalar = 0.0, size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> FoldDescriptor:  # fmt: skip
     """1 - cosine if the target is 1; max(0, cosine - margin) if it is -1; otherwise 0."""
@@ -55,8 +60,9 @@ def cosine_embedding_loss(
 
 @recipe("nn.functional.triplet_margin_loss")
 def triplet_margin_loss(
-    anchor: Shaped, positive: Shaped, negative: Shaped, margin: Any = 1.0, p: Any = 2, eps: Any = 1e-6, swap: bool = False,
-    size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    anchor: Shaped, positive: Shaped, negative: Shaped, margin: Scalar = 1.0, p: Scalar = 2, eps: Scalar = 1e-6,
+    swap: bool = False,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> FoldDescriptor:  # fmt: skip
     """max(0, margin + distance to positive - distance to negative). swap: use the distance from positive to negative if it is
     smaller."""
@@ -73,7 +79,8 @@ def triplet_margin_loss(
 
 @recipe("nn.functional.triplet_margin_with_distance_loss", "the distance is always pairwise_distance")
 def triplet_margin_with_distance_loss(
-    anchor: Shaped, positive: Shaped, negative: Shaped, distance_function: Any = None, margin: Any = 1.0, swap: bool = False,
+    anchor: Shaped, positive: Shaped, negative: Shaped, distance_function: object = None, margin: Scalar = 1.0,
+    swap: bool = False,
     reduction: str = "mean",
 ) -> FoldDescriptor:  # fmt: skip
     if distance_function is not None:

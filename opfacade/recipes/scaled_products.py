@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import MatmulDescriptor, Scaling
 from opfacade.recipes._matrices import FLOATS, Product, one_dtype, result_of
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType
+
 
 EIGHT = ("f8_e4m3", "f8_e5m2")
 BLOCK = 128
@@ -19,9 +23,9 @@ def scaled_mm(
     mat2: Shaped,
     scale_a: Shaped,
     scale_b: Shaped,
-    bias: Any = None,
-    scale_result: Any = None,
-    out_dtype: Any = None,
+    bias: Shaped | None = None,
+    scale_result: object = None,
+    out_dtype: AnyDType | None = None,
     use_fast_accum: bool = False,
 ) -> MatmulDescriptor:
     """mat2: [k, n] in column-major order, the layout in which fp8 is multiplied. use_fast_accum is ignored: sums
@@ -41,7 +45,7 @@ def scaled_mm(
     return product.descriptor(dtype, wanted, scaling=_scaling(product, scale_a, scale_b), **_bias(bias, product.n))
 
 
-def _bias(given: Any, n: int) -> dict[str, Any]:
+def _bias(given: object, n: int) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Shaped) or given.shape != (n,) or given.dtype not in FLOATS[:3]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -11,6 +11,9 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._pointwise import common
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims, Scalar
 
 
 @recipe("narrow_copy narrow", "a copy")
@@ -34,7 +37,9 @@ def sliced(input: Shaped, axis: int, start: int, length: int, step: int) -> MapD
 
 
 @recipe("slice", "a copy")
-def slice_copy(input: Shaped, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> MapDescriptor:
+def slice_copy(
+    input: Shaped, dim: int = 0, start: Scalar | None = None, end: Scalar | None = None, step: int = 1
+) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     first, last, by = slice(start, end, step).indices(input.shape[axis])
     return sliced(input, axis, first, len(range(first, last, by)), by)
@@ -83,7 +88,7 @@ def unbind_copy(input: Shaped, dim: int = 0) -> MapDescriptor:
 
 
 @recipe("diff", "n=1, without prepend and append")
-def diff(input: Shaped, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> MapDescriptor:
+def diff(input: Shaped, n: int = 1, dim: int = -1, prepend: object = None, append: object = None) -> MapDescriptor:
     axis = axis_of("dim", dim, input.rank)
     if n != 1 or prepend is not None or append is not None or not input.rank:
         refuse("n", "1, without prepend and append, and an input with an axis", (n, prepend, append, input.shape))
@@ -114,7 +119,7 @@ def cross(input: Shaped, other: Shaped, dim: int = -1) -> MapDescriptor:
 
 
 @recipe("cross", "without dim, the first axis with 3 elements")
-def first_cross(input: Shaped, other: Shaped, dim: Any = None) -> MapDescriptor:
+def first_cross(input: Shaped, other: Shaped, dim: Dims = None) -> MapDescriptor:
     shape = broadcast([input.shape, other.shape])
     found: MapDescriptor = cross.make(
         input, other, shape.index(3) if dim is None and 3 in shape else -1 if dim is None else dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.plans.reduction import FoldDescriptor
@@ -14,13 +14,16 @@ from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Dims
+
 
 def along(input: Shaped, dim: Any, argument: str = "dim") -> FoldDraft:
     """A fold along one axis, which must be given."""
     return FoldDraft(input.shape, [axis_of(argument, dim, input.rank)] if input.rank else _none(argument, dim))
 
 
-def _none(argument: str, dim: Any) -> list[int]:
+def _none(argument: str, dim: Dims) -> list[int]:
     axis_of(argument, dim, 0)
     return []
 
@@ -36,14 +39,14 @@ def log_share(draft: FoldDraft, x: Node) -> Node:
 
 
 def _along(function: Any, negated: bool = False) -> Any:
-    def make(input: Shaped, dim: int, dtype: Any = None) -> FoldDescriptor:
+    def make(input: Shaped, dim: int, dtype: AnyDType | None = None) -> FoldDescriptor:
         draft, x, wanted = _begun(input, dim, dtype, negated)
         return draft.elements(function(draft, x), dtype=wanted)
 
     return make
 
 
-def _begun(input: Shaped, dim: Any, dtype: Any, negated: bool = False) -> tuple[FoldDraft, Node, DType]:
+def _begun(input: Shaped, dim: Dims, dtype: AnyDType | None, negated: bool = False) -> tuple[FoldDraft, Node, DType]:
     draft = along(input, dim)
     x = draft.element("input", input)
     x, wanted = cast(-x if negated else x, input.dtype, dtype)
@@ -56,7 +59,7 @@ recipe("nn.functional.softmin", "dim is needed")(_along(share, negated=True))
 
 
 @recipe("_safe_softmax ~torch.ops.aten._safe_softmax.default")
-def safe_softmax(input: Shaped, dim: int, dtype: Any = None) -> FoldDescriptor:
+def safe_softmax(input: Shaped, dim: int, dtype: AnyDType | None = None) -> FoldDescriptor:
     """A row that contains only -inf gives 0."""
     draft, x, wanted = _begun(input, dim, dtype)
     nothing = w.eq(draft.join("expsum", x, "max"), constant("-inf", x.type))

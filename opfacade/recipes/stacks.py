@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.recipes._recipe import add
@@ -29,7 +28,7 @@ def _column(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _stacked(grown: Grown, axis: Callable[[int], int]) -> Callable[..., MapDescriptor]:
-    def make(tensors: Any) -> MapDescriptor:
+    def make(tensors: object) -> MapDescriptor:
         given = [Shaped(grown(one.shape), one.dtype) for one in tensors_of((tensors,))]
         return joined(given, axis(given[0].rank))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.recipes._folding import FoldDraft
@@ -11,6 +11,9 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse
 from opfacade.recipes.indexing import copied
 from opfacade.recipes.reductions import WIDE, summand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @recipe("trace")
@@ -25,7 +28,7 @@ def trace(input: Shaped) -> FoldDescriptor:
 
 
 @recipe("sum_to_size", WIDE)
-def sum_to_size(input: Shaped, *size: Any) -> Any:
+def sum_to_size(input: Shaped, *size: int | Sequence[int]) -> Any:
     """Sums along the leading axes, and along the axes whose target size is 1, which stay; a copy if there are none."""
     wanted = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (list, tuple)) else tuple(size)
     front = input.rank - len(wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import words as w
@@ -13,6 +13,9 @@ from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.reductions import hidden, number_of
+
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import Dims, Scalar
 
 
 def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None) -> tuple[Node, Node]:
@@ -37,7 +40,7 @@ def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
 
 def _moments(take_root: bool, with_mean: bool) -> Any:
     def make(
-        input: Shaped, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+        input: Shaped, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, correction: Scalar | None = None
     ) -> FoldDescriptor:
         dim, correction = corrected(dim, unbiased, correction)
         draft = begun(input, dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
@@ -14,6 +14,10 @@ from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import refuse
 from opfacade.recipes.creation import as_type, type_of
 
+if TYPE_CHECKING:
+    from opfacade.recipes._tensors import AnyDType, Scalar
+
+
 NUTTALL = (0.3635819, 0.4891775, 0.1365995, 0.0106411)
 BLACKMAN = (0.42, 0.5, 0.08)
 
@@ -21,7 +25,7 @@ BLACKMAN = (0.42, 0.5, 0.08)
 class Window:
     """M points; sym=False gives a periodic window, and sym=True a symmetric window."""
 
-    def __init__(self, M: int, sym: bool, dtype: Any) -> None:
+    def __init__(self, M: int, sym: bool, dtype: AnyDType) -> None:
         self.dtype, type = type_of(dtype)
         if type not in FLOATS or M < 0:
             refuse("dtype" if type not in FLOATS else "M", "a float dtype, and a number of points", (dtype, M))
@@ -55,7 +59,7 @@ class Window:
 
 
 @recipe("signal.windows.general_cosine")
-def general_cosine(M: int, *, a: Any, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+def general_cosine(M: int, *, a: Scalar, sym: bool = True, dtype: AnyDType = "f32") -> MapDescriptor:
     return Window(M, sym, dtype).cosines(a)
 
 
@@ -85,13 +89,13 @@ def nuttall(M: int, *, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
 
 
 @recipe("signal.windows.bartlett")
-def bartlett(M: int, *, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+def bartlett(M: int, *, sym: bool = True, dtype: AnyDType = "f32") -> MapDescriptor:
     window = Window(M, sym, dtype)
     return window.map(1.0 - w.abs_(window.place * 2.0 / window.last - 1.0))
 
 
 @recipe("signal.windows.cosine")
-def cosine(M: int, *, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+def cosine(M: int, *, sym: bool = True, dtype: AnyDType = "f32") -> MapDescriptor:
     window = Window(M, sym, dtype)
     width = as_type(extent(0) + (0 if sym else 1), window.type)
     return window.map(w.sin((window.place + 0.5) * math.pi / width))
@@ -105,7 +109,7 @@ def exponential(M: int, *, center: Any = None, tau: float = 1.0, sym: bool = Tru
 
 
 @recipe("signal.windows.kaiser")
-def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: AnyDType = "f32") -> MapDescriptor:
     """Computed from the product of the distances to both ends, which are exact."""
     window = Window(M, sym, dtype)
     sides = w.maximum(window.place * (window.last - window.place), 0.0)
@@ -114,7 +118,7 @@ def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = "f32") 
 
 
 @recipe("signal.windows.gaussian")
-def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = "f32") -> MapDescriptor:
+def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: AnyDType = "f32") -> MapDescriptor:
     window = Window(M, sym, dtype)
     apart = (window.place - window.last * 0.5) / window.draft.number("std", std, window.type)
     return window.map(w.exp(apart * apart * -0.5))

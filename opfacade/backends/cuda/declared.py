@@ -34,9 +34,7 @@ REPEATS = (
 )
 
 
-def repeatable(
-    math: str, accumulator: str, error_model: str, evidence: tuple[str, ...], **more: object
-) -> PrecisionGuarantee:
+def repeatable(math: str, accumulator: str, error_model: str, evidence: tuple[str, ...], **more: object) -> PrecisionGuarantee:
     """Guarantee of a kernel that repeats its bits, run to run and in every process. more: other fields of the guarantee."""
     return PrecisionGuarantee(
         math_precision=math,

@@ -74,7 +74,7 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> None:
         raise wrong_dtype(op, argument, "a real dtype", value.dtype)
 
 
-def _window(op: str, window: Any) -> tuple[int, int]:
+def _window(op: str, window: object) -> tuple[int, int]:
     """(left, right) of a pair or of a tensor of two, where None, negative numbers and more keys than a request can have mean
     unbounded. A row's position plus its right side is an i32, so a right side is none from 2^30 on."""
     if window is None:
@@ -87,7 +87,7 @@ def _window(op: str, window: Any) -> tuple[int, int]:
     return left if left < 2**31 - 1 else -1, right if right < 2**30 else -1
 
 
-def _scalar(side: Any) -> Any:
+def _scalar(side: object) -> Any:
     """The number of a tensor without dimensions, as flash-attn's C++ takes one; a value that is not an integer is refused
     unchanged."""
     return side.item() if isinstance(side, torch.Tensor) and side.dim() == 0 else side

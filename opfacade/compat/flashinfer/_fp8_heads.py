@@ -55,7 +55,7 @@ def _map(facts: Any) -> MapDescriptor:
     return MapDescriptor(shape=shape, inputs=inputs, scalars=numbers, outputs=outputs)
 
 
-def _rotated(shape: tuple[int, int, int], dtype: Any, angles: tuple[Any, ...]) -> tuple[tuple[Input, ...], Any]:
+def _rotated(shape: tuple[int, int, int], dtype: object, angles: tuple[Any, ...]) -> tuple[tuple[Input, ...], Any]:
     """The inputs of a rotation and the value of an element, before it is rounded."""
     (rows, heads, dim), (entries, table, interleaved) = shape, angles
     rotary = RotaryDescriptor(

@@ -25,7 +25,7 @@ class Norm(NamedTuple):
     eps: float
     form: str = "scale"
 
-    def facts(self, op: str, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
+    def facts(self, op: str, x: torch.Tensor, **more: object) -> tuple[Any, ...]:
         """The shape of x, and the fields of NormDescriptor. more: further fields."""
         require_tensor(op, "weight", self.weight, "hidden")
         dtype = None if self.weight.dtype == x.dtype else float_name(op, "weight", self.weight)
@@ -65,7 +65,7 @@ def normed_silu(op: str, x: torch.Tensor, out: torch.Tensor, norm: Norm) -> torc
     return out
 
 
-def plan_of_rows(op: str, x: torch.Tensor, norm: Norm, **more: Any) -> Plan[Any]:
+def plan_of_rows(op: str, x: torch.Tensor, norm: Norm, **more: object) -> Plan[Any]:
     """The plan for rows `[rows, hidden]`. more: further fields of NormDescriptor."""
     require_tensor(op, "input", x, "rows, hidden")
     return plan_for(_of_rows, norm.facts(op, x, **more), x.device)
@@ -107,7 +107,7 @@ def _of_silu(facts: Any) -> FoldDescriptor:
     return _changed(program, outputs=(out.model_copy(update={"dtype": dtype, "value": value}),))
 
 
-def _changed(program: Any, **fields: Any) -> FoldDescriptor:
+def _changed(program: object, **fields: object) -> FoldDescriptor:
     found = {name: getattr(program, name) for name in FoldDescriptor.model_fields}
     return FoldDescriptor(**found | fields)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partialmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,11 @@ from opfacade.compat.flashinfer._results import LseForm, finished
 from opfacade.compat.flashinfer._scales import Given, Scale, Shape, factors_given, factors_of
 from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, unplanned, wrong_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.core.descriptor import Args
 
 
 class _Planned(NamedTuple):
@@ -124,7 +129,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        *args: Any,
+        *args: Args,
         q_scale: Scale = None,
         k_scale: Scale = None,
         v_scale: Scale = None,
@@ -135,7 +140,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         lse_base: str = "log2",
         lse_layout: str = "NH",
         enable_pdl: bool | None = None,
-        kv_cache_sf: Any = None,
+        kv_cache_sf: Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> Any:
         """q `[rows, num_qo_heads, head_dim]`, k and v `[kv_rows, num_kv_heads, *]`. Returns o, and with return_lse lse."""

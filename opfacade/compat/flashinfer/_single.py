@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from opfacade.compat.flashinfer._results import LseForm, finished
 from opfacade.compat.flashinfer._scales import Given, Scale, Shape, factors_of
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
 from opfacade.plans.mask import segment_packbits
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def single_decode_with_kv_cache(
@@ -74,7 +77,7 @@ def single_prefill_with_kv_cache(
     rope_theta: float | None = None,
     backend: str = "auto",
     return_lse: bool = False,
-    kv_cache_sf: Any = None,
+    kv_cache_sf: Tensor | None = None,
     k_scale: Scale = None,
     v_scale: Scale = None,
 ) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +11,9 @@ from opfacade.compat.flashinfer._caches import Cache
 from opfacade.compat.flashinfer._scales import Scale
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, unmapped, wrong
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class BatchAttention:
@@ -73,7 +76,7 @@ class BatchAttention:
         v_scale: Scale = None,
         logits_soft_cap: float = 0.0,
         profiler_buffer: torch.Tensor | None = None,
-        kv_cache_sf: Any = None,
+        kv_cache_sf: Tensor | None = None,
     ) -> Any:
         """Returns o like q, and lse in base 2. The soft cap must equal that of plan(), because it selects the kernel."""
         refuse_unless("BatchAttention", {"profiler_buffer": (profiler_buffer, None), "kv_cache_sf": (kv_cache_sf, None)})

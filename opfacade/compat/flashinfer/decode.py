@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partialmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,6 +29,11 @@ from opfacade.compat.flashinfer._scales import Given, Scale, factors_given
 from opfacade.compat.flashinfer._single import single_decode_with_kv_cache as single_decode_with_kv_cache
 from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.refusals import refuse_unless, require_integer, unplanned, wrong, wrong_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.core.descriptor import Args
 
 
 class _Planned(NamedTuple):
@@ -95,7 +100,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         q_len_per_req: int | None = 1,
         *,
         window_right: int = 0,
-        **unknown: Any,
+        **unknown: object,
     ) -> None:
         """indptr `[batch + 1]`, indices `[n]`, last_page_len `[batch]`: i32, on any device; indptr may be longer.
 
@@ -124,7 +129,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         self,
         q: torch.Tensor,
         paged_kv_cache: Cache,
-        *args: Any,
+        *args: Args,
         q_scale: Scale = None,
         k_scale: Scale = None,
         v_scale: Scale = None,
@@ -136,7 +141,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         sinks: torch.Tensor | None = None,
         q_len_per_req: int | None = None,
         skip_softmax_threshold_scale_factor: float | None = None,
-        kv_cache_sf: Any = None,
+        kv_cache_sf: Tensor | None = None,
     ) -> Any:
         """q `[batch * q_len_per_req, num_qo_heads, head_dim]`. Returns o like q, and with return_lse the lse in base 2, f32.
         q_scale, k_scale, v_scale: numbers, tensors `[1]`, or one per head. sinks `[num_qo_heads]`."""

@@ -81,7 +81,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         q_data_type: torch.dtype | str,
         kv_data_type: torch.dtype | str,
         use_profiler: bool = False,
-        **unknown: Any,
+        **unknown: object,
     ) -> None:
         """qo_indptr, kv_indptr `[batch + 1]`, kv_indices `[n]`, kv_len_arr `[batch]`: i32, on any device.
 
@@ -151,7 +151,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         ckv_scale: float | None = None,
         ckv_scale_arr: torch.Tensor | None = None,
         kpe_scale: float | None = None,
-        **unknown: Any,
+        **unknown: object,
     ) -> Any:
         """q_nope, q_pe `[rows, num_heads, *]`, caches `[pages, page_size, *]`. Returns o like q_nope, and with return_lse the
         lse.

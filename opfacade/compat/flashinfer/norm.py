@@ -5,8 +5,6 @@ Rows may have any stride; weights may have another dtype than rows. With eps 0, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from opfacade.compat.constants import factor
@@ -150,7 +148,7 @@ _QUANTS: dict[str, Quant] = {
 }
 
 
-def _scale(op: str, scale: Any, x: torch.Tensor) -> torch.Tensor:
+def _scale(op: str, scale: object, x: torch.Tensor) -> torch.Tensor:
     """One f32 element on the device of x."""
     require_tensor(op, "input", x, "rows, hidden")
     if not isinstance(scale, torch.Tensor):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partialmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,6 +31,11 @@ from opfacade.compat.flashinfer._single import (
 from opfacade.compat.flashinfer._wrapper import Wrapper
 from opfacade.compat.flashinfer.page import get_seq_lens
 from opfacade.compat.refusals import refuse_unless, require_integer, unmapped, unplanned
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.core.descriptor import Args
 
 
 class _Planned(NamedTuple):
@@ -143,7 +148,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         self,
         q: torch.Tensor,
         paged_kv_cache: Cache,
-        *args: Any,
+        *args: Args,
         q_scale: Scale = None,
         k_scale: Scale = None,
         v_scale: Scale = None,
@@ -155,7 +160,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         enable_pdl: bool | None = None,
         window_left: int | None = None,
         sinks: torch.Tensor | None = None,
-        kv_cache_sf: Any = None,
+        kv_cache_sf: Tensor | None = None,
         skip_softmax_threshold_scale_factor: float | None = None,
         use_fp16_softmax: bool | None = None,
         uses_spcompress: bool | None = None,
