@@ -56,10 +56,11 @@ def _word(name: str) -> Callable[..., Any]:
 globals().update({name: _word(name) for name in _programs.OPERATION})
 
 
-def square(x: Any) -> Any:
+def square(x: Tensor) -> Any:
     return x * x
 
 
 if TYPE_CHECKING:
+    from torch import Tensor
 
     def __getattr__(name: str) -> Any: ...  # every word of the table

@@ -69,7 +69,7 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
     due = due_by_count(rate)
     reference, limits = _reference(plan), dump_files.Limits.current()
 
-    def checked(args: Any, workspace: Any) -> None:
+    def checked(args: Args, workspace: Any) -> None:
         if not due() or capturing(device_of(args)):
             launch(args, workspace)
             return

@@ -207,7 +207,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
             found["indptr"] = index_spec(Dim("shape[0]+1", rows + 1), values=(0, total + 1), dtype=self.ragged)
         return in_place(found) if any(spec.replaces for spec in found.values()) else found
 
-    def written(self, args: Any) -> list[Tensor]:
+    def written(self, args: Args) -> list[Tensor]:
         """The tensors of the outputs, in order; with in_place, the overwritten input."""
         place = {given.name: operand for operand, given in zip(IN, self.inputs, strict=False)}
         names = (place.get(self.overwritten.get(made.name, ""), OUT[i]) for i, made in enumerate(self.outputs))

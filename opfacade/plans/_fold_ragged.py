@@ -14,6 +14,8 @@ from opfacade.programs.program import Fold
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args
+
 _TENSORS = "either axis 0, of a row, or axis 1, of its elements, or neither"
 
 
@@ -94,7 +96,7 @@ def _with_rows(axes: tuple[int, ...]) -> tuple[int, ...]:
     return axes if 0 in axes else (0, *axes)
 
 
-def _cut(program: Fold, args: Any, row: int, range_: tuple[int, int]) -> Any:
+def _cut(program: Fold, args: Args, row: int, range_: tuple[int, int]) -> Any:
     found: dict[str, Any] = {}
     for i, given in enumerate(program.inputs):
         tensor = getattr(args, f"in_{i}")

@@ -14,6 +14,8 @@ from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -72,7 +74,7 @@ def call_of(gated: Any, args: Any) -> FoldArgs:
     program, dims = gated.folded(), dims_of(gated)
     tensors = gated.views(args.x) | {"out": args.out, "scale": args.scale}
 
-    def over(name: str, axes: Any) -> Tensor:
+    def over(name: str, axes: Sequence[int]) -> Tensor:
         return viewed(tensors[name], dims[name], tuple(axes), program.shape)
 
     every = range(len(program.shape))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import DType
 from opfacade.core.model import contradiction
 from opfacade.plans._scaling import Scaling
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
+
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
 _MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
@@ -44,7 +48,7 @@ def _refuse_types(problem: Any) -> None:
         _refuse_epilogue(problem)
 
 
-def _refuse_epilogue(problem: Any) -> None:
+def _refuse_epilogue(problem: Descriptor[Any]) -> None:
     """A sum in i32 is stored as it is."""
     plain = {
         "bias": False, "activation": "none", "gated": False, "add": False, "accumulate": False, "alpha": 1.0, "beta": 1.0,

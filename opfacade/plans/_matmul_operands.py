@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plans import _weight
 from opfacade.plans._scaling import BLOCK, Scaling
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 
 def operands(problem: Any) -> dict[str, TensorSpec]:
@@ -49,7 +52,7 @@ def _rows_axis(spec: TensorSpec) -> int | None:
     return next((axis for axis, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
 
 
-def _scales(problem: Any, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
+def _scales(problem: Descriptor[Any], scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
     shapes = {"x_scale": _x_scale(problem, scaling, rows), "weight_scale": _weight_scale(problem, scaling, n)}
     dtypes: dict[str, str] = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
     if scaling.x_zero:

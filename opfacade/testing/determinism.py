@@ -106,7 +106,7 @@ def _moved(subject: Subject, args: Args, before: dict[str, Tensor], rng: random.
     return type(args)(**values)
 
 
-def _owned(subject: Subject, call: Any, name: str) -> Tensor:
+def _owned(subject: Subject, call: Args, name: str) -> Tensor:
     """Bits of an output, 0 where the call writes nothing."""
     free = harness_of(subject.descriptor).unowned(subject.descriptor, call, name)
     found = bits(getattr(call, name))

@@ -201,13 +201,13 @@ class Harness:
         return " ".join([descriptor.op, *sizes, *(value for _, value in fields if isinstance(value, str))])
 
 
-def valid_rows(descriptor: Descriptor[Any], args: Any, name: str) -> int | None:
+def valid_rows(descriptor: Descriptor[Any], args: Args, name: str) -> int | None:
     """How many rows of an operand a call may touch, read on the host; None: all."""
     spec = operands_of(descriptor)[name]
     return valid_count(getattr(args, spec.valid_rows), getattr(args, name).shape[spec.valid_axis]) if spec.valid_rows else None
 
 
-def by_validity(descriptor: Descriptor[Any], args: Any, name: str, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+def by_validity(descriptor: Descriptor[Any], args: Args, name: str, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     """Views of the rows of `tensor`, which has the shape of an operand, that a call may touch, and of the others; None: no
     count tells them apart."""
     count = valid_rows(descriptor, args, name)

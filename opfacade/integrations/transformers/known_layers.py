@@ -99,7 +99,7 @@ def _mlp(module: nn.Module) -> Method | Unknown:
     return Unknown("activation", "its forward is none of the gated MLPs that are known")
 
 
-def _experts(module: Any) -> Method | Unknown:
+def _experts(module: torch.nn.Module) -> Method | Unknown:
     found = gate_of(type(module))
     if found == "pairs":
         return Method("activation", "_apply_gate", _gate_of_pairs)
@@ -135,13 +135,13 @@ def _attention(module: nn.Module) -> Method | Unknown:
 
 
 def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, *args: object, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: object, **kwargs: object) -> Any:
         return type(self).forward(self, *args, **kwargs) if self.training else evaluated(self, *args, **kwargs)
 
     return forward
 
 
-def serves(module: Any, *tensors: Tensor) -> bool:
+def serves(module: torch.nn.Module, *tensors: Tensor) -> bool:
     """Whether a plan supports a call: no gradients, and tensors with the same device and a supported dtype."""
     if module.training or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
         return False

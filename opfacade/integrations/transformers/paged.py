@@ -104,7 +104,7 @@ def _table(step: Step, pages: LayerPages) -> tuple[Tensor, Tensor]:
     return torch.where(token < cu_k[1:, None], named, -1).to(torch.int32), cu_k.diff().to(torch.int32)
 
 
-def _ring(module: Any, key: Tensor, value: Tensor, call: tuple[Tensor, Scores, Step, Any]) -> Tensor:
+def _ring(module: torch.nn.Module, key: Tensor, value: Tensor, call: tuple[Tensor, Scores, Step, Any]) -> Tensor:
     q, found, step, cache = call
     index = {"read_index": step.read, "write_index": step.write}
     k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **index)

@@ -22,6 +22,9 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+    from opfacade.programs.expression import Node
+
 
 class FoldHarness(Harness):
     """descriptor.folded() is the program, descriptor.fold_args(args) its call."""
@@ -64,7 +67,7 @@ class FoldHarness(Harness):
         return " ".join([descriptor.op, "x".join(map(str, program.shape)), *dtypes])
 
 
-def _chosen(program: Any, sample: Sample) -> list[int] | None:
+def _chosen(program: FoldProgram, sample: Sample) -> list[int] | None:
     """The ragged rows of a sample; None is all. Rows of one length are judged together."""
     if not program.ragged or sample.rows is None or sample.rows >= program.shape[0]:
         return None
@@ -77,7 +80,7 @@ def _steps(counts: dict[str, float]) -> Any:
     return lambda n: math.ceil(min(n, chunk) / lanes) + tree
 
 
-def _valid(program: Any, call: Any) -> int | None:
+def _valid(program: FoldProgram, call: FoldArgs) -> int | None:
     return None if call.num_valid is None else valid_count(call.num_valid, program.shape[0])
 
 
@@ -92,7 +95,9 @@ def _kept(ran: Ran, program: object, valid: int | None) -> Report:
     return Report(0.0, 0.0, "", 0)
 
 
-def _compared(program: Any, output: Any, node: Any, got: Tensor, bounds: bound.Bounds, rows: tuple[int, int | None]) -> Report:
+def _compared(
+    program: FoldProgram, output: FoldOutput, node: Node, got: Tensor, bounds: bound.Bounds, rows: tuple[int, int | None]
+) -> Report:
     import torch
 
     def cut(x: Tensor) -> Tensor:
@@ -129,7 +134,7 @@ def padding_of(scale: Tensor, quant: Any, rows: int) -> Tensor | None:
     return free
 
 
-def gaps_of(program: Any, got: Tensor, name: str, indptr: Tensor) -> Tensor | None:
+def gaps_of(program: FoldProgram, got: Tensor, name: str, indptr: Tensor) -> Tensor | None:
     """Elements of an output over the elements of ragged rows that are in no row."""
     import torch
 

@@ -72,7 +72,7 @@ class RequestsHarness(Harness):
         words += [f"{name}{_range(values)}" for name, values in (("q", lengths.q), ("kv", lengths.kv)) if values]
         return " ".join([*words, *self.heads(descriptor, lengths), *_storage(descriptor)])
 
-    def heads(self, descriptor: Any, lengths: HasLengths) -> Iterator[str]:
+    def heads(self, descriptor: Descriptor[Any], lengths: HasLengths) -> Iterator[str]:
         """The words of a label between lengths and storage."""
         if hasattr(descriptor, "total_num_rows") and not lengths.q:
             yield f"r{descriptor.total_num_rows}"

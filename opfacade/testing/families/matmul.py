@@ -25,6 +25,9 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.plans.matmul import MatmulDescriptor
+
 
 class MatmulHarness(Harness):
     unit = "total_num_rows"
@@ -74,7 +77,7 @@ def draw_scales(draw: Draw) -> None:
             draw.values[name] = (draw.integers(-8, 0, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
 
 
-def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Bounded:
+def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, float]) -> Bounded:
     """out with its bounds. Where one is infinite anything goes, and `got` is expected."""
     import torch
 
@@ -87,7 +90,7 @@ def _expected(problem: Any, args: Any, got: Tensor, c: dict[str, float]) -> Boun
     return Bounded("out", want, 1.02 * hard.r, 1.02 * tight.r)
 
 
-def behind(problem: Any, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
+def behind(problem: MatmulDescriptor, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
     """The results of the epilogue, of sums with a radius."""
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
@@ -102,7 +105,7 @@ def _chosen(rows: int, sample: Sample) -> list[int] | None:
     return sorted(random.Random(sample.seed).sample(range(rows), sample.rows))
 
 
-def _with_rows(problem: Any, args: Any, chosen: list[int] | None) -> Any:
+def _with_rows(problem: Descriptor[Any], args: Any, chosen: list[int] | None) -> Any:
     """The call with some rows alone."""
     import torch
 

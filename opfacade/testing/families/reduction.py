@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.families._folds import FoldHarness
 from opfacade.testing.families._ragged_batches import RaggedBatches
 from opfacade.testing.harness import Harness
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Descriptor
 
 
 class ProgramHarness(FoldHarness):
@@ -33,7 +36,7 @@ class ProgramHarness(FoldHarness):
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng, of_rows)
 
 
-def resized(descriptor: Any, shape: Sequence[int]) -> Any:
+def resized(descriptor: Descriptor[Any], shape: Sequence[int]) -> Any:
     """The same fold of other extents."""
     return changed(descriptor, shape=tuple(shape))
 

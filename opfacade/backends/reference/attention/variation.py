@@ -15,6 +15,8 @@ from opfacade.plans._attention.variant_eval import Place, Stacks, Values, exact,
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Args, Descriptor
+
 
 @dataclass(frozen=True, slots=True)
 class Variation:
@@ -49,7 +51,9 @@ class Variation:
 PLAIN = Variation(None, Stacks(), None)
 
 
-def of_request(descriptor: Any, args: Any, rows: slice, at: tuple[Any, ...], kv_len: int, mask_start: int) -> Variation:
+def of_request(
+    descriptor: Descriptor[Any], args: Args, rows: slice, at: tuple[Any, ...], kv_len: int, mask_start: int
+) -> Variation:
     """Variant and mask operands of one request. at: positions of its keys in an operand laid out like K."""
     if not isinstance(descriptor, Varied):
         return PLAIN
