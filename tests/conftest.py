@@ -10,8 +10,8 @@ from tests.support.transformers_here import missing
 
 cores.share(os.environ, cores.here())
 gpus_here.take_turns(os.environ)
-# Kernels that ship have no slow code; a user's problem may have (tests/jit/test_slow_code.py). CI, which has no GPU, holds them
-# to that. With a GPU any toolkit of the documentation may build them.
+# Kernels that ship have no slow code; a user's problem may have (tests/jit/sass/test_slow_code.py). CI, which has no GPU, holds
+# them to that. With a GPU any toolkit of the documentation may build them.
 os.environ["OPFACADE_JIT_STRICT"] = "0" if gpus_here.now() else "1"
 
 

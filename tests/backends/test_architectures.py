@@ -1,7 +1,7 @@
 """EXAMPLES build for each architecture that nvcc knows: a sample of them.
 
 `python -m bench.random_builds --examples --arch all` takes all. A spill is no failure, as for users
-(tests/jit/test_slow_code.py), but where it was mended it stays so.
+(tests/jit/sass/test_slow_code.py), but where it was mended it stays so.
 """
 
 import time

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.core.descriptor import Args
-from tests.jit.test_contract import HOST
+from tests.jit.host.test_contract import HOST
 
 
 class ReplayPath:

@@ -22,7 +22,7 @@ INPUT_FAULTS = (
         "opfacade/jit/cache/store.py",
         'regular_files.read(directory / "meta.json", MAX_META_BYTES)',
         '(directory / "meta.json").read_bytes()',
-        "tests/jit/test_cache_security.py",
+        "tests/jit/cache/test_cache_security.py",
     ),
     cpu(
         "record: a device is put out of its place",

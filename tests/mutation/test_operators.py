@@ -139,7 +139,7 @@ def test_a_group_is_a_package_or_a_family_of_kernels():
 
 
 JUDGES = [
-    ("opfacade/jit/sass/hazards.py", "tests/jit/test_sass.py"),
+    ("opfacade/jit/sass/hazards.py", "tests/jit/sass/test_sass.py"),
     ("opfacade/select/pins.py", "tests/select/test_locks.py"),
     ("kernels/elementwise/map.cuh", "tests/families/elementwise/test_map_paths.py"),
     ("opfacade/plans/quantize.py", "tests/families/quantize/test_blocks.py"),

@@ -40,6 +40,6 @@ FAULTS = (
         "build: an error in generated code is one of the machine",
         "opfacade/jit/build.py",
         (("error.refused_code = _REFUSED_CODE.search(output) is not None", "error.refused_code = False"),),
-        tests="tests/jit/test_refused_code.py",
+        tests="tests/jit/sass/test_refused_code.py",
     ),
 )

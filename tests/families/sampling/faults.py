@@ -88,7 +88,7 @@ FAULTS = (
         "jit: clusters at once are those of another shape",
         "csrc/common/launch.h",
         (("if (known >> kCountBits == shape) return", "if (known != 0) return"),),
-        tests="tests/jit/test_clusters.py",
+        tests="tests/jit/host/test_clusters.py",
     ),
     _stream("the other group of two is passed over", "stream.cuh", "? 0 : 2u << i;", "? 0 : 0u;", "late"),
     _stream(

@@ -4,8 +4,8 @@ from tests.mutation.mutant import host
 
 STORE, LOCKS, UPKEEP = "jit/cache/store.py", "jit/cache/locks.py", "jit/cache/upkeep.py"
 BUNDLE, TAR = "jit/cache/bundle.py", "jit/cache/ustar.py"
-ENTRIES = "tests/jit/test_store.py"
-MEMBERS, USED = "tests/jit/test_bundle_members.py", "tests/jit/test_store_use.py"
+ENTRIES = "tests/jit/cache/test_store.py"
+MEMBERS, USED = "tests/jit/cache/test_bundle_members.py", "tests/jit/cache/test_store_use.py"
 
 FAULTS = (
     host(
@@ -13,7 +13,7 @@ FAULTS = (
         "jit/cache/store.py",
         "fcntl.flock(fd, fcntl.LOCK_EX)  # waits",
         "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # waits",
-        "tests/jit/test_store.py -k staging",
+        "tests/jit/cache/test_store.py -k staging",
     ),
     host(
         "publish: the rename comes before the sync",

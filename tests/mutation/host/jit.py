@@ -5,7 +5,7 @@ from tests.mutation.mutant import host
 SPEC, BUILD = "jit/spec.py", "jit/build.py"
 RUNNER, RELOAD = "jit/runner.py", "jit/reload.py"
 SPECS = "tests/jit/test_spec.py"
-DEPENDS = "tests/jit/test_key_parts.py"
+DEPENDS = "tests/jit/cache/test_key_parts.py"
 
 FAULTS = (
     host(

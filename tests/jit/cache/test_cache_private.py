@@ -27,7 +27,7 @@ from opfacade.jit.cache import process_cache as private
 from tests.jit.conftest import TINY
 from tests.jit.fakes import join, start
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 
 
 def can_mount():

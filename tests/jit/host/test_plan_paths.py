@@ -9,7 +9,7 @@ from opfacade import Plan, Target, errors, telemetry
 from opfacade import plan as plans
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.testing import inputs
-from tests.jit.test_contract import DECODE, HOST, NEEDED, aligned
+from tests.jit.host.test_contract import DECODE, HOST, NEEDED, aligned
 
 
 class Launched:

@@ -12,8 +12,8 @@ from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.core.candidate import NO_FAST_PATHS
 from opfacade.errors import DeviceError
 from opfacade.testing import inputs
+from tests.jit.host.test_contract import DECODE, HOST
 from tests.jit.quick_way import Other, ReplayPath
-from tests.jit.test_contract import DECODE, HOST
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.expression import value
 from opfacade.programs.fields import Input, Output
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 X = value("x", "f32")
 TWICE = MapDescriptor(
     shape=(3, 5), inputs=(Input(name="x", dtype="f32"),), outputs=(Output(name="z", dtype="f32", value=X + X),)

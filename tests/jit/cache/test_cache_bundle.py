@@ -18,7 +18,7 @@ from opfacade.jit import cache
 from opfacade.jit.cache import bundle, store, upkeep
 from tests.jit.conftest import TINY
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from opfacade.jit.sass import hazards as sass
 from opfacade.jit.sass import opcodes as sass_opcodes
 from opfacade.jit.sass import words as sass_words
 from opfacade.jit.sass.words import UnknownCodeError
+from tests.jit.sass.test_inspect import wgmma
 from tests.jit.sass_text import assert_read_alike
-from tests.jit.test_inspect import wgmma
 
 # As ptxas 13.5 writes them: `HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR16].tnspB, R88, gsb0` and so on.
 RS = 0x000FE6000800185840E0001004587DF0

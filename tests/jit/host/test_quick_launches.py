@@ -11,7 +11,7 @@ import torch
 from opfacade.core.launch_errors import BegunError
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
-from tests.jit.test_contract import CACHE, DECODE, NEEDED, aligned, refused
+from tests.jit.host.test_contract import CACHE, DECODE, NEEDED, aligned, refused
 
 
 @pytest.mark.parametrize(("launches", "kept"), [(0, False), (1, True), (4, True), (5, False)])

@@ -11,7 +11,7 @@ from opfacade.jit.cache import bundle
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.testing import inputs
 from tests.jit.conftest import HOST_FUNCTIONS, TINY
-from tests.jit.test_contract import DECODE, HOST
+from tests.jit.host.test_contract import DECODE, HOST
 
 MERGE = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=2, head_dim=64, dtype="f16")
 SM90 = Target.parse("sm_90a")

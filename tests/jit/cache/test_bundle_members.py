@@ -9,7 +9,7 @@ import pytest
 from opfacade import errors
 from opfacade.jit.cache import bundle, files
 from opfacade.jit.cache.store import Store
-from tests.jit.test_store import KEYS, published
+from tests.jit.cache.test_store import KEYS, published
 
 KEY, OTHER = KEYS[0], KEYS[1]
 

@@ -12,9 +12,9 @@ import pytest
 from opfacade import jit
 from opfacade.jit import JitSpec, cache, fault_points
 from opfacade.jit.cache import upkeep
+from tests.jit.cache.test_cache_races import together
 from tests.jit.conftest import TINY
 from tests.jit.fakes import alive, eventually, join, start, working_below
-from tests.jit.test_cache_races import together
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 

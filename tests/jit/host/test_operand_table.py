@@ -15,8 +15,8 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from tests.jit.host.test_contract import fast
 from tests.jit.quick_way import ReplayPath
-from tests.jit.test_contract import fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from opfacade.testing import inputs
 from tests.jit.conftest import REGISTERED
+from tests.jit.host.test_contract import DECODE, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 from tests.jit.quick_way import Other, ReplayPath
-from tests.jit.test_contract import DECODE, NEEDED, OPS, STRANGE_WORKSPACES, aligned, disturbed, refused
 from tests.support.fuzzing import small
 
 

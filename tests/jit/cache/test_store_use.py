@@ -13,7 +13,7 @@ from opfacade import errors
 from opfacade.jit import cache
 from opfacade.jit.cache import bundle, files, locks, upkeep
 from opfacade.jit.cache.store import Store
-from tests.jit.test_store import KEYS, published
+from tests.jit.cache.test_store import KEYS, published
 
 KEY = KEYS[0]
 
