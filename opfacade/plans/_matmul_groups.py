@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
@@ -12,12 +12,49 @@ from opfacade.plans._scaling import BLOCK, Scaling
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._matmul_grouped import GroupedMatmulDescriptor
-
 Dims = tuple[Dim, ...]
 
 
-def operands(problem: GroupedMatmulDescriptor) -> dict[str, TensorSpec]:
+class GroupedFields(Protocol):
+    """Fields of GroupedMatmulDescriptor, which describes them, that decide its operands."""
+
+    @property
+    def groups(self) -> int: ...
+    @property
+    def total_num_rows(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def result(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def x_layout(self) -> str: ...
+    @property
+    def weight_layout(self) -> str: ...
+    @property
+    def scaling(self) -> Scaling | None: ...
+    @property
+    def bias(self) -> bool: ...
+    @property
+    def bias_dtype(self) -> str | None: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def add(self) -> bool: ...
+    @property
+    def accumulate(self) -> bool: ...
+    @property
+    def gather(self) -> bool: ...
+    @property
+    def rows_of_x(self) -> int: ...
+
+
+def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     groups = Dim("groups", problem.groups)
     own = () if problem.layout == "k" else (groups,)  # axes of what each group has of weight
     n, k = Dim("2*n", 2 * problem.n) if problem.gated else Dim("n", problem.n), Dim("k", problem.k)
@@ -41,14 +78,14 @@ def operands(problem: GroupedMatmulDescriptor) -> dict[str, TensorSpec]:
     return found | _tables(problem, rows)
 
 
-def _rows_of_x(problem: GroupedMatmulDescriptor, rows: Dims, room: Dims) -> Dims:
+def _rows_of_x(problem: GroupedFields, rows: Dims, room: Dims) -> Dims:
     """Axes of x before k."""
     if problem.gather:
         return (Dim("num_x_rows", problem.rows_of_x),)
     return room if problem.layout == "k" else rows
 
 
-def _tables(problem: GroupedMatmulDescriptor, rows: Dims) -> dict[str, TensorSpec]:
+def _tables(problem: GroupedFields, rows: Dims) -> dict[str, TensorSpec]:
     """The operands that say which rows are a group's."""
     found, total = {}, problem.k if problem.layout == "k" else problem.total_num_rows
     if problem.layout == "masked":
@@ -69,7 +106,7 @@ def _scale(dims: Dims, dtype: str) -> TensorSpec:
     return TensorSpec(dims, dtype, "in", "strided", ITEMSIZE[dtype])
 
 
-def _x_scale(problem: GroupedMatmulDescriptor, scaling: Scaling, taken: Dims) -> Dims:
+def _x_scale(problem: GroupedFields, scaling: Scaling, taken: Dims) -> Dims:
     if scaling.kind == "tensor":
         return (Dim("1", 1),)
     if scaling.kind == "token":
@@ -82,7 +119,7 @@ def _x_scale(problem: GroupedMatmulDescriptor, scaling: Scaling, taken: Dims) ->
     return (*lead, rows, parts) if scaling.x_scale_layout == "row" else (*lead, parts, rows)
 
 
-def _weight_scale(problem: GroupedMatmulDescriptor, scaling: Scaling, n: Dim) -> Dims:
+def _weight_scale(problem: GroupedFields, scaling: Scaling, n: Dim) -> Dims:
     """Axes of the scales of one group's weight."""
     if scaling.of_weight == "tensor":
         return (Dim("ranges", 1 + len(scaling.weight_starts)),)
