@@ -22,5 +22,5 @@ FAULTS = (
     host("passes: a value is computed before its sources are complete", "core/device_tensors.py",
          "            stream.wait_stream(current)\n", "", f"{SHARED} -k pass_shares"),
     host("passes: memory of a value goes back while it is read", "core/device_tensors.py",
-         "                tensor.record_stream(current)\n", "                pass\n", f"{SHARED} -k pass_shares"),
+         "                read_by(tensor, current)\n", "                pass\n", f"{SHARED} -k pass_shares"),
 )  # fmt: skip
