@@ -192,3 +192,19 @@ def test_the_op_has_the_shapes_and_effects_that_its_schema_says():
     tensors = (x, ids.int(), weights, module.gate_up_proj, module.gate_up_proj_bias, module.down_proj, module.down_proj_bias)
     op = torch.ops.opfacade_transformers.experts.default
     torch.library.opcheck(op, (*tensors, "pairs", 7.0, 1.702, True), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_weights_of_experts_that_load_in_place_count_and_so_do_later_ones(family):
+    """A trainer pushes weights into the memory of experts that ran already."""
+    own, model = both(family)
+    inputs = padded(prompts(5, 23, 17))
+    for seed in (3, 4):
+        logits(model, inputs)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), own.parameters(), strict=True):
+                theirs.copy_(theirs + torch.randn_like(theirs) * 0.05)
+                mine.data.copy_(theirs)
+        want = logits(own, inputs)
+        assert (logits(model, inputs) - want).abs().max() <= TOLERANCE * want.abs().max()

@@ -8,6 +8,7 @@ import torch
 
 from opfacade import Target
 from opfacade.integrations import growth
+from opfacade.integrations.transformers import expert_op, layer_ops
 from opfacade.integrations.transformers.cache_pages import LayerPages
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows
 from opfacade.integrations.transformers.paged import Step, _Paged
@@ -28,7 +29,7 @@ def asked(monkeypatch):
     found, kinds = {}, {}
     select = Plan.select.__func__
 
-    def recorded(cls, descriptor, *rest):
+    def recorded(cls, descriptor, *rest, **named):
         # Sizes choose too, so each descriptor is asked; what differs in nothing is asked once.
         if descriptor not in kinds:
             kinds[descriptor] = select(cls, descriptor, None, HOPPER).sku.id
@@ -133,6 +134,37 @@ def test_engines_give_the_length_that_no_request_exceeds(asked, monkeypatch, pag
         assert isinstance(requests, Requests)
         Layer(8, 0.125).attend(Pool("vllm", pool, pool, "NHD"), requests, q, q)
     assert [len(ids) for ids in asked.values()] == [1]
+
+
+LAYERS = {
+    "norm": lambda n: layer_ops.norm(x(n, 256), x(256), 1e-6, "llama"),
+    "product": lambda n: layer_ops.product(x(n, 256), x(n, 256), "silu"),
+    "gated": lambda n: layer_ops.gated(x(n, 256), "silu", None, None),
+    "rotary": lambda n: layer_ops.rotary(x(1, 8, n, 64), x(1, 2, n, 64), x(1, n, 64), x(1, n, 64), 0),
+}
+
+
+def x(*shape):
+    return torch.zeros(1, dtype=torch.bfloat16).expand(shape)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_use_ops_have_one_kernel_for_every_number_of_rows(asked, name):
+    for rows in [*POWERS, *range(1, LONGEST + 1, 37)]:
+        LAYERS[name](rows)
+    assert [len(ids) for ids in asked.values()] == [1]
+
+
+def test_experts_and_products_have_as_many_kernels_as_tiles_and_none_for_a_single_length(asked):
+    for rows in range(1, LONGEST + 1, 23):
+        layer_ops.linear(x(rows, 256), torch.zeros(512, 256, dtype=torch.bfloat16), None, "{}")
+        ids, weights = torch.zeros(rows, 2, dtype=torch.int32), torch.zeros(rows, 2)
+        expert_op.experts(x(rows, 256), ids, weights, x(8, 512, 256), None, x(8, 256, 256), None, "halves", None, None, False)
+    first = {op: len(ids) for op, ids in asked.items()}
+    assert max(first.values()) <= 12
+    for rows in POWERS:
+        layer_ops.linear(x(rows, 256), torch.zeros(512, 256, dtype=torch.bfloat16), None, "{}")
+    assert {op: len(ids) for op, ids in asked.items()} == first
 
 
 def test_the_bound_holds_for_a_long_time_and_never_lies_below_the_length():

@@ -148,3 +148,20 @@ def test_a_compiled_model_with_products_by_plans_is_one_graph(fresh_telemetry):
         with torch.compiler.set_stance("fail_on_recompile"):
             compiled(torch.ones(5, 8))
     assert products(fresh_telemetry) == 2
+
+
+def test_weights_of_products_that_load_in_place_count_and_so_do_later_ones():
+    from opfacade.integrations.transformers import use_ops
+
+    model, own = (model_of("qwen3", "sdpa") for _ in range(2))
+    inputs = padded(prompts(5, 23, 17))
+    use_ops(model, only=("linear",), products=REFERENCE, strict=True)
+    for seed in (3, 4):
+        logits(model, inputs)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), own.parameters(), strict=True):
+                theirs.copy_(theirs + torch.randn_like(theirs) * 0.1)
+                mine.data.copy_(theirs)
+        want = logits(own, inputs)
+        assert (logits(model, inputs) - want).abs().max() <= TOLERANCE * want.abs().max()

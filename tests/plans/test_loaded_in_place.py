@@ -1,0 +1,48 @@
+"""A plan keeps nothing that it derived from an operand: what loads into the same memory later counts, and again after that."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from opfacade import Plan, Target
+from opfacade.core.descriptor import operands_of
+from opfacade.select import registry
+from opfacade.testing import inputs
+
+OPS = {one.op: one for one in reversed(registry.examples()) if not hasattr(one, "world")}
+OPS["paged_prefill"] = OPS["paged_prefill"].model_copy(update={"batch_size": 2, "total_num_rows": 6})  # a second, not minutes
+CPU = Target.cpu()
+
+
+def tensors(descriptor, args):
+    return {name: getattr(args, name) for name in operands_of(descriptor) if getattr(args, name) is not None}
+
+
+def written(descriptor, args):
+    return {name: getattr(args, name) for name, spec in operands_of(descriptor).items() if spec.written}
+
+
+def drawn_as(descriptor, args, seed):
+    """Other operands of the same shapes; the tables of requests stay as they are where their sizes would differ."""
+    other = inputs.make_args(descriptor, seed)
+    mine = tensors(descriptor, args)
+    if all(mine[name].shape == tensor.shape for name, tensor in tensors(descriptor, other).items()):
+        return other
+    return replace(other, **{name: tensor.clone() for name, tensor in mine.items() if tensor.dtype == torch.int32})
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_operands_that_change_in_place_count_and_so_do_later_ones(op):
+    descriptor = OPS[op]
+    plan, args = Plan.select(descriptor, target=CPU), inputs.make_args(descriptor, 1)
+    plan.run(args)
+    for seed in (2, 3):
+        other = drawn_as(descriptor, args, seed)
+        for name, tensor in tensors(descriptor, other).items():
+            getattr(args, name).copy_(tensor)
+        plan.run(args)
+        plan.run(other)
+        for name, want in written(descriptor, other).items():
+            found = getattr(args, name)
+            assert torch.equal(found.view(torch.uint8), want.view(torch.uint8)), name
