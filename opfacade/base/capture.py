@@ -1,6 +1,6 @@
 """The device of a call's tensors, and whether a CUDA graph is being captured there.
 
-torch answers such questions for the current device alone. Tensors may lie on another, which has a current stream of its own.
+torch answers such questions for the current device alone. Tensors may be on another, which has a current stream of its own.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class LineFile:
 
 
 class Stream(LineFile):
-    """stderr or stdout, as sys has it when a line comes. OSError or ValueError where it is closed."""
+    """stderr or stdout, the one that sys has when a line is written. OSError or ValueError where it is closed."""
 
     def append(self, line: str) -> None:
         stream: Any = getattr(sys, self.path)

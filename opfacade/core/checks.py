@@ -85,7 +85,7 @@ def _kind(name: str, value: object) -> Issue | None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is no wrapper, and not inside a transform of functorch."""
+    """Whether it is not a wrapper, and not inside a transform of functorch."""
     import torch
 
     return plain_type(type(tensor)) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -165,7 +165,7 @@ class DerivedTensors(Generic[T]):
         entry.release(first.device)
 
     def leave(self) -> None:
-        """In a forked child: forget everything; `_tensors_of_gpus` keeps what lies on a GPU."""
+        """In a forked child: forget everything; `_tensors_of_gpus` keeps the tensors on a GPU."""
         self._entries.clear()
 
 

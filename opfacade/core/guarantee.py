@@ -71,7 +71,7 @@ class PrecisionGuarantee(Model):
         """The one JSON text of what is promised.
 
         A field at its default is left out, so that one that comes later moves no SKU id; evidence and the wording of conditions
-        are no part of it.
+        are not part of it.
         """
         left_out: dict[str, Any] = {"evidence": True, "conditions": {"__all__": {"text"}}}
         facts = self.model_dump(mode="json", exclude_defaults=True, exclude=left_out)

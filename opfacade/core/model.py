@@ -276,7 +276,7 @@ def _proven(validated: Self) -> Self:
 class Written(Model):
     """A model that callers write: it also takes what other libraries write.
 
-    Not every model: a validator before the fields makes pydantic read JSON as Python, where a list is no tuple (FromList).
+    Not every model: a validator before the fields makes pydantic read JSON as Python, where a list is not a tuple (FromList).
     """
 
     @model_validator(mode="before")

@@ -93,7 +93,7 @@ def index_spec(
 
 
 def num_valid_spec(rows: int) -> TensorSpec:
-    """The count of valid rows, which lies on the device: int32 [1], 0 to `rows`. Others name it as their `valid_rows`."""
+    """The count of valid rows, which is on the device: int32 [1], 0 to `rows`. Others name it as their `valid_rows`."""
     return index_spec(Dim("1", 1), values=(0, rows + 1))
 
 

@@ -102,7 +102,7 @@ class Target(metaclass=_Targets):
             lacks = (
                 "has no kernel that needs wgmma"
                 if version == NEWEST_TUNED
-                else "is no device: devices and their SKUs have the letter"
+                else "is not a device: devices and their SKUs have the letter"
             )
             what = f'Target.parse("{text}"): did you mean {text}a? {text} {lacks}.'
             notices.tell_once(what, what, TargetWarning)

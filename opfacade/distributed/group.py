@@ -199,7 +199,7 @@ class Group:
         """Close the connections of the process group, after a failure: peers that wait in it learn that this rank left.
 
         Reset the CUDA graphs that have calls of this group before: NCCL waits for them. Make the next group of a new process
-        group, with a fresh store that lies on no dead rank.
+        group, with a fresh store on a rank that is alive.
         """
         self.ended, self._failure = True, self._failure or _CLOSED
         self._stop_watch()

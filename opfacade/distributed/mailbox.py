@@ -34,7 +34,7 @@ _all: weakref.WeakSet[Mailbox] = weakref.WeakSet()
 
 
 class Gone(Exception):
-    """A peer whose connection ended, or that sent what is no frame."""
+    """A peer whose connection ended, or that sent data that is not a frame."""
 
 
 class Mailbox:

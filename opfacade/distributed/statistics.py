@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Statistics:
-    """calls; bytes sent; seconds waited; how often each rank arrived last; lags that were told of."""
+    """calls; bytes sent; seconds waited; how often each rank arrived last; lags with a warning."""
 
     calls: int = 0
     bytes: int = 0

@@ -31,7 +31,7 @@ def bounds(batch: int, kv_len: int, page_size: int) -> dict[str, int]:
 def ragged_split(units: int, rows: int, kv_len: int) -> int | Literal["auto"]:
     """kv_split of rows at the end of kv_len keys that are plain rows, which have no bound but their number.
 
-    units: requests times KV heads. "auto" is no split at all where they are many, and depends on the rows alone where those
+    units: requests times KV heads. "auto" does not split if they are many, and depends on the rows alone where those
     are. Elsewhere it begins to split when the keys have grown, which is another kernel; chunks of a fixed length are one.
     """
     if units >= _MANY or rows >= _MANY or kv_len > FIRST * _TIMES:

@@ -45,8 +45,8 @@ class _Passes(threading.local, Generic[T]):
         self.layer = layer
 
     def drop_captured(self) -> None:
-        """After the last layer. Values that a capture made lie in the memory of its graph, and a graph tree refuses to record
-        another size while something that it does not know of holds a part of that."""
+        """After the last layer. Values that were created in a capture are in the memory of its graph, and a graph tree refuses
+        to record another size while something that it does not know of holds a part of that."""
         if self.layer == self.last:
             for key in [key for key, entry in self.entries.items() if entry.captured]:
                 self.entries.pop(key, None)

@@ -1,4 +1,4 @@
-"""One build: ninja runs nvcc and g++ side by side in a private directory, then links the cubin into the binding. A library
+"""One build: ninja runs nvcc and g++ in parallel in a private directory, then links the cubin into the binding. A library
 without device code is g++ alone.
 
 The key covers all inputs of a build: the rendered sources and the headers are copied into the staging directory and
@@ -149,7 +149,7 @@ def _require_library(path: Path, log: str) -> None:
     except OSError:
         head = b""
     if (head[:4], int.from_bytes(head[16:18], "little")) != _ELF_SHARED:
-        error = CompileError(f"the compilers reported success, but {path} is no shared library. [OPF-J032]")
+        error = CompileError(f"the compilers reported success, but {path} is not a shared library. [OPF-J032]")
         error.log_path, error.log_tail = str(path.parent / LOG), _tail(log)
         raise error
 

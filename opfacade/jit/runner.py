@@ -66,7 +66,7 @@ def _bounded(command: str, log: str) -> str:
 
 
 def run(staging: Path, steps: tuple[BuildStep, ...]) -> int:
-    """Run the commands in `staging`, side by side where they may; the exit status. CompileTimeout when they take too long."""
+    """Run the commands in `staging`, in parallel where possible; the exit status. CompileTimeout when they take too long."""
     _write_ninja(staging / "build.ninja", steps)
     # -I and -S: no user's site-packages, and a start of 10 ms.
     argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(_MAX_FILE_BYTES)]

@@ -232,7 +232,7 @@ class _Memo:
         return self._remembered(program, {"sha256", "release"}, _examine)
 
     def learn(self, programs: Iterable[Path]) -> None:
-        """Get to know programs side by side: hashing a hundred megabytes leaves the interpreter to others."""
+        """Identify programs in parallel: hashing a hundred megabytes leaves the interpreter to others."""
         unknown = [path for path in programs if "sha256" not in self._known(path)]
         threads = [threading.Thread(target=self._try, args=(path,)) for path in unknown]
         for thread in threads:

@@ -49,7 +49,7 @@ class Limits:
 
     @classmethod
     def current(cls) -> Limits:
-        """As the variables say; SettingError where they mean nothing."""
+        """As the variables say; SettingError if they are invalid."""
         return cls(env.dump_max_count(), env.dump_max_mb())
 
     def take(self, size: int) -> None:

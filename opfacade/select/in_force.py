@@ -1,4 +1,4 @@
-"""The pins in force in this process: the locked SKUs and the measurements."""
+"""The current pins of this process: the locked SKUs and the measurements."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class SkuManifest(Model):
         target: Target | None = None,
         note: str = "",
     ) -> SkuManifest:
-        """Selections for these descriptors now, on a target that need not be present; ignores a manifest in force.
+        """Selections for these descriptors now, on a target that need not be present; ignores the current manifest.
 
         A FallbackWarning names the first descriptor that no kernel supports: the reference SKU runs every problem with its op
         and element types, so a lock that contains it refuses little. With Preference(backend="cuda"), such a descriptor is

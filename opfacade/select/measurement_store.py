@@ -1,9 +1,9 @@
 """Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
 
 WAL lets many processes read while one writes, and a writer waits for another. Where a file is made, changes its journal or is
-closed by its last user SQLite does not wait, and a locked file is tried again. A file that is no database is put aside; a place
-that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so is
-each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
+closed by its last user SQLite does not wait, and a locked file is tried again. A file that is not a database is renamed; a
+place that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so
+is each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MeasurementStore:
         return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
 
     def _require_sound_files(self) -> None:
-        """Raise OSError before SQLite opens what is no regular file, and may wait for a writer, or is too large to be ours."""
+        """Raise OSError before SQLite opens a file that is not regular and may wait for a writer, or is too large."""
         for name in ("", "-wal", "-shm", "-journal"):
             with contextlib.suppress(FileNotFoundError):
                 regular_files.require_regular(f"{self.path}{name}", _MOST_BYTES)
@@ -106,7 +106,7 @@ class MeasurementStore:
             database.close()
 
     def _put_aside(self, error: Exception) -> bool:
-        """Whether the file is no database, and is out of the way now."""
+        """Whether the file is not a database, and was renamed."""
         if type(error) is not sqlite3.DatabaseError:  # its kinds say that a sound file cannot be used: locked, full, read-only
             return False
         telemetry.count("tuned_store_corrupt")
@@ -137,7 +137,7 @@ def _require_known(database: sqlite3.Connection) -> None:
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Whether a path lies on a file system that other machines share, as far as /proc/mounts tells."""
+    """Whether a path is on a file system that other machines share, as far as /proc/mounts tells."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -179,7 +179,7 @@ def export(rows: Iterable[TuningRow]) -> str:
 
 
 def parse(text: str | bytes) -> tuple[TuningRow, ...]:
-    """The sound rows of a table. DescriptorError if it is no table at all."""
+    """The sound rows of a table. DescriptorError if it is not a table."""
     try:
         table = strict_json.loads(text)
     except ValueError as error:

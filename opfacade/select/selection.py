@@ -63,7 +63,7 @@ def require_right_kinds(
 
 
 def require_choice(name: str, stage: str, prefer: object, target: object = None) -> None:
-    """Raises ArgumentTypeError for a preference or target that is none."""
+    """Raises ArgumentTypeError for an invalid preference or target."""
     issue = _wrong_choice(prefer, target)
     if issue is not None:
         raise from_issues(name, stage, [issue])

@@ -39,7 +39,7 @@ class SkuRow:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its name, the value in force, what it is for, and where the value is from."""
+    """One environment variable: its name, the current value, what it is for, and where the value is from."""
 
     name: str
     value: str

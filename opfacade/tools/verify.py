@@ -129,7 +129,7 @@ def _paced(say: Say, pace: Pace) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _small(subject: Subject) -> Subject:
-    """The same SKU at sizes that a CPU proves in seconds; as it is where small sizes run another SKU, or mean nothing."""
+    """The same SKU at sizes that a CPU proves in seconds; as it is where small sizes run another SKU, or are invalid."""
     try:
         small = subject.on(_capped(subject.descriptor))
         return small if not small.declined and small.plan.sku.id == subject.plan.sku.id else subject

@@ -76,7 +76,7 @@ def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | N
 
 
 def read_descriptors(text: str | bytes) -> tuple[Descriptor[Any], ...]:
-    """The descriptors of a workload file. DescriptorError names the entry that is none."""
+    """The descriptors of a workload file. DescriptorError names the invalid entry."""
     return tuple(work.descriptor for work in read(text))
 
 

@@ -67,7 +67,7 @@ class Work:
 
 
 def read(text: str | bytes) -> tuple[Work, ...]:
-    """The problems in JSON lines, a JSON array, or one JSON object. DescriptorError names the entry that is none."""
+    """The problems in JSON lines, a JSON array, or one JSON object. DescriptorError names the invalid entry."""
     found = []
     for number, entry in enumerate(_entries(_decoded(text)), 1):
         try:

@@ -92,7 +92,7 @@ class Form:
 
     @property
     def handles(self) -> tuple[str, ...]:
-        """Arguments that are no tensors: the name of the group, of an op over several ranks."""
+        """Arguments that are not tensors: the name of the group, of an op over several ranks."""
         return (GROUP,) if issubclass(self.kind.args_type, JoinedArgs) else ()
 
     def required_part(self, name: str) -> str:

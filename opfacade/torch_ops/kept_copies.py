@@ -103,7 +103,7 @@ def _shares(node: Node, other: object) -> bool:
 
 
 def _input_of(node: Node) -> Node | None:
-    """The input of the graph whose memory a value may come to lie in: each call overwrites it in turn."""
+    """The input of the graph whose memory a value may be placed in: each call overwrites it in turn."""
     while node.op == "call_function":
         source = node.args[0] if node.args else None
         if not isinstance(source, torch.fx.Node):

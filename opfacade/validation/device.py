@@ -116,7 +116,7 @@ def _give_back(channels: dict[int, Channel]) -> None:
 
 
 class Channels:
-    """The channels of one plan, one a device. what: the check that writes to them, in words."""
+    """The channels of one plan, one per device. what: the check that writes to them, in words."""
 
     def __init__(self, op: str, what: str) -> None:
         self._op, self._what = op, what

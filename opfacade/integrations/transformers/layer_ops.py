@@ -167,7 +167,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, prefer: str) -> Tenso
 
 
 def _dense(rows: Tensor) -> bool:
-    """Whether elements of a row lie side by side."""
+    """Whether the elements of a row are contiguous."""
     return rows.stride(-1) == 1 or rows.shape[-1] < 2
 
 

@@ -1,6 +1,6 @@
 """nn.Linear by plans of products, where a kernel takes them or the caller's preference names the reference.
 
-The reference is no kernel: it serves a linear layer of a model only where it is wanted, on a GPU and on the CPU alike.
+The reference does not count as a kernel: it serves a linear layer of a model only on request, on a GPU and on the CPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Continuous batching of transformers 5.17 and 5.18: attention over the pages of its cache, which are neither copied nor moved.
 
 New rows are appended to their pages, then prefill or decode reads them. Layers with a sliding window keep a ring of slots,
-which is no page table: the cache gathers those, and they go through ragged prefill.
+which is not a page table: the cache gathers those, and they go through ragged prefill.
 """
 
 from __future__ import annotations

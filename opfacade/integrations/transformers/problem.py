@@ -43,8 +43,8 @@ class Scores:
 def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, sliding_window: int | None) -> Scores:
     """Scores from the arguments as transformers names them; sinks are read in f32.
 
-    Raises DTypeError for sinks that are no tensor, UnsupportedError for a window that is no integer; the descriptor refuses
-    scales and caps that are no numbers.
+    Raises DTypeError for sinks that are not a tensor, UnsupportedError for a window that is not an integer; the descriptor
+    refuses scales and caps that are not numbers.
     """
     if sliding_window is not None and not _is_integer(sliding_window):
         got = repr(sliding_window) if isinstance(sliding_window, str) else type(sliding_window).__name__
@@ -62,7 +62,7 @@ def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def check_tensors(query: object, key: object, value: object) -> None:
-    """Raise DTypeError for what is no tensor, ShapeError for one that has not [batch, heads, length, dim]."""
+    """Raise DTypeError for a value that is not a tensor, ShapeError for one that has not [batch, heads, length, dim]."""
     for name, given in (("query", query), ("key", key), ("value", value)):
         tensor = _require_tensor(name, given)
         if tensor.ndim != 4:

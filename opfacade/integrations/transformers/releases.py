@@ -32,7 +32,7 @@ _RELEASES = (
 
 
 def parse(version: str) -> tuple[int, int]:
-    """Major and minor number of a release; of a text that is none, those of the oldest."""
+    """Major and minor number of a release; for any other text, those of the oldest."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 

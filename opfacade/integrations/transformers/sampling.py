@@ -41,8 +41,8 @@ def sample(
     seed: one per row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request gets
     the same tokens in any row and any batch, up to rounding of its logits. With do_sample=False decoding is greedy. Raises
     UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a filter_value or
-    min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for those that are no
-    integers of 64 bits."""
+    min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for seeds that are not
+    64-bit integers."""
     if (generation_config.num_beams or 1) > 1:
         refuse_draw(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
     kept, controls = _split(logits_processor)

@@ -99,7 +99,7 @@ def _penalties(logits: Tensor, metadata: Any) -> Operands:
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """i64 [rows, longest]; -1, which is no token, at the ends."""
+    """i64 [rows, longest]; -1, which is not a token, at the ends."""
     longest = max(map(len, rows), default=0)
     found = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int64)
     return found.view(len(rows), longest).to(device)
