@@ -74,11 +74,6 @@ def packed(held: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
     return found, total
 
 
-def lifetimes(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str, tuple[int, int, TensorSpec]]:
-    """Each tensor between steps: its first step, its last step and its spec."""
-    return {name: (one.first, one.last, one.spec) for name, one in _held(operands, steps).items()}
-
-
 def _held(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str, Held]:
     held: dict[str, Held] = {}
     for at, step in enumerate(steps):
