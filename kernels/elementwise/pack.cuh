@@ -13,6 +13,8 @@ struct Pack {
   static constexpr int kSize = sizeof(Bits), kWords = kCount * kSize / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
   static_assert(kWords * 4 == kCount * kSize, "whole words");
+  // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer instructions.
+  static constexpr bool kShifted = kSize < 4;
   uint32_t word[kWords];
 
   __device__ __forceinline__ Bits bits(int i) const {

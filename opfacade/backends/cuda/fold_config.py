@@ -20,7 +20,7 @@ from opfacade.programs.fields import Input
 _WORDS = 100  # registers of a thread for elements, about
 _TEMPORARY = 1.5  # registers of an element besides those that hold it
 STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
-_MAX_THREADS, _BLOCK = 512, 128
+_MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # of a pair, CTAs of fewer rows begin and end most of the time
 _USUAL_PIECES, _MAX_PIECES = 4, 8
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
@@ -180,7 +180,8 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
     vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
     if vectors <= 32:
         few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
-        return _config(min(narrow, few) if elements <= 2 else narrow, _above(vectors), 1, 1)
+        found = _config(min(narrow, few) if elements <= 2 else narrow, _above(vectors), 1, 1)
+        return replace(found, rows=_ROWS_OF_A_PAIR) if elements in (2, 2 - read_once(program)) else found
     usual, most = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, held), min(held, _MAX_PIECES)
     least = _LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
@@ -202,14 +203,15 @@ def _run(vectors: int) -> int:
 
 
 def flat(program: FoldProgram, shape: Config) -> bool:
-    """Whether rows that begin anywhere pass through shared memory where they have FLAT_BYTES or more: those whose elements are
-    read once, and rows of one or two columns, or of a few lanes and 16 bits: there each element would be a store of its own."""
+    """Whether unaligned rows of FLAT_BYTES or more pass through shared memory: those that are read once, rows of one or two
+    columns, and rows of 16 bits that have a few lanes, or a warp that would shift several vectors a lane."""
     if not shape.held or shape.cluster != 1:
         return False
     once, again, most = _flat_form(program)
     if once or not again:
         return once
-    return (most <= 2 and shape.threads in _FLAT_LANES) or (shape.threads == 1 and shape.vector == 2)
+    few = shape.threads in _FLAT_LANES or (shape.threads == 32 and shape.pieces > 1)
+    return (most <= 2 and few) or (shape.threads == 1 and shape.vector == 2)
 
 
 @cached_by_form

@@ -23,6 +23,13 @@ FAULTS = (
         PARTS,
     ),
     cpu(
+        "fold: rows of 4 bytes are shifted, and none of their vectors is looked at",
+        "kernels/elementwise/pack.cuh",
+        "kShifted = kSize < 4;",
+        "kShifted = kSize < 8;",
+        "tests/families/reduction/test_odd_rows.py -k begin_anywhere",
+    ),
+    cpu(
         "fold on the whole GPU: the states of a row end with those that a warp joins at once",
         f"{D}/spread.cuh",
         "first < p.parts * kWarps; first += 32 * kAtOnce",

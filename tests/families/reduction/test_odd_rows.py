@@ -21,6 +21,7 @@ SM_90A = Target.parse("sm_90a")
 PROBLEMS = {
     "lanes of a warp": softmax((5, 37), "f16"),
     "a warp": softmax((3, 333), "f16"),
+    "4 bytes": softmax((3, 333), "f32"),
     "warps": rms((3, 1001), "bf16"),
     "two inputs in place": rms((3, 333), "bf16", residual=True),
     "another dtype of the weight": rms((2, 515), "f16", "f32"),
