@@ -30,10 +30,10 @@ def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments
     if problem.n * problem.columns > _WIDEST:
         return None
     most = min(_MOST_SPLIT, problem.k // _LEAST)
-    return _cut(problem.k, most) if most >= _LEAST_SPLIT else None
+    return cut(problem.k, most) if most >= _LEAST_SPLIT else None
 
 
-def _cut(k: int, most: int) -> Segments:
+def cut(k: int, most: int) -> Segments:
     """A power of two of them, fewer where units do not divide."""
     units, wanted = -(-k // _UNIT), 8 if most >= 8 else 4
     each = -(-units // wanted)

@@ -56,7 +56,7 @@ HALVES = (
     Tile(128, 160, 1),
     Tile(64, 160, 1),
 )  # of 16-bit operands: fewer waves where n is no multiple of 192
-_SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
+SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
 
 
 class Sizes(NamedTuple):
@@ -95,7 +95,7 @@ def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
             yield tile
-    for tile in _SPLIT if sizes.segments > 1 else ():
+    for tile in SPLIT if sizes.segments > 1 else ():
         at_once = _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms
         if tile.columns >= sizes.least and (at_once or not sizes.limited):
             yield tile._replace(split=sizes.segments)

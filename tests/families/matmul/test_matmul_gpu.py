@@ -1,5 +1,6 @@
 """Products on a GPU: bounds, and bits that no other row changes."""
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -70,6 +71,23 @@ def test_a_row_has_its_bits_among_any_rows_on_a_gpu(n, k, types):
     wide = torch.empty(8, k + 1, dtype=args.x.dtype, device="cuda")[:, :k].copy_(args.x[:8])
     part = replace_sizes(most, total_num_rows=8)
     assert torch.equal(ran(part, replace(part_of(args, 8), x=wide, out=torch.empty_like(whole[:8]))), whole[:8])
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_bits_of_rows_are_the_same_from_1_to_8192_rows(dtype, seed):
+    """Random n and k, odd ones too, also with segments of k; f32 hides no bit of a sum."""
+    rng = random.Random(seed)
+    n, k = round(16 * 256 ** rng.random()), round(16 * 512 ** rng.random())
+    if seed % 2:
+        n, k = 512 if n > 2048 else n, 2048 + k // 8 * 8  # segments
+    most = MatmulDescriptor(total_num_rows=8192, n=n, k=k, dtype=dtype, out_dtype=(None, "f32")[seed // 2 % 2])
+    args = inputs.make_args(most, seed, "cuda")
+    whole = ran(most, args)
+    for rows in (1, 2, 7, 8, 9, 33, 64, 65, 129, 300, 1024, 4100):
+        first = rng.randrange(8192 - rows)
+        part = replace(args, x=args.x[first : first + rows], out=torch.empty_like(whole[:rows]))
+        assert torch.equal(ran(replace_sizes(most, total_num_rows=rows), part), whole[first : first + rows])
 
 
 @pytest.mark.parametrize("types", TYPES)
