@@ -1,5 +1,5 @@
 // Results of 16 bits through shared memory: each warp puts some columns of its sixteen rows there, word by word as its threads have
-// them, and stores them as lines of 128 bytes. This takes a fifth of the instructions of an exchange among threads, and no
+// them, and stores them as lines of 128 bytes. This takes fewer instructions than an exchange among threads, and no
 // products run meanwhile. Warps do not wait for each other.
 #pragma once
 #include "kernels/matmul/tiles.cuh"

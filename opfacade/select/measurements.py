@@ -43,15 +43,20 @@ def table() -> dict[tuple[str, str], list[TuningRow]]:
     return found
 
 
+def _backends(target: Target) -> tuple[str, ...]:
+    """Those whose candidates are measured on a target; on a GPU the library is where there is no kernel."""
+    return ("reference",) if target.is_cpu else ("cuda", "library")
+
+
 def tuned_for(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Tuned:
     """The row to apply: of what is required exactly, else of what requires nothing; never of another machine or toolchain."""
     key, hardware = tuning_key(descriptor), autotune_stamp.hardware(target)
-    outdated = False
+    outdated, here = False, {autotune_stamp.toolchain_of(backend) for backend in _backends(target)}
     for require in (prefer.require.canonical_json(), Require().canonical_json()):
         for row in reversed(table().get((key, require), [])):
             if not autotune_stamp.holds_for(row.hardware, hardware):
                 continue
-            if row.toolchain == autotune_stamp.toolchain_of("reference" if target.is_cpu else "cuda"):
+            if row.toolchain in here:
                 telemetry.count("tuned_hit")
                 return Tuned(row, f"{row.hardware}, {row.date[:10]}")
             outdated = True

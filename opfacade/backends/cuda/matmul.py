@@ -44,7 +44,6 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
     sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
-    sizes = sizes._replace(limited=problem.sm_limit is not None)
     if problem.weight_format is not None:
         return matmul_codes.shape_of(sizes, sms, terms(problem.weight_format, problem.dtype))
     tile = tile_of(sizes, sms)

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 _SHARED = 200 * 1024  # bytes of all stages
 _PANEL = 128  # bytes of k
-# Fitted to times of every tile on an H100 (bench/results/matmul_tiles.json); splits are not in it.
+# Fitted to times of every tile on an H100 and an H200 (bench/results/matmul_tiles.json); splits are not in it.
 _CYCLES = 1.72  # a nanosecond
 _CHAIN = 124  # cycles of the four steps of a panel at least: each waits for the one before
 _BYTES, _PART = 2.365, 207  # cycles of a column of a panel of 8-bit floats, whose parts are added; of a panel at least
-_NARROW = 0.94  # of the rate of memory, where few rows read 128 bytes of each row of the weight at a time
-_WAVE = 1500.0  # nanoseconds in which clusters behind the first ones start
+_NARROW = 0.96  # of the rate of memory, where few rows read 128 bytes of each row of the weight at a time
 _MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
-_TILE, _STORE = 310.0, 0.03  # nanoseconds of a tile, and of an element of a tile
+_TILE, _STORE = 310.0, 0.09  # nanoseconds of a tile, and of an element of a tile
 _CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
 _CLUSTERED = 0.8  # of all SMs: clusters of eight do not fit everywhere
 _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
@@ -69,7 +68,6 @@ class Sizes(NamedTuple):
     segments: int = 1  # of k that are summed apart
     parts: bool = False  # a chain ends with each panel, as those of fp8 do
     copied: float = 0.0  # bytes a nanosecond that the threads of a CTA copy, where TMA cannot load operands
-    limited: bool = False  # clusters may not wait for their turn: they would take SMs beyond a limit
 
 
 @lru_cache(maxsize=4096)
@@ -89,15 +87,15 @@ def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
 
 
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
-    """Tiles whose sums fit registers. Sums of parts and of segments need twice the registers."""
+    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of parts and of segments
+    need twice the registers."""
     most = 128 if sizes.parts or sizes.segments > 1 else 256
     for tile in TILES:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
             yield tile
     for tile in SPLIT if sizes.segments > 1 else ():
-        at_once = _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms
-        if tile.columns >= sizes.least and (at_once or not sizes.limited):
+        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms:
             yield tile._replace(split=sizes.segments)
 
 
@@ -108,18 +106,11 @@ def _tiles(tile: Tile, sizes: Sizes) -> int:
 
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
-    rounds = _rounds(tile, sizes, sms)
+    rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
     times = [_products(tile, sizes, rounds), _one_sm(tile, sizes, rounds), _memory(tile, sizes)]
     times += [_copies(tile, sizes, rounds)] if sizes.copied else []
     each = _TILE + _STORE * tile.rows * tile.columns + (_CLUSTER if tile.cluster > 1 else 0.0)
-    split = _SUM + (rounds - 1) * _WAVE if tile.split > 1 else 0.0
-    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + split
-
-
-def _rounds(tile: Tile, sizes: Sizes, sms: int) -> int:
-    """How many tiles the last CTA has; or how often clusters of a split start."""
-    most = sms // tile.cluster if tile.split == 1 else int(_CLUSTERED * sms) // tile.split
-    return max(1, -(-_tiles(tile, sizes) // max(1, most)))
+    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + (_SUM if tile.split > 1 else 0.0)
 
 
 def _of_k(tile: Tile, sizes: Sizes) -> int:

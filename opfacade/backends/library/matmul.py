@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MIN_SM = 80
 _WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for sm_90, for every problem
 _MOST_BATCHES = 65535
+_TUNED = 4  # algorithms of the heuristics that `tune` times
 _MOST_PRODUCTS = 256  # descriptions that a thread keeps for one plan
 # Tensor cores before sm_90 add 8 products at a time. Parts of k may be added in any order, so no order bounds the error.
 _SUMS = {
@@ -101,8 +102,12 @@ def _facts(problem: MatmulDescriptor) -> dict[str, Any]:
 
 
 @cached_by_specialization
-def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int) -> KernelSku:
-    named = {"algo": "heuristic", "cublaslt": f"v{cublaslt.installed()}", "workspace": workspace}
+def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int, place: int) -> KernelSku:
+    named = {
+        "algo": f"heuristic_{place + 1}" if place else "heuristic",
+        "cublaslt": f"v{cublaslt.installed()}",
+        "workspace": workspace,
+    }
     dtypes = {"out": problem.result, "x": problem.dtype} | ({"bias": problem.result} if problem.bias else {})
     return KernelSku(
         category=problem.category,
@@ -130,7 +135,7 @@ def _needs(problem: MatmulDescriptor, operands: Operands) -> Operands:
 
 
 def _launcher(
-    problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool, workspace: int, stored: bytes | None = None
+    problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool, workspace: int, place: int = 0
 ) -> Launcher:
     if problem.total_num_rows * problem.n == 0:
         return lambda args, scratch: None
@@ -148,7 +153,7 @@ def _launcher(
             moment.refuse_capture(sku.op, f"{sku.id} has no algorithm for these strides yet", device)
             if len(kept) >= _MOST_PRODUCTS:
                 kept.pop(next(iter(kept)))
-            kept[key] = Product(library, library.handle(device), facts, stored)
+            kept[key] = Product(library, library.handle(device), facts, place=place)
         return kept[key]
 
     def launch(args: MatmulArgs, scratch: Tensor | None) -> None:
@@ -191,17 +196,23 @@ def _refuse_overlap(problem: MatmulDescriptor, args: MatmulArgs) -> None:
             raise from_issues(problem.op, "run", [issue])
 
 
-def _candidate(impl: str, workspace: int) -> Candidate:
+def _candidate(impl: str, workspace: int, place: int = 0) -> Candidate:
+    """place: how many algorithms of the heuristics are passed over: a tuning config, which promises no flag either."""
     return Candidate(
         "library",
         impl,
         MatmulDescriptor,
         declines=_declines,
-        sku=lambda problem, target: _sku(problem, target, impl, workspace),
+        sku=lambda problem, target: _sku(problem, target, impl, workspace, place),
         workspace=lambda problem, target: workspace,
-        launcher=partial(_launcher, workspace=workspace),
+        launcher=partial(_launcher, workspace=workspace, place=place),
         needs=_needs,
+        config=f"algo_{place + 1}" if place else "",
     )
 
 
-CANDIDATES = (_candidate("cublaslt_matmul", _WORKSPACE), _candidate("cublaslt_matmul_lean", 0))
+CANDIDATES = (
+    _candidate("cublaslt_matmul", _WORKSPACE),
+    _candidate("cublaslt_matmul_lean", 0),
+    *(_candidate("cublaslt_matmul", _WORKSPACE, place) for place in range(1, _TUNED)),
+)

@@ -261,27 +261,14 @@ def test_segments_are_by_n_and_k_alone(n, k, wanted):
 
 
 @pytest.mark.parametrize("rows", [1, 64, 200, 4096])
-def test_clusters_of_segments_run_at_once_where_sms_are_limited(rows):
+def test_clusters_of_segments_run_at_once(rows):
+    """A limit of SMs holds for them too."""
     for sms in (8, 32, 132):
-        tile = tile_of(Sizes(rows, 96, 7168, 1, 32, 2, 8, limited=True), sms)
+        tile = tile_of(Sizes(rows, 96, 7168, 1, 32, 2, 8), sms)
         assert tile.split in (1, 8)
         assert tile.split == 1 or -(-rows // 64) * 3 * 8 <= 0.8 * sms
         assert tile.columns <= 128
     assert tile_of(Sizes(1, 96, 7168, 1, 32, 2, 8), 132).split == 8
-
-
-def test_clusters_of_segments_take_turns_where_that_is_faster():
-    """Four rows of four tiles of 64 columns are 128 CTAs, of which fewer run at once; in one CTA a tile has 112 steps."""
-    sizes = Sizes(256, 256, 7168, 1, 32, 2, 8)
-    assert tile_of(sizes, 132) == Tile(64, 64, 2, 1, 8)
-    assert tile_of(sizes._replace(limited=True), 132).split == 1
-    assert tile_of(sizes._replace(rows=8192), 132).split == 1
-
-
-def test_a_limit_of_sms_limits_clusters():
-    problem = made(rows=256, n=256, k=7168)
-    assert backend._shape(problem, SM_90A).tile.split == 8
-    assert backend._shape(problem.model_copy(update={"sm_limit": 132}).revalidated(), SM_90A).tile.split == 1
 
 
 def test_few_rows_read_much_of_each_row_of_the_weight():
