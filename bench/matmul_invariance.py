@@ -75,11 +75,11 @@ def measured(problem: Problem, plans: dict[Shape, Plan[Any]], chosen: Shape) -> 
 
 def row_of(problem: Problem, all_shapes: Sequence[Shape], chosen: Shape, times: dict[int, float]) -> dict[str, Any]:
     best, own, d = min(times, key=lambda at: times[at]), times[all_shapes.index(chosen)], problem.descriptor
-    row = {"rows": d.total_num_rows, "n": d.n, "k": d.k, "chosen": _told(chosen), "us": own}
-    return row | {"free": _told(all_shapes[best]), "free_us": times[best], "share": round(times[best] / own, 4)}
+    row = {"rows": d.total_num_rows, "n": d.n, "k": d.k, "chosen": _shape_words(chosen), "us": own}
+    return row | {"free": _shape_words(all_shapes[best]), "free_us": times[best], "share": round(times[best] / own, 4)}
 
 
-def _told(shape: Shape) -> list[Any]:
+def _shape_words(shape: Shape) -> list[Any]:
     """The tile, and how many segments of which length."""
     return [list(shape.tile), None if shape.segments is None else list(shape.segments)]
 
