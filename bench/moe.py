@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,13 +66,17 @@ class Bench:
 
 
 def captured(call: Call) -> Call:
-    """A replay of the call, which has run before."""
+    """A replay of the call, whose tensors it keeps: the graph has their addresses alone."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    return partial(_replay, graph, call)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, kept: Call) -> None:
+    graph.replay()
 
 
 def ours(problem: Problem, args: FusedMoeArgs, bench: Bench) -> interleaved.Contender:

@@ -60,6 +60,9 @@ inline bool map_codes(TensorMap& map, const MatmulParams& p, int32_t columns) {
   return tensor_map(map, {p.weight.data, {p.k / 2, p.columns, p.batch, 1, 1}, {p.weight.row, p.weight.batch, 0, 0}, {columns, 1, 1, 1}, MapElement::kByte, 0});
 }
 
+// Bytes of stages and their barriers, and behind them rows that are stored together (kernels/matmul/staged_rows.cuh).
+constexpr int32_t shared_with_rows(int32_t stages, int32_t stage, int32_t rows) { return (stages * (stage + 16) + 127) / 128 * 128 + rows * 128; }
+
 // A tile may end behind the last row or column.
 inline int32_t fits(int64_t size, const char* name) {
   if (size > INT32_MAX - 256) throw FfiError("ValueError") << name << " expected at most 2147483391, got " << size;

@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-// Behind the stages and barriers of a CTA; csrc/matmul/matmul.cc.jinja requests as many bytes.
+// Behind the stages and barriers of a CTA; shared_with_rows of csrc/matmul/matmul.h requests as many bytes.
 template <class C>
 struct StagedRows {
   static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded;

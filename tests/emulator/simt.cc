@@ -46,6 +46,8 @@ struct Thread : Fiber {
 
 struct WholeBlock : Block {
   std::vector<unsigned char> memory;
+  unsigned char* fence = nullptr;  // behind the shared memory that the launch requested
+  bool wrote_outside = false;
   size_t left = 0;  // threads that have ended
   std::vector<Warp> all_warps;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -103,6 +105,7 @@ bool coin() {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull, x = (x ^ x >> 27) * 0x94d049bb133111ebull;
   return (x >> 40) % 2 != 0;
 }
+constexpr size_t kFence = 1 << 14;  // bytes
 constexpr int kStepsAhead = 64;  // of a warp, while the others wait; enough for what lies between two barriers
 constexpr int kLateYields = 2;  // of all other threads, while a late product is waited for
 
@@ -142,8 +145,9 @@ void trampoline() {
 }
 
 void start(WholeBlock& block, int threads, size_t shared_bytes) {
-  block.memory.assign(shared_bytes + 1024, 0x7f);  // NaN in every format
+  block.memory.assign(shared_bytes + 1024 + kFence, 0x7f);  // NaN in every format
   block.shared = reinterpret_cast<unsigned char*>((reinterpret_cast<uintptr_t>(block.memory.data()) + 1023) / 1024 * 1024);
+  block.fence = block.shared + shared_bytes;
   block.all_warps.resize((threads + 31) / 32);
   block.warps = block.all_warps.data();
   for (int i = 0; i < threads; ++i) {
@@ -161,9 +165,12 @@ void start(WholeBlock& block, int threads, size_t shared_bytes) {
   }
 }
 
+// A block that writes behind the shared memory that its launch requested ends the launch, as on a GPU.
 // Who still reads the shared memory of a block that has ended sees NaN.
 void leave(WholeBlock& block) {
-  if (++block.left == block.threads.size()) memset(block.memory.data(), 0x7f, block.memory.size());
+  if (++block.left < block.threads.size()) return;
+  for (size_t i = 0; i < kFence; ++i) block.wrote_outside |= block.fence[i] != 0x7f;
+  memset(block.memory.data(), 0x7f, block.memory.size());
 }
 
 // Resumes threads [first, first + 32) of a block that have not ended; false if none was left.
@@ -224,6 +231,8 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
     all.blocks = pointers.data();
     all.threads = cluster_size * threads;
     if (!run(all, blocks, backwards)) return false;
+    for (const auto& block : blocks)
+      if (block->wrote_outside) return false;
   }
   return true;
 }
