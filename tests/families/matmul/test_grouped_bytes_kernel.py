@@ -139,24 +139,13 @@ def test_sums_of_the_largest_integers_are_exact():
 @emulator.needed
 @pytest.mark.parametrize("name", ["fp8 gathered blocks", "fp8 token"])
 def test_a_row_that_takes_none_of_x_reads_no_scale_and_is_not_written(name):
-    problem = FORMS[name]
-    args = drawn(problem)
-    args.x_rows[::3] = torch.tensor([-1, 11, 2**30]).repeat(5)[: len(args.x_rows[::3])].int()
-    args.out.fill_(7.0)
-    emulator.subject(problem).run(args)
-    assert bool((args.out[::3] == 7.0).all())
-    first, stop = int(args.indptr[0]), int(args.indptr[-1])
-    kept = [row for row in range(first, stop) if row % 3]
-    assert bool((args.out[kept] != 7.0).any(1).all())
+    halves.writes_no_row_that_takes_none(FORMS[name], drawn(FORMS[name]))
 
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["fp8 gathered blocks", "i8 tokens"])
 def test_rows_have_the_same_bits_among_any_rows_of_any_groups(name):
-    campaign = determinism.Campaign(needles=4, compositions=2, largest=8)
-    shown = determinism.batch_invariance(emulator.subject(FORMS[name]), campaign, 2)
-    assert shown.different == 0, shown.first
-    assert shown.compared >= campaign.needles * campaign.compositions
+    halves.the_same_among_any_rows(FORMS[name], determinism.Campaign(needles=4, compositions=2, largest=8))
 
 
 @emulator.needed
