@@ -1,4 +1,4 @@
-"""What it costs that a row has its bits among any rows: `python -m bench.matmul_invariance [--out FILE]`. One GPU, L2 cold.
+"""The cost of batch invariance of products: `python -m bench.matmul_invariance [--out FILE]`. One GPU, L2 cold.
 
 The order of k follows n and k alone. A free choice may follow the number of rows too: it is the fastest of all tiles, with k
 as one chain, or in four or eight segments, by one CTA or by the CTAs of a cluster. All are timed by turns, in microseconds.
