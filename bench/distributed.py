@@ -68,9 +68,9 @@ PROBES = {
 }
 
 
-def measure(names: list[str], world: int, cpu: bool) -> dict[str, Any]:
+def measure(names: list[str], world: int, cpu: bool, seconds: float) -> dict[str, Any]:
     """The results of all probes, in order; kernels are compiled meanwhile."""
-    end, found = time.monotonic() + LIMIT, {}
+    end, found = time.monotonic() + seconds, {}
     builder = threading.Thread(target=lambda: found.update(build=process.run("build", 1, cpu, PROBES["build"].seconds)))
     builder.start()
     for name in names:
@@ -121,6 +121,7 @@ def main() -> int:
     records.add_commit(parser)
     parser.add_argument("--only", help="names of probes, with commas: " + ", ".join(PROBES))
     parser.add_argument("--world", type=int, help="ranks; else one for each GPU, or 2 on CPUs")
+    parser.add_argument("--seconds", type=float, default=LIMIT, help="that all probes may take; the last ones are left out")
     parser.add_argument("--cpu", action="store_true", help="small problems on gloo, to try the script")
     for name in ("--probe", "--folder"):
         parser.add_argument(name, type=Path if name == "--folder" else str, help=argparse.SUPPRESS)
@@ -135,7 +136,7 @@ def main() -> int:
         raise SystemExit(f"{world} ranks need so many GPUs, at least 2; here are {torch.cuda.device_count()}")
     names = given.only.split(",") if given.only else [name for name in PROBES if name not in ("build", *ON_REQUEST)]
     started = time.time()
-    found = measure(names, world, given.cpu)
+    found = measure(names, world, given.cpu, given.seconds)
     facts = machine("cpu" if given.cpu else "cuda") | {"gpus": world, "multicast": "off"}
     facts |= {"date": time.strftime("%Y-%m-%d"), "commit": records.commit(given.commit)}
     bad = wrong(found)
