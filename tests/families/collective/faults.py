@@ -37,11 +37,13 @@ FAULTS = (
         _RACE,
     ),
     _planted(
-        "the half of an epoch is of 32 bits",
+        "a flag may be that of a line that was read",
         _ROUND,
-        "start(p.epochs[cta] + 1)",
-        "start((p.epochs[cta] + 1) % 4294967295u)",
-        "follow_each_other",
+        "static_cast<uint32_t>(epoch % 0xFFFFFFFFu) + 1",
+        "static_cast<uint32_t>(epoch)",
+        "long_ago",
+        "",
+        _MERGED,
     ),
     _planted(
         "terms are added from the last rank on",

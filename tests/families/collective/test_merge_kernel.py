@@ -134,22 +134,22 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
 
 @pytest.mark.parametrize("flagged", WAYS)
 def test_flags_of_long_ago_are_no_arrivals(flagged):
-    """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and a rank that is late for the second."""
-    d = descriptor()
+    """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and one at 2^32; a rank is late for both."""
+    d, starts = descriptor(), (10, 10 + 2 * (2**32 - 1), 2**32 - 1)
 
     def calls(group):
-        group.link.start_at(10)
-        run(d, group, *states(d, group.rank))
-        group.link.start_at(10 + 2 * (2**32 - 1))
-        if group.rank == 1:
-            time.sleep(0.3)
-        return run(d, group, *states(d, group.rank + 2))
+        found = []
+        for number, start in enumerate(starts):
+            group.link.start_at(start)
+            if group.rank == 1 and number > 0:
+                time.sleep(0.3)
+            found.append(run(d, group, *states(d, group.rank + 2 * number)))
+        return found
 
-    found = on_peers(2, 1 << 14, calls, flagged=flagged)
-    late = [states(d, r + 2) for r in range(2)]
-    for rank, (o, _) in enumerate(found):
-        want, _ = by_hand(d, rank, late)
-        assert torch.allclose(o.double(), want, rtol=0.01, atol=0.01)
+    for rank, made in enumerate(on_peers(2, 1 << 14, calls, flagged=flagged)):
+        for number, (o, _) in enumerate(made):
+            want, _ = by_hand(d, rank, [states(d, r + 2 * number) for r in range(2)])
+            assert torch.allclose(o.double(), want, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("flagged", WAYS)
