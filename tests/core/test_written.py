@@ -6,9 +6,14 @@ import pytest
 import torch
 
 import opfacade.torch_ops  # noqa: F401
+from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
+from opfacade.select import registry
+from opfacade.testing import inputs
 from tests.support.problems import on_reference
 from tests.support.sound_calls import PROBLEMS
+
+OPS = {one.op: one for one in registry.examples() if not hasattr(one, "world")}
 
 
 @pytest.mark.parametrize("op", PROBLEMS)
@@ -19,6 +24,21 @@ def test_a_run_counts_a_write_of_its_outputs_alone(op):
     written = {tensor.untyped_storage().data_ptr() for n, tensor in tensors.items() if operands_of(descriptor)[n].written}
     on_reference(descriptor).run(args)
     for name, tensor in tensors.items():
+        assert (tensor._version > before[name]) == (tensor.untyped_storage().data_ptr() in written), name
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_each_op_counts_a_write_of_its_outputs_also_where_a_kernel_writes_behind_torchs_back(op):
+    """A launcher of CUDA counts nothing itself; this one writes nothing at all."""
+    plan, args = Plan.select(OPS[op], target=Target.cpu()), inputs.make_args(OPS[op], 1)
+    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=lambda *_: lambda args, workspace: None))
+    specs = {name: spec for name, spec in operands_of(OPS[op]).items() if getattr(args, name) is not None}
+    before = {name: getattr(args, name)._version for name in specs}
+    plan.run(args)
+    written = {getattr(args, name).untyped_storage().data_ptr() for name, spec in specs.items() if spec.written}
+    assert written
+    for name in specs:
+        tensor = getattr(args, name)
         assert (tensor._version > before[name]) == (tensor.untyped_storage().data_ptr() in written), name
 
 
