@@ -133,6 +133,7 @@ class Plan(Generic[ArgsT]):
         count_refusals(checked.op, found.options)
         option = choose(checked, target, found.options)
         if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
+            assert option.sku is not None
             telemetry.count_fallback(option.sku)
             notices.warn(fallback(checked, target, found.options), FallbackWarning, 3)
         return cls._make(checked, preference, target, option)

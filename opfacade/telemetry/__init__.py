@@ -15,6 +15,7 @@ from opfacade.base.fork_lock import ForkLock
 from opfacade.errors import ArgumentTypeError, DroppedWarning
 from opfacade.telemetry import waiting
 from opfacade.telemetry.histogram import Latency
+from opfacade.telemetry.protocols import Identified, Watched
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
@@ -154,7 +155,7 @@ def count_build(sku_id: str, seconds: float) -> None:
         found.build_seconds += seconds
 
 
-def count_fallback(sku: Any) -> None:
+def count_fallback(sku: Identified) -> None:
     stats(sku.id).fallbacks.add()
 
 
@@ -250,7 +251,7 @@ def _watch() -> None:
     _watched = bool(_sinks or _recorders)
 
 
-def selected(plan: Any) -> None:
+def selected(plan: Watched) -> None:
     """Tell of one selection."""
     for recorder in _recorders:
         recorder.tell(recorder.who.selected, plan)
@@ -258,7 +259,7 @@ def selected(plan: Any) -> None:
         emit("select", sku=plan.sku.id, op=plan.descriptor.op)
 
 
-def ran(plan: Any, args: Any) -> None:
+def ran(plan: Watched, args: object) -> None:
     """Reports one run before its launch."""
     for recorder in _recorders:
         recorder.tell(recorder.who.ran, plan, args)
@@ -270,7 +271,7 @@ def listening() -> bool:
     return bool(_sinks)
 
 
-def emit(event: str, **fields: Any) -> None:
+def emit(event: str, **fields: object) -> None:
     """Passes `{"event": event, **fields}` to every sink; within `held_back`, at the end of the block. Events: select, refuse,
     build, spill, load, run."""
     told = {"event": event, **fields}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from opfacade.telemetry.protocols import Identified
+
     Launcher = Callable[[Any, Any], None]
 
 # Pairs under way; beyond it the oldest is forgotten: a device that is this far behind has nothing to tell yet.
@@ -39,7 +41,7 @@ class _Pairs(deque[Any]):
 _queues: weakref.WeakSet[_Pairs] = weakref.WeakSet()
 
 
-def wrap(launch: Launcher, sku: Any) -> Launcher:
+def wrap(launch: Launcher, sku: Identified) -> Launcher:
     """`launch` itself where nothing is sampled, else a launcher that times every n-th call."""
     share = env.telemetry_sample()
     if not share:
@@ -57,7 +59,7 @@ def _every(n: int, launch: Launcher, timed: Launcher) -> Launcher:
     return sometimes
 
 
-def _on_host(launch: Launcher, sku: Any) -> Launcher:
+def _on_host(launch: Launcher, sku: Identified) -> Launcher:
     stats = telemetry.stats(sku.id)
 
     def timed(args: object, workspace: object) -> None:
@@ -68,7 +70,7 @@ def _on_host(launch: Launcher, sku: Any) -> Launcher:
     return timed
 
 
-def _on_device(launch: Launcher, sku: Any) -> Launcher:
+def _on_device(launch: Launcher, sku: Identified) -> Launcher:
     stats = telemetry.stats(sku.id)
     pending = _Pairs(maxlen=_PENDING)
     _queues.add(pending)

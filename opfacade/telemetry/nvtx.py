@@ -11,10 +11,12 @@ from opfacade.errors import SettingWarning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opfacade.telemetry.protocols import Identified
+
     Launcher = Callable[[Any, Any], None]
 
 
-def wrap(launch: Launcher, sku: Any) -> Launcher:
+def wrap(launch: Launcher, sku: Identified) -> Launcher:
     """`launch` itself, or a launcher that puts a range around it where OPFACADE_NVTX=1 and torch has NVTX."""
     if not env.nvtx():
         return launch
