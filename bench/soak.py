@@ -22,6 +22,7 @@ from typing import Any
 from opfacade.telemetry import file as telemetry_file
 
 PATIENCE = 90.0  # seconds beyond the given time
+MOST_PLANS = 4096  # as many as a process keeps by default
 MOST_GROWTH = 24 << 20  # bytes of a process over the second half
 
 
@@ -30,15 +31,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument(
-        "--plans", type=int, default=4096, help="plans that a process keeps: memory is flat once they are there"
-    )
+    parser.add_argument("--plans", type=int, help="plans that a process keeps: memory is flat once they are there")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args(argv)
+    asked.plans = asked.plans or plans_of(asked.minutes)
     with tempfile.TemporaryDirectory(prefix="opfacade-soak-") as place:
         faults = soak(Path(place), asked)
     print(*(f"FAIL: {fault}" for fault in faults), f"{len(faults)} faults", sep="\n")
     return bool(faults)
+
+
+def plans_of(minutes: float) -> int:
+    """So few plans that they are there long before the second half of the time, in which memory must be flat."""
+    return min(MOST_PLANS, max(64, round(150 * minutes)))
 
 
 def soak(place: Path, asked: argparse.Namespace) -> list[str]:

@@ -15,6 +15,12 @@ def test_some_seconds_of_processes_threads_forks_resets_and_sweeps(capsys):
     assert capsys.readouterr().out.count("runs ") == 2
 
 
+@pytest.mark.parametrize(("minutes", "plans"), [(30.0, 4096), (4.0, 600), (0.4, 64)])
+def test_a_short_soak_keeps_so_few_plans_that_its_second_half_begins_with_all_of_them(minutes, plans):
+    """A process on a GPU selected 60 sizes a second, each of 36 KB: after 24 s, 4,096 plans were still being collected."""
+    assert soak.plans_of(minutes) == plans
+
+
 SOUND = {"runs": 5, "forks": 1, "sweeps": 1, "errors": [], "grown_bytes": 0, "resident_bytes": 1}
 WRONG = [({"runs": 0}, "nothing ran"), ({"grown_bytes": 2**30}, "memory grew"), ({"errors": ["bits differ"]}, "bits differ")]
 
