@@ -125,8 +125,12 @@ struct ProbePackets {
       bool whole = here == first;
 #pragma unroll
       for (int k = 1; k < kWords; ++k) whole &= words[k] - static_cast<uint32_t>(k) == first;
-      torn += !whole;
-      seen += first != before;
+      bool blank = words[0] == 0;  // nothing has come yet; no packet is 0 in all its words
+#pragma unroll
+      for (int k = 1; k < kWords; ++k) blank &= words[k] == 0;
+      if (kBytes == 128) blank = __all_sync(0xffffffffu, blank);
+      torn += !whole && !blank;
+      seen += first != before && !blank;
       before = first;
       late = now_ns() - start >= p.round.patience;
       done = whole && here == end;
