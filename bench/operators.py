@@ -15,7 +15,7 @@ HEAD = ["| operator | plan | CUDA kernels | measured | speed-up over the fastest
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
 RANKS = f"{ANY}, with NCCL"
-PRODUCTS = "sm_90a, elsewhere cuBLASLt"
+PRODUCTS = "sm_90a; 4-bit weights since sm_80, others there by cuBLASLt"
 
 
 class Line(NamedTuple):

@@ -1,4 +1,5 @@
-// Arithmetic of two 16-bit floats in a word, each rounded to the nearest once. Subnormal numbers stay.
+// Arithmetic of two 16-bit floats in a word, each rounded to the nearest once. Subnormal numbers stay. Before sm_90 bf16 has only
+// multiply-add: one times a less b, and a times b less nought, whose sign stays.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 
@@ -23,6 +24,21 @@ struct Halves;
   }
 
 OPF_HALVES(F16, "f16x2");
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 OPF_HALVES(BF16, "bf16x2");
+#else
+template <>
+struct Halves<BF16> {
+  static __device__ __forceinline__ uint32_t less(uint32_t a, uint32_t b) { return added(a, 0x3f803f80u, b ^ 0x80008000u); }
+  static __device__ __forceinline__ uint32_t times(uint32_t a, uint32_t b) { return added(a, b, 0x80008000u); }
+
+ private:
+  static __device__ __forceinline__ uint32_t added(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+  }
+};
+#endif
 
 }  // namespace opfacade

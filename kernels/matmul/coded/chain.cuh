@@ -1,6 +1,6 @@
 // The sums of a warpgroup over a segment of k, panel by panel: it decodes one, and multiplies it while others decode.
 #pragma once
-#include "kernels/matmul/coded/decode.cuh"
+#include "kernels/matmul/coded/warps.cuh"
 #include "kernels/ptx/wgmma_kept.cuh"
 
 namespace opfacade {
@@ -10,29 +10,27 @@ struct CodedConsumer {
   using Sums = float[C::kTokens / 2];
   const CodedShared<C>& smem;
   int warpgroup;  // of the team
+  bool shares;    // CTAs of the cluster write to each other's x
   Ring<C::kCodeStages> codes_ring;
   Ring<C::kXStages> x_ring;
 
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const Tile& tile, const Segment& segment) {
-    CodeTables<C> tables(p, tile, warpgroup);
-    Decoder<C> decoder[2];
     const uint32_t both = both_codes();
-    tables.ask(segment.begin);
-    if constexpr (C::Codes::kSlot == 0) {
-      tables.turn();
-      decoder[0].take(tables.now[0][0]), decoder[1].take(tables.now[1][0]);
-    }
-#pragma unroll 1
-    for (int k = segment.begin, stage = 0; k < segment.end; k += kCodesStep, ++stage) {
-      if (C::Codes::kSlot != 0 && stage % CodeTables<C>::kStages == 0) {
-        tables.turn();
-        tables.ask(k + CodeTables<C>::kStages * kCodesStep);
-      }
-      multiply(sums, decoder, tables, both, stage, min(kCodesPanels, (segment.end - k) / 64));
-    }
+    if constexpr (C::kByWarps) clear<C>(sums);
+    each_stage<C>(p, tile, warpgroup, segment, [&](Decoder<C> (&decoder)[2], const CodeTables<C>& tables, int stage, int panels) {
+      if constexpr (C::kByWarps) multiply_by_warps(sums, decoder, tables, both, stage, panels);
+      else multiply(sums, decoder, tables, both, stage, panels);
+    });
   }
 
  private:
+  // Lane r of a warp tells the CTA aside r that all of the warp have read.
+  __device__ __forceinline__ void release_x() const {
+    if (C::kAside == 1 || !shares) return release(smem.x_empty(x_ring.stage));
+    const int lane = threadIdx.x % 32, to = CodedTiles<C>::rank(CodedTiles<C>::segment(), lane % C::kAside);
+    __syncwarp();
+    mbarrier_arrive_remote_if(lane < C::kAside, cluster_address(smem.x_empty(x_ring.stage), to));
+  }
   // One lane tells the producer that all of its warp have read.
   __device__ __forceinline__ void release(uint32_t empty) const {
     __syncwarp();
@@ -41,8 +39,7 @@ struct CodedConsumer {
   // The products of a stage. ptxas runs no product while the registers of another are made: it waits for each, and loads codes of the
   // next panel before.
   __device__ __forceinline__ void multiply(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
-    const int thread = threadIdx.x % kWarpgroup, g = thread % 32 / 4;
-    const uint32_t line = smem.codes(codes_ring.stage) + warpgroup * kCodesPart + thread / 32 * 2048 + panel_address(g, 0);
+    const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
     mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
     PanelCodes codes(line, 0);
 #pragma unroll
@@ -59,12 +56,23 @@ struct CodedConsumer {
       wgmma_wait<0>();
       keep_alive(a), pin(sums);
       if ((panel + 1) % C::kXPanels == 0 || panel + 1 == panels) {
-        release(smem.x_empty(x_ring.stage));
+        release_x();
         x_ring.advance();
       }
     }
     release(smem.codes_empty(codes_ring.stage));
     codes_ring.advance();
+  }
+
+  // The same by mma.sync: a warp waits for no other, and decodes a panel while its products of the one before run.
+  __device__ __forceinline__ void multiply_by_warps(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
+    static_assert(C::kXPanels == kCodesPanels, "a stage of x is one of codes");
+    const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart), x = smem.x(x_ring.stage);
+    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+    mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+    multiply_stage<C>(sums, decoder, tables, both, stage, panels, line, x);
+    release_x(), release(smem.codes_empty(codes_ring.stage));
+    x_ring.advance(), codes_ring.advance();
   }
 };
 

@@ -17,20 +17,25 @@ struct SameType<A, A> {
 
 // How codes of one group become numbers. A code becomes the low bits of the mantissa of 128, or of 1024 in f16: that float is 128 plus
 // the code, exactly. Where scales have the type of x, the difference to the zero point is exact in that type and the product is rounded
-// once, as f32 arithmetic does; else numbers are f32 until they are packed.
+// once, as f32 arithmetic does; else numbers are f32 until they are packed. The bits of e2m1 are those of a small float of the type of
+// x, which 2^126, or 2^14 in f16, makes its number; the type of x has its scale.
 template <class C>
 struct Decoder {
   using T = typename C::T;
   using Q = typename C::Codes;
   using Entry = typename CodeTables<C>::Entry;
+  static constexpr bool kHalf = SameType<T, F16>::kIs, kE2m1 = Q::kCode == Code::kE2M1;
   static constexpr bool kPacked = SameType<T, typename Q::Scale>::kIs && (Q::kZero == ZeroPoint::kNone || Q::kWholeZero);
   static constexpr uint32_t kSign = Q::kCode == Code::kSigned ? 8 : 0;  // added to codes of two's complement
-  static constexpr uint32_t kMagic = kPacked && SameType<T, F16>::kIs ? 0x6400 : 0x4300, kTwice = 0x10001;
+  static constexpr uint32_t kMagic = kPacked && kHalf ? 0x6400 : 0x4300, kTwice = 0x10001;
   uint32_t scales, bases;  // in both halves
   float factor, shift;
 
   __device__ __forceinline__ void take(const Entry& entry) {
-    if constexpr (kPacked) {
+    if constexpr (kE2m1) {
+      const float scale = Stored<typename Q::Scale>::load(entry.scale);
+      scales = T::pack(scale, scale);
+    } else if constexpr (kPacked) {
       scales = entry.scale * kTwice, bases = (kMagic | (Q::kZero == ZeroPoint::kNone ? kSign : entry.zero)) * kTwice;
     } else {
       factor = Stored<typename Q::Scale>::load(entry.scale), shift = static_cast<float>(Stored<typename Q::Zero>::load(entry.zero));
@@ -38,6 +43,11 @@ struct Decoder {
   }
   // The numbers of both codes of a byte, which is alone in its word. both: kBothCodes, in a register.
   __device__ __forceinline__ uint32_t two(uint32_t byte, uint32_t both) const {
+    if constexpr (kE2m1) {
+      constexpr int kExponent = kHalf ? 9 : 6;  // the bit that the lowest of a code goes to
+      const uint32_t made = (byte * (0x1001u << kExponent) & (7u << kExponent) * kTwice) | (byte * 0x1001000u & 0x80008000u);
+      return Halves<T>::times(Halves<T>::times(made, (kHalf ? 0x7400u : 0x7e80u) * kTwice), scales);
+    }
     const uint32_t made = byte * 0x1001u & both ^ (kMagic | kSign) * kTwice;
     if constexpr (kPacked) return Halves<T>::times(Halves<T>::less(made, bases), scales);
     return T::pack(number(__uint_as_float(made << 16)), number(__uint_as_float(made & 0xffff0000u)));
@@ -74,19 +84,22 @@ __device__ __forceinline__ uint32_t both_codes() { return __shfl_sync(0xffffffff
 // The A operand of the k-steps of panel `panel` of a stage.
 template <class C>
 __device__ __forceinline__ void decode_panel(uint32_t (&a)[16], const PanelCodes& codes, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel) {
-  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // none begins inside a stage
+  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // 0: none begins inside a stage
   const uint32_t own = threadIdx.x % 4 | 0x4440u;  // one byte
 #pragma unroll
   for (int chunk = 0; chunk < 2; ++chunk) {
     const int k = panel * 64 + chunk * 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (C::Codes::kSlot != 0 && k % kSlot == 0) decoder[half].take(tables.of(half, stage, k / kSlot));
       const uint4& w = codes.found[chunk][half];
       uint32_t* step = a + 8 * chunk + half;
       const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) step[2 * i] = decoder[half].two(__byte_perm(word[i], 0, own), both);
+      for (int i = 0; i < 4; ++i) {
+        const int at = k + 8 * i;
+        if (C::Codes::kSlot != 0 && at % kSlot == 0) decoder[half].take(tables.of(half, stage, at / kSlot));
+        step[2 * i] = decoder[half].two(__byte_perm(word[i], 0, own), both);
+      }
     }
   }
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ float2 added(const float2& a, const float2& b) { retu
 template <class C>
 __device__ __forceinline__ void finish_along(const MatmulParams& p, const CodedShared<C>& smem, const Tile& tile, int segments) {
   constexpr int kThreads = C::kAlong * kWarpgroup;
-  const int rank = Tiles<C>::segment(), thread = static_cast<int>(threadIdx.x) - kWarpgroup;
+  const int rank = CodedTiles<C>::segment(), thread = static_cast<int>(threadIdx.x) - C::kLoaders;
   finish_round<C>(p, tile, tile.column + thread % kCodesPairs * 2, thread + rank * kThreads, C::kSplit * kThreads, [&](int token) {
     float2 sum;
 #pragma unroll 4
@@ -75,7 +75,7 @@ __device__ __forceinline__ void finish_along(const MatmulParams& p, const CodedS
       if constexpr (C::kSplit == 1) {
         more = *reinterpret_cast<const float2*>(dynamic_shared() + at);
       } else {
-        const uint64_t both = cluster_load_two_words(cluster_address(smem.base + at, i / C::kAlong));
+        const uint64_t both = cluster_load_two_words(cluster_address(smem.base + at, CodedTiles<C>::rank(i / C::kAlong, CodedTiles<C>::aside())));
         more = make_float2(__uint_as_float(static_cast<uint32_t>(both)), __uint_as_float(static_cast<uint32_t>(both >> 32)));
       }
       sum = i == 0 ? more : added(sum, more);

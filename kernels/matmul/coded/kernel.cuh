@@ -12,8 +12,8 @@ namespace opfacade {
 
 // All segments of the columns of a warpgroup.
 template <class C>
-__device__ __forceinline__ void consume_beside(const MatmulParams& p, const CodedShared<C>& smem, const Tiles<C>& tiles, int warpgroup) {
-  CodedConsumer<C> consumer{smem, warpgroup, {}, {}};
+__device__ __forceinline__ void consume_beside(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles, int warpgroup) {
+  CodedConsumer<C> consumer{smem, warpgroup, shares_x<C>(p), {}, {}};
   const SegmentsOf<C> segments(p, smem.team);
   const int count = tiles.count(p);
 #pragma unroll 1
@@ -35,41 +35,53 @@ __device__ __forceinline__ void consume_beside(const MatmulParams& p, const Code
   }
 }
 
-// One segment.
+// One segment. Says whether there is one.
 template <class C>
-__device__ __forceinline__ void consume_segment(const MatmulParams& p, CodedConsumer<C>& consumer, const Tile& tile, const SegmentsOf<C>& segments) {
-  if (segments.first >= segments.stop) return;
-  float sums[C::kTokens / 2];
+__device__ __forceinline__ bool consume_segment(float (&sums)[C::kTokens / 2], const MatmulParams& p, CodedConsumer<C>& consumer, const Tile& tile, const SegmentsOf<C>& segments) {
+  if (segments.first >= segments.stop) return false;
   consumer.sum(sums, p, tile, Segment(p, segments.first));
-  put_partial<C>(consumer.smem.team, sums);
+  return true;
+}
+
+// Adds and stores the sums of all segments of a tile. Sync: of all threads that have them.
+template <class C, class Sync>
+__device__ __forceinline__ void finish_segments(float (&sums)[C::kTokens / 2], const MatmulParams& p, const CodedShared<C>& smem, Tile tile, int segments, bool any, const Sync& sync) {
+  constexpr int kRound = CodedShared<C>::kRound;
+#pragma unroll 1
+  for (int round = 0; round < CodedShared<C>::kRounds; ++round, tile.row += kRound) {
+    if (any) put_partial<C>(smem.team, sums);
+    sync();
+    if (segments > 0) finish_along<C>(p, smem, tile, segments);
+    sync();  // others may still read partial sums of this warpgroup
+#pragma unroll
+    for (int i = 0; i + kRound / 2 < C::kTokens / 2; ++i) sums[i] = sums[i + kRound / 2];
+  }
 }
 
 template <class C>
-__device__ __forceinline__ void consume_along(const MatmulParams& p, const CodedShared<C>& smem, const Tiles<C>& tiles) {
-  CodedConsumer<C> consumer{smem, 0, {}, {}};
+__device__ __forceinline__ void consume_along(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
+  CodedConsumer<C> consumer{smem, 0, shares_x<C>(p), {}, {}};
   const SegmentsOf<C> segments(p, smem.team);
   const int count = tiles.count(p);
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
-    consume_segment<C>(p, consumer, tile, segments);
-    named_sync(1, C::kAlong * kWarpgroup);
-    finish_along<C>(p, smem, tile, segments.all);
-    named_sync(1, C::kAlong * kWarpgroup);
+    float sums[C::kTokens / 2];
+    const bool any = consume_segment<C>(sums, p, consumer, tile, segments);
+    finish_segments<C>(sums, p, smem, tile, segments.all, any, [] { named_sync(1, C::kAlong * kWarpgroup); });
   }
 }
 
 // The one tile of this cluster.
 template <class C>
-__device__ __forceinline__ void consume_split(const MatmulParams& p, const CodedShared<C>& smem, const Tiles<C>& tiles) {
+__device__ __forceinline__ void consume_split(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
   const SegmentsOf<C> segments(p, smem.team);
-  const bool any = tiles.first() < tiles.count(p);
-  const Tile tile = any ? tiles.at(tiles.first()) : Tile{};
-  CodedConsumer<C> consumer{smem, 0, {}, {}};
-  if (any) consume_segment<C>(p, consumer, tile, segments);
-  cluster_sync();
-  if (any) finish_along<C>(p, smem, tile, segments.all);
-  cluster_sync();  // others may still read partial sums of this CTA
+  const bool has_tile = tiles.first() < tiles.count(p);
+  const Tile tile = has_tile ? tiles.at(tiles.first()) : Tile{};
+  CodedConsumer<C> consumer{smem, 0, shares_x<C>(p), {}, {}};
+  float sums[C::kTokens / 2];
+  const bool any = has_tile && consume_segment<C>(sums, p, consumer, tile, segments);
+  finish_segments<C>(sums, p, smem, tile, has_tile ? segments.all : 0, any, [] { cluster_sync(); });
 }
 
 template <class C>
@@ -79,14 +91,14 @@ __device__ __forceinline__ void start_barriers(const MatmulParams& p, CodedShare
     for (int stage = 0; stage < C::kCodeStages; ++stage)
       mbarrier_init(smem.codes_full(stage), full), mbarrier_init(smem.codes_empty(stage), 4 * C::kBeside);
     for (int stage = 0; stage < C::kXStages; ++stage)
-      mbarrier_init(smem.x_full(stage), full), mbarrier_init(smem.x_empty(stage), 4 * C::kBeside);
+      mbarrier_init(smem.x_full(stage), full), mbarrier_init(smem.x_empty(stage), 4 * C::kBeside * (shares_x<C>(p) ? C::kAside : 1));
   }
   mbarrier_init_fence();
 }
 
 template <class C>
 __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
-  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = 56, kConsumer = kWarpgroups == 4 ? 104 : 224;
+  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : 72, kConsumer = kWarpgroups == 4 ? 104 : 216;
   static_assert(kWarpgroups == 4 || kWarpgroups == 2, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
@@ -94,19 +106,20 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   CodedShared<C> smem{smem_address(dynamic_shared()), 0};
   if (threadIdx.x == 0) start_barriers<C>(p, smem);
   if (C::kAlong > 1) smem.team = group < 0 ? threadIdx.x / CodedLoader<C>::kThreads : group;
-  if constexpr (C::kSplit > 1) cluster_sync(); else __syncthreads();
+  if constexpr (C::kSplit * C::kAside > 1) cluster_sync(); else __syncthreads();
   wait_for_previous();
-  const Tiles<C> tiles(p);
+  const CodedTiles<C> tiles(p);
   if (group < 0) {
     release_registers<kProducer>();
     produce_coded<C>(p, smem, tiles);
-    if constexpr (C::kSplit > 1) cluster_sync(), cluster_sync();  // as those that compute do
+    for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as those that compute do
   } else {
     acquire_registers<kConsumer>();
     if constexpr (C::kSplit > 1) consume_split<C>(p, smem, tiles);
     else if constexpr (C::kAlong > 1) consume_along<C>(p, smem, tiles);
     else consume_beside<C>(p, smem, tiles, group);
   }
+  if constexpr (C::kSplit == 1 && C::kAside > 1) cluster_sync();  // others may still arrive at barriers of this CTA
 }
 
 }  // namespace opfacade

@@ -5,11 +5,11 @@
 
 namespace opfacade {
 
-// The part of a config that copy_panels reads.
-template <int kBytes, int kManyPanels>
-struct CopiedPanels {
-  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128;  // one chunk of a thread is under way
-};
+// CTAs aside load parts of x for each other; threads copy for their own.
+template <class C>
+__device__ __forceinline__ bool shares_x(const MatmulParams& p) {
+  return C::kAside > 1 && p.mapped != 0;
+}
 
 // kThreads of a team copy; of those that TMA serves one is here.
 template <class C>
@@ -50,9 +50,12 @@ struct CodedLoader {
     mbarrier_wait(smem.x_empty(x_ring.stage), x_ring.parity ^ 1);
     if (p.mapped != 0) {
       const int panels = min(C::kXPanels, (stop - k) / 64);
-      mbarrier_arrive_expect(full, panels * p.x_box * 128);
+      constexpr int kPart = C::kTokens / C::kAside;
+      const int first = CodedTiles<C>::aside() * kPart;
+      const uint16_t mask = C::kAside > 1 ? ((1 << C::kAside) - 1) << CodedTiles<C>::rank(CodedTiles<C>::segment(), 0) : 0;
+      mbarrier_arrive_expect(full, panels * (C::kAside > 1 ? C::kTokens : p.x_box) * 128);
       for (int panel = 0; panel < panels; ++panel)
-        load_rows<C::kTokens, false>(to + panel * Shared::kPanelX, p.x_map, full, 0, k + panel * 64, tile.row, tile.batch);
+        load_rows<kPart, false>(to + panel * Shared::kPanelX + first * 128, p.x_map, full, mask, k + panel * 64, tile.row + first, tile.batch);
     } else {
       copy_panels<CopiedPanels<2, C::kXPanels>, C::kTokens, false>(to, p.x, tile.batch, tile.row, tile.end, k, p.k,
                                                                    threadIdx.x % kThreads, kThreads);
@@ -64,7 +67,7 @@ struct CodedLoader {
 };
 
 template <class C>
-__device__ __forceinline__ void produce_coded(const MatmulParams& p, const CodedShared<C>& smem, const Tiles<C>& tiles) {
+__device__ __forceinline__ void produce_coded(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
   constexpr int kThreads = CodedLoader<C>::kThreads;
   if (p.mapped != 0 && (threadIdx.x % kThreads / 32 != 0 || !elected())) return;
   CodedLoader<C> loader{p, smem, {}, {}};

@@ -16,7 +16,8 @@ constexpr int kSumsPitch = 68;  // floats: neighbouring rows of x are 2 * 68 % 3
 // A config C, besides those of Tiles: kTokens rows of x in a tile; kAlong warpgroups have the columns of a tile together, and each a
 // segment of k, with rings of its own: a team; or kBeside warpgroups of one team have columns side by side. kSplit CTAs have a tile,
 // and kAlong segments each. kSegments: k has several segments, which one warpgroup adds where it has all of them.
-// kCodeStages; kXStages of kXPanels panels each.
+// kCodeStages; kXStages of kXPanels panels each. kLoaders threads only load. kAside CTAs of a cluster, those of a segment, have columns side by side, and each
+// loads a part of their rows of x for all.
 template <class C>
 struct CodedShared {
   static constexpr int kCodes = C::kBeside * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
@@ -25,7 +26,7 @@ struct CodedShared {
   static constexpr int kPartial = kRound * kSumsPitch * 4, kWarpgroups = C::kAlong * C::kBeside;
   static constexpr int kPartials = C::kAlong * kTeam, kBarriers = kPartials + kWarpgroups * kPartial;
   static constexpr int kBytes = kBarriers + C::kAlong * kBarriersOfTeam;
-  static_assert(C::kTokens <= 32 || C::kAlong == 1, "partial sums of a warpgroup fit in one round");
+  static constexpr int kRounds = C::kTokens / kRound;
 
   uint32_t base;
   int team;
@@ -36,6 +37,37 @@ struct CodedShared {
   __device__ __forceinline__ uint32_t x_full(int stage) const { return codes_full(C::kCodeStages + stage); }
   __device__ __forceinline__ uint32_t x_empty(int stage) const { return x_full(stage) + 8; }
   static __device__ __forceinline__ uint32_t partial(int warpgroup) { return kPartials + warpgroup * kPartial; }  // from base on
+};
+
+// The part of a config that copy_panels reads.
+template <int kBytes, int kManyPanels>
+struct CopiedPanels {
+  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128;  // one chunk of a thread is under way
+};
+
+template <class C>
+struct WideColumns : C {
+  static constexpr int kColumns = C::kColumns * C::kAside;
+};
+
+// The tiles of Tiles, of which those of a cluster lie side by side.
+template <class C>
+struct CodedTiles {
+  Tiles<WideColumns<C>> wide;
+
+  __device__ __forceinline__ explicit CodedTiles(const MatmulParams& p) : wide(p) {}
+  static __device__ __forceinline__ int aside() { return C::kAside > 1 ? blockIdx.x % C::kAside : 0; }
+  static __device__ __forceinline__ int segment() { return C::kSplit > 1 ? blockIdx.x / C::kAside % C::kSplit : 0; }
+  // In the cluster: of the CTA aside `aside` that has segment `segment`.
+  static __device__ __forceinline__ int rank(int segment, int aside) { return segment * C::kAside + aside; }
+  static __device__ __forceinline__ int first() { return blockIdx.x / (C::kAside * C::kSplit); }
+  static __device__ __forceinline__ int stride() { return gridDim.x / (C::kAside * C::kSplit); }
+  __device__ __forceinline__ int count(const MatmulParams& p) const { return wide.count(p); }
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile found = wide.at(index);
+    found.column += aside() * C::kColumns;
+    return found;
+  }
 };
 
 // The elements of k from `begin` to `end` are summed apart.
@@ -52,7 +84,7 @@ struct SegmentsOf {
   __device__ __forceinline__ SegmentsOf(const MatmulParams& p, int team) {
     all = C::kSegments ? (p.k + p.segment - 1) / p.segment : 1;
     const bool whole = C::kAlong * C::kSplit == 1;
-    first = whole ? 0 : Tiles<C>::segment() * C::kAlong + team, stop = whole ? all : min(all, first + 1);
+    first = whole ? 0 : CodedTiles<C>::segment() * C::kAlong + team, stop = whole ? all : min(all, first + 1);
   }
 };
 

@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-// A config Q of codes, besides what codes.cuh says: kSlot elements of k, 32, 64 or 128, lie in one group; 0: all of k do.
+// A config Q of codes, besides what codes.cuh says: kSlot elements of k, 16, 32, 64 or 128, lie in one group; 0: all of k do.
 template <class C>
 struct CodeTables {
   using Q = typename C::Codes;
@@ -45,7 +45,7 @@ struct CodeTables {
     const int from = (stage % kStages * kSlots + slot) / kHeld, lane = static_cast<int>(threadIdx.x % 32) / 4 * 4 + from;
     const Entry& own = now[half][kHeld > 1 ? slot % kHeld : 0];
     Entry found;
-    if constexpr (sizeof(ScaleBits) == 2 && sizeof(ZeroBits) <= 2) {
+    if constexpr (sizeof(ScaleBits) <= 2 && sizeof(ZeroBits) <= 2) {
       const uint32_t both = __shfl_sync(0xffffffffu, own.scale | static_cast<uint32_t>(own.zero) << 16, lane);
       found.scale = static_cast<ScaleBits>(both), found.zero = static_cast<ZeroBits>(both >> 16);
     } else {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from opfacade.backends.cuda import (
     matmul_coded,
+    matmul_coded_mma,
     matmul_codes,
     matmul_gemv,
     matmul_grouped,
@@ -76,6 +77,7 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 CANDIDATES = (
     matmul_coded.CANDIDATE,
+    matmul_coded_mma.CANDIDATE,
     candidate(_FORM, _declines, _shape),
     matmul_gemv.CANDIDATE,
     matmul_grouped.CANDIDATE,

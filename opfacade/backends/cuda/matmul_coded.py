@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from opfacade.backends.cuda import matmul_codes, ptxas, support
 from opfacade.backends.cuda.declared import Fact
+from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.core.candidate import Reason
@@ -23,15 +24,27 @@ _ALONG = 4  # warpgroups of a CTA that have a segment each
 # CTAs that a cluster of so many may make, so that they run at once. Other numbers would change bits.
 _SPLITS = ((8, 96), (4, 112), (2, 132))
 _LEAST = 256  # elements of a segment
-_RING = {8: (4, 4, 4), 16: (3, 3, 4), 32: (2, 2, 4), 64: (3, 16, 1), 128: (3, 8, 1)}  # stages of codes and of x, and its panels
+# Stages of codes and of x, and its panels, by rows of a tile and warpgroups along k.
+_RING = {
+    (8, 4): (4, 4, 4),
+    (16, 4): (3, 3, 4),
+    (32, 4): (2, 2, 4),
+    (64, 4): (2, 4, 1),
+    (64, 1): (3, 16, 1),
+    (128, 1): (3, 8, 1),
+}
 _SUMS = 68 * 4  # bytes of a row of partial sums
+# Integers, and e2m1 beside the types of scales that x has.
 _ALLOWED: dict[str, tuple[str | int | None, ...]] = {
-    "dtype": ("int4", "uint4"),
     "dequantise": ("rounded",),
     "group": (32, 64, 128, None),
     "scale_dtype": ("f32", "bf16", "f16"),
     "global_scale": (False,),
 }
+_SCALES = {"bf16": ("bf16", "f8_e4m3", "f8_e8m0"), "f16": ("f16", "f8_e4m3")}
+_BY_WARPS = 16  # rows of x up to which mma.sync multiplies
+_SHARED = 32  # rows of x in a tile from which on neighbours share them
+_ALL = 114  # SMs of the smallest card
 _ROUND = 32  # rows of x whose sums are finished together
 
 _FORM = Form(
@@ -43,9 +56,19 @@ _FORM = Form(
 )
 
 
+class Coding(NamedTuple):
+    """Sizes of a product; n: columns of the weight."""
+
+    rows: int
+    n: int
+    k: int
+    batch: int = 1
+
+
 class Coded(NamedTuple):
     """rows: of x in a tile; along: warpgroups with the same columns and a segment of k each; beside: those with columns side by
-    side; split: CTAs of a cluster with one tile; slot: elements of k that surely lie in one group, 0: all."""
+    side; split: CTAs of a cluster with one tile; slot: elements of k that surely lie in one group, 0: all; aside: CTAs of a
+    cluster that share rows of x."""
 
     rows: int
     along: int
@@ -54,11 +77,12 @@ class Coded(NamedTuple):
     segments: Segments | None
     slot: int
     repack: bool = False
+    aside: int = 1
 
     @property
     def shared(self) -> int:
         """Bytes, as CodedShared has them."""
-        codes, x, panels = _RING[self.rows]
+        codes, x, panels = _RING[self.rows, self.along]
         team = codes * self.beside * _COLUMNS * 128 + x * panels * self.rows * 128 + 16 * (codes + x)
         return self.along * team + self.along * self.beside * min(self.rows, _ROUND) * _SUMS
 
@@ -67,13 +91,15 @@ class Coded(NamedTuple):
         found |= {"along": self.along} if self.along > 1 else {}
         found |= {"segment": self.segments.length} if self.segments is not None else {}
         found |= {"slot": self.slot} if self.slot else {}
+        found |= {"aside": self.aside} if self.aside > 1 else {}
         return found | ({"split": self.split} if self.split > 1 else {})
 
     def printed(self) -> dict[str, Fact]:
-        codes, x, panels = _RING[self.rows]
+        codes, x, panels = _RING[self.rows, self.along]
         shape: dict[str, Fact] = {"tokens": self.rows, "along": self.along, "beside": self.beside, "split": self.split}
+        shape |= {"aside": self.aside}
         shape |= {"code_stages": codes, "x_stages": x, "x_panels": panels, "shared": self.shared, "slot": self.slot}
-        return shape | {"segmented": self.segments is not None}
+        return shape | {"segmented": self.segments is not None, "by_warps": self.rows <= _BY_WARPS}
 
 
 def segments_of(n: int, k: int) -> Segments | None:
@@ -86,33 +112,61 @@ def segments_of(n: int, k: int) -> Segments | None:
     return None if many == 1 else Segments(many, each * _STAGE)
 
 
-def _slot(weight: Weight) -> int:
+def slot_of(weight: Weight) -> int:
     if weight.group is None:
         return 0
-    return weight.group if weight.group_offset % weight.group == 0 else 32
+    return weight.group if weight.group_offset % weight.group == 0 else 32  # matmul_codes allows no other
 
 
 def _shape(problem: MatmulDescriptor, target: Target) -> Coded:
     assert problem.weight_format is not None
-    return shape_of(problem.total_num_rows, segments_of(problem.n * problem.columns, problem.k), _slot(problem.weight_format))
+    sms = min(target.sm_count, problem.sm_limit or target.sm_count)
+    sizes = Coding(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch)
+    return shape_of(sizes, slot_of(problem.weight_format), sms)
 
 
-def shape_of(rows: int, segments: Segments | None, slot: int) -> Coded:
-    if rows > 64:
-        return Coded(128 if rows > 128 else 64, 1, 2, 1, segments, slot)
+def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
+    """Up to 128 rows have warpgroups along k, unless tiles of 128 rows and columns are as many as SMs. All CTAs of a split run
+    at once, so that one is for as many SMs as they are, or for all."""
+    segments = segments_of(sizes.n, sizes.k)
+    along, beside = _along(sizes, segments, slot, sms), Coded(64 if sizes.rows <= 64 else 128, 1, 2, 1, segments, slot)
+    fits = along.split == 1 or sms >= _ALL or _ctas(along, sizes) <= sms
+    few = sizes.rows <= 64 or (sizes.rows <= 128 and _ctas(beside, sizes) < sms)
+    return along if fits and few else beside
+
+
+def _ctas(shape: Coded, sizes: Coding) -> int:
+    """As many as have a tile each."""
+    return -(-sizes.rows // shape.rows) * -(-sizes.n // (_COLUMNS * shape.beside)) * sizes.batch * shape.split
+
+
+def _along(sizes: Coding, segments: Segments | None, slot: int, sms: int) -> Coded:
     many = 1 if segments is None else segments.many
     split = next(split for split in (1, 2, 4, 8) if split * _ALONG >= many)
-    return Coded(next(tile for tile in (8, 16, 32) if tile >= min(rows, 32)), _ALONG, 1, split, segments, slot)
+    rows = next((tile for tile in (8, 16, 32) if tile >= sizes.rows), 64)
+    aside = 2 if rows >= _SHARED and split == 1 and min(sizes.n // _COLUMNS, sms) >= 2 else 1
+    return Coded(rows, _ALONG, 1, split, segments, slot, aside=aside)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     if problem.weight_format is None:
-        yield from support.choice_reason("OPF-S003", "weight_format", None, ("int4", "uint4"))
+        yield from support.choice_reason("OPF-S003", "weight_format", None, ("int4", "uint4", "e2m1"))
         return
     yield from matmul_codes.lacks(problem, problem.weight_format)
-    for field, choices in _ALLOWED.items():
-        yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(problem.weight_format, field), choices)
+    yield from lacks_of_codes(problem.weight_format, problem.dtype)
+
+
+def lacks_of_codes(weight: Weight, dtype: str) -> Iterator[Reason]:
+    """A number is rounded once in the type of x, or is of that type."""
+    yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, ("int4", "uint4", "e2m1"))
+    allowed = _ALLOWED
+    if weight.dtype == "e2m1" and dtype in _SCALES:
+        allowed = {"scale_dtype": _SCALES[dtype]}
+        if way_of(weight, dtype) != "whole":
+            allowed |= {"dequantise": ("rounded",), "global_scale": (False,)}
+    for field, choices in allowed.items():
+        yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(weight, field), choices)
 
 
 @cached_by_specialization
@@ -120,14 +174,14 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
-def _unfit_sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
+def unfit_sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
     """Not remembered with what a kind of problems lacks: k is a size."""
     yield from support.choice_reason("OPF-S003", f"k % {_PANEL}", problem.k % _PANEL, (0,))
     yield from support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,))
 
 
 def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return _unfit(problem, target) or tuple(_unfit_sizes(problem)) or ptxas.reasons()
+    return _unfit(problem, target) or tuple(unfit_sizes(problem)) or ptxas.reasons()
 
 
 CANDIDATE = candidate(_FORM, _declines, _shape)

@@ -37,6 +37,9 @@ _SUMS = {
 }
 
 
+_K_STEP_BEFORE = 8.0  # products between two truncations before sm_90
+
+
 def lacks_of_bytes(problem: Product) -> Iterator[Reason]:
     """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
     for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
@@ -100,6 +103,7 @@ def promise(problem: Product, target: Target, segments: Segments | None, evidenc
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = _model_of(problem)
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
+    constants |= {"k_step": _K_STEP_BEFORE} if model == "matmul-mma16" and target.sm_version < 90 else {}
     constants |= {"segment": float(segments.length)} if segments is not None else {}
     several = terms(matmul_source.codes_of(problem), problem.dtype)
     constants |= {"terms": float(several)} if several > 1 else {}

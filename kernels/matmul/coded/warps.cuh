@@ -1,0 +1,72 @@
+// Stages of codes and of x that warps multiply by mma.sync, and how a segment of k goes through its stages.
+#pragma once
+#include "kernels/matmul/coded/decode.cuh"
+#include "kernels/ptx/mma_chain.cuh"
+
+namespace opfacade {
+
+template <class C>
+__device__ __forceinline__ void clear(float (&sums)[C::kTokens / 2]) {
+#pragma unroll
+  for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = 0.f;
+}
+
+// Where this thread's first line of codes lies (see PanelCodes). part: the codes of its warpgroup.
+__device__ __forceinline__ uint32_t line_of(uint32_t part) {
+  return part + threadIdx.x % kWarpgroup / 32 * 2048 + panel_address(threadIdx.x % 32 / 4, 0);
+}
+
+// Stages of a segment in the order of k: multiply(decoders, tables, stage, how many panels).
+template <class C, class Multiply>
+__device__ __forceinline__ void each_stage(const MatmulParams& p, const Tile& tile, int warpgroup, const Segment& segment, const Multiply& multiply) {
+  CodeTables<C> tables(p, tile, warpgroup);
+  Decoder<C> decoder[2];
+  tables.ask(segment.begin);
+  if constexpr (C::Codes::kSlot == 0) {
+    tables.turn();
+    decoder[0].take(tables.now[0][0]), decoder[1].take(tables.now[1][0]);
+  }
+#pragma unroll 1
+  for (int k = segment.begin, stage = 0; k < segment.end; k += kCodesStep, ++stage) {
+    if (C::Codes::kSlot != 0 && stage % CodeTables<C>::kStages == 0) {
+      tables.turn();
+      tables.ask(k + CodeTables<C>::kStages * kCodesStep);
+    }
+    multiply(decoder, tables, stage, min(kCodesPanels, (segment.end - k) / 64));
+  }
+}
+
+// line: line_of the codes; x: the panels of x.
+template <class C>
+__device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel, uint32_t line, uint32_t x) {
+  const int lane = threadIdx.x % 32;
+  uint32_t a[16];
+  decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, stage, panel);
+#pragma unroll
+  for (int rows = 0; rows < C::kTokens / 8; ++rows) {
+    uint32_t b[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) ldmatrix_x4(b[i], x + panel * CodedShared<C>::kPanelX + rows * 1024 + panel_address(lane % 8, 4 * i + lane / 8));
+    float(&own)[4] = *reinterpret_cast<float(*)[4]>(sums + 4 * rows);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint32_t of[4] = {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]};
+      mma_chain<typename C::T>(own, of, b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]);
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_stage(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels, uint32_t line, uint32_t x) {
+  static_assert(C::kXPanels == kCodesPanels, "a stage of x is one of codes");
+  if (panels == kCodesPanels) {  // without branches between panels
+#pragma unroll
+    for (int panel = 0; panel < kCodesPanels; ++panel) multiply_panel<C>(sums, decoder, tables, both, stage, panel, line, x);
+  } else {
+#pragma unroll
+    for (int panel = 0; panel + 1 < kCodesPanels; ++panel)
+      if (panel < panels) multiply_panel<C>(sums, decoder, tables, both, stage, panel, line, x);
+  }
+}
+
+}  // namespace opfacade
