@@ -99,6 +99,6 @@ def test_a_build_has_the_time_that_the_variable_says(monkeypatch, tmp_path):
 
 def test_a_build_that_another_process_made_is_not_counted(monkeypatch, fresh_telemetry):
     monkeypatch.setattr(jit.identity, "key", lambda *given: "key")
-    monkeypatch.setattr(jit.cache, "obtain", lambda key, output, make: FOUND)
+    monkeypatch.setattr(jit.cache, "obtain", lambda key, output, make, use: FOUND)
     assert jit._Build(SPEC, SOURCES, None, "label").run() == FOUND
     assert fresh_telemetry.snapshot().get("label", {}).get("builds", 0) == 0

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from opfacade.jit.sass import opcodes
 from opfacade.jit.sass.opcodes import UnknownCodeError
 
-__all__ = ["UnknownCodeError", "functions", "listing"]
+__all__ = ["UnknownCodeError", "functions", "is_for_other_gpus", "listing"]
 
 _ELF, _ABI, _SM = b"\x7fELF\x02\x01\x01", 8, 90
+_FLAGS = 48  # where a header has the architecture
 _RELA = 4
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
@@ -34,6 +35,17 @@ def functions(cubin: bytes) -> dict[str, list[int]]:
         raise UnknownCodeError(f"not a cubin in the known format: {error}") from error
 
 
+def is_for_other_gpus(cubin: bytes) -> bool:
+    """Whether a cubin in the known format is for another architecture than sm_90, so that it has no wgmma."""
+    whole = len(cubin) >= _FLAGS + 4 and cubin.startswith(_ELF) and cubin[8] == _ABI
+    return whole and _architecture(cubin) != _SM
+
+
+def _architecture(cubin: bytes) -> int:
+    (flags,) = struct.unpack_from("<I", cubin, _FLAGS)
+    return int(flags) >> 8 & 0xFF
+
+
 def _words(code: bytes) -> list[int]:
     return [low | high << 64 for low, high in struct.iter_unpack("<QQ", code)]
 
@@ -46,8 +58,7 @@ class _Section:
 
 
 def _code(cubin: bytes) -> Iterator[tuple[str, bytes]]:
-    (flags,) = struct.unpack_from("<I", cubin, 48)
-    if not cubin.startswith(_ELF) or cubin[8] != _ABI or flags >> 8 & 0xFF != _SM:
+    if not cubin.startswith(_ELF) or cubin[8] != _ABI or _architecture(cubin) != _SM:
         raise UnknownCodeError("not a cubin for sm_90")
     for section in _sections(cubin):
         if section.type == _RELA and section.name.startswith(".rela.text.") and section.data:

@@ -108,6 +108,13 @@ def test_what_is_not_known_is_said_to_be_so(odd):
         sass_words.listing(odd)
 
 
+@pytest.mark.parametrize(
+    ("built", "other"), [(cubin(EXIT, flags=0x6005004), True), (cubin(EXIT), False), (b"\x7fELF", False), (b"", False)]
+)
+def test_a_cubin_for_other_gpus_has_no_wgmma(built, other):
+    assert sass_words.is_for_other_gpus(built) is other
+
+
 @pytest.mark.parametrize(("steps", "name"), [(4, "wgmma"), (1000, "wgmma")])
 def test_a_disassembler_reads_the_same(root, cache_dir, steps, name):
     tools = toolchain.find(cache_dir / "v1/toolchain.json")
