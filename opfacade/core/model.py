@@ -142,6 +142,7 @@ class Model(_Base):
     sizes: ClassVar[frozenset[str]] = frozenset()
     elsewhere: ClassVar[Mapping[str, str]] = FIELDS  # what other libraries call its fields
     off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
+    element_types: ClassVar[frozenset[str]] = frozenset()  # fields of an element type whose names do not end in dtype
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
 
     model_config = ConfigDict(
@@ -286,8 +287,10 @@ class Written(Model):
         if type(given) is not dict:
             return given
         meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
-        asked = [
-            name for name in given if type(given[name]) not in _ATOMS and (str(name)[-5:] == "dtype" or name == "positions")
-        ]
+        asked = [name for name, value in given.items() if type(value) not in _ATOMS and cls._is_element_type(str(name))]
         types = {name: named(given[name]) for name in asked}
         return given | meant | types if meant or types else given
+
+    @classmethod
+    def _is_element_type(cls, name: str) -> bool:
+        return name[-5:] == "dtype" or name in cls.element_types

@@ -92,6 +92,7 @@ class RotaryDescriptor(Sectioned, Descriptor[RotaryArgs]):
 
     op: Literal["rotary"] = Field(default="rotary", description="The operator.")
     category: ClassVar[str] = "rotary"
+    element_types: ClassVar[frozenset[str]] = frozenset({"positions"})
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "num_qo_heads"})
     total_num_rows: Count = Field(description="Rows of q and k.")
@@ -152,6 +153,7 @@ class QkvPrepareDescriptor(Sectioned, Descriptor[QkvPrepareArgs]):
 
     op: Literal["qkv_prepare"] = Field(default="qkv_prepare", description="The operator.")
     category: ClassVar[str] = "rotary"
+    element_types: ClassVar[frozenset[str]] = frozenset({"positions"})
     error_models: ClassVar[tuple[str, ...]] = ("exact", "qkv-f32")
     sizes: ClassVar[frozenset[str]] = frozenset({"batch_size", "total_num_rows", "num_qo_heads", "max_kv_indices"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"eps"})

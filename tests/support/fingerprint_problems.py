@@ -1,6 +1,7 @@
 """Problems whose output bits are on record: most are compiled for other tests of the emulator too, and lengths are short."""
 
-from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
+from opfacade.core.target import Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling, Weight
 from opfacade.testing import matrix
 from opfacade.testing.harness import harness_of
 from opfacade.testing.inputs import DrawnLengths
@@ -39,6 +40,10 @@ def emulated():
     for k in (300, 2100):  # one chain, and segments
         few = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16")
         found[f"matrices with few rows, k {k}"] = emulator.subject(few, forbid=("wgmma_tile",)), None
+    for k in (320, 1088):  # a weight of codes before sm_90: one chain, and segments
+        mxfp4 = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="exact")
+        codes = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16", weight_format=mxfp4)
+        found[f"matrices of codes before sm_90, k {k}"] = emulator.subject(codes, device_like=Target.parse("sm_89")), None
     covered = {_implementation(subject) for subject, _ in found.values()}
     for name, descriptor in cases.items():  # of other ops, the first case of each implementation
         subject = emulator.subject(descriptor)
