@@ -261,7 +261,7 @@ def test_numbers_of_two_terms_compile_in_the_tiles_that_have_stages_for_them():
 
 def test_exact_is_refused_with_the_cure():
     """In f16, which has no two numbers whose sum is a number of f16 scales beyond its range."""
-    with pytest.raises(UnsupportedError, match="bf16 rows"):
+    with pytest.raises(UnsupportedError, match="Use bf16 for x"):
         Plan.select(made(weight=INT4 | HALF, dtype="f16"), Preference(backend="cuda"), SM_90A)
     with pytest.raises(UnsupportedError, match='dequantise="rounded"'):
         Plan.select(made(weight={"dequantise": "exact", "zero": "added"}), Preference(backend="cuda"), SM_90A)
