@@ -7,10 +7,16 @@
 
 namespace opfacade {
 
+// Integer sums of 256 columns leave no registers for it.
+template <class T>
+constexpr bool kIsInteger = false;
+template <class T>
+constexpr bool kIsInteger<Integer<T>> = true;
+
 // Behind the stages and barriers of a CTA; shared_with_rows of csrc/matmul/matmul.h requests as many bytes.
 template <class C>
 struct StagedRows {
-  static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded;
+  static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded && !kIsInteger<typename C::T>;
   static constexpr int kColumns = C::kColumns % 64 == 0 ? 64 : 32, kLine = 2 * kColumns;  // at a time; bytes of a row
   static constexpr int kVectors = kLine / 16, kLines = 32 / kVectors, kRound = 16 / kLines;  // of a line; at a time; how often
   static constexpr int kBegin = (MatmulShared<C>::kBytes + 127) / 128 * 128;

@@ -8,9 +8,8 @@ import torch
 
 from opfacade import Plan, Preference, Target, explain, jit
 from opfacade.core.candidate import COMPILER_TOO_OLD
-from opfacade.core.descriptor import operands_of
+from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import OpfacadeError
-from opfacade.plans import _composed
 from opfacade.plans._steps import Last
 from opfacade.plans.moe import EXAMPLES, FusedMoeDescriptor, Router
 from opfacade.testing import determinism, numerics
@@ -169,7 +168,7 @@ def test_a_dtype_that_no_product_has_is_refused_for_the_step_that_lacks_it():
 
 def test_a_compiler_that_is_too_old_is_told_once_and_changes_no_id():
     candidate, sku = plan_of(LAYERS[2])._candidate, plan_of(LAYERS[2]).sku
-    _composed.parts_of.cache_clear()
+    forget_specializations()
     with patch("opfacade.backends.cuda.ptxas.release", return_value=(12, 0)):
         found = explain(LAYERS[2], CUDA, target=SM_90A)
         assert candidate.sku(LAYERS[2], SM_90A) == sku
