@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, explain
-from opfacade.backends.library import cublaslt_library as cublaslt
 from opfacade.core.preference import Require
 from opfacade.errors import GuaranteeUnavailable, LayoutError, LibraryError, UnsupportedError
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import MatmulDescriptor, Scaling, Weight
 from opfacade.select import hardware_stamp, measurements
 from opfacade.select.decision import Measured, TuningRow, tuning_key
-from opfacade.select.registry import candidates_for, configs_for, descriptor_types
+from opfacade.select.registry import candidates_for, configs_for
 from opfacade.testing import inputs, numerics
 from tests.families.matmul import cublaslt_here
 
@@ -375,72 +374,3 @@ def test_a_size_that_is_refused_changes_no_answer_of_another(library):
 def test_it_needs_a_gpu_from_sm_80_on(target, library):
     with pytest.raises(UnsupportedError, match="sm_80 and later"):
         Plan.select(made(), LIBRARY, target)
-
-
-# --- the library itself
-
-
-def test_a_library_that_is_not_installed_is_a_reason():
-    with cublaslt_here.installed(None), pytest.raises(UnsupportedError, match=r"not installed.*OPF-S025"):
-        Plan.select(made(dtype="f32"), LIBRARY, GPUS["sm_90a"])
-
-
-def test_the_version_is_that_of_the_package_that_torch_needs(monkeypatch):
-    here = {"nvidia-cublas": "13.4.0.1", "nvidia-cublas-cu12": "12.8.4.1"}
-    monkeypatch.setattr(cublaslt, "_version", here.get)
-    for needs, want in (({"nvidia-cublas-cu12"}, "12.8.4.1"), ({"nvidia-cublas"}, "13.4.0.1"), (set(), "13.4.0.1")):
-        monkeypatch.setattr(cublaslt, "_needs_of_torch", lambda needs=needs: needs)
-        assert cublaslt.installed.__wrapped__() == want
-    monkeypatch.setattr(cublaslt, "_version", lambda name: None)
-    assert cublaslt.installed.__wrapped__() is None
-
-
-def test_requirements_of_torch_are_read_by_name(monkeypatch):
-    lines = ["nvidia-cublas-cu12==12.8.4.1; platform_system == 'Linux'", "sympy>=1.13", "typing-extensions"]
-    monkeypatch.setattr(cublaslt, "requires", lambda name: lines)
-    assert cublaslt._needs_of_torch() == {"nvidia-cublas-cu12", "sympy", "typing-extensions"}
-
-
-def test_a_library_that_torch_has_not_loaded_is_an_error():
-    with pytest.raises(LibraryError, match=r"torch has not loaded libcublasLt\.so\.999.*OPF-L001") as caught:
-        cublaslt.load.__wrapped__("999.1")
-    assert (caught.value.library, caught.value.status) == ("cublaslt", None)
-
-
-@pytest.mark.parametrize(("number", "package"), [(130100, "13.1.0.3"), (120804, "12.8.4.1"), (130002, "13.0.2")])
-def test_the_number_of_the_loaded_library_is_that_of_its_package(number, package):
-    cublaslt._require_version(number, package)
-    with pytest.raises(LibraryError, match="OPF-L002"):
-        cublaslt._require_version(number + 1, package)
-
-
-def test_a_call_that_fails_names_the_function_and_the_status(library):
-    loaded = cublaslt.load("any")
-    description = loaded.made("cublasLtMatmulDescCreate", 68, 0)
-    found = r"cublasLtMatmulDescSetAttribute failed: CUBLAS_STATUS_INVALID_VALUE.*OPF-L004"
-    with pytest.raises(LibraryError, match=found) as caught:
-        loaded.set("MatmulDesc", description, 99, cublaslt.ctypes.c_int32(1))
-    assert caught.value.status == 7
-    loaded.call("cublasLtMatmulDescDestroy", description)
-
-
-# --- what a run may do besides launching
-
-
-def test_references_may_allocate_and_wait_and_kernels_do_not():
-    """Calls over ranks run the reference's arithmetic on tensors of a GPU."""
-    for kind in descriptor_types().values():
-        for one in candidates_for(kind):
-            does = one.backend == "reference" or one.name in ("cuda/nccl", "cuda/peers")
-            assert (one.allocates, one.synchronises) == (does, does), one.name
-
-
-@pytest.mark.parametrize(
-    ("field", "text"), [("allow_allocation", "allocate device memory"), ("allow_sync", "wait for the device")]
-)
-def test_a_run_that_may_not_allocate_or_wait_takes_no_reference(field, text):
-    problem = made(dtype="f32", activation="gelu")
-    with pytest.raises(UnsupportedError, match=rf"reference/torch: its run may {text}, and {field} is False.*OPF-S024"):
-        Plan.select(problem, Preference(**{field: False}), Target.cpu())
-    assert "may allocate, may wait for the device" in str(explain(problem, target=Target.cpu()))
-    assert Plan.select(problem, target=Target.cpu()).sku.backend == "reference"
