@@ -1,4 +1,4 @@
-"""What a run may do besides launching: allocate device memory, wait for the device."""
+"""A run may allocate device memory or wait for the device only where its SKU says so and the preference allows it."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
     d, started = descriptor(world=3), threading.Barrier(3)
 
     def calls(group):
-        MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))  # built and loaded before anybody is late
+        MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))  # loaded before the last rank waits
         given = states(d, group.rank)
         started.wait(60)
         if group.rank == 2:
