@@ -119,12 +119,16 @@ def test_a_run_allocates_nothing_with_its_workspace():
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)
     torch.cuda.synchronize()
-    used, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
-    for _ in range(10):
-        plan.run(args, workspace)
-    torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == used
-    assert torch.cuda.mem_get_info()[0] == free
+    # Free memory of the device changes with other processes too: what a run takes, ten runs take in every one of the turns.
+    taken = []
+    for _ in range(5):
+        used, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+        for _ in range(10):
+            plan.run(args, workspace)
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == used
+        taken.append(free - torch.cuda.mem_get_info()[0])
+    assert min(taken) <= 0
 
 
 def product_of(problem):
