@@ -235,3 +235,10 @@ def test_a_sample_of_known_faults_is_never_empty(monkeypatch):
     monkeypatch.setattr(score, "known", dict)
     with pytest.raises(SystemExit, match="expected 2 recorded faults"):
         command._known(1, 2)
+
+
+def test_faults_that_no_time_is_left_for_are_told(monkeypatch, capsys):
+    words = ["--seed", "3", "--count", "2", "--group", "opfacade/base", "--seconds", "1e-9"]
+    monkeypatch.setattr(sys, "argv", ["operators", *words])
+    assert command.main() == 0
+    assert "0 of 0 caught; 2 not tried in the time" in capsys.readouterr().out

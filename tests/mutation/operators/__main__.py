@@ -34,7 +34,7 @@ def main() -> int:
         for fault, tests in chosen:
             print(f"{fault.digest} {fault.name}: {tests or _trial(words, Path()).judges(fault)}")
         return 0
-    until = started + (OF_A_CHANGE if words.changed else float("inf"))
+    until = started + (words.seconds or (OF_A_CHANGE if words.changed else float("inf")))
     rows = _tried(chosen, words, until)
     if words.record:
         score.record(rows, words.seed, words.record, words.commit, _device(words))
@@ -56,6 +56,7 @@ def _words() -> argparse.Namespace:
     which.add_argument("--known", action="store_true", help="only faults that the record names as caught")
     parser.add_argument("--gpu", action="store_true", help="faults of kernels alone, judged by the tests that need a GPU")
     parser.add_argument("--jobs", type=int, default=0, help="faults at a time; default 2, on a GPU 8")
+    parser.add_argument("--seconds", type=float, default=0, help="for all faults; those that are left then are not tried")
     parser.add_argument("--list", action="store_true", help="print the faults and the tests that judge them; nothing is run")
     parser.add_argument(
         "--record",
