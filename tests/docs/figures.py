@@ -137,7 +137,11 @@ SOURCES = {
     "workspace": _workspace,
 }
 QUOTES = [
-    ("README.md", "compile", "The first call of a kernel compiles it, which takes {least:.1f} to {most:.1f} s on one core"),
+    (
+        "README.md",
+        "compile",
+        "A kernel is compiled when it is first called, which takes {least:.1f} to {most:.1f} s on one core",
+    ),
     (
         "docs/design.md",
         "host_library",
@@ -147,9 +151,10 @@ QUOTES = [
     (
         "docs/design.md",
         "host_library",
-        "With a driver stub a run takes {after[us][run_same]:.1f} us, and {after[us][fast]:.1f} us on the fast path",
+        "With a stubbed driver, a replayed run takes {after[us][run_same]:.1f} us, compared with {after[us][fast]:.1f} us on "
+        "the fast path",
     ),
-    ("docs/design.md", "workspace", "needs {pool:.1f} GiB, with `max_kv_len=8192` {bounded:.2f} GiB"),
+    ("docs/design.md", "workspace", "needs {pool:.1f} GiB, or {bounded:.2f} GiB with `max_kv_len=8192`"),
     (
         "docs/migrating.md",
         "compat",
@@ -159,28 +164,32 @@ QUOTES = [
     (
         "docs/migrating.md",
         "peer_tests",
-        "{pass} cases pass and no case fails. {refuse} cases use a feature that is refused by name",
+        "{pass} cases pass and no case fails. {refuse} cases use a feature that is rejected by name",
     ),
     (
         "docs/migrating.md",
         "peer_tests",
-        "and {words} cases expect another wording of an error. In {wider} cases the call succeeds",
+        "and {words} cases expect an error message with a different wording. In {wider} cases the call succeeds",
     ),
     (
         "docs/integrations.md",
         "tokens",
         "continuous batching generates {continuous_opfacade:.0f} tokens/s on opfacade and {continuous_sdpa:.0f} tokens/s on "
-        "sdpa. Plain `generate` of 8 prompts generates {generate_opfacade:.0f} tokens/s on opfacade and "
+        "sdpa. Plain `generate` with 8 prompts produces {generate_opfacade:.0f} tokens/s on opfacade and "
         "{generate_sdpa:.0f} tokens/s on sdpa,",
     ),
-    ("docs/torch_compile.md", "torch_ops", "An op takes {op:.1f} us more than `Plan.run`"),
-    ("docs/torch_compile.md", "torch_ops", "and the functional form, which makes its outputs, {functional:.0f} us"),
-    ("docs/using.md", "host", "a run pays for one counter ({us[count]:.2f} us, [`host.json`]"),
+    ("docs/torch_compile.md", "torch_ops", "A call to an op takes {op:.1f} us longer than `Plan.run`"),
+    (
+        "docs/torch_compile.md",
+        "torch_ops",
+        "a call to its functional form, which allocates the outputs, takes {functional:.0f} us longer",
+    ),
+    ("docs/using.md", "host", "telemetry costs a run only one counter update ({us[count]:.2f} us, [`host.json`]"),
     ("docs/measuring.md", "tune", "{problems} problems of six models"),
     ("docs/measuring.md", "tune", "`python -m bench.tune work.jsonl --rounds 40`, {seconds:.0f} s)"),
     ("docs/measuring.md", "tune", "The mean gain over the {problems} problems is {best:.1f} %."),
     ("docs/measuring.md", "tune", "win by more than the margin contribute {won:.1f} % of this gain"),
-    ("docs/measuring.md", "tune_fitted", "the mean gain was {best:.1f} % then"),
+    ("docs/measuring.md", "tune_fitted", "in which the mean gain was {best:.1f} %"),
     ("docs/measuring.md", "bench", "Our kernels are the fastest for {led} of {of} problems."),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[0]:.1f} us, fa2 {theirs[0]:.1f})"),
     ("docs/measuring.md", "bench", "8/1 heads ({ours[1]:.1f} us, fa3 {theirs[1]:.1f})"),
@@ -191,22 +200,22 @@ FACTS = {
         "marks what is known to no better than 10 %",
     ],
     "docs/design.md": [
-        "The cache holds 4096 calls of all plans, at most 8 MB.",
-        "request of 32768 tokens and of 4 times the rows of the batch",
+        "The cache holds up to 4096 calls in total across all plans (8 MB at most).",
+        "request with at least 32768 tokens and at least 4 times as many tokens as the batch has rows",
     ],
     "docs/measuring.md": [
         "half the width of the 95 % interval of the median",
         "until the noise is below 0.5 %, or 60 rounds have run",
         "faster by more than 3 % and by more than the noise of both",
         # tests/tune/test_measure.py holds these
-        "two tunings agree on 98 % of the choices with a noise of 1 %, and on 99 % of the choices with a noise of 0.2 % "
+        "two tuning runs agree on 98 % of the choices with a noise of 1 %, and on 99 % of the choices with a noise of 0.2 % "
         "(`tests/tune/test_measure.py`)",
         "with or without the margin of 3 %",
     ],
     "docs/quickstart.md": ["`.venv` takes about 2 GB of disk space with a CPU build of torch"],
-    "docs/distributed.md": ["a single kernel performs each round of up to 2 MB"],
+    "docs/distributed.md": ["a single kernel performs each round (one exchange between the ranks) of up to 2 MB"],
     "docs/using.md": ["faster by more than 3 % and more than the noise"],
     "docs/ops/collective.md": ["a single kernel performs each round of up to 2 MB"],
-    "docs/ops/cascade.md": ["copying a tensor of 2 GB reached in the same run"],
-    "docs/ops/kv_cache.md": ["copying a tensor of 2 GB reached in the same run"],
+    "docs/ops/cascade.md": ["copying a 2 GB tensor in the same run"],
+    "docs/ops/kv_cache.md": ["copying a 2 GB tensor in the same run"],
 }
