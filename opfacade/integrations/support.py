@@ -41,7 +41,7 @@ def refusals(
     except errors.DescriptorError as error:
         return (str(error),)
     found = [explain(descriptor, Preference(backend="cuda"), target) for descriptor in asked]
-    return tuple(_first_reason(one) for one in found if one.chosen is None)
+    return tuple(first_reason(one) for one in found if one.chosen is None)
 
 
 def _asked(
@@ -59,6 +59,6 @@ def _asked(
     )
 
 
-def _first_reason(found: Any) -> str:
+def first_reason(found: Any) -> str:
     reasons = [str(reason) for option in found.options if option.candidate.backend == "cuda" for reason in option.reasons]
     return f"{found.descriptor.op}: {reasons[0] if reasons else f'no kernel for {found.target.arch}'}"

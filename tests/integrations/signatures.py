@@ -15,7 +15,7 @@ RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
 # Classes whose attributes an adapter reads: those that __init__ sets are recorded too.
 STATEFUL = {
     "Sampler", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
-    "SamplingStates", "MHATokenToKVPool",
+    "SamplingStates", "MHATokenToKVPool", "RoutedExperts", "FusedMoE",
 }  # fmt: skip
 # What an adapter derives from, calls or reads, by module.
 WANTED = {
@@ -28,6 +28,14 @@ WANTED = {
         "vllm.v1.attention.backends.utils": ["get_dcp_local_seq_lens"],
         "vllm.v1.attention.ops.dcp": ["cp_lse_ag_out_rs", "mask_dcp_empty_shards_"],
         "vllm.compilation.passes.fusion.allreduce_rms_fusion": ["call_trtllm_fused_allreduce_norm"],
+        "vllm.model_executor.custom_op": ["CustomOp", "op_registry_oot"],
+        "vllm.model_executor.layers.fused_moe.activation": ["MoEActivation"],
+        "vllm.model_executor.layers.fused_moe.config": ["FusedMoEConfig", "FusedMoEParallelConfig"],
+        "vllm.model_executor.layers.fused_moe.fused_moe_method_base": ["FusedMoEMethodBase"],
+        "vllm.model_executor.layers.fused_moe.oracle.unquantized": ["UnquantizedMoeBackend"],
+        "vllm.model_executor.layers.fused_moe.routed_experts": ["RoutedExperts"],
+        "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method": ["UnquantizedFusedMoEMethod"],
+        "vllm.model_executor.layers.quantization.base_config": ["QuantizeMethodBase"],
         "vllm.v1.outputs": ["SamplerOutput"],
         "vllm.v1.sample.logits_processor.builtin": [
             "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
@@ -41,10 +49,21 @@ WANTED = {
     "sglang": {
         "sglang.srt.layers.attention.base_attn_backend": ["AttentionBackend"],
         "sglang.srt.layers.attention.attention_registry": ["register_attention_backend"],
-        "sglang.srt.arg_groups.choices": ["ATTENTION_BACKEND_CHOICES"],
+        "sglang.srt.arg_groups.choices": ["ATTENTION_BACKEND_CHOICES", "MOE_RUNNER_BACKEND_CHOICES"],
         "sglang.srt.layers.dcp.comm": ["cp_lse_ag_out_rs_mha", "cp_lse_ag_out_rs_mla"],
         "sglang.srt.layers.dcp.layout": ["get_dcp_lens"],
         "sglang.srt.layers.flashinfer_comm_fusion": ["flashinfer_allreduce_residual_rmsnorm"],
+        "sglang.srt.layers.moe.fused_moe_triton.layer": ["FusedMoE"],
+        "sglang.srt.layers.moe.moe_runner.base": ["DispatchMoeRunnerCore", "MoeRunnerConfig"],
+        "sglang.srt.layers.moe.moe_runner.runner": ["MoeRunner", "register_moe_runner_core"],
+        "sglang.srt.layers.moe.moe_runner.triton": ["TritonMoeQuantInfo"],
+        "sglang.srt.layers.moe.token_dispatcher.standard": ["StandardCombineInput", "StandardDispatchOutput"],
+        "sglang.srt.layers.moe.topk": ["StandardTopKOutput"],
+        "sglang.srt.layers.moe.utils": [
+            "MoeA2ABackend", "MoeRunnerBackend", "RegisteredMoeRunnerBackend", "get_moe_a2a_backend", "get_moe_runner_backend",
+            "resolve_moe_runner_backend",
+        ],
+        "sglang.srt.layers.quantization.unquant": ["UnquantizedFusedMoEMethod"],
         "sglang.srt.layers.radix_attention": ["RadixAttention", "AttentionType"],
         "sglang.srt.layers.sampler": ["Sampler", "register_sampler_backend"],
         "sglang.srt.mem_cache.memory_pool": ["KVWriteLoc", "KVCache", "MHATokenToKVPool", "ReqToTokenPool"],
@@ -68,7 +87,7 @@ def parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def described(node: ast.stmt) -> dict[str, object]:
-    if isinstance(node, ast.Assign):
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
         return {"value": type(node.value).__name__.lower()}
     if isinstance(node, ast.FunctionDef):
         return {"parameters": parameters(node)}
@@ -86,6 +105,8 @@ def _attributes(node: ast.stmt) -> list[str]:
 
 
 def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target)
     return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else str(getattr(node, "name", ""))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import errors
-from tests.integrations.fakes import Unread, put
+from tests.integrations.fakes import Unread, put, sglang_experts
 from tests.integrations.fakes import sglang as fake
 from tests.integrations.paged_attention import expected
 
@@ -21,13 +21,14 @@ MODE = fake.ForwardMode
 
 
 def fakes():
-    srt = "sglang__srt__"
-    return {
+    srt, experts = "sglang__srt__", sglang_experts.modules()[1]
+    choices = {"ATTENTION_BACKEND_CHOICES": ["triton"], "MOE_RUNNER_BACKEND_CHOICES": ["auto"]}
+    return experts | {
         f"{srt}layers__attention__base_attn_backend": {"AttentionBackend": fake.AttentionBackend},
         f"{srt}layers__attention__attention_registry": fake.registry(),
         f"{srt}mem_cache__memory_pool": {"KVWriteLoc": fake.KVWriteLoc},
         f"{srt}layers__radix_attention": {"RadixAttention": fake.RadixAttention},
-        f"{srt}arg_groups__choices": {"ATTENTION_BACKEND_CHOICES": ["triton"]},
+        f"{srt}arg_groups__choices": choices,
         f"{srt}layers__sampler": fake.sampler_registry(),
     }
 

@@ -31,7 +31,7 @@ SAMPLING = {
     name: found
     for module, own in VLLM["modules"].items()
     for name, found in own.items()
-    if "attention" not in module and ".worker.gpu." not in module
+    if ".v1.sample." in module or module == "vllm.v1.outputs"
 }
 
 

@@ -1,6 +1,6 @@
-"""A backend of SGLang 0.5.23 for attention and for sampling. `register()` is its plug-in.
+"""A backend of SGLang 0.5.23 for attention, for sampling and for experts. `register()` is its plug-in.
 
-`--attention-backend opfacade` and `--sampling-backend opfacade` select them.
+`--attention-backend opfacade`, `--sampling-backend opfacade` and `--moe-runner-backend opfacade` select them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,27 @@ NAME = "opfacade"
 
 
 def register() -> None:
-    """Adds both backends to SGLang's registries and to the choices of its command line. The entry point group
+    """Adds the backends to SGLang's registries and to the choices of its command line. The entry point group
     `sglang.srt.plugins` calls it in every process; it says nothing of SGLang's release, which counts where a backend is made.
 
     Raises UnsupportedError without SGLang (OPF-I006), or if its release does not have these registries (OPF-I005)."""
     with SGLANG.importing():
-        from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+        from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES, MOE_RUNNER_BACKEND_CHOICES
         from sglang.srt.layers.attention.attention_registry import register_attention_backend
+        from sglang.srt.layers.moe.moe_runner import register_moe_runner_core
         from sglang.srt.layers.sampler import register_sampler_backend
+
+        from opfacade.integrations.sglang.experts import OpfacadeRunnerCore, use_runner
 
     with SGLANG.registering():
         register_attention_backend(NAME)(_make)
         if NAME not in ATTENTION_BACKEND_CHOICES:
             ATTENTION_BACKEND_CHOICES.append(NAME)
         register_sampler_backend(NAME, _make_sampler)
+        if NAME not in MOE_RUNNER_BACKEND_CHOICES:
+            MOE_RUNNER_BACKEND_CHOICES.append(NAME)
+            register_moe_runner_core(NAME, OpfacadeRunnerCore)
+        use_runner()
 
 
 def _make(runner: object) -> Any:

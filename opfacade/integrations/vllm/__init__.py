@@ -1,10 +1,12 @@
 """An attention backend of vLLM 0.33: `register()` is its plug-in, `--attention-backend OPFACADE` selects it.
 
-`register_sampler()` makes its runners draw tokens with opfacade; call it from your own plug-in."""
+`register_sampler()` makes its runners draw tokens with opfacade, and `register_experts()` runs its mixtures of experts; call
+them from your own plug-in."""
 
 from __future__ import annotations
 
 from opfacade.integrations.engines import VLLM
+from opfacade.integrations.refusal import refuse
 
 NAME = "OPFACADE"
 PATH = "opfacade.integrations.vllm.backend.OpfacadeBackend"
@@ -45,4 +47,26 @@ def register_sampler() -> None:
         runner.Sampler = sampler
 
 
-__all__ = ["NAME", "PATH", "register", "register_sampler"]
+def register_experts() -> None:
+    """Makes layers of experts without quantisation that are built from now on run as plans: `OpfacadeFusedMoEMethod` takes the
+    place of vLLM's `UnquantizedFusedMoEMethod` in its registry of custom ops. Call it in the processes of the workers, before
+    the model is loaded; it may be called again.
+
+    Raises as `register` does, and UnsupportedError (OPF-I001) if another plug-in has replaced that method. An untested vLLM
+    release gives a ReleaseWarning."""
+    with VLLM.importing():
+        from vllm.model_executor.custom_op import op_registry_oot
+        from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+        from opfacade.integrations.vllm.experts import OpfacadeFusedMoEMethod
+
+    VLLM.tell_release()
+    found = op_registry_oot.get(UnquantizedFusedMoEMethod.__name__, OpfacadeFusedMoEMethod)
+    if found is not OpfacadeFusedMoEMethod:
+        refuse("vllm", "OPF-I001", "UnquantizedFusedMoEMethod", expected="not replaced", got=found.__name__, part="experts")
+    with VLLM.registering():
+        if UnquantizedFusedMoEMethod.__name__ not in op_registry_oot:
+            UnquantizedFusedMoEMethod.register_oot(OpfacadeFusedMoEMethod)
+
+
+__all__ = ["NAME", "PATH", "register", "register_experts", "register_sampler"]
