@@ -19,12 +19,14 @@ from opfacade import Target
 from opfacade.integrations.engines import SGLANG
 from opfacade.integrations.expert_layer import PART, Form, Sizes, Weights, local_ids, refuse_without_kernel, run
 from opfacade.integrations.refusal import refuse
+from opfacade.integrations.sglang.expert_facts import Create, Dispatched, Method, RunnerConfig, WeightsInfo
 from opfacade.integrations.support import here
 from opfacade.integrations.tensors import name_of
 
 WAY, NAME = "sglang", "opfacade"
 _HINT = "Choose another --moe-runner-backend for it."
-_GATED, _PLAIN = ("silu", "gelu", "gelu_tanh"), ("silu", "gelu", "relu2")
+_GATED = {"silu": Form(), "gelu": Form("gelu"), "gelu_tanh": Form("gelu_tanh")}
+_PLAIN = {"silu": Form(gated=False), "gelu": Form("gelu", False), "relu2": Form("relu2", False)}
 # Fields of quantisation that a layer without it leaves at their defaults.
 _UNUSED = (
     "use_mxfp8", "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "block_shape", "fuse_swiglu_interleaved",
@@ -34,7 +36,7 @@ _UNUSED = (
 class OpfacadeRunnerCore(DispatchMoeRunnerCore):  # type: ignore[misc]
     """Raises UnsupportedError (OPF-I001) for a layer that no plan runs, when the layer is made."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: RunnerConfig) -> None:
         super().__init__(config)
         SGLANG.tell_release()
         self.form = _form(config)
@@ -44,7 +46,9 @@ class OpfacadeRunnerCore(DispatchMoeRunnerCore):  # type: ignore[misc]
     def runner_backend(self) -> Any:
         return resolve_moe_runner_backend(NAME)
 
-    def run_from_dispatch(self, dispatch_output: Any, quant_info: Any, runner_config: Any, hooks: object = None) -> Any:
+    def run_from_dispatch(
+        self, dispatch_output: Dispatched, quant_info: WeightsInfo, runner_config: RunnerConfig, hooks: object = None
+    ) -> Any:
         """[rows, hidden], of this rank's experts, times routed_scaling_factor. Does not overwrite hidden_states.
 
         dispatch_output: of the standard dispatcher, in 16 bits or f32. quant_info: TritonMoeQuantInfo without scales."""
@@ -62,7 +66,7 @@ class OpfacadeRunnerCore(DispatchMoeRunnerCore):  # type: ignore[misc]
         return StandardCombineInput(hidden_states=out)
 
 
-def _refuse_quantised(quant_info: Any) -> None:
+def _refuse_quantised(quant_info: object) -> None:
     if not isinstance(quant_info, TritonMoeQuantInfo):
         got = type(quant_info).__name__
         refuse(WAY, "OPF-I001", "quant_info", expected="weights without quantisation", got=got, hint=_HINT, part=PART)
@@ -71,10 +75,10 @@ def _refuse_quantised(quant_info: Any) -> None:
             refuse(WAY, "OPF-I001", name, expected="None", got="weights in another form", hint=_HINT, part=PART)
 
 
-def choose_runner(create: Any) -> Any:
+def choose_runner(create: Create) -> Create:
     """In place of UnquantizedFusedMoEMethod.create_moe_runner, which knows the runners of SGLang alone."""
 
-    def create_moe_runner(self: Any, layer: torch.nn.Module, moe_runner_config: Any) -> None:
+    def create_moe_runner(self: Method, layer: torch.nn.Module, moe_runner_config: RunnerConfig) -> None:
         backend = get_moe_runner_backend()
         if backend.value != NAME:
             create(self, layer, moe_runner_config)
@@ -96,7 +100,7 @@ def use_runner() -> None:
         UnquantizedFusedMoEMethod.create_moe_runner = choose_runner(create)
 
 
-def _form(config: Any) -> Form:
+def _form(config: RunnerConfig) -> Form:
     kind, gated = config.activation, bool(config.is_gated)
     known = _GATED if gated else _PLAIN
     if kind not in known:
@@ -105,7 +109,7 @@ def _form(config: Any) -> Form:
     if config.no_combine:
         refuse(WAY, "OPF-I001", "no_combine", expected="False", got=True, hint=_HINT, part=PART)
     alpha, limit = config.gemm1_alpha, config.gemm1_clamp_limit
-    form = Form(kind, gated, at_input=config.apply_router_weight_on_input)
+    form = known[kind]._replace(at_input=config.apply_router_weight_on_input)
     if (kind, gated) != ("silu", True):
         for name in ("gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit"):
             if getattr(config, name) is not None:
@@ -121,7 +125,7 @@ def _form(config: Any) -> Form:
     return form._replace(interleaved=bool(config.gate_up_interleaved), limit=float(limit), alpha=float(alpha), beta=1.0)
 
 
-def _refuse_sizes(config: Any, form: Form) -> None:
+def _refuse_sizes(config: RunnerConfig, form: Form) -> None:
     dtype = name_of(config.params_dtype)
     if dtype is None:
         expected = "f16, bf16 or f32"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from opfacade.integrations.expert_layer import PART, Form, Sizes, Weights, local
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.support import here
 from opfacade.integrations.tensors import name_of
+from opfacade.integrations.vllm.expert_facts import ExpertsLayer, MoeConfig
 
 WAY = "vllm"
 _HINT = "Run this model without register_experts()."
@@ -38,7 +38,7 @@ _LIMITED = (MoEActivation.SILU, MoEActivation.SWIGLUOAI, MoEActivation.SWIGLUOAI
 class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
     """Raises UnsupportedError (OPF-I001) for a layer that no plan runs, when the layer is made."""
 
-    def __init__(self, moe: Any) -> None:
+    def __init__(self, moe: MoeConfig) -> None:
         _refuse_config(moe)
         FusedMoEMethodBase.__init__(self, moe)  # the parent's would choose a kernel of vLLM's
         self.unquantized_backend, self.experts_cls = UnquantizedMoeBackend.OOT, None
@@ -51,8 +51,8 @@ class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
         return False
 
     def create_weights(
-        self, layer: Any, num_experts: int, hidden_size: int, intermediate_size_per_partition: int, params_dtype: torch.dtype,
-        **extra_weight_attrs: object,
+        self, layer: ExpertsLayer, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
+        params_dtype: torch.dtype, **extra_weight_attrs: object,
     ) -> None:  # fmt: skip
         self.form = _form(self.moe, layer)
         dtype = name_of(params_dtype)
@@ -68,11 +68,11 @@ class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
             layer, num_experts, hidden_size, intermediate_size_per_partition, params_dtype, **extra_weight_attrs
         )
 
-    def process_weights_after_loading(self, layer: Any) -> None:
+    def process_weights_after_loading(self, layer: ExpertsLayer) -> None:
         """Nothing: a plan reads the layout in which weights are loaded."""
 
     def apply(
-        self, layer: Any, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, shared_experts: object = None,
+        self, layer: ExpertsLayer, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, shared_experts: object = None,
         shared_experts_input: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """[rows, hidden] in the dtype of x: of this rank's experts, without the shared ones, which vLLM's runner applies.
@@ -82,7 +82,7 @@ class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
         return run(WAY, self.form, x, local_ids(topk_ids, layer.expert_map), topk_weights, of)
 
 
-def _refuse_config(moe: Any) -> None:
+def _refuse_config(moe: MoeConfig) -> None:
     """Parts of a configuration that would run other code of vLLM's than this method."""
     parallel = moe.moe_parallel_config
     sent_by = parallel.all2all_backend if parallel.use_all2all_kernels else "allgather_reducescatter"
@@ -95,7 +95,7 @@ def _refuse_config(moe: Any) -> None:
             refuse(WAY, "OPF-I001", name, expected=str(expected), got=got, hint=_HINT, part=PART)
 
 
-def _form(moe: Any, layer: Any) -> Form:
+def _form(moe: MoeConfig, layer: ExpertsLayer) -> Form:
     kind, limit = moe.activation, _first(layer, moe, "swiglu_limit")
     found = _PLAIN.get(kind)
     if found is None:
@@ -115,7 +115,7 @@ def _form(moe: Any, layer: Any) -> Form:
     return found._replace(limit=limit, alpha=alpha, beta=beta or 0.0, at_input=layer.apply_router_weight_on_input)
 
 
-def _first(layer: Any, moe: Any, name: str) -> float | None:
+def _first(layer: ExpertsLayer, moe: MoeConfig, name: str) -> float | None:
     """A number of the layer, else of its configuration, as vLLM's own activation takes it."""
     given = getattr(layer, name, None)
     found = getattr(moe, name) if given is None else given
