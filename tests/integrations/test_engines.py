@@ -85,7 +85,7 @@ def test_an_import_that_fails_inside_the_engine_keeps_its_error():
         import no_such_package  # noqa: F401
 
 
-def test_another_release_is_told_once_where_the_backend_is_chosen_and_not_before(monkeypatch, engines):
+def test_another_release_gives_one_warning_where_the_backend_is_chosen_and_not_before(monkeypatch, engines):
     for engine in (VLLM, SGLANG):
         monkeypatch.setattr(sys.modules[engine.name], "__version__", "0.99.1", raising=False)
     assert told(vllm.register) == told(sglang.register) == []
