@@ -23,7 +23,7 @@ from opfacade.telemetry import file as telemetry_file
 
 PATIENCE = 90.0  # seconds beyond the given time
 MOST_PLANS = 4096  # as many as a process keeps by default
-MOST_GROWTH = 24 << 20  # bytes of a process over the second half
+MOST_GROWTH = 8 << 20  # bytes of a process over the second half
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--plans", type=int, help="plans that a process keeps: memory is flat once they are there")
+    parser.add_argument(
+        "--plans", type=int, help="plans and answers of selections that a process keeps: memory is flat once they are there"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args(argv)
     asked.plans = asked.plans or plans_of(asked.minutes)

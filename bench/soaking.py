@@ -20,6 +20,7 @@ import torch
 
 from opfacade import Plan, Preference, Target, telemetry
 from opfacade import plan as plans
+from opfacade.core import answer_cache
 from opfacade.jit import cache
 from opfacade.jit.cache import upkeep
 from opfacade.plans.norm import NormArgs, NormDescriptor
@@ -170,6 +171,15 @@ def _wait(child: int) -> int:
     return -1
 
 
+def keep_at_most(most_plans: int) -> None:
+    """The bounds of what a process keeps of sizes that it has seen: plans, and answers of which selections of new sizes ask.
+
+    With their own bounds they are full after 2,000 selections, and until then memory grows by 16 KB for each.
+    """
+    plans._MAX_CACHED = most_plans
+    answer_cache._MAX_ANSWERS = min(answer_cache._MAX_ANSWERS, most_plans)
+
+
 def resident() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -191,7 +201,7 @@ def main(number: int, threads: int, seconds: float, most_plans: int, device: str
     faulthandler.dump_traceback_later(seconds + 60, exit=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    plans._MAX_CACHED = most_plans
+    keep_at_most(most_plans)
     telemetry_file.start()
     soaking = Soaking(number, seconds, device)
     soaking.warm_up()

@@ -35,7 +35,7 @@ def appended(op: str, new: New, pools: Pools, table: Table) -> Call:
     """The page table already includes the new rows."""
     angles, factors = new.operands.get("cos_sin_cache"), new.operands.get("k_scale")
     facts = (
-        (*pools.facts, name_of(op, "k_cache", pools.k.dtype), pools.layout),
+        (*pools.facts, name_of(op, "k_cache", pools.k.dtype), pools.layout, pools.page_grows),
         (
             ("batch_size", table.batch),
             ("total_num_rows", new.k.shape[0]),
@@ -54,8 +54,9 @@ def appended(op: str, new: New, pools: Pools, table: Table) -> Call:
 
 
 def _append(facts: tuple[Any, ...]) -> PagedKvAppendDescriptor:
-    (pages, page_size, kv_heads, dim, dtype, layout), fields = facts
+    (pages, page_size, kv_heads, dim, dtype, layout, page_grows), fields = facts
     pool = PagedKvCacheDescriptor(
-        num_total_pages=pages, page_size=page_size, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout=layout
-    )
+        num_total_pages=pages, page_size=page_size, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout=layout,
+        any_page_size=page_grows,
+    )  # fmt: skip
     return PagedKvAppendDescriptor(paged_kv=pool, **dict(fields))

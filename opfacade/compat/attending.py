@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +12,9 @@ from opfacade import Plan
 from opfacade.compat.constants import even_indptr
 from opfacade.compat.dtypes import FP8, name_of
 from opfacade.compat.scores import Scores
-from opfacade.compat.selecting import plan_for
+from opfacade.compat.selecting import plan_for, rounded_up
 from opfacade.errors import from_issues
+from opfacade.plans._growth import bounds_of, ragged_split
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -43,11 +44,14 @@ class Call(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """A paged cache: "NHD" `[pages, page_size, kv_heads, head_dim]` or "HND" `[pages, kv_heads, page_size, head_dim]`."""
+    """A paged cache: "NHD" `[pages, page_size, kv_heads, head_dim]` or "HND" `[pages, kv_heads, page_size, head_dim]`.
+
+    page_grows: a page is a whole request, which may have another length in the next call."""
 
     k: torch.Tensor
     v: torch.Tensor
     layout: str
+    page_grows: bool = False
 
     @property
     def facts(self) -> tuple[int, int, int, int]:
@@ -57,13 +61,26 @@ class Pools(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The pages of each request: the operands of a page table, and host-side bounds on their values."""
+    """The pages of each request: the operands of a page table, and how many pages all requests and tokens one request have.
+    fixed: these numbers are the same in all later calls, as in a CUDA graph."""
 
     form: str
     operands: Mapping[str, torch.Tensor]
     batch: int
     max_pages: int
     max_len: int | None = None
+    fixed: bool = False
+
+    def bounds(self, page_size: int, kv_split: str | int) -> tuple[tuple[str, int | None], ...]:
+        """max_kv_indices and max_kv_len. They select the kernel unless the caller says the split, so they stay constant while
+        the requests grow."""
+        pages, length, batch, page_size = self.max_pages, self.max_len, max(1, self.batch), max(1, page_size)
+        if kv_split == "auto" and not self.fixed:
+            found = bounds_of(batch, -(-pages * page_size // batch) if length is None else length, page_size)
+            pages, length = found["max_kv_indices"], None if length is None else found["max_kv_len"]
+        elif self.form == "csr" and not self.fixed:
+            pages = rounded_up(pages)
+        return ("max_kv_indices", pages), ("max_kv_len", length)
 
 
 ALIGNMENT = 16  # bytes, the default of an operand
@@ -85,8 +102,8 @@ class Ask:
 
 
 class Facts(NamedTuple):
-    """The values from which a descriptor is created. sizes: its size fields; cache: pages, page size, heads, head_dim, dtype
-    and layout."""
+    """The values from which a descriptor is created. sizes: its size fields; cache: pages, page size, heads, head_dim, dtype,
+    layout, and whether pages grow."""
 
     scores: Scores
     sizes: tuple[tuple[str, Any], ...]
@@ -104,12 +121,11 @@ def over_pages(ask: Ask, q: torch.Tensor, pools: Pools, table: Table, q_indptr: 
     q, rows, heads = aligned(q), q.shape[0], q.shape[1]
     if q_indptr is None and (ask.scores.varies or "q_scale" in ask.operands or "packed_mask" in ask.operands):
         q_indptr = even_indptr(table.batch, 1, q.device)  # decode has neither a variant, nor a mask, nor a factor of q
-    cache = (*pools.facts, name_of(ask.op, "k", pools.k.dtype), pools.layout)
+    cache = (*pools.facts, name_of(ask.op, "k", pools.k.dtype), pools.layout, pools.page_grows)
     sizes = (
         ("batch_size", table.batch),
         ("page_table", table.form),
-        ("max_kv_indices", table.max_pages),
-        ("max_kv_len", table.max_len),
+        *table.bounds(pools.facts[1], ask.kv_split),
         ("kv_scale", _kind_of_factor(ask.operands.get("k_scale"))),
         *_common(ask, q),
     )
@@ -148,7 +164,7 @@ def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> 
         ("dtype", name_of(ask.op, "k", keys.k.dtype)),
         ("max_kv_len", keys.max_len),
         *_varied(ask),
-        *_common(ask, q),
+        *_common(replace(ask, kv_split=_split_of_rows(ask, q, q_indptr, keys)), q),
     )
     plan = plan_for(_ragged, Facts(ask.scores, sizes), q.device)
     outputs: dict[str, Any] = _outputs(ask, q, dim_vo)
@@ -156,6 +172,14 @@ def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> 
         plan,
         BatchRaggedPrefillArgs(q=q, q_indptr=q_indptr, k=keys.k, v=keys.v, kv_indptr=keys.indptr, **ask.operands, **outputs),
     )
+
+
+def _split_of_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> str | int:
+    """A prompt has as many keys as rows, which choose its kernel; other rows get one that more keys do not change."""
+    rows, requests, (kv_rows, kv_heads, _) = q.shape[0], q_indptr.shape[0] - 1, keys.k.shape
+    if ask.kv_split != "auto" or requests < rows >= kv_rows:
+        return ask.kv_split
+    return ragged_split(requests * kv_heads, rows, kv_rows if keys.max_len is None else keys.max_len)
 
 
 def _common(ask: Ask, q: torch.Tensor) -> tuple[tuple[str, Any], ...]:
@@ -207,7 +231,8 @@ def _ragged(facts: Facts) -> BatchRaggedPrefillDescriptor:
 
 
 def _cache(facts: tuple[Any, ...]) -> PagedKvCacheDescriptor:
-    pages, page_size, kv_heads, dim, dtype, layout = facts
+    pages, page_size, kv_heads, dim, dtype, layout, page_grows = facts
     return PagedKvCacheDescriptor(
-        num_total_pages=pages, page_size=page_size, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout=layout
-    )
+        num_total_pages=pages, page_size=page_size, num_kv_heads=kv_heads, head_dim=dim, dtype=dtype, layout=layout,
+        any_page_size=page_grows,
+    )  # fmt: skip

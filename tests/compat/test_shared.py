@@ -108,7 +108,8 @@ PUBLIC = re.compile(
 
 
 def test_the_adapters_use_the_public_api_alone():
-    """But for descriptors in annotations, tensors that calls share, and locks. Programs are for users: docs/programs.md."""
+    """But for descriptors in annotations, tensors that calls share, locks, and bounds of requests that grow. Programs are for
+    users: docs/programs.md."""
     for path in sorted(Path(opfacade.compat.__file__).parent.rglob("*.py")):
         for module in re.findall(r"^\s*(?:from|import) (opfacade[\w.]*)", path.read_text(), re.MULTILINE):
             assert PUBLIC.fullmatch(module), f"{path.relative_to(PACKAGE)}: {module}"

@@ -6,43 +6,27 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade import Target
-from opfacade.integrations import growth
 from opfacade.integrations.transformers import expert_op, layer_ops
 from opfacade.integrations.transformers.cache_pages import LayerPages
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows
 from opfacade.integrations.transformers.paged import Step, _Paged
 from opfacade.integrations.transformers.problem import scores
 from opfacade.integrations.transformers.standard import attention
-from opfacade.plan import Plan
+from opfacade.plans import _growth as growth
 from tests.integrations.test_sglang import fakes as fakes_of_sglang
 from tests.integrations.vllm_step import fakes as fakes_of_vllm
+from tests.support.growing import LONGEST, POWERS, asking
 
-LONGEST = 4100
-HOPPER = Target.parse("sm_90a")
 NO_SCORES = scores(None, None, None, None)
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """{op: ids of the kernels that an H100 would get}; nothing runs."""
-    found, kinds = {}, {}
-    select = Plan.select.__func__
-
-    def recorded(cls, descriptor, *rest, **named):
-        # Sizes choose too, so each descriptor is asked; what differs in nothing is asked once.
-        if descriptor not in kinds:
-            kinds[descriptor] = select(cls, descriptor, None, HOPPER).sku.id
-        found.setdefault(descriptor.op, set()).add(kinds[descriptor])
-        return SimpleNamespace(run=lambda args: None)
-
-    monkeypatch.setattr(Plan, "select", classmethod(recorded))
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+def asked():
+    with asking() as found:
         yield found
 
 
 NOTHING = torch.zeros(1, dtype=torch.bfloat16)
-POWERS = [n for power in range(13) for n in (2**power - 1, 2**power, 2**power + 1) if n > 5]
 
 
 def rows(batch, length, heads, dim=64):
@@ -171,7 +155,7 @@ def test_the_bound_holds_for_a_long_time_and_never_lies_below_the_length():
     for kv_len in (0, 1, 8191, 8192, 8193, 32768, 32769, 2**31 - 1):
         assert kv_len <= growth.longest(kv_len) <= 2**31 - 1
         for batch, page in ((1, 1), (7, 16), (2**20, max(kv_len, 1))):
-            found = growth.bounds(batch, kv_len, page)
+            found = growth.bounds_of(batch, kv_len, page)
             assert found["max_kv_indices"] * page <= 2**31 - 1
     assert {growth.longest(n) for n in range(1, 8193)} == {8192}
 

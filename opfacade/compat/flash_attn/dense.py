@@ -75,7 +75,7 @@ def attend(
         call = over_pages(
             ask,
             flat,
-            Pools(aligned(k), aligned(v), "NHD"),
+            Pools(aligned(k), aligned(v), "NHD", page_grows=True),
             one_page_table(batch, k.shape[1], q.device),
             None if rows == 1 else q_indptr,
         )

@@ -82,7 +82,7 @@ def flash_attn_with_kvcache(
     unknown = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
     refuse_unless(_OP, {name: (value, None) for name, value in unknown.items()})
     meaning = meaning_of(_OP, heads, batch, locals())
-    pools = _pools(k_cache, v_cache)
+    pools = _pools(k_cache, v_cache, page_grows=block_table is None and page_table is None)
     places = {"block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx}
     table = _table(batch, k_cache, places, cache_seqlens)
     with_lse = truth(_OP, "return_softmax_lse", return_softmax_lse)
@@ -112,10 +112,10 @@ def flash_attn_with_kvcache(
     return (out, lse_of_rows(_joined([call.args.lse for call in attentions]), batch, rows)) if with_lse else out
 
 
-def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor) -> Pools:
+def _pools(k_cache: torch.Tensor, v_cache: torch.Tensor, page_grows: bool) -> Pools:
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         require_tensor(_OP, name, cache, "batch_size, seqlen_cache, nheads_k, headdim")
-    return Pools(k_cache, v_cache, "NHD")
+    return Pools(k_cache, v_cache, "NHD", page_grows)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

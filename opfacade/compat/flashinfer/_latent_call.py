@@ -72,7 +72,7 @@ def latent_call(
         require_tensor(op, "sinks", sinks, "num_heads")
     cache = (pages, page_size, latent, rope, name_of(op, "ckv_cache", tensors.ckv.dtype))
     queries = _Queries(heads, name_of(op, "q_nope", tensors.q_nope.dtype), form.wanted, sinks is not None)
-    facts = (cache, _fields(table, scores, queries))
+    facts = (cache, _fields(table, page_size, scores, queries))
     o = more.get("out")
     if o is not None and not isinstance(o, torch.Tensor):
         require_dense(op, "out", o, "rows, num_heads, head_dim_ckv")
@@ -110,7 +110,7 @@ def require_plan(op: str, table: Table, scores: LatentScores, told: LatentPlan) 
         return
     cache = (max(1, table.max_pages), told.page_size, told.latent, told.rope, told.kv_dtype)
     queries = _Queries(told.heads, told.q_dtype, return_lse=False, sinks=False)
-    plan_for(_descriptor, (cache, _fields(table, scores, queries)), next(iter(table.operands.values())).device)
+    plan_for(_descriptor, (cache, _fields(table, told.page_size, scores, queries)), next(iter(table.operands.values())).device)
 
 
 class _Queries(NamedTuple):
@@ -120,13 +120,12 @@ class _Queries(NamedTuple):
     sinks: bool
 
 
-def _fields(table: Table, scores: LatentScores, queries: _Queries) -> tuple[tuple[str, Any], ...]:
+def _fields(table: Table, page_size: int, scores: LatentScores, queries: _Queries) -> tuple[tuple[str, Any], ...]:
     return (
         ("batch_size", table.batch),
         ("num_qo_heads", queries.heads),
         ("page_table", table.form),
-        ("max_kv_indices", table.max_pages),
-        ("max_kv_len", table.max_len),
+        *table.bounds(page_size, "auto"),
         ("sm_scale", scores.sm_scale),
         ("allow_unusual_scale", scores.sm_scale <= 0),
         ("window_left", scores.window_left),

@@ -12,7 +12,6 @@ from opfacade.compat.flashinfer._arguments import How
 from opfacade.compat.flashinfer._results import LseForm
 from opfacade.compat.flashinfer._scales import Factors, Given, Shape, factors_of
 from opfacade.compat.refusals import number, require_dense, require_tensor
-from opfacade.compat.selecting import rounded_up
 from opfacade.variant_examples import alibi_slopes
 
 
@@ -38,10 +37,9 @@ class Wanted(NamedTuple):
 
 
 def csr(indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, batch: int, exact: bool) -> Table:
-    """FlashInfer's page table. Index tensors may be longer than the batch. exact: do not round the bound on pages."""
-    bound = indices.shape[0] if exact else rounded_up(indices.shape[0])
+    """FlashInfer's page table. Index tensors may be longer than the batch. exact: later calls have tensors of this size."""
     operands = {"kv_indptr": indptr[: batch + 1], "kv_indices": indices, "last_page_len": last_page_len[:batch]}
-    return Table("csr", operands, batch, bound)
+    return Table("csr", operands, batch, indices.shape[0], fixed=exact)
 
 
 def call_of(

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from opfacade.integrations import growth
 from opfacade.integrations.tensors import EvenBatch, dtype_of, even_batch, rows_of
 from opfacade.integrations.transformers.problem import Scores, check_batch, packed_mask, scores
 from opfacade.integrations.transformers.releases import WAY
+from opfacade.plans import _growth as growth
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -69,7 +69,7 @@ class _Call:
 
     @property
     def bounds(self) -> dict[str, int]:
-        return growth.bounds(self.query.shape[0], self.key.shape[2], self.key.shape[2]) if self.grows else {}
+        return growth.bounds_of(self.query.shape[0], self.key.shape[2], self.key.shape[2]) if self.grows else {}
 
     @property
     def index(self) -> EvenBatch:

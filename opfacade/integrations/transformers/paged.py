@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opfacade.integrations import growth
 from opfacade.integrations.pass_memo import PassMemo
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.tensors import dtype_of
@@ -21,6 +20,7 @@ from opfacade.integrations.transformers.cache_pages import LayerPages, layer_pag
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows, new_output
 from opfacade.integrations.transformers.problem import Scores, check_tensors, scores
 from opfacade.integrations.transformers.releases import WAY
+from opfacade.plans import _growth as growth
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,
@@ -128,7 +128,7 @@ class _Paged:
             dtype=dtype_of(WAY, "cache", self.pages.k), layout="NHD",
         )  # fmt: skip
         # Requests share pages of a prefix: their tables may have more entries than the pool.
-        most = growth.bounds(batch, width * size, size)["max_kv_indices"]
+        most = growth.bounds_of(batch, width * size, size)["max_kv_indices"]
         return {"batch_size": batch, "paged_kv": pool, "page_table": "block", "max_kv_indices": most}
 
     @property

@@ -4,13 +4,19 @@ from tests.mutation.mutant import host
 
 FILE, SHARED = "tests/telemetry/test_file.py", "tests/core/test_device_tensors.py"
 MEMO = "tests/integrations/test_pass_memo.py"
-GROWTH = "tests/integrations/test_growth.py"
+GROWTH, COMPAT = "tests/integrations/test_growth.py", "tests/compat/test_growth.py"
 
 FAULTS = (
-    host("adapters: bounds grow with the sequence", "integrations/growth.py", "most = longest(kv_len)", "most = max(kv_len, 1)",
+    host("adapters: bounds grow with the sequence", "plans/_growth.py", "most = longest(kv_len)", "most = max(kv_len, 1)",
          f"{GROWTH} -k dense"),
-    host("adapters: a bound lies below the length", "integrations/growth.py", "bound < kv_len", "bound * 2 < kv_len",
+    host("adapters: a bound lies below the length", "plans/_growth.py", "bound < kv_len", "bound * 2 < kv_len",
          f"{GROWTH} -k never_lies"),
+    host("compat: bounds grow with the requests", "compat/attending.py", 'kv_split == "auto" and not self.fixed',
+         "self.fixed", f"{COMPAT} -k 'wrapper or kvcache'"),
+    host("compat: the length of a dense cache is a fact", "compat/attending.py", "any_page_size=page_grows",
+         "any_page_size=False", f"{COMPAT} -k 'flash_attn_func and row'"),
+    host("compat: more keys split more", "compat/attending.py",
+         'if ask.kv_split != "auto" or requests < rows >= kv_rows:', "if True:", f"{COMPAT} -k 'ragged or varlen'"),
     host("telemetry: a torn line takes the one behind it with it", "telemetry/file.py", "if at > 0 else (line,)",
          "if at < 0 else (line,)", f"{FILE} -k torn_line"),
     host("passes: what a capture made is held after its pass", "integrations/pass_memo.py",

@@ -22,7 +22,7 @@ def longest(kv_len: int) -> int:
     return min(bound, INT32_MAX)
 
 
-def bounds(batch: int, kv_len: int, page_size: int) -> dict[str, int]:
+def bounds_of(batch: int, kv_len: int, page_size: int) -> dict[str, int]:
     """max_kv_len and max_kv_indices for requests that have at most kv_len tokens now, in pages of page_size tokens."""
     most = longest(kv_len)
     return {"max_kv_len": most, "max_kv_indices": min(batch * -(-most // page_size), INT32_MAX // page_size)}
