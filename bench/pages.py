@@ -36,9 +36,9 @@ def stamp(kind: str, of: Record, page: Path, what: str) -> str:
 
 
 def ceilings(of: Record) -> str:
-    names = {"read_4GB_TBs": "reading {} TB/s", "bf16_TFLOPs": "a bf16 product {} TFLOP/s", "copy_TBs": "copying {} TB/s"}
+    names = {"read_4GB_TBs": "reading {} TB/s", "bf16_TFLOPs": "bf16 GEMM {} TFLOP/s", "copy_TBs": "copying {} TB/s"}
     told = [text.format(round(of[name], 2)) for name, text in names.items() if name in of]
-    return f"; ceilings of that run: {', '.join(told)}" if told else ""
+    return f"; ceilings measured in that run: {', '.join(told)}" if told else ""
 
 
 def kernel(sku: str) -> str:
@@ -162,15 +162,14 @@ def swept(page: Path, kind: str) -> list[str]:
 def matmul(page: Path) -> list[str]:
     of, tiles = record("matmul"), record("matmul_tiles")
     rows, summary = sweep_pages.products(of), tiles["summary"]
-    regret = (
-        f"Every tile of {summary['products']} products; the chosen one takes {summary['mean_regret']:.1%} longer than the best"
-    )
+    longer = f"{summary['mean_regret']:.1%} longer than the best"
+    regret = f"Every tile for {summary['products']} products; on average, the chosen one takes {longer}"
     stamps = [stamp("matmul", of, page, "Products"), stamp("matmul_tiles", tiles, page, regret)]
     layers = [row for row in rows if not row["random"] and row["ratio"] is not None]
     ahead = sum(row["ratio"] >= 1 for row in layers)
     peers = "torch (cuBLAS, cuBLASLt) and cuBLASLt's fastest algorithm"
-    told = f"{len(layers)} products of layers of models beside {peers}; {ahead} are at least as fast."
-    return [*stamps, "", told, *sweep_pages.lines([row for row in rows if row["random"]])]
+    told = f"{len(layers)} products from model layers, compared with {peers}: ours is at least as fast in {ahead} of them."
+    return [*stamps, "", textwrap.fill(told, WIDTH), *sweep_pages.lines([row for row in rows if row["random"]])]
 
 
 def compiled(page: Path) -> list[str]:

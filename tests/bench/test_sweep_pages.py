@@ -18,7 +18,7 @@ def test_the_three_worst_stand_beside_their_fastest_peer():
         row("e", 5.0, torch=4.0),
     ]
     counted, _, *table = sweep_pages.lines(rows)
-    assert counted == "4 random problems beside a peer, of which 2 are slower than the fastest."
+    assert counted == "4 random problems, compared with other libraries: ours is slower than the fastest in 2 of them."
     assert [line.split(" |")[0] for line in table[2:]] == ["| b", "| e", "| d"]
     assert table[2] == "| b | 4.0 | torch 1.0 | 0.25 |"
 
