@@ -10,12 +10,16 @@ from typing import Literal
 from opfacade.base.did_you_mean import did_you_mean
 from opfacade.base.short_repr import shown
 from opfacade.errors import Issue, from_issues
+from opfacade.plans.moe import Router
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Latent attention: elements of the part of a head with and without a rotated key, and of a value."""
+    """Latent attention: elements of the part of a head with and without a rotated key, of a value, and of the latent rows of
+    queries and of keys."""
 
+    q_rank: int = 1536
+    rank: int = 512
     nope_dim: int = 128
     rope_dim: int = 64
     value_dim: int = 128
@@ -26,6 +30,8 @@ class ModelFacts:
     """One model. hidden, intermediate, vocab: elements of a row; width: of an expert's activation, for `top` experts a token.
 
     rounding: whose norms it has. qk_norm: whether heads of q and k have a norm. windows: window_left of its kinds of layers.
+    biased: whether products of attention and the router have biases. experts, router, shared_width: of a layer of experts.
+    dense_layers: how many of its layers have none.
     """
 
     name: str
@@ -43,6 +49,11 @@ class ModelFacts:
     activation: Literal["silu", "swiglu_oai"] = "silu"
     width: int | None = None
     top: int = 0
+    experts: int = 0
+    router: Router | None = None
+    shared_width: int = 0
+    dense_layers: int = 0
+    biased: bool = False
     scale: Literal["token", "group"] = "token"  # of fp8 rows
     latent: Latent | None = None
 
@@ -53,15 +64,20 @@ _ALL = (
     ),
     ModelFacts(
         name="qwen3-30b", hidden=2048, heads=32, kv_heads=4, head_dim=128, intermediate=6144, vocab=151936, eps=1e-6,
-        qk_norm=True, width=768, top=8,
+        qk_norm=True, width=768, top=8, experts=128, router=Router(dtype="bf16", renormalise=True),
     ),
     ModelFacts(
         name="deepseek-v3", hidden=7168, heads=128, kv_heads=128, head_dim=192, intermediate=18432, vocab=129280, eps=1e-6,
-        width=2048, top=8, scale="group", latent=Latent(),
+        width=2048, top=8, scale="group", latent=Latent(), experts=256, shared_width=2048, dense_layers=3,
+        router=Router(
+            dtype="bf16", score="sigmoid", correction=True, groups=8, top_groups=4, group_score="top2", renormalise=True,
+            scale=2.5,
+        ),
     ),
     ModelFacts(
         name="gpt-oss", hidden=2880, heads=64, kv_heads=8, head_dim=64, intermediate=2880, vocab=201088, eps=1e-5,
         rounding="flashinfer", windows=(127, -1), sinks=True, activation="swiglu_oai", width=2880, top=4,
+        experts=32, router=Router(dtype="bf16", score="softmax_chosen"), biased=True,
     ),
 )  # fmt: skip
 MODELS: Mapping[str, ModelFacts] = MappingProxyType({model.name: model for model in _ALL})

@@ -1,4 +1,4 @@
-"""The descriptors of a model: what a server of it runs between its matrix products, for usual batches, in bf16."""
+"""The descriptors of a model: what a server of it runs, for usual batches, in bf16."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.models.facts import Latent, ModelFacts, facts_of
+from opfacade.models.products import products
 from opfacade.plans import norm
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.attention import (
@@ -30,13 +31,15 @@ DTYPE: Any = "bf16"
 
 
 def descriptors(name: str) -> tuple[Descriptor[Any], ...]:
-    """Norms, rotation and append, attention, gated activations, quantisation and sampling of a model, each once.
+    """Norms, rotation and append, attention, gated activations, quantisation, matrix products, layers of experts and sampling
+    of a model, each once.
 
     Steps are decodes of 1, 8, 64 and 256 requests and a prefill of 2048 rows, over block tables of pages of 16 tokens and of
     requests of up to 8192 tokens; rows and caches are bf16, what is quantised e4m3. Raises DescriptorError (OPF-D060).
     """
     model = facts_of(name)
     made = [one for rows in (*BATCHES, CHUNK[1]) for one in _of_rows(model, rows)]
+    made += [one for rows in (*BATCHES, CHUNK[1]) for one in products(model, rows)]
     made += _attention(model) if model.latent is None else _latent_attention(model, model.latent)
     made += [one for rows in BATCHES for one in _sampling(model, rows)]
     return tuple(dict.fromkeys(made))

@@ -32,6 +32,7 @@ from opfacade.recipes import (  # noqa: F401  each adds its recipes
     dropouts,
     float_bits,
     functions,
+    grouped_products,
     images,
     indexing,
     lengths,

@@ -56,7 +56,19 @@ DRAWS = {
     "alpha_dropout",
     "feature_alpha_dropout",
 }  # fmt: skip  test_draws.py has them: no two generators draw the same
-PRODUCTS = {"mm", "bmm", "mv", "addmm", "baddbmm", "linear", "matmul", "__rmatmul__", "einsum", "scaled_mm"}  # test_products.py
+PRODUCTS = {
+    "mm",
+    "bmm",
+    "mv",
+    "addmm",
+    "baddbmm",
+    "linear",
+    "matmul",
+    "__rmatmul__",
+    "einsum",
+    "scaled_mm",
+    "grouped_mm",
+}  # test_products.py
 NORMS = {"modulated_norm", "gated_add", "gated_add_norm", "head_norm"}  # test_diffusion.py has them
 OWN = (
     DRAWS

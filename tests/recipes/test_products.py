@@ -7,7 +7,7 @@ import torch
 
 from opfacade import Plan, Preference, recipes
 from opfacade.errors import DescriptorError
-from opfacade.plans.matmul import MatmulArgs, Scaling
+from opfacade.plans.matmul import GroupedMatmulArgs, MatmulArgs, Scaling
 from opfacade.recipes import shaped
 from opfacade.testing import numerics
 from tests.recipes import opinfo
@@ -177,8 +177,58 @@ def test_scaled_mm_has_the_scales_of_torch(blocks, wide):
     assert made.scaling == (Scaling(kind="block") if blocks else Scaling(kind="token", weight_kind="tensor"))
 
 
+def halves(*shape, seed=2):
+    return drawn(*shape, seed=seed).bfloat16()
+
+
+ENDS = {
+    "with an empty one": [3, 3, 9],
+    "none at the end": [1, 9, 9],
+    "rows behind the last": [2, 4, 6],
+    "none at all": [0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+@pytest.mark.parametrize("wide", [torch.bfloat16, torch.float32])
+def test_grouped_mm_multiplies_groups_of_rows_as_torch_does(case, wide):
+    a, b, offs = halves(9, 16), halves(3, 16, 8, seed=3), torch.tensor(ENDS[case], dtype=torch.int32)
+    made = recipes.grouped_mm(a, b, offs=offs, out_dtype=wide)
+    out = torch.full((9, 8), 77.0, dtype=wide)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int32), offs])
+    Plan.select(made, Preference(backend="reference")).run(GroupedMatmulArgs(x=a, weight=b, indptr=indptr, out=out))
+    begin = 0
+    for group, end in enumerate(ENDS[case]):
+        want = a[begin:end].double() @ b[group].double()
+        torch.testing.assert_close(out[begin:end].double(), want, rtol=2.0**-8 if wide is torch.bfloat16 else 1e-6, atol=1e-5)
+        begin = end
+    assert bool((out[begin:] == 77).all())  # as torch, which leaves them
+    if wide is torch.bfloat16:
+        theirs = torch.nn.functional.grouped_mm(a, b, offs=offs)
+        torch.testing.assert_close(out[:begin], theirs[:begin], rtol=2.0**-7, atol=1e-4)
+
+
+def test_grouped_mm_sums_over_groups_of_k_for_gradients_of_weights():
+    a, b, offs = halves(6, 11), halves(11, 8, seed=3), torch.tensor([4, 4, 11], dtype=torch.int32)
+    made = recipes.grouped_mm(a, b, offs=offs)
+    out = torch.full((3, 6, 8), 77.0, dtype=torch.bfloat16)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int32), offs])
+    Plan.select(made, Preference(backend="reference")).run(GroupedMatmulArgs(x=a, weight=b, indptr=indptr, out=out))
+    want = torch.stack([a[:, i:j].double() @ b[i:j].double() for i, j in ((0, 4), (4, 4), (4, 11))])
+    torch.testing.assert_close(out.double(), want, rtol=2.0**-8, atol=1e-5)
+    assert bool((out[1] == 0).all())
+
+
+def test_grouped_mm_of_pairs_is_bmm():
+    a, b = halves(3, 4, 16), halves(3, 16, 8, seed=3)
+    assert recipes.grouped_mm(a, b) == recipes.bmm(a, b)
+    theirs = torch.nn.functional.grouped_mm(a, b)
+    torch.testing.assert_close(ran(recipes.grouped_mm(a, b), a, b, (3, 4, 8)), theirs, rtol=2.0**-7, atol=1e-4)
+
+
 X, W, F8, ONE = shaped(4, 6, dtype="bf16"), shaped(6, 5, dtype="bf16"), shaped(4, 6, dtype="f8_e4m3"), shaped(1, dtype="f32")
 F8W = shaped(6, 5, dtype="f8_e4m3")
+STACK, ENDINGS = shaped(3, 6, 5, dtype="bf16"), shaped(3, dtype="i32")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +271,14 @@ F8W = shaped(6, 5, dtype="f8_e4m3")
         (lambda: recipes.scaled_mm(F8, F8W, shaped(3, 1, dtype="f32"), ONE, out_dtype="bf16"), "scale_a", "for blocks of 128"),
         (lambda: recipes.scaled_mm(F8, F8W, ONE, ONE, scale_result=ONE, out_dtype="bf16"), "scale_result", "None"),
         (lambda: recipes.scaled_mm(F8, F8W, ONE, ONE, X, out_dtype="bf16"), "bias", "of shape (5,)"),
+        (lambda: recipes.grouped_mm(X, STACK), "offs", "int32 [groups]"),
+        (lambda: recipes.grouped_mm(X, STACK, offs=shaped(3, dtype="i64")), "offs", "int32 [groups]"),
+        (lambda: recipes.grouped_mm(X, STACK, offs=shaped(4, dtype="i32")), "mat_b", "4 matrices"),
+        (lambda: recipes.grouped_mm(X, X, offs=ENDINGS), "mat_b", "[k, n] or [groups, k, n]"),
+        (lambda: recipes.grouped_mm(X, STACK, offs=ENDINGS, bias=X), "bias", "None"),
+        (lambda: recipes.grouped_mm(shaped(3, 4, 6, dtype="bf16"), W, offs=ENDINGS), "mat_a", "groups of columns"),
+        (lambda: recipes.grouped_mm(shaped(3, 4, 6, dtype="bf16"), STACK, offs=ENDINGS), "offs", "None for matrices in pairs"),
+        (lambda: recipes.grouped_mm(shaped(2, 4, 6, dtype="bf16"), STACK), "mat_b", "2 matrices"),
     ],
 )  # fmt: skip
 def test_an_argument_without_a_meaning_is_refused_by_name(make, argument, words):
