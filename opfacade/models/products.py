@@ -14,7 +14,7 @@ _BLOCK = Scaling(kind="block", x_scale_layout="column")  # as Quant(scale="group
 
 
 def products(model: ModelFacts, rows: int) -> Iterator[Descriptor[Any]]:
-    """Of a step with so many rows, each once. The head is for as many rows, at most 256: one of each request.
+    """The products of a step with so many rows, each once. The head is there up to 256 rows, which are those of requests.
 
     A model whose weights are published with scales of blocks multiplies in e4m3, except for its head and its router."""
     for n, k in dict.fromkeys(_shapes(model)):
