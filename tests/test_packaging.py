@@ -85,7 +85,7 @@ def test_the_index_page_has_no_link_that_leads_nowhere(wheel):
     metadata = described(wheel)
     text = metadata.get_payload()
     assert "# opfacade" in text
-    assert "Quickstart (`docs/quickstart.md`)" in text or "/docs/quickstart.md)" in text
+    assert "quickstart (`docs/quickstart.md`)" in text or "/docs/quickstart.md)" in text
     assert not RELATIVE.findall(text)
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -106,7 +106,7 @@ def test_links_and_addresses_follow_from_the_address_of_the_files(hook):
     hook(str(ROOT), {"files": "https://host.example/opfacade/blob/v{version}/"}).update(metadata)
     files = "https://host.example/opfacade/blob/v1.2.3/"
     text = metadata["readme"]["text"]
-    assert f"[Quickstart]({files}docs/quickstart.md)" in text
+    assert f"[quickstart]({files}docs/quickstart.md)" in text
     assert not RELATIVE.findall(text)
     linked = re.findall(re.escape(files) + r"([^)#]+)", text)
     assert linked
