@@ -3,15 +3,17 @@
 Each process has threads that select plans of new sizes, run them on the CPU reference (or on the kernels of a GPU, each thread
 on its own stream; children on the reference) and check every result, fork children that run too, publish
 entries of a cache that all share, clean it and collect it. The first process forgets its counts again and again; the others
-must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs, or
-memory grows after the first half. Prints a line a process; it writes no record.
+must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs (it
+is late and uses no CPU), or memory grows after the first half. Prints a line a process; it writes no record.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench import soaking
 from opfacade.telemetry import file as telemetry_file
 
 PATIENCE = 90.0  # seconds beyond the given time
@@ -31,9 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument(
-        "--plans", type=int, help="plans and answers of selections that a process keeps: memory is flat once they are there"
-    )
+    parser.add_argument("--plans", type=int, help="plans that a process keeps: memory is flat once they are there")
+    parser.add_argument("--sizes", type=int, default=4400, help="selected before the time begins, until memory is flat")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args(argv)
     asked.plans = asked.plans or plans_of(asked.minutes)
@@ -54,12 +56,14 @@ def soak(place: Path, asked: argparse.Namespace) -> list[str]:
     workers = [_start(place, number, asked) for number in range(asked.processes)]
     told, faults = [], []
     for number, worker in enumerate(workers):
-        try:
-            out, err = worker.communicate(timeout=max(end - time.monotonic(), 1.0))
-        except subprocess.TimeoutExpired:
+        ended = _ended(worker, end)
+        if ended is None:
+            worker.send_signal(signal.SIGUSR1)  # where it stands, on stderr
+            time.sleep(1)
             worker.kill()
             faults.append(f"process {number} hangs: {worker.communicate()[1][-3000:]}")
             continue
+        out, err = ended
         if worker.returncode:
             faults.append(f"process {number} ended with {worker.returncode}: {err[-3000:]}")
             continue
@@ -69,6 +73,18 @@ def soak(place: Path, asked: argparse.Namespace) -> list[str]:
         print(f"process {number}:", ", ".join(f"{name} {value}" for name, value in told[-1].items()), flush=True)
         faults += [f"process {number}: {fault}" for fault in judged(told[-1])]
     return faults or lost(place / "counts.jsonl", sum(one["runs"] for one in told[1:]))
+
+
+def _ended(worker: subprocess.Popen[str], end: float) -> tuple[str, str] | None:
+    """The output of a process that ended. None where it hangs: it is late and used no CPU for a while."""
+    used = 0.0
+    for _ in range(soaking.MOST_WINDOWS):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return worker.communicate(timeout=max(end - time.monotonic(), soaking.CHILD_SECONDS))
+        before, used = used, soaking.cpu_seconds(worker.pid)
+        if used < before + soaking.LEAST_WORK:
+            break
+    return None
 
 
 def judged(told: dict[str, Any]) -> list[str]:
@@ -99,7 +115,7 @@ def _start(place: Path, number: int, asked: argparse.Namespace) -> subprocess.Po
     }  # fmt: skip
     if asked.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    told = [number, asked.threads, 60 * asked.minutes, asked.plans, asked.device]
+    told = [number, asked.threads, 60 * asked.minutes, asked.plans, asked.device, asked.sizes]
     command = [sys.executable, "-m", "bench.soaking", *map(str, told)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -20,7 +20,6 @@ import torch
 
 from opfacade import Plan, Preference, Target, telemetry
 from opfacade import plan as plans
-from opfacade.core import answer_cache
 from opfacade.jit import cache
 from opfacade.jit.cache import upkeep
 from opfacade.plans.norm import NormArgs, NormDescriptor
@@ -29,6 +28,8 @@ from opfacade.telemetry import file as telemetry_file
 
 CPU = Target.cpu()
 CHILD_SECONDS = 16.0
+LEAST_WORK = 0.02  # CPU seconds: a process that uses fewer in such a time hangs
+MOST_WINDOWS = 20  # of that time for a process that works
 _OWN = threading.local()
 _KEYS = 40  # entries of the cache that all processes publish again and again
 
@@ -62,6 +63,24 @@ def _selected(descriptor: Any, device: str) -> Any:
 
 
 RUNS = (run_norm, run_softmax)
+
+
+def settle(sizes: int, device: str) -> None:
+    """Selects so many sizes of each op. A process keeps answers to the questions of selections, 16 KB for a size, up to 1,024
+    of each question, then forgets them all and fills the same memory again: it is flat after 2,400 sizes of an op."""
+    for number in range(sizes):
+        rows, columns = 1 + number % 9, 1 + number % 4000
+        _selected(NormDescriptor(kind="rms", total_num_rows=rows, hidden=columns, dtype="f32"), device)
+        _selected(SoftmaxDescriptor(shape=(rows, columns), dtype="f32"), device)
+
+
+def cpu_seconds(process: int) -> float:
+    """CPU time of a process, or what it had when it ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _on_own_stream(run: Callable[[Random, str], None], random: Random, device: str) -> None:
@@ -157,27 +176,21 @@ def _child(forgets: bool, count: int, random: Random) -> int:
 
 
 def _wait(child: int) -> int:
-    """Its exit code; -1 where it hangs."""
-    until = time.monotonic() + CHILD_SECONDS
-    while time.monotonic() < until:
+    """Its exit code; -1 where it hangs: it used no CPU for a while. On a busy machine, one that works may take long."""
+    used, until, windows = 0.0, time.monotonic() + CHILD_SECONDS, MOST_WINDOWS
+    while windows:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
+        if time.monotonic() > until:
+            before, used = used, cpu_seconds(child)
+            until, windows = until + CHILD_SECONDS, windows - 1 if used > before + LEAST_WORK else 0
     os.kill(child, signal.SIGUSR1)  # where it stands, on stderr
     time.sleep(1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return -1
-
-
-def keep_at_most(most_plans: int) -> None:
-    """The bounds of what a process keeps of sizes that it has seen: plans, and answers of which selections of new sizes ask.
-
-    With their own bounds they are full after 2,000 selections, and until then memory grows by 16 KB for each.
-    """
-    plans._MAX_CACHED = most_plans
-    answer_cache._MAX_ANSWERS = min(answer_cache._MAX_ANSWERS, most_plans)
 
 
 def resident() -> int:
@@ -197,12 +210,12 @@ def growth(over: float) -> tuple[int, int]:
     return max(min(half[-third:]) - max(half[:third]), 0), half[-1]
 
 
-def main(number: int, threads: int, seconds: float, most_plans: int, device: str) -> None:
-    faulthandler.dump_traceback_later(seconds + 60, exit=True)
+def main(number: int, threads: int, seconds: float, most_plans: int, device: str, sizes: int) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
-    keep_at_most(most_plans)
+    plans._MAX_CACHED = most_plans
     telemetry_file.start()
+    settle(sizes, device)
     soaking = Soaking(number, seconds, device)
     soaking.warm_up()
     work = [(soaking.run, 0.0)] * threads + [(soaking.fork, 0.5), (soaking.publish, 0.05), (soaking.sweep, 0.3)]
@@ -218,4 +231,4 @@ def main(number: int, threads: int, seconds: float, most_plans: int, device: str
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5], int(sys.argv[6]))

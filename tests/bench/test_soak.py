@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,7 +12,7 @@ from bench import soak, soaking
 
 
 def test_some_seconds_of_processes_threads_forks_resets_and_sweeps(capsys):
-    argv = ["--processes", "2", "--threads", "2", "--minutes", "0.07", "--plans", "100"]
+    argv = ["--processes", "2", "--threads", "2", "--minutes", "0.07", "--plans", "100", "--sizes", "20"]
     assert soak.main(argv) == 0, capsys.readouterr().out
     assert capsys.readouterr().out.count("runs ") == 2
 
@@ -56,6 +58,23 @@ def test_a_child_that_hangs_is_ended_and_told(monkeypatch):
     work = soaking.Soaking(0, 5.0)
     work.loop(work.fork, 0, 0.0)
     assert "ended with -1" in work.errors[0]
+
+
+def started(code):
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+BUSY = "import time\nwhile time.process_time() < 1: pass\nprint('done')"
+
+
+def test_a_process_that_is_late_but_works_is_waited_for_and_one_that_sleeps_hangs(monkeypatch):
+    monkeypatch.setattr(soaking, "CHILD_SECONDS", 0.5)
+    monkeypatch.setattr(soaking, "LEAST_WORK", 0.005)
+    assert soak._ended(started(BUSY), time.monotonic()) == ("done\n", "")
+    hangs = started("import time; time.sleep(100)")
+    assert soak._ended(hangs, time.monotonic()) is None
+    hangs.kill()
+    hangs.communicate()
 
 
 @pytest.mark.parametrize(("step", "seen"), [(1 << 24, True), (0, False), (-(1 << 24), False)])

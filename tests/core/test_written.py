@@ -10,36 +10,20 @@ from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
 from opfacade.select import registry
 from opfacade.testing import inputs
+from opfacade.torch_ops.forms import forms_of
+from tests.distributed.calls import call_of, descriptors
+from tests.support.local_ranks import on_ranks
 from tests.support.problems import on_reference
 from tests.support.sound_calls import PROBLEMS
 
-OPS = {one.op: one for one in registry.examples() if not hasattr(one, "world")}
+OPS = {one.op: one for one in registry.examples()}
+OVER_RANKS = descriptors(2)
 
 
-@pytest.mark.parametrize("op", PROBLEMS)
-def test_a_run_counts_a_write_of_its_outputs_alone(op):
-    descriptor, args = PROBLEMS[op]()
-    tensors = {name: getattr(args, name) for name in operands_of(descriptor)}
-    before = {name: tensor._version for name, tensor in tensors.items()}
-    written = {tensor.untyped_storage().data_ptr() for n, tensor in tensors.items() if operands_of(descriptor)[n].written}
-    on_reference(descriptor).run(args)
-    for name, tensor in tensors.items():
-        assert (tensor._version > before[name]) == (tensor.untyped_storage().data_ptr() in written), name
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_each_op_counts_a_write_of_its_outputs_also_where_a_kernel_writes_behind_torchs_back(op):
+def writing_nothing(plan):
     """A launcher of CUDA counts nothing itself; this one writes nothing at all."""
-    plan, args = Plan.select(OPS[op], target=Target.cpu()), inputs.make_args(OPS[op], 1)
     object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=lambda *_: lambda args, workspace: None))
-    specs = {name: spec for name, spec in operands_of(OPS[op]).items() if getattr(args, name) is not None}
-    before = {name: getattr(args, name)._version for name in specs}
-    plan.run(args)
-    written = {getattr(args, name).untyped_storage().data_ptr() for name, spec in specs.items() if spec.written}
-    assert written
-    for name in specs:
-        tensor = getattr(args, name)
-        assert (tensor._version > before[name]) == (tensor.untyped_storage().data_ptr() in written), name
+    return plan
 
 
 def run(plan, args):
@@ -47,15 +31,60 @@ def run(plan, args):
 
 
 def op(plan, args):
-    given = {name: getattr(args, name) for name in operands_of(plan.descriptor)}
-    torch.ops.opfacade.paged_decode(plan.handle, **given)
+    """torch's dispatcher has no kernel of ours that counts: it is the run within the op that does."""
+    in_place = getattr(plan.descriptor, "in_place", False) or getattr(plan.descriptor, "accumulate", False)
+    forms = {form.name: form for form in forms_of([one for one in registry.examples() if one.op == plan.descriptor.op])}
+    form = forms[f"{plan.descriptor.op}_" if in_place else plan.descriptor.op]
+    given = {name: getattr(args, name) for name in form.order if name != "workspace"}
+    getattr(torch.ops.opfacade, form.name)(plan.handle, **given)
 
 
-@pytest.mark.parametrize("call", [run, op])
+WAYS = pytest.mark.parametrize("call", [run, op])
+
+
+def counted(args, descriptor, call):
+    """Whether each operand was counted as written, and whether it shares memory with one that the op writes."""
+    tensors = {name: getattr(args, name) for name in operands_of(descriptor) if getattr(args, name) is not None}
+    before = {name: tensor._version for name, tensor in tensors.items()}
+    call()
+    places = {name: tensor.untyped_storage().data_ptr() for name, tensor in tensors.items()}
+    written = {places[name] for name in tensors if operands_of(descriptor)[name].written}
+    assert written
+    return {name: (tensors[name]._version > before[name], places[name] in written) for name in tensors}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_run_counts_a_write_of_its_outputs_alone(problem):
+    descriptor, args = PROBLEMS[problem]()
+    found = counted(args, descriptor, lambda: on_reference(descriptor).run(args))
+    assert all(was == is_written for was, is_written in found.values()), found
+
+
+@WAYS
+@pytest.mark.parametrize("name", OPS)
+def test_each_op_counts_a_write_of_its_outputs_also_where_a_kernel_writes_behind_torchs_back(name, call):
+    plan, args = writing_nothing(Plan.select(OPS[name], target=Target.cpu())), inputs.make_args(OPS[name], 1)
+    found = counted(args, OPS[name], lambda: call(plan, args))
+    assert all(was == is_written for was, is_written in found.values()), found
+
+
+@pytest.mark.parametrize("name", OVER_RANKS)
+def test_an_op_over_two_ranks_counts_a_write_of_its_outputs_alone(name):
+    descriptor = OVER_RANKS[name]
+    plan = Plan.select(descriptor, target=Target.cpu())
+
+    def of_rank(group):
+        args = call_of(name, descriptor, group.rank).with_group(group, "cpu")
+        return counted(args, descriptor, lambda: plan.run(args))
+
+    for found in on_ranks(2, of_rank):
+        assert all(was == is_written for was, is_written in found.values()), found
+
+
+@WAYS
 def test_a_value_saved_for_backward_that_a_plan_overwrites_raises(call):
     descriptor, args = PROBLEMS["decode"]()
-    plan = on_reference(descriptor)
-    object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=lambda *_: lambda args, workspace: None))
+    plan = writing_nothing(on_reference(descriptor))
     weight = torch.ones(args.o.shape, requires_grad=True)
     product = (weight * args.o.zero_()).sum()
     call(plan, args)

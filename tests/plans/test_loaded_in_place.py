@@ -1,6 +1,7 @@
 """A plan keeps nothing that it derived from an operand: what loads into the same memory later counts, and again after that."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
 from opfacade.select import registry
 from opfacade.testing import inputs
+from tests.distributed.calls import call_of, descriptors
+from tests.support.local_ranks import on_ranks
 
 OPS = {one.op: one for one in reversed(registry.examples()) if not hasattr(one, "world")}
 OPS["paged_prefill"] = OPS["paged_prefill"].model_copy(update={"batch_size": 2, "total_num_rows": 6})  # a second, not minutes
@@ -46,3 +49,41 @@ def test_operands_that_change_in_place_count_and_so_do_later_ones(op):
         for name, want in written(descriptor, other).items():
             found = getattr(args, name)
             assert torch.equal(found.view(torch.uint8), want.view(torch.uint8)), name
+
+
+OVER_RANKS = descriptors(2)
+
+
+def loaded(tensors, times):
+    """Other values of the same meaning: fractions become smaller, and everything else moves to other places."""
+    return {
+        name: tensor * 0.9**times if name in ("temperature", "top_p", "min_p") else tensor.flatten().roll(times).view_as(tensor)
+        for name, tensor in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("name", OVER_RANKS)
+def test_operands_of_a_call_over_two_ranks_that_change_in_place_count_and_so_do_later_ones(name):
+    descriptor = OVER_RANKS[name]
+    plan = Plan.select(descriptor, target=CPU)
+
+    def of_rank(group):
+        call = call_of(name, descriptor, group.rank)
+        args = call.with_group(group, "cpu")
+        plan.run(args)
+        seen = [{name: tensor.clone() for name, tensor in call.written(args).items()}]
+        for times in (1, 2):
+            other = replace(call, inputs=loaded(call.inputs, times))
+            for operand, tensor in other.filled("cpu").items():
+                getattr(args, operand).copy_(tensor)
+            fresh = other.with_group(group, "cpu")
+            plan.run(args)
+            plan.run(fresh)
+            for operand, want in call.written(fresh).items():
+                assert torch.equal(getattr(args, operand).view(torch.uint8), want.view(torch.uint8)), operand
+            seen.append(call.written(fresh))
+        return seen
+
+    for seen in on_ranks(2, of_rank):
+        for one, later in pairwise(seen):
+            assert any(not torch.equal(one[operand], later[operand]) for operand in one), "nothing depends on what was loaded"
