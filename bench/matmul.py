@@ -1,9 +1,8 @@
 """Products on one GPU beside torch, DeepGEMM and FlashInfer: `python -m bench.matmul [--out FILE] [--seed N] [--count N]`.
 
 Microseconds, L2 cold, all contenders of a problem by turns in one run: layers of models, then random sizes. Our outputs are
-held to their bound before they are timed; kernels that `select` does not choose for few rows are timed too. A peer whose
-results are further from ours than its types allow, or that raises, has a reason instead of a time. Problems for which the time
-of `--budget` is not left are named, and have no row.
+held to their bound before they are timed. A peer whose results are further from ours than its types allow, or that raises, has
+a reason instead of a time. Problems for which the time of `--budget` is not left are named, and have no row.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +20,6 @@ from bench import interleaved, records
 from bench.matmul_peers import PEERS, REFUSALS, versions
 from bench.matmul_problems import Problem, drawn, layers
 from opfacade import Plan, Preference
-from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import MatmulArgs
 from opfacade.testing import numerics
 from opfacade.tools.machine import machine
@@ -31,7 +28,6 @@ WORKERS = 16  # compilers at a time
 CHECKED = 4  # rows that are held to fp64
 ALLOWED = {"bf16": 0.02, "fp8": 0.05}  # of the largest result of a row: how far those of a peer may be from ours
 COPIED = 2**30  # bytes
-RIVALS = {"gemv": "wgmma_tile"}  # kernels of ours that are not chosen: what is forbidden so that they are
 Timed = Callable[[Sequence[interleaved.Contender]], list[dict[str, Any]]]
 
 
@@ -43,24 +39,16 @@ class Bench:
     backend: str = "cuda"
     timed: Timed = lambda contenders: interleaved.timed(contenders, interleaved.DIRTY)
 
-    def plan(self, problem: Problem, forbid: tuple[str, ...] = ()) -> Plan[Any]:
-        return Plan.select(problem.descriptor, Preference(backend=self.backend, forbid=forbid))
-
-    def rivals(self, problem: Problem) -> dict[str, Plan[Any]]:
-        """Plans of kernels that are not chosen, by their name."""
-        found = {}
-        for name, chosen in RIVALS.items():
-            with suppress(UnsupportedError):
-                found[name] = self.plan(problem, (chosen,))
-        return {name: plan for name, plan in found.items() if plan.sku.impl == name}
+    def plan(self, problem: Problem) -> Plan[Any]:
+        return Plan.select(problem.descriptor, Preference(backend=self.backend))
 
 
-def ours(problem: Problem, args: MatmulArgs, plan: Plan[Any], name: str = "opfacade") -> interleaved.Contender:
+def ours(problem: Problem, args: MatmulArgs, plan: Plan[Any]) -> interleaved.Contender:
     plan.run(args)
     report = numerics.check(problem.descriptor, args, plan.sku, rows=min(CHECKED, problem.descriptor.total_num_rows))
     if not report.worst <= 1:
-        raise SystemExit(f"{problem.name}: wrong result of {name}, not timed: {report}")
-    return interleaved.Contender({"impl": name, "sku": plan.sku.id}, lambda: plan.run(args))
+        raise SystemExit(f"{problem.name}: wrong result, not timed: {report}")
+    return interleaved.Contender({"impl": "opfacade", "sku": plan.sku.id}, lambda: plan.run(args))
 
 
 def distance(problem: Problem, mine: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -87,17 +75,14 @@ def peer(problem: Problem, args: MatmulArgs, name: str) -> interleaved.Contender
 
 def measured(problem: Problem, bench: Bench) -> dict[str, Any]:
     args = problem.args(bench.device)
-    rivals = [ours(problem, args, plan, name) for name, plan in bench.rivals(problem).items()]
     mine = ours(problem, args, bench.plan(problem))
     found = {name: peer(problem, args, name) for name in PEERS}
     peers = [one for one in found.values() if isinstance(one, interleaved.Contender)]
-    own, *timed = bench.timed([mine, *rivals, *peers])
-    rival, others = timed[: len(rivals)], timed[len(rivals) :]
+    own, *others = bench.timed([mine, *peers])
     d, us = problem.descriptor, own["us"]["median"]
     row: dict[str, Any] = {"table": problem.table, "layer": problem.layer, "kind": problem.kind}
     row |= {"rows": d.total_num_rows, "n": d.n, "k": d.k, "sku": own["sku"], "us": own["us"]}
     row |= {"TFLOPs": round(problem.flops / us * 1e-6, 1), "peers": {one["impl"]: one["us"] for one in others}}
-    row |= {"rivals": {one["impl"]: one["us"] for one in rival}} if rival else {}
     row["refused"] = {name: one for name, one in found.items() if isinstance(one, dict)}
     return row | {"of_best_peer": of_best_peer(row)}
 
@@ -118,8 +103,7 @@ def copy_rate() -> float:
 
 def compile_all(problems: Sequence[Problem], bench: Bench) -> None:
     """Kernels of all problems, side by side, so that no compiler runs while something is timed."""
-    found = [plan for one in problems for plan in (bench.plan(one), *bench.rivals(one).values())]
-    plans = {plan.sku.id: plan for plan in found}
+    plans = {plan.sku.id: plan for plan in map(bench.plan, problems)}
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda plan: plan.compile(), plans.values()))
 
@@ -142,24 +126,10 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many rows have a peer, how many are slower than the best one, and the three worst; where kernels that are not chosen
-    are faster."""
+    """How many rows have a peer, how many are slower than the best one, and the three worst."""
     beside = sorted((row for row in rows if row["of_best_peer"] is not None), key=lambda row: row["of_best_peer"])
     slower = sum(row["of_best_peer"] < 1 for row in beside)
-    found = {"rows": len(rows), "beside_a_peer": len(beside), "slower": slower, "worst": [shown(row) for row in beside[:3]]}
-    return found | {"rivals": rivals(rows)}
-
-
-def rivals(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By kernel that is not chosen: how many rows it has, and its time over that of the chosen one in those that it wins."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        for name, timing in row.get("rivals", {}).items():
-            mine = found.setdefault(name, {"rows": 0, "wins": {}})
-            share = round(timing["median"] / row["us"]["median"], 3)
-            mine["rows"] += 1
-            mine["wins"] |= {f"{row['rows']} x {row['n']} x {row['k']}": share} if share < 1 else {}
-    return found
+    return {"rows": len(rows), "beside_a_peer": len(beside), "slower": slower, "worst": [shown(row) for row in beside[:3]]}
 
 
 def main() -> None:

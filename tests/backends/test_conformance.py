@@ -30,8 +30,8 @@ RANDOM_GPU = dict.fromkeys(problems.OPS, 40) | {
 SPECIAL_GPU = 120
 # One process has no peer: tests/distributed/test_link.py and tests/families/collective/test_sum_fold_kernel.py hold them.
 RANKS = ("nccl", "peers")
-# Behind tiles that take all they take: test_gemv_kernel.py and test_cublaslt.py hold them, and the files for GPUs beside these.
-BEHIND = {"gemv", "cublaslt_matmul", "cublaslt_matmul_lean"}
+# Behind tiles that take all they take: test_cublaslt.py and test_cublaslt_gpu.py hold them.
+BEHIND = {"cublaslt_matmul", "cublaslt_matmul_lean"}
 # Candidates that are chosen only where others decline: their ops, and the others.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40

@@ -80,16 +80,6 @@ def test_a_peer_is_timed_beside_ours_and_a_wrong_one_is_not(monkeypatch):
     assert all("0.02 allowed" in row["refused"][name]["wrong"] for name in ("1", "2"))
 
 
-def test_kernels_that_are_not_chosen_are_held_to_their_bound_and_timed_too(monkeypatch):
-    monkeypatch.setattr(matmul, "PEERS", fake(0.0))
-    monkeypatch.setattr(matmul, "RIVALS", {"torch": "wgmma_tile"})
-    row = measured(SMALL, CPU)
-    assert row["rivals"] == {"torch": timing(3.0)}
-    assert row["peers"] == {"0": timing(4.0)}
-    monkeypatch.setattr(matmul, "RIVALS", {"gemv": "wgmma_tile", "torch": "torch"})
-    assert "rivals" not in measured(SMALL, CPU)
-
-
 def test_the_best_algorithm_of_cublaslt_is_the_fastest_of_all_that_are_allowed(monkeypatch):
     """The fake of the library has two that are allowed."""
     problem = Problem("bf16", "small", MatmulDescriptor(total_num_rows=16, n=16, k=32, dtype="bf16"))
@@ -120,7 +110,7 @@ def test_a_peer_that_raises_has_its_reason(monkeypatch):
 
 def test_a_wrong_result_of_ours_ends_the_run(monkeypatch):
     monkeypatch.setattr("opfacade.plan.Plan.run", lambda plan, args: args.out.fill_(1e6))
-    with pytest.raises(SystemExit, match="wrong result of opfacade, not timed"):
+    with pytest.raises(SystemExit, match="wrong result, not timed"):
         measured(SMALL, CPU)
 
 
@@ -145,8 +135,6 @@ def test_a_summary_has_the_worst_rows():
         return found | {"of_best_peer": of_best_peer(found)}
 
     rows = [row(4.0, 5.0, 2.0), row(1.0), row(1.0, 1.5)]
-    rows[0]["rivals"], rows[1]["rivals"] = {"gemv": timing(5.0)}, {"gemv": timing(0.5)}
     found = summary(rows)
-    assert found["rivals"] == {"gemv": {"rows": 2, "wins": {"1 x 2 x 3": 0.5}}}
     assert (found["rows"], found["beside_a_peer"], found["slower"]) == (3, 2, 1)
     assert found["worst"][0].endswith("0 5.0, 1 2.0; 0.5")

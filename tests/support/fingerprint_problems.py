@@ -37,9 +37,6 @@ def emulated():
         ),
     }
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
-    for k in (300, 2100):  # one chain, and segments
-        few = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16")
-        found[f"matrices with few rows, k {k}"] = emulator.subject(few, forbid=("wgmma_tile",)), None
     for k in (320, 1088):  # a weight of codes before sm_90: one chain, and segments
         mxfp4 = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="exact")
         codes = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16", weight_format=mxfp4)

@@ -8,7 +8,6 @@ from opfacade.backends.cuda import (
     matmul_coded,
     matmul_coded_mma,
     matmul_codes,
-    matmul_gemv,
     matmul_grouped,
     matmul_ranges,
     matmul_repack,
@@ -79,7 +78,6 @@ CANDIDATES = (
     matmul_coded.CANDIDATE,
     matmul_coded_mma.CANDIDATE,
     candidate(_FORM, _declines, _shape),
-    matmul_gemv.CANDIDATE,
     matmul_grouped.CANDIDATE,
     matmul_ranges.CANDIDATE,
 )

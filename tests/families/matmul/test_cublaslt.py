@@ -290,7 +290,6 @@ def test_it_stands_behind_ours_and_can_be_asked_for(library):
     found = explain(made(), target=GPUS["sm_90a"])
     assert [o.name for o in found.options if not o.reasons] == [
         "cuda/wgmma_tile",
-        "cuda/gemv",
         "library/cublaslt_matmul",
         "library/cublaslt_matmul_lean",
         "reference/torch",
