@@ -22,10 +22,11 @@ struct TensorShape {
   int32_t box[4];
   MapElement element;
   int32_t plain;
+  int32_t narrow;  // the box is 64 bytes wide instead
 };
 
 inline bool operator==(const TensorShape& a, const TensorShape& b) {
-  return a.data == b.data && a.element == b.element && a.plain == b.plain && memcmp(a.size, b.size, sizeof(a.size)) == 0 &&
+  return a.data == b.data && a.element == b.element && a.plain == b.plain && a.narrow == b.narrow && memcmp(a.size, b.size, sizeof(a.size)) == 0 &&
          memcmp(a.stride, b.stride, sizeof(a.stride)) == 0 && memcmp(a.box, b.box, sizeof(a.box)) == 0;
 }
 
@@ -55,7 +56,8 @@ inline bool encode_map(TensorMap& map, const TensorShape& t) {
   const auto encode = tensor_map_encoder();
   if (encode == nullptr || !mappable(t)) return false;
   cuuint64_t size[5], stride[4];
-  cuuint32_t box[5] = {t.plain != 0 ? static_cast<cuuint32_t>(t.plain) : t.element == MapElement::kByte ? 128u : 64u}, step[5] = {1, 1, 1, 1, 1};
+  const cuuint32_t width = (t.narrow != 0 ? 64u : 128u) / (t.element == MapElement::kByte ? 1 : 2);
+  cuuint32_t box[5] = {t.plain != 0 ? static_cast<cuuint32_t>(t.plain) : width}, step[5] = {1, 1, 1, 1, 1};
   for (int axis = 0; axis < 5; ++axis) size[axis] = static_cast<cuuint64_t>(t.size[axis]);
   for (int axis = 0; axis < 4; ++axis) {
     stride[axis] = t.size[axis + 1] > 1 ? static_cast<cuuint64_t>(t.stride[axis]) : cuuint64_t{16};
@@ -65,7 +67,8 @@ inline bool encode_map(TensorMap& map, const TensorShape& t) {
                     : t.element == MapElement::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   return encode(reinterpret_cast<CUtensorMap*>(&map), type, 5, const_cast<void*>(t.data), size, stride, box, step,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, t.plain != 0 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE,
+                t.plain != 0 ? CU_TENSOR_MAP_SWIZZLE_NONE : t.narrow != 0 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

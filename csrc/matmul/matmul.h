@@ -60,8 +60,15 @@ inline bool map_codes(TensorMap& map, const MatmulParams& p, int32_t columns) {
   return tensor_map(map, {p.weight.data, {p.k / 2, p.columns, p.batch, 1, 1}, {p.weight.row, p.weight.batch, 0, 0}, {columns, 1, 1, 1}, MapElement::kByte, 0});
 }
 
-// Bytes of stages and their barriers, and behind them rows that are stored together (kernels/matmul/staged_rows.cuh).
-constexpr int32_t shared_with_rows(int32_t stages, int32_t stage, int32_t rows) { return (stages * (stage + 16) + 127) / 128 * 128 + rows * 128; }
+// Bytes of stages and their barriers, and behind them the boxes of all warps (kernels/matmul/staged_rows.cuh).
+constexpr int32_t shared_with_boxes(const Boxes& of, int32_t rows) { return of.begin + rows / 16 * of.count * of.bytes(); }
+
+// The map of results of 16 bits in such boxes.
+inline bool map_results(TensorMap& map, const MatmulParams& p, const Boxes& of) {
+  if (p.out.eights == 0) return false;
+  const int32_t narrow = of.columns < 64;
+  return tensor_map(map, {p.out.data, {p.columns, p.rows, p.batch, 1, 1}, {p.out.row * 2, p.out.batch * 2, 0, 0}, {16, 1, 1, 1}, MapElement::kBf16, 0, narrow});
+}
 
 // A tile may end behind the last row or column.
 inline int32_t fits(int64_t size, const char* name) {

@@ -130,7 +130,7 @@ __device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& t
 template <class C>
 __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
   if constexpr (StagedRows<C>::kUsed) {
-    if (StagedRows<C>::fits(p)) return StagedRows<C>::finish(p, tile, group, sums);
+    if (StagedRows<C>::fits(p)) return StagedRows<C>().finish(p, tile, group, sums);
   }
   constexpr int kMost = C::kBlocks < C::kColumns / 8 ? C::kBlocks : C::kColumns / 8;
   constexpr int kRound = C::kColumns / 8 % kMost == 0 ? kMost : 4, kStep = C::Program::kWide ? 4 : 1;

@@ -24,8 +24,22 @@ struct MatmulScales {
 };
 constexpr int kMostStarts = 15;
 
+// Boxes of 16 rows of results of 16 bits that each computing warp stores by TMA, from shared memory behind the stages.
+struct Boxes {
+  int32_t begin, columns, count;  // of shared memory, in bytes; of a box; of a warp
+  constexpr int32_t bytes() const { return 16 * 2 * columns; }
+};
+// stage: its bytes; rows and columns: of a tile. As many as results have, or fit.
+constexpr Boxes boxes_of(int32_t stages, int32_t stage, int32_t rows, int32_t columns) {
+  constexpr int32_t kShared = 227 * 1024, kAligned = 1024;
+  Boxes found{(stages * (stage + 16) + kAligned - 1) / kAligned * kAligned, columns % 64 == 0 ? 64 : 32, 0};
+  const int32_t wanted = columns / found.columns, fit = (kShared - found.begin) / (rows / 16 * found.bytes());
+  found.count = wanted < fit ? wanted : fit;
+  return found;
+}
+
 struct MatmulParams {
-  TensorMap x_map, weight_map;
+  TensorMap x_map, weight_map, out_map;
   MatmulOperand x, weight;
   MatmulPlane out, add;
   const void* bias;
@@ -37,6 +51,7 @@ struct MatmulParams {
   int32_t rows, columns, k, batch;  // columns of the product; with gates it has two for each of out
   int32_t x_box;   // rows of x that one load has; those of a tile behind them are any numbers
   int32_t mapped;  // TMA loads both operands; otherwise threads copy elements
+  int32_t out_mapped;  // TMA can store boxes of results
   MatmulScales x_scale, weight_scale;
   int32_t segment;         // elements of k that are summed apart; a multiple of those of a stage
   int32_t offset_columns;        // of the first block of the weight that precede it

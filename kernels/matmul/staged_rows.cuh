@@ -1,8 +1,9 @@
-// Results of 16 bits through shared memory: each warp puts some columns of its sixteen rows there, word by word as its threads have
-// them, and stores them as lines of 128 bytes. This takes fewer instructions than an exchange among threads, and no
-// products run meanwhile. Warps do not wait for each other.
+// Results of 16 bits through shared memory: each warp puts some columns of its sixteen rows there, a box, word by word as its
+// threads have them. TMA stores the box while the warp goes on with the next one, and with the products of the next tile. Warps do
+// not wait for each other.
 #pragma once
 #include "kernels/matmul/tiles.cuh"
+#include "kernels/ptx/forget.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
@@ -13,24 +14,36 @@ constexpr bool kIsInteger = false;
 template <class T>
 constexpr bool kIsInteger<Integer<T>> = true;
 
-// Behind the stages and barriers of a CTA; shared_with_rows of csrc/matmul/matmul.h requests as many bytes.
 template <class C>
 struct StagedRows {
   static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded && !kIsInteger<typename C::T>;
-  static constexpr int kColumns = C::kColumns % 64 == 0 ? 64 : 32, kLine = 2 * kColumns;  // at a time; bytes of a row
+  static constexpr Boxes kBoxes = boxes_of(C::kStages, MatmulShared<C>::kStage, C::kRows, C::kColumns);
+  static constexpr int kColumns = kBoxes.columns, kLine = 2 * kColumns;  // of a box; bytes of a row
   static constexpr int kVectors = kLine / 16, kLines = 32 / kVectors, kRound = 16 / kLines;  // of a line; at a time; how often
-  static constexpr int kBegin = (MatmulShared<C>::kBytes + 127) / 128 * 128;
-  static constexpr int kUnroll = C::kBlocks == 8 ? C::kColumns / kColumns : 1;  // long programs are there once
+  static constexpr bool kShort = C::kBlocks == 8;  // long programs are there once, and sums move down
 
-  // The vector of a line lies where vectors of the same place in other lines have other banks.
-  static __device__ __forceinline__ unsigned char* place(int row, int vector) {
-    const int warp = threadIdx.x / 32 - kWarpgroup / 32;  // behind those that load
-    return dynamic_shared() + kBegin + (warp * 16 + row) * kLine + (vector ^ row * kLine / 128 % kVectors) * 16;
+  uint32_t thread = threadIdx.x;  // no address in shared memory stays in a register while products run
+
+  __device__ __forceinline__ StagedRows() { forget_origin(thread); }
+  __device__ __forceinline__ int lane() const { return thread % 32; }
+  // A box of this warp, behind the warps that load.
+  __device__ __forceinline__ unsigned char* box_at(int box) const {
+    return dynamic_shared() + kBoxes.begin + ((thread / 32 - kWarpgroup / 32) * kBoxes.count + box) * kBoxes.bytes();
+  }
+  // The vector of a line lies where TMA swizzles it: vectors of the same place in other lines have other banks.
+  __device__ __forceinline__ unsigned char* place(int box, int row, int vector) const {
+    return box_at(box) + row * kLine + (vector ^ row * kLine / 128 % kVectors) * 16;
+  }
+  // Until all boxes but the latest kPending have been read. One thread of a warp stores and waits.
+  template <int kPending>
+  static __device__ __forceinline__ void wait_for_boxes() {
+    if (elected()) tma_store_wait<kPending>();
+    __syncwarp();
   }
   // Results of some columns from `column` on. row: the first of this warp.
-  static __device__ __forceinline__ void put(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums) {
+  __device__ __forceinline__ void put(const MatmulParams& p, const Tile& tile, int row, int column, int box, const float* sums) const {
     using Program = typename C::Program;
-    const int lane = threadIdx.x % 32;
+    const int lane = this->lane();
 #pragma unroll
     for (int block = 0; block < kVectors; ++block) {
       const int at = column + 8 * block + lane % 4 * 2, left = p.columns - at;
@@ -42,36 +55,51 @@ struct StagedRows {
         float result[2];
         Program::values(result, p, columns, tile.batch, row + own, at, row + own < tile.end ? left : 0, sums[4 * block + 2 * half],
                         sums[4 * block + 2 * half + 1]);
-        reinterpret_cast<uint32_t*>(place(own, block))[lane % 4] = Program::Out::pack(result[0], result[1]);
+        reinterpret_cast<uint32_t*>(place(box, own, block))[lane % 4] = Program::Out::pack(result[0], result[1]);
       }
     }
   }
-  static __device__ __forceinline__ void store(const MatmulParams& p, const Tile& tile, int row, int column) {
-    const int lane = threadIdx.x % 32, vector = lane % kVectors, first = row + lane / kVectors;
+  // By threads.
+  __device__ __forceinline__ void store(const MatmulParams& p, const Tile& tile, int row, int column, int box) const {
+    const int lane = this->lane(), vector = lane % kVectors, first = row + lane / kVectors;
     uint16_t* const out = static_cast<uint16_t*>(p.out.data) + tile.batch * p.out.batch + column + 8 * vector;
     uint4 found[kRound];
 #pragma unroll
-    for (int i = 0; i < kRound; ++i) found[i] = *reinterpret_cast<const uint4*>(place(lane / kVectors + i * kLines, vector));
+    for (int i = 0; i < kRound; ++i) found[i] = *reinterpret_cast<const uint4*>(place(box, lane / kVectors + i * kLines, vector));
     if (column + 8 * vector >= p.columns) return;
 #pragma unroll
     for (int i = 0; i < kRound; ++i)
       if (first + i * kLines < tile.end) store_vector(out + (first + i * kLines) * p.out.row, found[i]);
   }
+  // By TMA, which ends at the last row and column of out.
+  __device__ __forceinline__ void send(const MatmulParams& p, const Tile& tile, int row, int column, int box) const {
+    if (!elected()) return;
+    tma_store(p.out_map, smem_address(box_at(box)), {{column, row, tile.batch, 0, 0}});
+    tma_store_commit();
+  }
   // Whether vectors of eight columns are aligned, and lie in a row or behind it.
   static __device__ __forceinline__ bool fits(const MatmulParams& p) { return p.out.eights != 0 && p.columns % 8 == 0; }
 
-  static __device__ __forceinline__ void finish(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
-    const int row = tile.row + group * 64 + threadIdx.x % kWarpgroup / 32 * 16;
+  __device__ __forceinline__ void finish(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) const {
+    const int row = tile.row + group * 64 + thread % kWarpgroup / 32 * 16;
     if (row >= tile.end) return;
-#pragma unroll kUnroll
+    const bool sends = p.out_mapped != 0 && (tile.end == p.rows || row + 16 <= tile.end);  // other rows are not valid
+#pragma unroll(kShort ? C::kColumns / kColumns : 1)
     for (int first = 0; first < C::kColumns; first += kColumns) {
-      if (tile.column + first >= p.columns) break;
-      put(p, tile, row, tile.column + first, sums);
+      const int piece = first / kColumns, box = piece % kBoxes.count;
+      if (tile.column + first >= p.columns) continue;
+      // A tile begins with the first box.
+      if (piece == 0) wait_for_boxes<0>();
+      else if (piece >= kBoxes.count) wait_for_boxes<kBoxes.count - 1>();
+      put(p, tile, row, tile.column + first, box, kShort ? sums + first / 2 : sums);
+      if (sends) fence_async_shared();
       __syncwarp();
-      store(p, tile, row, tile.column + first);
-      __syncwarp();  // all have read what is written next
+      if (sends) send(p, tile, row, tile.column + first, box);
+      else store(p, tile, row, tile.column + first, box);
+      if constexpr (!kShort) {
 #pragma unroll
-      for (int i = 0; i + kColumns / 2 < C::kColumns / 2; ++i) sums[i] = sums[i + kColumns / 2];
+        for (int i = 0; i + kColumns / 2 < C::kColumns / 2; ++i) sums[i] = sums[i + kColumns / 2];
+      }
     }
   }
 };

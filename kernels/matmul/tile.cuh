@@ -25,6 +25,7 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
     if constexpr (C::kRanges) consumer.sum(sums, p, tiles.of(index), index); else consumer.sum(sums, p, tiles, index);
     finish_tile<C>(p, tiles.at(index), group, sums);
   }
+  if constexpr (StagedRows<C>::kUsed) StagedRows<C>::template wait_for_boxes<0>();
 }
 
 template <class C, class All>

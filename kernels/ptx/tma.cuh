@@ -1,4 +1,4 @@
-// TMA tile loads (sm_90): one thread issues, an mbarrier counts the bytes.
+// TMA tile loads and stores (sm_90): one thread issues. An mbarrier counts the bytes of loads; groups count stores.
 #pragma once
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tensor_map.h"
@@ -26,6 +26,19 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t dst, const TensorMap
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
       ::"r"(dst), "l"(&map), "r"(barrier), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]), "h"(mask) : "memory");
+}
+
+// Stores a box from shared memory; elements outside the tensor are not written.
+__device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t src, const BoxAt& at) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
+               ::"l"(&map), "r"(src), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]) : "memory");
+}
+// Groups of stores, each with those of this thread since the one before.
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until all groups but the latest `kPending` have read shared memory.
+template <int kPending>
+__device__ __forceinline__ void tma_store_wait() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // Makes earlier ordinary writes to shared memory visible to TMA and tensor cores after the next barrier.

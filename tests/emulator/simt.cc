@@ -42,6 +42,8 @@ struct Thread : Fiber {
   Products asked;                        // of the group of products that is not closed yet
   std::deque<Products> products;         // closed and not waited for
   unsigned products_asked = 0;           // ever
+  Products stored;                       // stores of the group that is not closed yet
+  std::deque<Products> stores;           // closed and not waited for
 };
 
 struct WholeBlock : Block {
@@ -118,6 +120,20 @@ void ask_product(void (*make)(const void*), const void* product, size_t bytes) {
   if (now) return make(product);
   f.asked.push_back({make, std::vector<uint64_t>((bytes + 7) / 8)});
   memcpy(f.asked.back().kept.data(), product, bytes);
+}
+void ask_store(void (*make)(const void*), const void* store, size_t bytes) {
+  auto& open = self().stored;
+  open.push_back({make, std::vector<uint64_t>((bytes + 7) / 8)});
+  memcpy(open.back().kept.data(), store, bytes);
+}
+void close_stores() {
+  self().stores.push_back(std::move(self().stored));
+  self().stored.clear();
+}
+void await_stores(size_t pending) {
+  auto& groups = self().stores;
+  for (; groups.size() > pending; groups.pop_front())
+    for (const Product& store : groups.front()) store.make(store.kept.data());
 }
 void close_products() {
   Thread& f = self();

@@ -141,6 +141,16 @@ void ask_product(const F& product) {
 void close_products();
 void await_products(size_t pending);
 
+// A store from shared memory happens when its group is waited for.
+void ask_store(void (*make)(const void*), const void* store, size_t bytes);
+template <class F>
+void ask_store(const F& store) {
+  static_assert(__is_trivially_copyable(F) && alignof(F) <= alignof(uint64_t), "kept as bytes");
+  ask_store([](const void* kept) { (*static_cast<const F*>(kept))(); }, &store, sizeof(F));
+}
+void close_stores();
+void await_stores(size_t pending);
+
 // A whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters lie along x. False if no thread
 // can go on.
 bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params);

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-_SHARED = 200 * 1024  # bytes of all stages
+_SHARED, _ALL_SHARED = 200 * 1024, 227 * 1024  # bytes of all stages, and of a CTA
 _PANEL = 128  # bytes of k
 # Fitted to times of every tile on an H100 and an H200 (bench/results/matmul_tiles.json); splits are not in it.
 _CYCLES = 1.72  # a nanosecond
@@ -42,8 +42,12 @@ class Tile(NamedTuple):
 
 
 def stages_of(tile: Tile, terms: int) -> int:
-    """Stages that fit. terms: operands in one that a weight is the sum of."""
-    return min(12, _SHARED // (tile.panels * _PANEL * (tile.rows + terms * tile.columns)))
+    """Stages that fit, of a large tile beside all of its results if these are four. terms: operands in one that a weight is the
+    sum of."""
+    stage = tile.panels * _PANEL * (tile.rows + terms * tile.columns)
+    beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // stage
+    most = min(12, _SHARED // stage)
+    return beside if tile.rows == 128 and 4 <= beside < most else most
 
 
 TILES = (

@@ -34,15 +34,15 @@ def unaligned(name, file, old, new):
 STAGED = f"{KERNEL} -k staged"
 
 
-def staged(name, old, new):
-    return cpu(f"products in staged rows: {name}", f"{K}/staged_rows.cuh", old, new, STAGED)
+ONE_MEMORY = "the emulator has no second proxy of shared memory, so products and stores see each copy at once"
+
+
+def staged(name, old, new, **more):
+    return cpu(f"products in staged rows: {name}", f"{K}/staged_rows.cuh", old, new, STAGED, **more)
 
 
 def apart(name, file, old, new):
     return cpu(f"products in segments: {name}", f"{K}/{file}", old, new, SEGMENTS)
-
-
-ONE_MEMORY = "the emulator has no second proxy of shared memory, so a product sees each copy at once"
 
 
 def grouped(name, file, old, new, tests=f"{GROUPS} -k bound", **more):
@@ -100,11 +100,25 @@ FAULTS = (
     fault("sums are stored while products run", "chain.cuh", "    wgmma_wait<0>();\n", ""),
     fault("the second warpgroup has the rows of the first", "finish.cuh", "row = tile.row + group * 64 +", "row = tile.row +",
           f"{KERNEL} --heavy -k no_tile"),
-    staged("all warps have the memory of the first", "(warp * 16 + row) * kLine", "row * kLine"),
+    staged("all warps have the memory of the first", "(thread / 32 - kWarpgroup / 32) * kBoxes.count + box", "box"),
     staged("a row has the results of the one above", "sums[4 * block + 2 * half],", "sums[4 * block],"),
+    staged("all boxes have the columns of the first", "kShort ? sums + first / 2 : sums", "sums"),
     staged("columns of a round do not move", "sums[i] = sums[i + kColumns / 2];", "sums[i] = sums[i];"),
     staged("rows behind the last are stored", "if (first + i * kLines < tile.end) store", "store"),
     staged("columns behind the last are stored", "    if (column + 8 * vector >= p.columns) return;\n", ""),
+    staged("a box is written before it has been read",
+           "      else if (piece >= kBoxes.count) wait_for_boxes<kBoxes.count - 1>();\n", ""),
+    staged("a box is read later than it is waited for", "wait_for_boxes<kBoxes.count - 1>()", "wait_for_boxes<kBoxes.count>()"),
+    staged("boxes of the tile before are not waited for", "if (piece == 0) wait_for_boxes<0>();\n      else if (p", "if (p"),
+    staged("boxes of rows that are not valid are sent", "&& (tile.end == p.rows || row + 16 <= tile.end)", ""),
+    staged("boxes are not swizzled", "(vector ^ row * kLine / 128 % kVectors) * 16;", "vector * 16;"),
+    staged("boxes of a batch are those of the first", "{{column, row, tile.batch, 0, 0}}", "{{column, row, 0, 0, 0}}"),
+    staged("TMA sees boxes before they are written", "      if (sends) fence_async_shared();\n", "", blind=ONE_MEMORY),
+    fault("a CTA ends before its boxes are read", "tile.cuh", "StagedRows<C>::template wait_for_boxes<0>();", "{}", STAGED),
+    cpu("products in staged rows: boxes have no memory", "csrc/matmul/matmul.cc.jinja", "shared_with_boxes(kBoxes, kRows)",
+        "kBoxes.begin", STAGED),
+    cpu("products in staged rows: narrow boxes are mapped as wide ones", "csrc/matmul/matmul.h",
+        "MapElement::kBf16, 0, narrow}", "MapElement::kBf16, 0, 0}", STAGED),
     staged("rows that are not aligned are stored as aligned", "return p.out.eights != 0 && p", "return p"),
     staged("the second warpgroup has the rows of the first", "tile.row + group * 64 +", "tile.row +"),
     staged("lines of a warp begin with its second", "lane / kVectors + i * kLines, vector)",

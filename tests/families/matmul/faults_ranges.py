@@ -12,7 +12,7 @@ def ranges(name, old, new, tests="every_length", **more):
 
 FAULTS = (
     cpu("products of ranges of k: rows of results have no memory", "csrc/matmul/k_groups.cc.jinja",
-        "shared_with_rows({{ stages }}, kStage, kRows)", "{{ stages }} * (kStage + 16)", f"{KERNEL} -k gradients and bound"),
+        "shared_with_boxes(kBoxes, kRows)", "kBoxes.begin", f"{KERNEL} -k gradients and bound"),
     ranges("a step that is not whole is loaded", "k + kStep <= own.range.stop", "k < own.range.stop", "gradients and bound"),
     ranges("a range that ends with a step has one more", "if (k == own.range.stop && k > own.range.first) return;", ""),
     ranges("an empty range has no step", "if (k == own.range.stop && k > own.range.first) return;",

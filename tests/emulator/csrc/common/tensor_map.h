@@ -16,6 +16,7 @@ struct TensorShape {
   int32_t box[4];
   MapElement element;
   int32_t plain;
+  int32_t narrow;  // the box is 64 bytes wide instead
 };
 static_assert(sizeof(TensorShape) <= sizeof(TensorMap));
 

@@ -1,5 +1,6 @@
-// Shadows kernels/ptx/tma.cuh: a box is copied at once, swizzled or plain, with zeros outside the tensor. Where a GPU ends with an
-// illegal instruction, because a box does not begin with a multiple of 16 bytes, all of it is NaN.
+// Shadows kernels/ptx/tma.cuh: a box, swizzled or plain, is loaded at once, with zeros outside the tensor, and stored when its group
+// is waited for. Where a GPU ends with an illegal instruction, because a box does not begin with a multiple of 16 bytes, all of what
+// is loaded is NaN.
 #pragma once
 #include "csrc/common/tensor_map.h"
 #include "kernels/ptx/cluster.cuh"
@@ -14,36 +15,65 @@ struct BoxAt {
   int x[5];
 };
 inline uint32_t swizzled_128(uint32_t address) { return address ^ (address >> 3 & 0x70); }
+inline uint32_t swizzled_64(uint32_t address) { return address ^ (address >> 3 & 0x30); }
+
+// Calls f(whether it is inside, where it is in memory, its address in shared memory) for all elements of a box. width, bytes: of a
+// line and of an element.
+template <class F>
+void each_element(const TensorShape& t, const BoxAt& at, uint32_t shared, int width, int bytes, const F& f) {
+  const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];
+  for (int row = 0; row < rows; ++row) {
+    int rest = row;
+    const char* place = static_cast<const char*>(t.data);
+    bool inside = true;
+    for (int axis = 0; axis < 4; ++axis) {
+      const int index = at.x[axis + 1] + rest % t.box[axis];
+      rest /= t.box[axis];
+      inside &= index >= 0 && index < t.size[axis + 1];
+      place += index * t.stride[axis];
+    }
+    for (int column = 0; column < width / bytes; ++column) {
+      const uint32_t address = shared + row * width + column * bytes;
+      f(inside && at.x[0] + column < t.size[0], place + (at.x[0] + column) * bytes,
+        t.plain != 0 ? address : t.narrow != 0 ? swizzled_64(address) : swizzled_128(address));
+    }
+  }
+}
 
 inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const BoxAt& at) {
   TensorShape t;
   memcpy(&t, &map, sizeof(t));
-  const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];
-  const int bytes = t.element == MapElement::kByte ? 1 : 2, width = t.plain != 0 ? t.plain * bytes : 128;
+  const int bytes = t.element == MapElement::kByte ? 1 : 2, width = t.plain != 0 ? t.plain * bytes : t.narrow != 0 ? 64 : 128;
   const bool legal = at.x[0] * bytes % 16 == 0;
-  for (int row = 0; row < rows; ++row) {
-    int rest = row;
-    const char* src = static_cast<const char*>(t.data);
-    bool inside = true;
-    for (int axis = 0; axis < 4; ++axis) {
-      const int place = at.x[axis + 1] + rest % t.box[axis];
-      rest /= t.box[axis];
-      inside &= place >= 0 && place < t.size[axis + 1];
-      src += place * t.stride[axis];
-    }
-    for (int column = 0; column < width / bytes; ++column) {
-      uint16_t element = 0;
-      if (inside && at.x[0] + column < t.size[0]) memcpy(&element, src + (at.x[0] + column) * bytes, bytes);
-      if (!legal) element = 0xffff;
-      const uint32_t at = dst + row * width + column * bytes;
-      memcpy(simt::at(t.plain != 0 ? at : swizzled_128(at)), &element, bytes);
-    }
-  }
-  mbarrier_bytes_came(barrier, rows * width);
+  each_element(t, at, dst, width, bytes, [&](bool inside, const char* from, uint32_t to) {
+    uint16_t element = 0;
+    if (inside) memcpy(&element, from, bytes);
+    if (!legal) element = 0xffff;
+    memcpy(simt::at(to), &element, bytes);
+  });
+  mbarrier_bytes_came(barrier, t.box[0] * t.box[1] * t.box[2] * t.box[3] * width);
 }
 inline void tma_load_multicast(uint32_t dst, const TensorMap& map, uint32_t barrier, uint16_t mask, const BoxAt& at) {
   for (int rank = 0; rank < 16; ++rank)
     if (mask >> rank & 1) tma_load(cluster_address(dst, rank), map, cluster_address(barrier, rank), at);
+}
+
+// Elements have 16 bits. A store that nobody waits for does not happen.
+inline void tma_store(const TensorMap& map, uint32_t src, const BoxAt& at) {
+  TensorShape t;
+  memcpy(&t, &map, sizeof(t));
+  const int line = t.narrow != 0 ? 64 : 128;
+  if (src % (8 * line) != 0) simt::fail("a box that is stored is not where its swizzle begins");
+  simt::ask_store([t, src, at, line] {
+    each_element(t, at, src, line, 2, [](bool inside, const char* to, uint32_t from) {
+      if (inside) memcpy(const_cast<char*>(to), simt::at(from), 2);
+    });
+  });
+}
+inline void tma_store_commit() { simt::close_stores(); }
+template <int kPending>
+void tma_store_wait() {
+  simt::await_stores(kPending);
 }
 
 }  // namespace opfacade
