@@ -40,6 +40,6 @@ def program_docs(shape: str) -> Mapping[str, str]:
         "outputs": "a list of the outputs, in the order of the descriptor",
         **{name: f"set by a list in inputs: input {i}, of the shape less the axes that it lacks" for i, name in enumerate(IN)},
         **{name: f"written; set by a list in outputs: output {i}, of {shape}" for i, name in enumerate(OUT)},
-        "num_valid": "int32 [1]: rows of axis 0 from this one on are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: the number of valid rows of axis 0; later ones are neither read nor written; with `num_valid`",
         "indptr": "row i consists of indptr[i] to indptr[i + 1] - 1 of axis 1; with `ragged`",
     })  # fmt: skip

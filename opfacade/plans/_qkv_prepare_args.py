@@ -33,8 +33,8 @@ class QkvPrepareArgs(Args):
         "q_out": "written: like q; absent with in_place",
         "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; negative positions are skipped",
         "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines and then rotary_dim / 2 sines per position",
-        "slots": "int64 [total_num_rows]: page * page_size + token of each row, -1: it is not stored; with page_table='slots'",
-        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
+        "slots": "int64 [total_num_rows]: page * page_size + token of each row, or -1 (not stored); with page_table='slots'",
+        "num_valid": "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`",
     })  # fmt: skip
     q: Tensor
     k: Tensor

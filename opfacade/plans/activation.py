@@ -40,8 +40,8 @@ class GatedActivationArgs(Args):
         "x": "[total_num_rows, 2 * width], or [total_num_rows, width] without a gate; overwritten with in_place",
         "out": "written: [total_num_rows, width], in the dtype of quant where it is set; absent with in_place",
         "scale": "in quant.scale_dtype; read: [1], positive, with quant.scale static; written: [1] with tensor, "
-        "[total_num_rows] with token, one value per group, laid out as quant.scale_layout says",
-        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
+        "[total_num_rows] with token, one value per group in the layout quant.scale_layout",
+        "num_valid": "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`",
     })  # fmt: skip
     x: Tensor
     out: Tensor | None = None

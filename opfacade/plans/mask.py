@@ -28,7 +28,7 @@ BitOrder = Literal["little", "big"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackMaskArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "mask": "uint8 [num_bits]: any value but 0 is true",
+        "mask": "uint8 [num_bits]: any nonzero value is true",
         "bits_indptr": "int32 [batch_size + 1]: first entry of each request; with segments='indptr'",
         "packed": "written: uint8 [(num_bits + 7 * batch_size) // 8]",
         "packed_indptr": "written: int32 [batch_size + 1], the first byte of each request and the end of the last",

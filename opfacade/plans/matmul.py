@@ -56,7 +56,9 @@ class MatmulArgs(Args):
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
     x_zero: Tensor | None = operand("int32 with the shape of x_scale, with `scaling.x_zero`: the code of x that represents 0")
     weight_sum: Tensor | None = operand("int32, with `scaling.x_zero`: the sum over k of each row of weight")
-    num_valid: Tensor | None = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
+    num_valid: Tensor | None = operand(
+        "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`"
+    )
 
 
 class MatmulDescriptor(Descriptor[MatmulArgs]):

@@ -38,7 +38,7 @@ class NormArgs(Args):
         "full_out": "written: [total_num_rows, hidden] in dtype, with `full_out`: the result before it is quantised",
         "scale": "in quant.scale_dtype; read: [1] with quant.scale static; written: [1] with tensor, [total_num_rows] with "
         "token, or one value per group",
-        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
     x: Tensor | None = None

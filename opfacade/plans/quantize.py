@@ -34,11 +34,13 @@ __all__ = [
     "QuantizePlan",
 ]
 
-_VALID = "int32 [1]: rows from this one on are neither read nor written, and do not affect a scale; with `num_valid`"
+_VALID = (
+    "int32 [1]: the number of valid rows; later ones are neither read nor written, and do not affect a scale; with `num_valid`"
+)
 _ZERO = "the stored number that represents 0"
 _SCALE = (
-    "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, one value per group as "
-    "quant.scale_layout has it, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
+    "in quant.scale_dtype: [1] with quant.scale static or tensor, [total_num_rows] with token, one value per group in the "
+    "layout quant.scale_layout, [ceil(total_num_rows / rows), ceil(hidden / columns)] with blocks of rows and columns"
 )
 
 
@@ -70,7 +72,7 @@ class DequantizeArgs(Args):
         "scale": f"{_SCALE}; absent with none",
         "zero": f"with quant.zero: int32 of the shape of scale, {_ZERO}",
         "out": "written: [total_num_rows, hidden] in dtype",
-        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`",
     })  # fmt: skip
 
     x: Tensor | None = None

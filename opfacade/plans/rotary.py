@@ -63,7 +63,7 @@ class RotaryArgs(Args):
         "k_out": "written: like k; absent with in_place, and without kv heads",
         "positions": "[total_num_rows], or [sections, total_num_rows]: rows of cos_sin_cache; negative positions are skipped",
         "cos_sin_cache": "[max_positions, rotary_dim]: rotary_dim / 2 cosines and then rotary_dim / 2 sines per position",
-        "num_valid": "int32 [1]: rows from this one on are neither read nor written; with `num_valid`",
+        "num_valid": "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`",
     })  # fmt: skip
     q: Tensor
     k: Tensor | None = None

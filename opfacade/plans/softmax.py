@@ -29,10 +29,10 @@ class SoftmaxArgs(Args):
     """The tensors of one softmax, of any strides."""
 
     x: Tensor | None = operand("[shape] in dtype")
-    mask: Tensor | None = operand("bool [shape], with `mask`: true for elements that count; may be expanded")
+    mask: Tensor | None = operand("bool [shape], with `mask`: true for elements that count; may be broadcast")
     out: Tensor | None = operand("written: [shape] in out_dtype")
     num_valid: Tensor | None = operand(
-        "int32 [1]: entries of axis 0 from this one on are neither read nor written; with `num_valid`"
+        "int32 [1]: the number of valid entries of axis 0; later ones are neither read nor written; with `num_valid`"
     )
 
 

@@ -46,7 +46,7 @@ class AllReduceNormArgs(JoinedArgs):
         "in quant.scale_dtype; read: [1] with quant.scale static; written: [total_num_rows] with token, or one value per group"
     )
     num_valid: Tensor | None = operand(
-        "int32 [1], the same on all ranks: rows from this one on are neither read nor written; with `num_valid`"
+        "int32 [1], the same on all ranks: the number of valid rows; later ones are neither read nor written; with `num_valid`"
     )
 
 

@@ -37,7 +37,9 @@ class SampleAcrossArgs(JoinedArgs):
     min_p: Tensor | None = operand("f32 [total_num_rows]; at most 0 is off; with min_p")
     seed: Tensor = operand("i64 [total_num_rows], the seed of each row's request")
     offset: Tensor = operand("i64 [total_num_rows], the position of the token in its request")
-    num_valid: Tensor | None = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
+    num_valid: Tensor | None = operand(
+        "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`"
+    )
     token: Tensor = operand("written: i32 [total_num_rows]; -1 for a row without candidates")
     valid: Tensor = operand("written: u8 [total_num_rows], 1 if the row has a candidate, else 0")
 

@@ -33,7 +33,9 @@ class RouteArgs(Args):
     replicas: Tensor = operand("int32 [experts, most_replicas]: physical ids of each expert; with most_replicas")
     num_replicas: Tensor = operand("int32 [experts]: number of replicas of each expert, at least 1; with most_replicas")
     physical_ids: Tensor = operand("written, with most_replicas: int32 [total_num_rows, top_k]")
-    num_valid: Tensor = operand("int32 [1]: rows from this one on are neither read nor written; with `num_valid`")
+    num_valid: Tensor = operand(
+        "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`"
+    )
 
 
 class RouteDescriptor(MoeOp[RouteArgs], Routing):

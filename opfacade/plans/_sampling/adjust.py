@@ -29,7 +29,7 @@ class AdjustLogitsArgs(Args):
         "logits": "[rows, vocab] in dtype, overwritten",
         "temperature": "f32 [rows]; a row with at most 0 is not changed; with temperature",
         **ADJUSTMENT_DOCS,
-        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "num_valid": "i32 [1] on the device: the number of valid rows; later ones are neither read nor written; with num_valid",
     })  # fmt: skip
     logits: Tensor
     temperature: Tensor | None = None

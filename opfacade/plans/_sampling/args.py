@@ -39,7 +39,7 @@ class SampleArgs(Args):
         "seed": "i64 [rows], the seed of each row's request",
         "offset": "i64 [rows], the position of the token in its request",
         **ADJUSTMENT_DOCS,
-        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "num_valid": "i32 [1] on the device: the number of valid rows; later ones are neither read nor written; with num_valid",
         "token": "written: i32 [rows]; -1 for a row without candidates",
         "valid": "written: u8 [rows], 1 if the row has a candidate, else 0",
         "logprob": "written: f32 [rows], log-probability of the token before filters; NaN without a token; with report",

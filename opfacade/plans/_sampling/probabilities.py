@@ -30,7 +30,7 @@ class ProbabilitiesArgs(Args):
         "top_k": "i32 [rows]; at most 0, or at least vocab, is off; with top_k",
         "top_p": "f32 [rows]; at least 1 is off, at most 0 keeps the most likely token; with top_p",
         "min_p": "f32 [rows]; at most 0 is off; with min_p",
-        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "num_valid": "i32 [1] on the device: the number of valid rows; later ones are neither read nor written; with num_valid",
         "out": 'written: f32 [rows, vocab] probabilities; not with form="mask"',
         "masked": 'written: [rows, vocab] in dtype; with form="mask"',
     })  # fmt: skip

@@ -26,7 +26,7 @@ MAX_K = 2048
 class TopKArgs(Args):
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({
         "x": "[rows, vocab] in dtype, of any row stride",
-        "num_valid": "i32 [1] on the device: rows from this one on are neither read nor written; with num_valid",
+        "num_valid": "i32 [1] on the device: the number of valid rows; later ones are neither read nor written; with num_valid",
         "values": "written: [rows, k] in dtype, in descending order; -inf after the last one",
         "positions": "written: i32 [rows, k]; -1 after the last one",
     })  # fmt: skip

@@ -36,7 +36,7 @@ class VerifyDraftsArgs(Args):
         "next_sibling": 'i32 [batch_size, n + 1], as first_child; OPFACADE_VALIDATE=full checks the tree; with kind="tree"',
         "seed": 'i64 [batch_size]; with kind="chain" and "tree"',
         "offset": 'i64 [batch_size], the position of the first drafted token; with kind="chain" and "tree"',
-        "num_valid": "i32 [1] on the device: requests from this one on are neither read nor written; with num_valid",
+        "num_valid": "i32 [1] on the device: the number of valid requests; later ones are untouched; with num_valid",
         "tokens": "written: i32 [batch_size, n + 1], the accepted drafts and the following token; -1 after them",
         "accepted": "written: i32 [batch_size], number of accepted drafts",
         "emitted": "written: i32 [batch_size], number of tokens written",
