@@ -73,6 +73,7 @@ def run(kind: str, problems: Sequence[Problem], record: dict[str, Any], ends: fl
         if index % 20 == 19:
             records.write(out, record)
     record["worst"] = [{name: row[name] for name in ("problem", "us", "ratio")} for row in worst(record["rows"])]
+    record["spent_s"] = {name: round(seconds, 1) for name, seconds in contest.SPENT.items()}
     records.write(out, record)
 
 
@@ -98,7 +99,8 @@ def contest_of(problems: Sequence[Problem], options: argparse.Namespace) -> None
     record["compile_s"] = round(time.monotonic() - started, 1)
     run(options.kind, problems, record, started + options.limit, out)
     below = sum(row.get("ratio", 1) < 1 for row in record["rows"])
-    print(json.dumps({"rows": len(record["rows"]), "below_1": below, "not_reached": record.get("not_reached", 0)}))
+    told_all = {name: record[name] for name in ("compile_s", "spent_s")}
+    print(json.dumps({"rows": len(record["rows"]), "below_1": below, "not_reached": record.get("not_reached", 0)} | told_all))
     for row in worst(record["rows"]):
         print(told(row))
 

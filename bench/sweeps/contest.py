@@ -6,7 +6,9 @@ peers in turns. A peer whose result is not ours, or that cannot run, gets no tim
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +22,16 @@ from opfacade import Preference
 IN_GRAPHS = 2**22  # bytes
 COMPILED_EVERY = 3  # torch.compile is a peer of one problem in as many, for it compiles for seconds
 REFUSALS = (RuntimeError, ValueError, TypeError)
+SPENT: dict[str, float] = {}  # seconds of the run so far, by what took them
+
+
+@contextmanager
+def spending(what: str) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        SPENT[what] = SPENT.get(what, 0.0) + time.monotonic() - started
 
 
 def has_compiled(index: int) -> bool:
@@ -51,19 +63,22 @@ def times(calls: dict[str, Call], moved: int) -> dict[str, float]:
 
 def measured(problem: Problem, index: int) -> dict[str, Any]:
     """The row of a problem: microseconds of all, and the time of the fastest peer over ours."""
-    args = maps.fresh(problem, "cuda")
-    plan, error = maps.checked(problem, args, Preference(backend="cuda"))
-    wanted = [tensor.clone() for tensor in maps.results(problem.descriptor, args)]
+    with spending("check"):
+        args = maps.fresh(problem, "cuda")
+        plan, error = maps.checked(problem, args, Preference(backend="cuda"))
+        wanted = [tensor.clone() for tensor in maps.results(problem.descriptor, args)]
     moved = maps.moved(problem.descriptor, args)
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") if plan.workspace_size else None
     calls: dict[str, Call] = {"opfacade": lambda: plan.run(args, workspace)}
     refused = {}
-    for name, found in joined(problem, args, wanted, index):
-        if isinstance(found, str):
-            refused[name] = found
-        else:
-            calls[name] = found
-    us = times(calls, moved)
+    with spending("peers"):
+        for name, found in joined(problem, args, wanted, index):
+            if isinstance(found, str):
+                refused[name] = found
+            else:
+                calls[name] = found
+    with spending("timing"):
+        us = times(calls, moved)
     row: dict[str, Any] = {"problem": problem.name, "bytes": moved, "us": us, "sku": plan.sku.id, "error_over_bound": error}
     best = min((time for name, time in us.items() if name != "opfacade"), default=None)
     row |= {"graph": True} if moved <= IN_GRAPHS else {}

@@ -19,7 +19,7 @@ from bench.maps import Problem
 from bench.sweeps import contest
 from opfacade import Plan, Preference
 
-PROCESSES = 12
+PROCESSES = max(4, min(28, (os.cpu_count() or 4) - 2))  # each has a part of the problems; two cores are left
 
 
 def share(problems: Sequence[Problem], part: int, peers: bool = True) -> None:

@@ -174,11 +174,11 @@ struct ColumnFold : Located<M> {
   template <int kStage, class State, class In>
   __device__ __forceinline__ void add(State (&states)[kVec], const In& in, int64_t first, int count) {
     using R = ReducerOf<M, kStage>;
-    if constexpr (kLie != Lie::kAny && R::kChains > 1 && sizeof(State) > 8) return add_together<kStage>(states, in, first, count);
+    if constexpr (kLie != Lie::kAny && R::kSingly && sizeof(State) > 8) return add_together<kStage>(states, in, first, count);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
       if (kLie == Lie::kAny && columns == 0) continue;
-      if constexpr (kLie == Lie::kAny && R::kChains > 1) {
+      if constexpr (kLie == Lie::kAny && R::kSingly) {
         add_apart<kStage>(states[j], j, first, count);
       } else {
         typename R::Value x[kRows];

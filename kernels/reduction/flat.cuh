@@ -1,5 +1,5 @@
-// Many rows that begin anywhere, one behind the other. A CTA copies its rows to shared memory by whole vectors, and lanes take theirs
-// from there; results that are rows go back the same way, since one element of each lane would be a store of its own.
+// Many rows that begin anywhere, one behind the other. A CTA copies its rows to shared memory by whole vectors, and once what all rows
+// have in common, such as a weight; lanes take theirs from there; results that are rows go back the same way, since one element of each lane would be a store of its own.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/reduction/fold.cuh"
@@ -51,7 +51,7 @@ struct FlatFold {
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) {
       shared[k] = next;
-      if (M::flat_size(k) != 0) next += (p.ctas * p.elements * M::flat_size(k) + kFlatBeside) / kFlatPiece * kFlatPiece;
+      if (M::flat_size(k) != 0) next += ((M::flat_once(k) ? 1 : p.ctas) * p.elements * M::flat_size(k) + kFlatBeside) / kFlatPiece * kFlatPiece;
     }
   }
 
@@ -87,7 +87,7 @@ struct FlatFold {
     if constexpr (kOperand < M::kInputs) {
       constexpr int kSize = M::flat_size(kOperand);
       if constexpr (kSize != 0) {
-        rows_of<kOperand>(rows).template each<kSize>(
+        rows_of<kOperand>(M::flat_once(kOperand) ? 1 : rows).template each<kSize>(
             thread, kThreads, [](const char* from, unsigned char* to) { cp_async_16(smem_address(to), from, true); },
             [](const char* from, unsigned char* to) { copy_element<kSize>(to, from); });
       }

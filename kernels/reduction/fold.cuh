@@ -31,6 +31,9 @@ struct Fold {
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
+  // By the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than exponentials.
+  template <int kStage>
+  static constexpr bool kTwice = M::kHeld && M::kCluster == 1 && ReducerOf<kStage>::kFindsMost;
   template <int kStage, int kFolds>
   using States = typename ReducerOf<kStage>::State[kFolds][ReducerOf<kStage>::kChains];
 
@@ -237,18 +240,70 @@ struct Fold {
 #pragma unroll
     for (int i = 0; i < kFolds * R::kChains; ++i) states[i / R::kChains][i % R::kChains] = R::none();
   }
-  template <int kStage>
-  __device__ __forceinline__ typename ReducerOf<kStage>::State join_row(typename ReducerOf<kStage>::State (&mine)[M::kFolds]) {
-    using R = ReducerOf<kStage>;
+  // kWithin: bytes from where a state lies in shared memory to where these do.
+  template <int kStage, class R = ReducerOf<kStage>, int kWithin = 0>
+  __device__ __forceinline__ typename R::State join_row(typename R::State (&mine)[M::kFolds]) {
     constexpr int kWarps = M::kThreads / 32;
     typename R::State all;
     if constexpr (M::kFolds > 1) all = join_folds<R>(mine);
     else all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(mine[0]);
     if constexpr (M::kFolds > 1 && kWarps == 1) return join_lanes<R, 32, 32 / M::kFolds>(all);
     else if constexpr (kWarps * M::kCluster > 1)
-      return join_warps<R, kWarps, M::kCluster, M::kFolds, kRoundsAtOnce>(
+      return join_warps<R, kWarps, M::kCluster, M::kFolds, kRoundsAtOnce, kWithin>(
           all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
     else return all;
+  }
+
+  template <int kStage>
+  __device__ __forceinline__ typename ReducerOf<kStage>::State fold_once() {
+    using R = ReducerOf<kStage>;
+    States<kStage, M::kFolds> states;
+    clear<kStage>(states);
+    each(M::kSegmented ? waves() : 1, [&](int wave) { add<kStage>(states, wave, row.segment(wave) * p.elements); });
+    typename R::State mine[M::kFolds];
+#pragma unroll
+    for (int i = 0; i < M::kFolds; ++i) mine[i] = joined<R>(states[i]);
+    return join_row<kStage>(mine);
+  }
+  // The maximum of a row, then the sum: a row that is at hand is folded twice in less time than its sums are rescaled.
+  template <int kStage>
+  __device__ __forceinline__ typename ReducerOf<kStage>::State fold_twice() {
+    using R = ReducerOf<kStage>;
+    using Most = typename R::Most;
+    using Total = typename R::Total;
+    typename Most::State most[M::kFolds];
+    typename Total::State sum[M::kFolds];
+#pragma unroll
+    for (int i = 0; i < M::kFolds; ++i) most[i] = Most::none(), sum[i] = Total::none();
+    each_value<kStage>([&](int piece, const typename R::Value (&x)[M::kVec], int count) {
+      typename Most::State& own = most[M::kFolds == 1 ? 0 : piece % M::kFolds];
+#pragma unroll
+      for (int i = 0; i < M::kVec; ++i)
+        if (i < count) own = Most::join(own, {x[i]});
+    });
+    const typename R::Value top = join_row<kStage, Most>(most).value;
+    each_value<kStage>([&](int piece, const typename R::Value (&x)[M::kVec], int count) {
+      typename R::Value weights[M::kVec];
+#pragma unroll
+      for (int i = 0; i < M::kVec; ++i) {
+        const typename R::Value weight = R::weight(x[i], top);  // without a branch: outputs use most of it again
+        weights[i] = i < count ? weight : 0;
+      }
+      typename Total::State& own = sum[M::kFolds == 1 ? 0 : piece % M::kFolds];
+      own = Total::join(own, {sum_of(weights)});
+    });
+    return {top, join_row<kStage, Total, kStateBytes / 2>(sum).value};
+  }
+  // step(piece, its values, how many there are) for the vectors of a row.
+  template <int kStage, class F>
+  __device__ __forceinline__ void each_value(F step) {
+    each(M::kSegmented ? waves() : 1, [&](int wave) {
+      each_vector(wave, [&](int piece, int count) {
+        typename ReducerOf<kStage>::Value x[M::kVec];
+        evaluate<kStage>(x, wave, piece, count);
+        step(piece, x, count);
+      });
+    });
   }
 
   // The result of a stage of a row that is cut into parts. States of every other stage lie in the same places, which all have left.
@@ -271,14 +326,8 @@ struct Fold {
       M::keep(At<kStage>{}, results, fold_parts<kStage>());
       row_stages(At<kStage + 1>{});
     } else if constexpr (kStage < M::kRowStages) {
-      using R = ReducerOf<kStage>;
-      States<kStage, M::kFolds> states;
-      clear<kStage>(states);
-      each(M::kSegmented ? waves() : 1, [&](int wave) { add<kStage>(states, wave, row.segment(wave) * p.elements); });
-      typename R::State mine[M::kFolds];
-#pragma unroll
-      for (int i = 0; i < M::kFolds; ++i) mine[i] = joined<R>(states[i]);
-      M::keep(At<kStage>{}, results, join_row<kStage>(mine));
+      if constexpr (kTwice<kStage>) M::keep(At<kStage>{}, results, fold_twice<kStage>());
+      else M::keep(At<kStage>{}, results, fold_once<kStage>());
       if constexpr (kHeld && kLie == Lie::kWide) {
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) M::forget_values(held[slot]);

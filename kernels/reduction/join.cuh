@@ -88,12 +88,14 @@ constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_a
 
 // Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
 // kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own. kAtOnce: rounds that are unrolled.
-template <class R, int kWarps, int kCluster, int kFolds = 1, int kAtOnce = 32>
+// kWithin: bytes between the two.
+template <class R, int kWarps, int kCluster, int kFolds = 1, int kAtOnce = 32, int kWithin = 0>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
   constexpr int kAll = kWarps * kFolds * kCluster, kRounds = (kAll + 31) / 32, kWidth = power_of_two_above(kAll < 32 ? kAll : 32);
   const Words words = Words::of(mine);
-  unsigned char* const shared = dynamic_shared() + at * kStateBytes;
+  unsigned char* const shared = dynamic_shared() + at * kStateBytes + kWithin;
+  static_assert(kWithin + sizeof(typename R::State) <= kStateBytes, "as the binding launches it");
   if (threadIdx.x % (32 / kFolds) == 0) {
     const int fold = kFolds == 1 ? 0 : static_cast<int>(threadIdx.x) % 32 / (32 / kFolds);
     uint32_t* const place = reinterpret_cast<uint32_t*>(shared + (fold * kWarps + warp) * kStateBytes);

@@ -1,6 +1,7 @@
 // Reducers: how values of a row are joined, as docs/programs.md defines it. A state is what some values gave; joining states is
 // associative but for rounding, so that the order is the caller's. kChains: states that a lane keeps, to shorten its chain of
-// dependent operations. kCommutes: join(a, b) has the bits of join(b, a).
+// dependent operations; 1: a vector of a lane is added as a whole. kSingly: elements of a column are added one by one.
+// kFindsMost: whether a row that is at hand is folded twice. kCommutes: join(a, b) has the bits of join(b, a).
 #pragma once
 #include "kernels/common/operations.cuh"
 
@@ -36,7 +37,7 @@ struct Joined {
   using Value = T;
   using State = OneValue<T>;
   static constexpr int kChains = 4;
-  static constexpr bool kCommutes = true;
+  static constexpr bool kCommutes = true, kSingly = true, kFindsMost = false;
   OPF_STEP State none() { return {F::none()}; }
   OPF_STEP void add(State& s, T x, int) { s.value = F::of(s.value, x); }
   OPF_STEP State join(State a, State b) { return {F::of(a.value, b.value)}; }
@@ -77,7 +78,7 @@ struct PlaceOf {
     int32_t index;
   };
   static constexpr int kChains = 4;
-  static constexpr bool kCommutes = true;
+  static constexpr bool kCommutes = true, kSingly = true, kFindsMost = false;
   static constexpr int32_t kNone = INT32_MAX;
   OPF_STEP State none() { return {T(0), kNone}; }
   // A lane adds values in the order of their places, so that the first of equal ones stays.
@@ -99,15 +100,27 @@ struct PlaceOf {
   OPF_STEP bool before(T a, T b) { return kMost ? a < b : b < a; }
 };
 
-// Count, mean and sum of squared deviations, joined as Chan does.
+// The sum of kCount values as a tree, in place: the chain of dependent additions is short.
+template <class T, int kCount>
+OPF_STEP T sum_of(T (&x)[kCount]) {
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2) {
+#pragma unroll
+    for (int i = 0; i + step < kCount; i += 2 * step) x[i] = ops::add_(x[i], x[i + step]);
+  }
+  return x[0];
+}
+
+// Count, mean and sum of squared deviations, joined as Chan does. A vector is added as a whole: its mean as a distance from its first
+// element, its deviations from the mean, then one join. So a vector costs one division, not one for each element.
 template <class T>
 struct Welford {
   using Value = T;
   struct State {
     T count, mean, m2;
   };
-  static constexpr int kChains = 4;
-  static constexpr bool kCommutes = false;
+  static constexpr int kChains = 1;
+  static constexpr bool kCommutes = false, kSingly = true, kFindsMost = false;
   OPF_STEP State none() { return {T(0), T(0), T(0)}; }
   OPF_STEP void add(State& s, T x, int) {
     s.count = ops::add_(s.count, T(1));
@@ -115,10 +128,27 @@ struct Welford {
     s.mean = ops::add_(s.mean, ops::div_(from, s.count));
     s.m2 = ops::add_(s.m2, ops::mul_(from, ops::sub_(x, s.mean)));
   }
+  template <int kCount>
+  OPF_STEP void add_all(State& s, const T (&x)[kCount], int count) {
+    if (count <= 0) return;
+    T from[kCount], sums[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i] = from[i] = i < count ? ops::sub_(x[i], x[0]) : T(0);
+    const T many = static_cast<T>(count < kCount ? count : kCount);
+    const T sum = sum_of(sums), mean = count < kCount ? ops::div_(sum, many) : ops::mul_(sum, T(1) / T(kCount));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const T deviation = ops::sub_(from[i], mean);
+      sums[i] = i < count ? ops::mul_(deviation, deviation) : T(0);
+    }
+    s = join(s, {many, ops::add_(x[0], mean), sum_of(sums)});
+  }
   OPF_STEP State join(State a, State b) {
     if (b.count == T(0)) return a;
     if (a.count == T(0)) return b;
-    const T count = ops::add_(a.count, b.count), from = ops::sub_(b.mean, a.mean), share = ops::div_(b.count, count);
+    const T count = ops::add_(a.count, b.count), from = ops::sub_(b.mean, a.mean);
+    // Most states that meet have as many elements; then nothing is divided.
+    const T share = a.count == b.count ? T(0.5) : ops::div_(b.count, count);
     const T between = ops::mul_(ops::mul_(from, from), ops::mul_(a.count, share));
     return {count, ops::add_(a.mean, ops::mul_(from, share)), ops::add_(ops::add_(a.m2, b.m2), between)};
   }
@@ -127,7 +157,7 @@ struct Welford {
 };
 
 // The maximum, and the sum of exp(x - maximum), in which an x equal to the maximum counts 1. A vector is added as a whole: the sum
-// is rescaled once.
+// is rescaled once. Where exponentials take long, a row that is at hand is folded by `Most` and then by `Total`: nothing is rescaled.
 template <class T, bool kApproximate>
 struct ExpSum {
   using Value = T;
@@ -135,7 +165,7 @@ struct ExpSum {
     T most, sum;
   };
   static constexpr int kChains = 1;
-  static constexpr bool kCommutes = true;
+  static constexpr bool kCommutes = true, kSingly = false, kFindsMost = !kApproximate;
   OPF_STEP State none() { return {Ends<T>::least(), T(0)}; }
   template <int kCount>
   OPF_STEP void add_all(State& s, const T (&x)[kCount], int count) {
@@ -162,11 +192,15 @@ struct ExpSum {
   OPF_STEP T part_max(State s) { return s.most; }
   OPF_STEP T part_sum(State s) { return s.sum; }
 
- private:
+  using Most = Extreme<T, true>;
+  using Total = Sum<T>;
+  // The weight of x, where no value of the row is larger than `most`.
   OPF_STEP T weight(T x, T most) {
     const T power = ops::sub_(x, most);
-    if constexpr (kApproximate) return x == most ? T(1) : ops::exp_approx_(power);
-    else return x == most ? T(1) : ops::exp_(power);
+    T found;
+    if constexpr (kApproximate) found = ops::exp_approx_(power);
+    else found = ops::exp_(power);
+    return x == most ? T(1) : found;  // without a branch
   }
 };
 
@@ -185,7 +219,7 @@ OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename
 // Adds the first `count` values of a column to its state. first: the place of the first one, step: from one to the next.
 template <class R, int kCount>
 OPF_STEP void accumulate_rows(typename R::State& state, const typename R::Value (&x)[kCount], int count, int first, int step) {
-  if constexpr (R::kChains == 1) {
+  if constexpr (!R::kSingly) {
     R::add_all(state, x, count);
   } else {
 #pragma unroll

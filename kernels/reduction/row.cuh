@@ -123,7 +123,7 @@ struct FoldRow : Located<M> {
 #pragma unroll
     for (int axis = 0; axis < kMapAxes; ++axis) place[axis] = axis == 0 ? row : 0;
 #pragma unroll
-    for (int k = 0; k < M::kOperands; ++k) at[k] = M::flat_size(k) != 0 ? int64_t{own} * p.elements : row * p.stride[k][0];
+    for (int k = 0; k < M::kOperands; ++k) at[k] = M::flat_once(k) ? 0 : M::flat_size(k) != 0 ? int64_t{own} * p.elements : row * p.stride[k][0];
   }
 
   __device__ __forceinline__ int segment(int wave) const {

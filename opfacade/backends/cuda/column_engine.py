@@ -36,6 +36,7 @@ class ColumnLayout(RowLayout):
     """How a fold is laid over threads, for `FoldKernel`."""
 
     impl, template, evidence = "columns", "reduction/fold_columns", _EVIDENCE
+    changed: frozenset[str] = frozenset()
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if not kept_last(program):

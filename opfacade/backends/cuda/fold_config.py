@@ -22,11 +22,13 @@ _TEMPORARY = 1.5  # registers of an element besides those that hold it
 STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
 _MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # of a pair, CTAs of fewer rows begin and end most of the time
 _USUAL_PIECES, _MAX_PIECES = 4, 8
+_SHORT_PIECES, _SHORT_LANES = 4, 4  # of a short row that is read once: vectors of a lane, and its least lanes
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
 FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
+_FLAT_SIZE = 2  # bytes of an element of rows that are read again
 _CLUSTERED = 8  # SMs of a row that a cluster shares well
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
@@ -132,6 +134,12 @@ def shared_by_outputs(program: FoldProgram) -> frozenset[str]:
     return frozenset(one.name for one in found if one.name not in used and not set(one.over or ()) & set(program.kept))
 
 
+def is_shared(program: FoldProgram, given: Input) -> bool:
+    """Whether an input differs along a row and is the same in all rows."""
+    varies = given.shape is None and given.over is not None and _varies(program, given)
+    return varies and not set(given.over or ()) & set(program.kept)
+
+
 @cached_by_form
 def _least_size(program: FoldProgram) -> int:
     """Bytes of an element of the narrowest tensor that differs along a row."""
@@ -178,10 +186,14 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
     shared = shared_by_outputs(program)
     narrow = _of_shared(program, vector)
     vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
-    if vectors <= 32:
+    if elements <= 2:
         few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
-        found = _config(min(narrow, few) if elements <= 2 else narrow, _above(vectors), 1, 1)
+        found = _config(min(narrow, few), _above(vectors), 1, 1)
         return replace(found, rows=_ROWS_OF_A_PAIR) if elements in (2, 2 - read_once(program)) else found
+    pieces = min(_SHORT_PIECES, held) if read_once(program) and program.stages else 1
+    if vectors <= 32 * pieces:
+        lanes = max(_above(-(-vectors // pieces)), min(_SHORT_LANES, _above(vectors)))
+        return _config(narrow, lanes, -(-vectors // lanes), 1)
     usual, most = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, held), min(held, _MAX_PIECES)
     least = _LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
@@ -211,7 +223,7 @@ def flat(program: FoldProgram, shape: Config) -> bool:
     if once or not again:
         return once
     few = shape.threads in _FLAT_LANES or (shape.threads == 32 and shape.pieces > 1)
-    return (most <= 2 and few) or (shape.threads == 1 and shape.vector == 2)
+    return (most <= _FLAT_SIZE and few) or (shape.threads == 1 and shape.vector == 2)
 
 
 @cached_by_form
@@ -219,11 +231,16 @@ def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
     """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes
     of the widest input."""
     whole = (inner_axes(program) or program.fold) == program.fold
-    each = all(one.shape is None and (one.over is None or not _varies(program, one)) for one in program.inputs)
-    fits = whole and each and bool(program.stages) and not placed(program)
+    alike = (one.over is None or not _varies(program, one) or is_shared(program, one) for one in program.inputs)
+    fits = (
+        whole
+        and all(alike)
+        and all(one.shape is None for one in program.inputs)
+        and bool(program.stages)
+        and not placed(program)
+    )
     once = read_once(program)
-    divides = any(stage.reducer == "welford" for stage in program.stages)  # its time is that of arithmetic
-    return fits and once and not divides, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
+    return fits and once, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:

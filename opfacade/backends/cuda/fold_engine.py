@@ -267,7 +267,7 @@ class FoldKernel(CudaKernel[F]):
             backend="cuda",
             arch=target.arch,
             impl=self.layout.impl,
-            revision=self.revision,
+            revision=self.layout.revision(launched),
             dtypes=tuple(sorted(pairs)),
             layout="strided",
             spec=support.pairs(**told),

@@ -13,6 +13,7 @@ from opfacade.backends.cuda.fold_config import (
     config,
     flat,
     inner_axes,
+    is_shared,
     most_ctas,
     shifts,
     spreads,
@@ -42,6 +43,7 @@ class RowLayout:
     impl, template, evidence = "rows", "reduction/fold", EVIDENCE
     tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
     one_scale = False  # whether a result depends on all rows
+    changed: frozenset[str] = frozenset({"welford", "expsum"})  # reducers whose values have been added in another order before
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if inner_axes(program) is None:
@@ -60,6 +62,10 @@ class RowLayout:
         used = [node.data[0] for node in ordered([made.value]) if node.kind == "stage"]
         return self.level(program, program.axes_of(made)) == "row" and not all(whole[index] for index in used)
 
+    def revision(self, program: FoldProgram) -> int:
+        changed = self.changed - ({"expsum"} if self.math(program) == "approx" else set())
+        return 2 if any(stage.reducer in changed for stage in program.stages) else 1
+
     def config(self, program: FoldProgram, target: Target) -> Any:
         return config(program, target)
 
@@ -67,7 +73,9 @@ class RowLayout:
         """Constants of the kernel in which rows that begin anywhere pass through shared memory, if there is one."""
         if self.impl != "rows" or not flat(program, self.config(program, target)):
             return {}
-        return {"flat": True, "least_bytes": FLAT_BYTES, "sms": target.sm_count, "most_shared": target.max_shared_memory}
+        once = tuple(is_shared(program, one) for one in program.inputs)
+        sizes = {"least_bytes": FLAT_BYTES, "sms": target.sm_count, "most_shared": target.max_shared_memory}
+        return {"flat": True, "once": once} | sizes
 
     def spread(self, program: FoldProgram, target: Target) -> Config | None:
         """The shape if all CTAs share each row, which changes no bit of it."""

@@ -51,6 +51,7 @@ class GeneralConfig:
 
 class GeneralLayout(RowLayout):
     impl, template, evidence, tree = "general", "reduction/fold_general", _EVIDENCE, _TREE
+    changed: frozenset[str] = frozenset()
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         """An empty axis counts as one entry: a stage may have results without elements."""

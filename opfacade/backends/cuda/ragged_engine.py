@@ -44,6 +44,7 @@ class RaggedConfig:
 
 class RaggedRows(RowLayout):
     impl, template, evidence, ragged = "ragged", "reduction/fold_ragged", _EVIDENCE, True
+    changed: frozenset[str] = frozenset()
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if kept_last(program):

@@ -46,6 +46,7 @@ def few_parts(program: FoldProgram, shape: Callable[[FoldProgram, Target], Split
 
 class SplitRows(RowLayout):
     impl, template, evidence = "split", "reduction/fold_split", _EVIDENCE
+    changed = frozenset({"welford"})
     tree, cuts = _TREE, True
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:

@@ -5,9 +5,52 @@ from tests.mutation.mutant import cpu
 PARTS = "tests/families/reduction/test_parts.py -k bits"
 SPREAD = "tests/families/reduction/test_spread.py -k whole_gpu"
 FLAT = "tests/families/reduction/test_flat.py"
+DEVIATIONS = "tests/families/reduction/test_deviations.py"
 D = "kernels/reduction"
 
 FAULTS = (
+    cpu(
+        "fold: deviations of a vector are those from its first element",
+        f"{D}/reducers.cuh",
+        "const T deviation = ops::sub_(from[i], mean);",
+        "const T deviation = from[i];",
+        DEVIATIONS,
+    ),
+    cpu(
+        "fold: states of as many elements each are joined as if one had them all",
+        f"{D}/reducers.cuh",
+        "a.count == b.count ? T(0.5)",
+        "a.count == b.count ? T(1)",
+        DEVIATIONS,
+    ),
+    cpu(
+        "fold: an infinite maximum of a softmax counts NaN",
+        f"{D}/reducers.cuh",
+        "return x == most ? T(1) : found;  // without a branch",
+        "return found;  // without a branch",
+        DEVIATIONS,
+    ),
+    cpu(
+        "fold: sums of a softmax lie where others still read its maxima",
+        f"{D}/fold.cuh",
+        "join_row<kStage, Total, kStateBytes / 2>(sum)",
+        "join_row<kStage, Total>(sum)",
+        f"{DEVIATIONS} -k late_warps",
+    ),
+    cpu(
+        "flat: a weight goes on from row to row",
+        f"{D}/row.cuh",
+        "M::flat_once(k) ? 0 : M::flat_size(k)",
+        "M::flat_size(k)",
+        f"{FLAT} -k rows_apart",
+    ),
+    cpu(
+        "flat: shared memory of a weight is missing",
+        "csrc/reduction/_rows.cc.jinja",
+        "bytes += flat_bytes(1, p.elements, {{ sizes[loop.index0] }});",
+        "bytes += 0;",
+        f"{FLAT} -k rows_apart",
+    ),
     cpu(
         "fold: a CTA of a row writes none but the first part",
         f"{D}/fold.cuh",

@@ -33,6 +33,10 @@ PROBLEMS = {
     "a warp": reducer("expsum", "f16", (5, 333)),
     "rows of a CTA": reducer("sum", "f32", (5, 701)),
     "a CTA": reducer("argmax", "bf16", (3, 5003)),
+    "deviations": reducer("welford", "f16", (23, 285)),
+    "deviations of a CTA": reducer("welford", "f32", (3, 3001)),
+    "a weight": rms((41, 57), "f16"),
+    "a weight, two outputs": rms((41, 61), "bf16", residual=True),
 }
 BEFORE = (0, 1, 5)  # elements before the first row
 
@@ -115,14 +119,16 @@ def test_the_last_warps_may_come_first(monkeypatch):
         (softmax((9, 57), "bf16"), True),
         (softmax((9, 1)), True),
         (quantised((5, 3, 33)), True),
-        (reducer("welford", "f32", (9, 333)), False),
+        (reducer("welford", "f32", (9, 333)), True),
         (reducer("sum", "f32", (9, 70001)), False),
         (softmax((9, 333), "f16"), True),
         (softmax((9, 57), "f32"), False),
         (softmax((9, 333), "f32"), False),
         (softmax((9, 1025), "bf16"), False),
         (softmax((9, 100), "bf16"), False),
-        (rms((9, 61)), False),
+        (rms((9, 61)), True),
+        (rms((9, 61), "f32"), False),
+        (rms((9, 1025)), False),
         (masked((9, 21)), False),
     ],
 )
