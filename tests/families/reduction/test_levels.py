@@ -244,7 +244,7 @@ def test_places_of_the_second_fold_are_those_of_the_whole():
 
 def test_the_bound_counts_the_roundings_of_both_folds():
     """The steps are those of the fold with more lanes, and the terms that a thread holds of the other fold."""
-    for shape, lanes, terms in (((5, 4000), 128, 4), ((4000, 5), 256, 8), ((300, 300), 32, 12)):
+    for shape, lanes, terms in (((5, 4000), 128, 4), ((4000, 5), 256, 8), ((300, 300), 32, 24)):
         plan = plan_of(mean_of_entropies(shape, 1))
         constants = dict(plan.sku.precision_guarantee.error_model.constants)
         assert (constants["lanes"], constants["tree"]) == (lanes, 17 + terms), plan.sku.id
