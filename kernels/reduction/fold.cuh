@@ -265,7 +265,7 @@ struct Fold {
     for (int i = 0; i < M::kFolds; ++i) mine[i] = joined<R>(states[i]);
     return join_row<kStage>(mine);
   }
-  // The maximum of a row, then the sum: a row that is at hand is folded twice in less time than its sums are rescaled.
+  // The maximum of a row, then the sum: a row that is held is folded twice in less time than its sums are rescaled.
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_twice() {
     using R = ReducerOf<kStage>;

@@ -1,7 +1,7 @@
 // Reducers: how values of a row are joined, as docs/programs.md defines it. A state is what some values gave; joining states is
 // associative but for rounding, so that the order is the caller's. kChains: states that a lane keeps, to shorten its chain of
 // dependent operations; 1: a vector of a lane is added as a whole. kSingly: elements of a column are added one by one.
-// kFindsMost: whether a row that is at hand is folded twice. kCommutes: join(a, b) has the bits of join(b, a).
+// kFindsMost: whether a row that is held is folded twice. kCommutes: join(a, b) has the bits of join(b, a).
 #pragma once
 #include "kernels/common/operations.cuh"
 
@@ -157,7 +157,7 @@ struct Welford {
 };
 
 // The maximum, and the sum of exp(x - maximum), in which an x equal to the maximum counts 1. A vector is added as a whole: the sum
-// is rescaled once. Where exponentials take long, a row that is at hand is folded by `Most` and then by `Total`: nothing is rescaled.
+// is rescaled once. Where exponentials take long, a row that is held is folded by `Most` and then by `Total`: nothing is rescaled.
 template <class T, bool kApproximate>
 struct ExpSum {
   using Value = T;

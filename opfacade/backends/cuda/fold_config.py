@@ -27,8 +27,6 @@ _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewe
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
-FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
-_FLAT_SIZE = 2  # bytes of an element of rows that are read again
 _CLUSTERED = 8  # SMs of a row that a cluster shares well
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
@@ -107,12 +105,12 @@ def shifts(program: FoldProgram, shape: Config) -> bool:
 @cached_by_form
 def elements_in_registers(program: FoldProgram, without: frozenset[str] = frozenset()) -> int:
     """Elements that a thread can hold, of the inputs that are not in `without`."""
-    varying = [one for one in program.inputs if one.shape is None and _varies(program, one) and one.name not in without]
+    varying = [one for one in program.inputs if one.shape is None and varies(program, one) and one.name not in without]
     words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
     return int(_WORDS / words)
 
 
-def _varies(program: FoldProgram, given: Input) -> bool:
+def varies(program: FoldProgram, given: Input) -> bool:
     axes = range(len(program.shape)) if given.over is None else given.over
     return bool(set(axes) & set(program.fold))
 
@@ -122,7 +120,7 @@ def vector_of(program: FoldProgram) -> int:
     """Elements of 16 bytes of the narrowest tensor that has every element, at most 8."""
     sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and (one.over is None)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if len(program.axes_of(made)) == len(program.shape)]
-    least = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and _varies(program, one)]
+    least = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and varies(program, one)]
     return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each
 
 
@@ -130,20 +128,14 @@ def vector_of(program: FoldProgram) -> int:
 def shared_by_outputs(program: FoldProgram) -> frozenset[str]:
     """Inputs that only outputs use and that are the same in all rows, such as a weight: they can be read after the stages."""
     used = {node.data for node in ordered([stage.value for stage in program.stages]) if node.kind == "input"}
-    found = (one for one in program.inputs if one.shape is None and one.over is not None and _varies(program, one))
+    found = (one for one in program.inputs if one.shape is None and one.over is not None and varies(program, one))
     return frozenset(one.name for one in found if one.name not in used and not set(one.over or ()) & set(program.kept))
-
-
-def is_shared(program: FoldProgram, given: Input) -> bool:
-    """Whether an input differs along a row and is the same in all rows."""
-    varies = given.shape is None and given.over is not None and _varies(program, given)
-    return varies and not set(given.over or ()) & set(program.kept)
 
 
 @cached_by_form
 def _least_size(program: FoldProgram) -> int:
     """Bytes of an element of the narrowest tensor that differs along a row."""
-    sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and _varies(program, one)]
+    sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and varies(program, one)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if set(program.axes_of(made)) & set(program.fold)]
     return min(sizes, default=4)
 
@@ -212,35 +204,6 @@ def _run(vectors: int) -> int:
     while pieces > MOST_PARTS * run:
         run *= 2
     return run
-
-
-def flat(program: FoldProgram, shape: Config) -> bool:
-    """Whether unaligned rows of FLAT_BYTES or more pass through shared memory: those that are read once, rows of one or two
-    columns, and rows of 16 bits that have a few lanes, or a warp that would shift several vectors a lane."""
-    if not shape.held or shape.cluster != 1:
-        return False
-    once, again, most = _flat_form(program)
-    if once or not again:
-        return once
-    few = shape.threads in _FLAT_LANES or (shape.threads == 32 and shape.pieces > 1)
-    return (most <= _FLAT_SIZE and few) or (shape.threads == 1 and shape.vector == 2)
-
-
-@cached_by_form
-def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
-    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes
-    of the widest input."""
-    whole = (inner_axes(program) or program.fold) == program.fold
-    alike = (one.over is None or not _varies(program, one) or is_shared(program, one) for one in program.inputs)
-    fits = (
-        whole
-        and all(alike)
-        and all(one.shape is None for one in program.inputs)
-        and bool(program.stages)
-        and not placed(program)
-    )
-    once = read_once(program)
-    return fits and once, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:

@@ -6,18 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import (
-    FLAT_BYTES,
-    MOST_PARTS,
-    Config,
-    config,
-    flat,
-    inner_axes,
-    is_shared,
-    most_ctas,
-    shifts,
-    spreads,
-)
+from opfacade.backends.cuda.fold_config import MOST_PARTS, Config, config, inner_axes, most_ctas, shifts, spreads
+from opfacade.backends.cuda.fold_flat import FLAT_BYTES, flat, is_shared
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldOutput, FoldProgram

@@ -28,7 +28,9 @@ def test_a_mean_far_from_zero_takes_no_digit_of_the_deviations(width, offset):
     exact = args.in_0.double()
     mean = exact.mean(1)
     assert torch.allclose(args.out_0.double(), mean, rtol=2.0**-21, atol=1e-5)
-    assert torch.allclose(args.out_1.double(), (exact - mean[:, None]).square().sum(1), rtol=2.0**-18 + abs(offset) * 2.0**-27, atol=0)
+    assert torch.allclose(
+        args.out_1.double(), (exact - mean[:, None]).square().sum(1), rtol=2.0**-18 + abs(offset) * 2.0**-27, atol=0
+    )
 
 
 @emulator.needed

@@ -1,0 +1,47 @@
+"""Which rows pass through shared memory where they are not aligned (kernels/reduction/flat.cuh)."""
+
+from __future__ import annotations
+
+from opfacade.backends.cuda.fold_config import Config, inner_axes, placed, read_once, varies
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.plans._fold import FoldProgram
+from opfacade.plans._fold_form import cached_by_form
+from opfacade.programs.fields import Input
+
+FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
+_FLAT_SIZE = 2  # bytes of an element of rows that are read again
+
+
+def flat(program: FoldProgram, shape: Config) -> bool:
+    """Whether unaligned rows of FLAT_BYTES or more pass through shared memory: those that are read once, rows of one or two
+    columns, and rows of 16 bits that have a few lanes, or a warp that would shift several vectors a lane."""
+    if not shape.held or shape.cluster != 1:
+        return False
+    once, again, most = _flat_form(program)
+    if once or not again:
+        return once
+    few = shape.threads in _FLAT_LANES or (shape.threads == 32 and shape.pieces > 1)
+    return (most <= _FLAT_SIZE and few) or (shape.threads == 1 and shape.vector == 2)
+
+
+@cached_by_form
+def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
+    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes
+    of the widest input."""
+    whole = (inner_axes(program) or program.fold) == program.fold
+    alike = (one.over is None or not varies(program, one) or is_shared(program, one) for one in program.inputs)
+    fits = (
+        whole
+        and all(alike)
+        and all(one.shape is None for one in program.inputs)
+        and bool(program.stages)
+        and not placed(program)
+    )
+    once = read_once(program)
+    return fits and once, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
+
+
+def is_shared(program: FoldProgram, given: Input) -> bool:
+    """Whether an input differs along a row and is the same in all rows."""
+    differs = given.shape is None and given.over is not None and varies(program, given)
+    return differs and not set(given.over or ()) & set(program.kept)
