@@ -30,13 +30,8 @@ def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
     of the widest input."""
     whole = (inner_axes(program) or program.fold) == program.fold
     alike = (one.over is None or not varies(program, one) or is_shared(program, one) for one in program.inputs)
-    fits = (
-        whole
-        and all(alike)
-        and all(one.shape is None for one in program.inputs)
-        and bool(program.stages)
-        and not placed(program)
-    )
+    plain = all(one.shape is None for one in program.inputs) and bool(program.stages) and not placed(program)
+    fits = whole and plain and all(alike)
     once = read_once(program)
     return fits and once, fits and not once, max((ITEMSIZE[one.dtype] for one in program.inputs), default=4)
 

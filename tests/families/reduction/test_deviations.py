@@ -19,8 +19,8 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize("width", [2, 7, 33, 285, 1200])
 @pytest.mark.parametrize("offset", [0.0, 4096.0, -3.0e6])
 def test_a_mean_far_from_zero_takes_no_digit_of_the_deviations(width, offset):
-    """A sum of squares less the square of the sum would keep none: 3e6 squared has a step of a million in f32. A mean has a step
-    itself, by which deviations of 64 are off."""
+    """A sum of squares less the square of the sum would keep none: 3e6 squared has a step of a million in f32. The mean has a
+    step itself, by which deviations of 64 are off."""
     problem = reducer("welford", "f32", (5, width))
     args = inputs.make_args(problem, 3)
     args.in_0.copy_(torch.randn(5, width, generator=torch.Generator().manual_seed(1)) * 64 + offset)
