@@ -17,16 +17,24 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import records
 from bench.ranks import decode, faults, graphs, prefill, process, protocol, sums
-from opfacade import Plan
+from opfacade import Plan, jit
+from opfacade.core.links import Links
+from opfacade.core.target import Target
+from opfacade.jit.spec import JitSpec
 from opfacade.tools.machine import machine
 
 LIMIT = 145.0  # s of the whole
 ON_REQUEST = ("p2_rounds", "p3_packets", "p5_graphs", "p6_header", "p7_one_gpu", "p8_bits", "p10_prefill")  # by --only
+
+BUILDS = ("build", "build_prefill")
+WITHOUT_KERNELS = ("p1_rendezvous", "p4_peer_memory", "p4_nccl", "p2_curves", "p7_one_gpu")  # of ours
 
 
 class Probe(NamedTuple):
@@ -38,15 +46,34 @@ class Probe(NamedTuple):
 
 
 def _build(ranks: process.Ranks) -> dict[str, Any]:
-    """Compile all kernels once, beside the first probes."""
-    norm = [d.normed_rows(d.total_num_rows) for d in sums.descriptors(ranks.world, ranks.cpu).values()]
-    halves = [d.normed_rows(d.own_rows) for d in sums.descriptors(ranks.world, ranks.cpu).values()]
-    draws = [decode.alone(d) for d in decode.draws(ranks.world, ranks.cpu).values()]
+    """Compile all kernels once, beside the first probes. ranks: one process, for the world of the others."""
+    norms, draws = sums.descriptors(ranks.world, ranks.cpu).values(), decode.draws(ranks.world, ranks.cpu).values()
     merges = decode.merges(ranks.world, ranks.cpu).values()
-    behind = [decode.merged_alone(d) for d in merges]
-    for descriptor in {*norm, *halves, *draws, *behind}:
-        Plan.select(descriptor).compile()
-    return {"compiled": len({*norm, *halves, *draws, *behind})}
+    alone = [d.normed_rows(rows) for d in norms for rows in (d.total_num_rows, d.own_rows)]
+    alone += [
+        *map(decode.alone, draws),
+        *map(decode.merged_alone, merges),
+        *([] if ranks.cpu else prefill.problems(ranks.world)),
+    ]
+    here = Target.cpu() if ranks.cpu else Target.current()
+    linked = here if ranks.cpu else replace(here, links=Links(kind="nvlink"))
+    plans = [Plan.select(d, target=here) for d in {*alone, *norms, *draws, *merges}]
+    plans += [Plan.select(d, target=linked) for d in {*norms, *merges}]
+    more = set() if ranks.cpu else {*protocol.specs(), *decode.specs(ranks.world)}
+    return _compiled({spec for plan in plans for spec in plan.jit_specs} | more)
+
+
+def _build_prefill(ranks: process.Ranks) -> dict[str, Any]:
+    """Compile what P10 attends."""
+    plans = [] if ranks.cpu else [Plan.select(d) for d in prefill.problems(ranks.world)]
+    return _compiled({spec for plan in plans for spec in plan.jit_specs})
+
+
+def _compiled(specs: set[JitSpec]) -> dict[str, Any]:
+    with ThreadPoolExecutor(12) as pool:  # nvcc is a process of its own
+        for future in [pool.submit(jit.build, spec) for spec in specs]:
+            future.result()
+    return {"compiled": len(specs)}
 
 
 PROBES = {
@@ -65,30 +92,40 @@ PROBES = {
     "p8_bits": Probe(graphs.bits, 60),
     "p10_prefill": Probe(prefill.beside, 60),
     "build": Probe(_build, 120),
+    "build_prefill": Probe(_build_prefill, 120),
 }
 
 
-def measure(names: list[str], world: int, cpu: bool, seconds: float) -> dict[str, Any]:
-    """The results of all probes, in order; kernels are compiled meanwhile."""
+def measure(names: list[str], world: int, cpu: bool, seconds: float, keep: Callable[[dict[str, Any]], None]) -> None:
+    """keep(the results so far) behind each probe, in order. Kernels are compiled meanwhile, and the next ranks import."""
     end, found = time.monotonic() + seconds, {}
-    builder = threading.Thread(target=lambda: found.update(build=process.run("build", 1, cpu, PROBES["build"].seconds)))
-    builder.start()
-    for name in names:
-        probe = PROBES[name]
-        if name not in ("p1_rendezvous", "p4_peer_memory", "p4_nccl", "p2_curves"):
-            builder.join(max(0.0, end - time.monotonic()))
-        left = end - time.monotonic()
-        found[name] = (
-            process.run(name, world, cpu, min(probe.seconds, left), probe.dead) if left > 5 else {"failed": "no time was left"}
-        )
+    limit = min(seconds, PROBES["build"].seconds)
+
+    def build(name: str) -> None:
+        found[name] = process.run(name, world, cpu, limit, alone=True)
+
+    builders = {name: threading.Thread(target=build, args=(name,)) for name in BUILDS}
+    for builder in builders.values():
+        builder.start()
+    ahead = process.Started(names[0], world, cpu)
+    for name, following in zip(names, [*names[1:], None], strict=True):
+        probe, own = PROBES[name], ahead
+        if name not in WITHOUT_KERNELS:
+            builders["build_prefill" if name == "p10_prefill" else "build"].join(max(0.0, end - time.monotonic()))
+        if following:
+            ahead = process.Started(following, world, cpu)
+        found[name] = own.run(min(probe.seconds, end - time.monotonic()), probe.dead)
         print(f"{name}: {json.dumps(found[name])}", flush=True)
-    builder.join()
-    return found
+        keep(dict(found))
+    for builder in builders.values():
+        builder.join()
+    keep(found)
 
 
 def one_rank(given: argparse.Namespace) -> None:
     """Run one rank of a probe, and leave its result where the parent looks."""
     ranks = process.Ranks(given.rank, given.world, given.folder, given.cpu)
+    ranks.await_turn()
     try:
         found = PROBES[given.probe].run(ranks)
     except BaseException:
@@ -96,7 +133,8 @@ def one_rank(given: argparse.Namespace) -> None:
     path = given.folder / f"{given.rank}.tmp"
     path.write_text(json.dumps(found))
     path.rename(given.folder / f"{given.rank}.json")
-    _wait_for_others(ranks, PROBES[given.probe].dead)
+    if given.probe not in BUILDS:
+        _wait_for_others(ranks, PROBES[given.probe].dead)
     os._exit(0)  # threads that wait for ranks that are gone end with the process
 
 
@@ -134,14 +172,18 @@ def main() -> int:
     world = given.world or (2 if given.cpu else torch.cuda.device_count())
     if world < 2 or (not given.cpu and torch.cuda.device_count() < world):
         raise SystemExit(f"{world} ranks need so many GPUs, at least 2; here are {torch.cuda.device_count()}")
-    names = given.only.split(",") if given.only else [name for name in PROBES if name not in ("build", *ON_REQUEST)]
-    started = time.time()
-    found = measure(names, world, given.cpu, given.seconds)
+    names = given.only.split(",") if given.only else [name for name in PROBES if name not in (*BUILDS, *ON_REQUEST)]
+    bad: list[str] = []
     facts = machine("cpu" if given.cpu else "cuda") | {"gpus": world, "multicast": "off"}
     facts |= {"date": time.strftime("%Y-%m-%d"), "commit": records.commit(given.commit)}
-    bad = wrong(found)
-    record = {"machine": facts, "seconds": round(time.time() - started), "probes": found, "ok": not bad}
-    records.write(records.place(given.out, "distributed", whole=not given.only and not given.cpu), record)
+    started, place = time.time(), records.place(given.out, "distributed", whole=not given.only and not given.cpu)
+
+    def keep(found: dict[str, Any]) -> None:
+        bad[:] = wrong(found)
+        record = {"machine": facts, "seconds": round(time.time() - started), "probes": found, "ok": not bad}
+        records.write(place, record)
+
+    measure(names, world, given.cpu, given.seconds, keep)
     print(f"wrong results: {bad}" if bad else "all results are right")
     return 1 if bad else 0
 

@@ -8,8 +8,10 @@ from typing import Any
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
+from opfacade.backends.cuda import sample_across
 from opfacade.core.target import Target
 from opfacade.distributed import Group
+from opfacade.jit.spec import JitSpec
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.collective import (
     MergeAcrossArgs,
@@ -127,6 +129,15 @@ def sampling(ranks: Ranks) -> dict[str, Any]:
     group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
     group.reserve([Plan.select(d) for d in known.values()])
     return {"link": type(group.link).__name__, "rows": {str(rows): _drawn(ranks, group, d) for rows, d in known.items()}}
+
+
+def specs(world: int) -> set[JitSpec]:
+    """Kernels of draws over ranks."""
+    here, found = Target.current(), set()
+    for d in draws(world, False).values():
+        steps = sample_across.steps_of(d, d.shard)
+        found |= {*steps.adjust.jit_specs, *steps.first.jit_specs, sample_across.draw_spec(d, here)}
+    return found
 
 
 def alone(d: SampleAcrossDescriptor) -> SampleDescriptor:

@@ -20,6 +20,8 @@ _FLAGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
 }
 
+_TURN = "turn"  # a file: the probe may begin
+
 
 @dataclass
 class Ranks:
@@ -29,6 +31,17 @@ class Ranks:
     world: int
     folder: Path
     cpu: bool
+
+    def await_turn(self) -> None:
+        """Import what every probe needs, and wait for the turn of this one."""
+        import torch
+        import torch.distributed  # noqa: F401 - before the turn
+
+        parent = os.getppid()
+        while not (self.folder / _TURN).exists():
+            if os.getppid() != parent:
+                os._exit(1)
+            time.sleep(0.01)
 
     @property
     def peer_memory(self) -> bool:
@@ -78,21 +91,32 @@ class Ranks:
             (self.folder / "partial.json").write_text(json.dumps(found))
 
 
-def run(probe: str, world: int, cpu: bool, seconds: float, dead: tuple[int, ...] = ()) -> dict[str, Any]:
-    """The result of rank 0; {"failed": why} where a rank ended late or with an error. dead: ranks that may die."""
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        processes = [_start(probe, rank, world, cpu, folder) for rank in range(world)]
-        end = started + seconds
-        living = [r for r in range(world) if r not in dead]
-        for rank in living:
-            _await(processes[rank], end)
-        late = [rank for rank, process in enumerate(processes) if process.poll() is None]
-        for process in processes:
-            process.kill()
-            process.wait()
-        found = _found(Path(folder), living, late, seconds)
-    return found | {"seconds": round(time.monotonic() - started, 1)}
+class Started:
+    """The ranks of a probe, which have their imports behind them when their turn comes. alone: rank 0 alone."""
+
+    def __init__(self, probe: str, world: int, cpu: bool, alone: bool = False) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._processes = [_start(probe, rank, world, cpu, self._folder.name) for rank in range(1 if alone else world)]
+
+    def run(self, seconds: float, dead: tuple[int, ...] = ()) -> dict[str, Any]:
+        """The result of rank 0; {"failed": why} where a rank ended late or with an error. dead: ranks that may die."""
+        started, folder = time.monotonic(), Path(self._folder.name)
+        with self._folder:
+            (folder / _TURN).touch()
+            living = [r for r in range(len(self._processes)) if r not in dead]
+            for rank in living:
+                _await(self._processes[rank], started + seconds)
+            late = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
+            for process in self._processes:
+                process.kill()
+                process.wait()
+            found = _found(folder, living, late, seconds)
+        return found | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def run(probe: str, world: int, cpu: bool, seconds: float, dead: tuple[int, ...] = (), alone: bool = False) -> dict[str, Any]:
+    """The result of a probe whose turn is now."""
+    return Started(probe, world, cpu, alone).run(seconds, dead)
 
 
 def _start(probe: str, rank: int, world: int, cpu: bool, folder: str) -> subprocess.Popen[bytes]:

@@ -14,9 +14,15 @@ from opfacade.distributed.peers import PeerLink
 from opfacade.jit.spec import JitSpec
 
 NAMES = ("rounds_places", "rounds_lines", "rounds_bare", "packets_8", "packets_16", "packets_128")
-BYTES, CTAS, MANY = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21), (8, 32, 64), 50
+BYTES, CTAS, MANY = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21), (8, 32, 64), 20
 PACKETS, SLOTS = 10**9, 16 * 512  # packets of each size, and threads that write them
 _ON_CPUS = {"failed": "on CPUs there is no memory of peers"}
+
+
+def specs() -> tuple[JitSpec, ...]:
+    """The kernels of the probes, and of the rounds of every group."""
+    arch = Target.current().arch
+    return (JitSpec.of("link", "probes/link", arch), JitSpec.of("exchange", "ranks/exchange", arch))
 
 
 class Probe:
@@ -30,7 +36,7 @@ class Probe:
         if not isinstance(self.link, PeerLink):
             raise RuntimeError("the ranks cannot write to the memory of peers")
         self.link.learn("probe", bytes(8))
-        self.module = jit.load(JitSpec.of("link", "probes/link", Target.current().arch))
+        self.module = jit.load(specs()[0])
         self.module.prepare(ranks.rank)
         self.found = torch.zeros(3, dtype=torch.int64, device=ranks.device)
 
@@ -64,7 +70,7 @@ def rounds(ranks: Ranks) -> dict[str, Any]:
             for ctas in CTAS
             for times in (1, MANY)
         }
-        times = race(ranks, calls, 3)
+        times = race(ranks, calls, 10)
         wrong = probe.taken()[0]
         found[str(size)] = {"wrong": wrong} if wrong else times
         ranks.keep({"bytes": found})
@@ -132,11 +138,11 @@ def header(ranks: Ranks) -> dict[str, Any]:
         return _ON_CPUS
     probe, found = Probe(ranks), {}
     for size in (1 << 13, PeerLink.flagged // 2):
-        calls = {name: probe.call(f"rounds_{name}", size, MANY, 32) for name in ("lines", "bare")}
-        times = race(ranks, calls, 3)
+        calls = {name: probe.call(f"rounds_{name}", size, 1, 32) for name in ("lines", "bare")}
+        times = race(ranks, calls, MANY)
         wrong = probe.taken()[0]
         found[str(size)] = {"wrong": wrong} if wrong else times
         if not wrong:
-            found[str(size)]["us_of_a_header"] = (times["lines"]["us"] - times["bare"]["us"]) / MANY
+            found[str(size)]["us_of_a_header"] = times["lines"]["us"] - times["bare"]["us"]
     probe.group.check()
     return {"bytes": found}

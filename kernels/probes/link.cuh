@@ -21,6 +21,7 @@ struct ProbeRounds {
     if (!round.begin()) return;
     bool met = true;
     for (int64_t i = 0; i < p.times && met; ++i) {
+      if (i > 0 && kKind != RoundKind::kPlaces) __threadfence();  // else a flag may go when the line is pushed again
       if (i > 0) round.next();
       met = kKind == RoundKind::kPlaces ? by_places() : by_lines();
       if (met) check();

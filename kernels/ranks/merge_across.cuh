@@ -40,6 +40,7 @@ struct MergeAcross {
   const MergeAcrossParams& p;
   Round round;
   const int64_t units, first, last;  // of the launch, and of this CTA
+  uint4 ahead;  // the first piece that this thread sends: its load is in flight while the round begins
 
   __device__ explicit MergeAcross(const MergeAcrossParams& params)
       : p(params),
@@ -48,9 +49,10 @@ struct MergeAcross {
         first(units * blockIdx.x / gridDim.x),
         last(units * (blockIdx.x + 1) / gridDim.x) {}
 
-  __device__ void run() const {
+  __device__ void run() {
     wait_for_previous();
     allow_dependents();  // they wait for the end of this kernel, and all before it has ended
+    load_ahead();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? meet_by_lines() : meet_by_places();
     round.end((last - first) * p.states * (kBytes + int64_t{sizeof(float)}));
@@ -88,6 +90,15 @@ struct MergeAcross {
     }
   }
 
+  __device__ void load_ahead() {
+    const int64_t unit = first + threadIdx.x / kPieces;
+    if (p.flagged && unit < last) ahead = mine(round.peer(1), 0, unit, threadIdx.x % kPieces);
+  }
+  // The piece of a state, from where load_ahead left it or from memory.
+  __device__ uint4 piece_for(int hop, int state, int64_t unit, int piece) const {
+    const bool loaded = hop == 1 && state == 0 && (unit - first) * kPieces + piece == threadIdx.x;
+    return loaded ? ahead : mine(round.peer(hop), state, unit, piece);
+  }
   __device__ bool meet_by_places() const {
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int to = round.peer(hop);
@@ -114,8 +125,9 @@ struct MergeAcross {
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int to = round.peer(hop);
       uint4* const there = round.lines(to, p.round.rank);
-      each([&](int state, int64_t unit, int piece) { push_lines(there + line(state, unit, piece), mine(to, state, unit, piece)); },
-           [&](int state, int64_t unit) {
+      each([&](int state, int64_t unit, int piece) {
+        push_lines(there + line(state, unit, piece), piece_for(hop, state, unit, piece));
+      }, [&](int state, int64_t unit) {
              const uint32_t lse = __float_as_uint(p.lse_part[index(to, state, unit)]);
              push_lines(there + line_of_lse(state, unit), make_uint4(lse, 0, 0, 0));
            });

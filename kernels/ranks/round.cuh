@@ -1,12 +1,10 @@
-// Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer. Every
-// value may be a payload: flags beside the data mark arrivals.
-//
-// There are two formats. Bulk data are pushed to places, and a fence lies between them and the arrival that tells of them. Flagged
-// lines have 8 bytes of data and their flags, twice the bytes, and nobody waits for a fence: small rounds use them.
-//
-// A half of an arena is written again two rounds later. By then each peer has read it: it has told the round between, which it
-// begins only when all CTAs that read before have ended, or this CTA of it has. A reader takes flags away, so that none of an
-// earlier round is there, however long ago that was.
+// Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer.
+Every // value may be a payload: flags beside the data mark arrivals. // // There are two formats. Bulk data are pushed to
+places, and a fence lies between them and the arrival that tells of them. Flagged // lines have 8 bytes of data and their flags,
+twice the bytes, and nobody waits for a fence: small rounds use them. // // A half of an arena is written again two rounds
+later. By then each peer has read it: it has told the round between, which it // begins only when all CTAs that read before have
+ended, or this CTA of it has. A reader takes flags away, so that none of an // earlier round is there, however long ago that
+was.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/peer.cuh"
@@ -15,6 +13,13 @@
 namespace opfacade {
 
 constexpr uint64_t kGlance = 1000000;  // ns after which a wait looks for poison of the host
+constexpr uint32_t kPolls = 32;        // between two looks at the clock, which all SMs share: a look takes longer than a poll
+
+// A wait of one thread. start: of the clock, from its first look on.
+struct Wait {
+  uint64_t start = 0;
+  uint32_t polls = 0;
+};
 
 struct RoundShared {
   uint64_t epoch, facts;
@@ -44,21 +49,11 @@ struct Round {
   }
   __device__ int peer(int hop) const { return (p.rank + hop) % p.world; }
 
-  // Whether there is a round: none failed before.
-  __device__ bool begin() const {
-    if (thread == 0) {
-      shared.over = *const_cast<volatile uint8_t*>(p.bad);
-      start(p.epochs[cta] + 1);
-    }
-    __syncthreads();
-    return shared.over == 0;
-  }
-  // A further round of the same launch.
-  __device__ void next() const {
-    __syncthreads();
-    if (thread == 0) start(shared.epoch + 1);
-    __syncthreads();
-  }
+  // Whether there is a round: none failed before. __device__ bool begin() const { if (thread == 0) { const uint64_t last =
+  __ldcg(p.epochs + cta);  // both loads are in flight at once shared.over = *const_cast<volatile uint8_t*>(p.bad); start(last +
+  1); } __syncthreads(); return shared.over == 0; } // A further round of the same launch. Where both have flagged lines a fence
+  lies between them: nothing else orders the stores that // take flags away before the peers' next ones. __device__ void next()
+  const { __syncthreads(); if (thread == 0) start(shared.epoch + 1); __syncthreads(); }
 
   // Behind pushes to places: tells all peers, and waits for them. Whether all came to this call, with the same facts.
   __device__ bool meet(uint64_t facts) const {
@@ -85,26 +80,27 @@ struct Round {
     if (!is_peer()) return;
     uint4* const here = reinterpret_cast<uint4*>(arrival(p.rank, thread));
     uint2 digest, other;
-    const uint64_t start = now_ns();
+    Wait wait;
+    const uint64_t begun = cta == 0 ? now_ns() : 0;
     while (!(told_flagged(here, shared.flag, digest) & told_flagged(here + 1, shared.flag, other)))
-      if (is_over(start, 1u << thread)) return;
-    shared.waited[thread] = static_cast<uint32_t>(now_ns() - start);
+      if (is_over(wait, 1u << thread)) return;
+    if (cta == 0) shared.waited[thread] = static_cast<uint32_t>(now_ns() - begun);
     forget_flagged(here), forget_flagged(here + 1);
     if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);
   }
   // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for.
   __device__ uint4 receive(uint4* from, int source) const {
     uint2 first, second;
-    const uint64_t start = now_ns();
+    Wait wait;
     while (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second)))
-      if (is_over(start, 1u << source)) break;
+      if (is_over(wait, 1u << source)) break;
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
   // The same of all peers at once. The entry of this rank stays.
   template <int kWorld>
   __device__ void receive_all(uint4 (&found)[kWorld], int64_t at) const {
-    const uint64_t start = now_ns();
+    Wait wait;
     uint32_t missing;
     do {
       missing = 0;
@@ -116,7 +112,7 @@ struct Round {
         if (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second))) missing |= 1u << r;
         found[r] = make_uint4(first.x, first.y, second.x, second.y);
       }
-    } while (missing != 0 && !is_over(start, missing));
+    } while (missing != 0 && !is_over(wait, missing));
 #pragma unroll
     for (int r = 0; r < kWorld; ++r)
       if (r != p.rank) forget_flagged(lines(p.rank, r) + at), forget_flagged(lines(p.rank, r) + at + 1);
@@ -130,8 +126,11 @@ struct Round {
     return well;
   }
   // Whether a wait for `ranks` has taken too long, which is noted, or has no use any more.
-  __device__ bool is_over(uint64_t start, uint32_t ranks) const {
-    const uint64_t waited = now_ns() - start;
+  __device__ bool is_over(Wait& wait, uint32_t ranks) const {
+    if (++wait.polls % kPolls != 0) return false;
+    const uint64_t time = now_ns();
+    if (wait.start == 0) wait.start = time;
+    const uint64_t waited = time - wait.start;
     if (waited <= kGlance) return false;
     look();
     const volatile RoundShared& now = shared;

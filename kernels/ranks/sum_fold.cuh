@@ -45,6 +45,7 @@ struct SumFold {
   using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
   using Bits = typename Stored<typename S::Element>::Bits;
   static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
+  static constexpr int kHeldTerms = S::kTwoShot ? 1 : 2;
   struct Shared {
     RoundShared round;
     typename M::Params fold;
@@ -54,6 +55,7 @@ struct SumFold {
   Shared& shared;
   Round round;
   int64_t valid, slots;  // valid rows; rows that a rank has here, at most
+  uint4 ahead[kHeldTerms];  // terms of this thread, of the first row of its CTA
 
   __device__ explicit SumFold(const Params& params, int64_t fold_bytes)
       : p(params), shared(*reinterpret_cast<Shared*>(dynamic_shared() + fold_bytes)), round(params.round, shared.round) {}
@@ -64,17 +66,18 @@ struct SumFold {
     allow_dependents();  // they wait for the end of this kernel, and all before it has ended
     valid = valid_here();
     slots = S::kTwoShot ? (p.rows + S::kWorld - 1) / S::kWorld : p.rows;
+    load_ahead();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? sum_by_lines() : meet_by_places();
-    if (met) fold_all(S::kTwoShot ? round.parity() ^ 1 : 0);
     if constexpr (S::kTwoShot) {
+      if (met) fold_all(round.parity() ^ 1);
       const bool met_again = met && share();
       round.end(blockIdx.x == 0 ? sent() : 0);
       if (!met_again) return fill();
       each_slot([&](int64_t slot) { take(slot); });
     } else {
-      round.end(blockIdx.x == 0 ? sent() : 0);
-      if (!met) fill();
+      round.end(blockIdx.x == 0 ? sent() : 0);  // its stores are in flight while the rows are made
+      met ? fold_all(0) : fill();
     }
   }
 
@@ -137,16 +140,38 @@ struct SumFold {
   }
 
   __device__ void push_lines(int64_t slot) const {
-    const int count = static_cast<int>(p.row_bytes / 16);
     if (slot >= valid) return;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-      const uint4 value = term(slot, i);
+    each_term(slot, [&](int i, uint4 value, int64_t line) {
 #pragma unroll
       for (int hop = 1; hop < S::kWorld; ++hop) {
-        uint4* const there = round.lines(round.peer(hop), p.round.rank) + 2 * (slot * count + i);
+        uint4* const there = round.lines(round.peer(hop), p.round.rank) + line;
         push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
       }
+    });
+  }
+  // Loads of the first row are in flight while the round begins.
+  __device__ void load_ahead() {
+    const int64_t slot = int64_t{blockIdx.x} * M::kRows;
+    if (S::kTwoShot || !p.flagged || slot >= valid) return;
+#pragma unroll
+    for (int k = 0; k < kHeldTerms; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i < pieces()) ahead[k] = term(slot, i);
     }
+  }
+  __device__ int pieces() const { return static_cast<int>(p.row_bytes / 16); }
+  // step(piece, its value, its first line) of the pieces of this thread.
+  template <class F>
+  __device__ void each_term(int64_t slot, F step) const {
+    const bool held = slot == int64_t{blockIdx.x} * M::kRows;
+    const int64_t line = 2 * slot * pieces();
+#pragma unroll
+    for (int k = 0; k < kHeldTerms; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i < pieces()) step(i, held ? ahead[k] : term(slot, i), line + 2 * i);
+    }
+    for (int i = static_cast<int>(threadIdx.x + kHeldTerms * blockDim.x); i < pieces(); i += static_cast<int>(blockDim.x))
+      step(i, term(slot, i), line + 2 * i);
   }
   // 16 bytes of a row of this rank.
   __device__ uint4 term(int64_t row, int i) const {
@@ -158,17 +183,16 @@ struct SumFold {
     return make_uint4(found.word[0], found.word[1], found.word[2], found.word[3]);
   }
   __device__ void add_lines(int64_t slot) const {
-    const int count = static_cast<int>(p.row_bytes / 16), own = p.round.rank;
+    const int own = p.round.rank;
     if (slot >= valid) return;
     uint4* const to = reinterpret_cast<uint4*>(round.place(own, own) + slot * p.pitch);
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-      const uint4 mine = term(slot, i);
+    each_term(slot, [&](int i, uint4 mine, int64_t line) {
       uint4 lines[S::kWorld];
 #pragma unroll
       for (int r = 0; r < S::kWorld; ++r) lines[r] = mine;
-      round.receive_all(lines, 2 * (slot * count + i));
+      round.receive_all(lines, line);
       to[i] = sum_of(lines);
-    }
+    });
   }
 
   // The sum of a row, in this rank's own place.

@@ -33,6 +33,7 @@ class Link:
 
         self._pg, self.device, self.world = process_group, device, process_group.size()
         self._digests: dict[Hashable, Tensor] = {}
+        self._factors: dict[int, Tensor] = {}  # by the number of words that are hashed
         self._state = torch.zeros(1 + self.world, dtype=torch.int64, device=device)
         self._seen, self._begun = self._shared([0] * (1 + self.world)), self._shared([-1])
         self._poison = self._shared([0])
@@ -149,8 +150,19 @@ class Link:
         if not given:
             return torch.zeros(1, dtype=torch.int64, device=self.device)
         text = torch.cat([t for fact in given for t in (fact, fact.new_zeros(-len(fact) % 8))]).view(torch.int64)
-        odd = torch.arange(1, 2 * len(text), 2, dtype=torch.int64, device=self.device) * _ODD
+        odd = self._odd_numbers(len(text))
         return (text * odd).sum(0, keepdim=True)
+
+    def _odd_numbers(self, count: int) -> Tensor:
+        """Factors of words; kept, but for those that a capture makes, which are memory of its graph."""
+        import torch
+
+        known = self._factors.get(count)
+        if known is None:
+            known = torch.arange(1, 2 * count, 2, dtype=torch.int64, device=self.device) * _ODD
+            if not (known.is_cuda and torch.cuda.is_current_stream_capturing()):
+                self._factors[count] = known
+        return known
 
     def _begin(self) -> None:
         """Tell the host that a call began."""

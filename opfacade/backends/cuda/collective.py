@@ -16,7 +16,7 @@ from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
 from opfacade.backends.reference.inference import in_inference_mode
-from opfacade.backends.reference.joined import filled_on_failure, peers_of
+from opfacade.backends.reference.joined import filled_on_failure, gathered, peers_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
@@ -260,11 +260,18 @@ def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
     if not d.listed:
         return known
     kernel = sample_across.steps_of(d, d.shard, target).first.sku
-    return _with_kernel(known, kernel, known.precision_guarantee)
+    if not sample_across.draws(d):
+        return _with_kernel(known, kernel, known.precision_guarantee)
+    promise = _in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")
+    drawn = _with_kernel(known, kernel, promise)
+    return drawn.model_copy(update={"spec": tuple(sorted((*drawn.spec, ("draw", "listed"))))}).revalidated()
 
 
 def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    """Kernels find the first tokens of a shard; the rest is torch's, on lists."""
+    """Kernels find the first tokens of a shard, and draw from the lists of all ranks; else the rest is torch's, on lists."""
+    if sample_across.draws(d):
+        drawn_by_kernel = filled_on_failure(sample_across.drawer(d, target, allow_build, sku.id, _lists_of_all))
+        return lambda args, workspace: drawn_by_kernel(d, args)
     lists = sample_across.lists(d) if d.listed else None
 
     def drawn(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
@@ -272,6 +279,10 @@ def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, 
 
     filled = filled_on_failure(drawn)
     return lambda args, workspace: filled(d, args)
+
+
+def _lists_of_all(d: SampleAcrossDescriptor, args: SampleAcrossArgs, own: Tensor) -> list[Tensor]:
+    return gathered(d, args, own, _drawn.facts_of(args, d.total_num_rows))
 
 
 def _candidate(base: Candidate) -> Candidate:

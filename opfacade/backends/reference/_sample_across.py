@@ -77,12 +77,19 @@ def _call_of(d: SampleAcrossDescriptor, args: SampleAcrossArgs, adjusted: bool =
     first = rank_of(args) * d.shard
     cut = {name: getattr(args, name)[:rows] for name in (*_CONTROLS, "token", "valid") if getattr(args, name) is not None}
     own = replace(args, logits=args.logits[:rows, : d.vocab - first], **cut)
-    inside = _inside(args, rows)
-    controls = [cut[name] for name in _CONTROLS if name in cut]
-    facts = (args.num_valid, *[c if inside is None else torch.where(inside, c, 0) for c in controls])
+    facts = facts_of(args, rows)
     ids = first + torch.arange(own.logits.shape[1], device=own.logits.device)
     a = _adjusted(own) if adjusted else own.logits
     return Call(d, own, a, first, ids, facts)
+
+
+def facts_of(args: SampleAcrossArgs, rows: int) -> Facts:
+    """Tensors that must be equal on all ranks: the number of valid rows, and the controls of these rows."""
+    import torch
+
+    inside = _inside(args, rows)
+    controls = [getattr(args, name)[:rows] for name in _CONTROLS if getattr(args, name) is not None]
+    return (args.num_valid, *[c if inside is None else torch.where(inside, c, 0) for c in controls])
 
 
 def _adjusted(args: SampleAcrossArgs) -> Tensor:

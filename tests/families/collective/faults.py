@@ -6,6 +6,7 @@ _ROUND, _SUM = "kernels/ranks/round.cuh", "kernels/ranks/sum_fold.cuh"
 _MERGE = "kernels/ranks/merge_across.cuh"
 _TESTS = "tests/families/collective/test_sum_fold_kernel.py"
 _MERGED = "tests/families/collective/test_merge_kernel.py"
+_DRAW, _DRAWN = "kernels/sampling/draw_listed.cuh", "tests/families/collective/test_draw_kernel.py"
 
 
 # Halves of CTAs that differ meet only where a peer still reads as another CTA writes: the emulator has no such moment.
@@ -121,6 +122,64 @@ FAULTS = (
         _MERGED,
     ),
     _planted("a failure is forgotten", _ROUND, "if (!met) *const_cast", "if (false) *const_cast", "named_and_outputs_say_so"),
-    _planted("a failed call leaves its outputs", _SUM, "      if (!met) fill();\n", "", "named_and_outputs_say_so"),
+    _planted(
+        "a failed call leaves its outputs",
+        _SUM,
+        "met ? fold_all(0) : fill();",
+        "if (met) fold_all(0);",
+        "named_and_outputs_say_so",
+    ),
+    _planted(
+        "terms of the first row are those of every row",
+        _SUM,
+        "const bool held = slot == int64_t{blockIdx.x} * M::kRows;",
+        "const bool held = true;",
+        "bits_of_one_gpu and residual and lines",
+    ),
+    _planted(
+        "the first piece is sent for every state",
+        _MERGE,
+        "hop == 1 && state == 0 &&",
+        "hop == 1 &&",
+        "bits_of_one_gpu and three and lines",
+        "",
+        _MERGED,
+    ),
+    _planted(
+        "columns of all ranks begin at 0",
+        _DRAW,
+        "static_cast<uint32_t>(rank * p_.shard + column)",
+        "static_cast<uint32_t>(column)",
+        "of_one_rank and share",
+        "",
+        _DRAWN,
+    ),
+    _planted(
+        "the last token of a list is left out",
+        _DRAW,
+        "shared_.listed[rank] = at + 1;",
+        "shared_.listed[rank] = at;",
+        "of_one_rank and count",
+        "",
+        _DRAWN,
+    ),
+    _planted(
+        "a row keeps the whole list",
+        _DRAW,
+        "static_cast<int>(min(filters.limit, uint64_t{kShortK}))",
+        "p_.listed",
+        "of_one_rank and share",
+        "",
+        _DRAWN,
+    ),
+    _planted(
+        "rows past the count are drawn",
+        _DRAW,
+        "if (is_valid_row(p.sample, blockIdx.x)) DrawListed",
+        "DrawListed",
+        "past_num_valid",
+        "",
+        _DRAWN,
+    ),
     _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "not_valid"),
 )
