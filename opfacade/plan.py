@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, telemetry, validation
@@ -48,11 +47,13 @@ def forget_selections() -> None:
 
 
 def _remember(key: object, plan: Plan[Any]) -> None:
-    with _selecting, suppress(TypeError):  # an unhashable value bypassed validation and is checked each time
-        hash(key)
-        if len(_selected) >= _MAX_CACHED:
+    with _selecting:
+        try:
+            _selected[key] = plan
+        except TypeError:  # an unhashable value bypassed validation and is checked each time
+            return
+        if len(_selected) > _MAX_CACHED:
             _selected.pop(next(iter(_selected)))
-        _selected[key] = plan
 
 
 @opaque.methods("select", "can_implement", "compile", "run")
@@ -128,7 +129,7 @@ class Plan(Generic[ArgsT]):
 
     @classmethod
     def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
-        found = answer(cls.__name__, descriptor, prefer, target, args_type=cls._args_type)
+        found = answer(cls.__name__, descriptor, prefer, target, args_type=cls._args_type, every=False)
         checked, preference = found.descriptor, found.preference
         count_refusals(checked.op, found.options)
         option = choose(checked, target, found.options)

@@ -17,17 +17,17 @@ class AnswerCache(Generic[T]):
     """Bounded. It is emptied when it is full, and with the specialization keys, which keys of answers may hold."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, T] = {}
-        when_forgotten(self._known.clear)
+        self.known: dict[Hashable, T] = {}
+        when_forgotten(self.known.clear)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         try:
-            return self._known[key]
+            return self.known[key]
         except KeyError:
             found = make()
-        if len(self._known) >= _MAX_ANSWERS:
-            self._known.clear()
-        return self._known.setdefault(key, found)
+        if len(self.known) >= _MAX_ANSWERS:
+            self.known.clear()
+        return self.known.setdefault(key, found)
 
 
 def cached_by(
@@ -40,6 +40,9 @@ def cached_by(
         known = key(descriptor, *args, **kwargs)
         if known is None:
             return function(descriptor, *args, **kwargs)
-        return cache.get(known, lambda: function(descriptor, *args, **kwargs))
+        try:
+            return cache.known[known]
+        except KeyError:
+            return cache.get(known, lambda: function(descriptor, *args, **kwargs))
 
     return cast("Callable[Concatenate[D, _P], T]", of)

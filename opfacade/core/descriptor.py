@@ -83,7 +83,8 @@ class Descriptor(Written, Generic[ArgsT]):
     kernel without a workspace, or no batch invariant kernel, exists.
     """
 
-    __slots__ = ("_operands", "_specialization")
+    __slots__ = ("_hash", "_operands", "_specialization")
+    _hash: ClassVar[int]
     _specialization: ClassVar[SpecializationKey]
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
@@ -151,6 +152,16 @@ class Descriptor(Written, Generic[ArgsT]):
     def on_pages(self, pages: int) -> Self:
         """The same problem on pools of so many pages, bounded as it is. An op whose `request_tables` has pages defines it."""
         return self
+
+    def __hash__(self) -> int:
+        """Computed once: a selection looks a descriptor up several times, and a program is a tree of models."""
+        try:
+            found: int = object.__getattribute__(self, "_hash")
+        except AttributeError:
+            fields = self.__dict__
+            found = hash(tuple([fields.get(name) for name in type(self).model_fields]))
+            object.__setattr__(self, "_hash", found)
+        return found
 
     @property
     def specialization(self) -> SpecializationKey:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import weakref
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from opfacade.core import opaque
 from opfacade.core.answer_cache import AnswerCache
@@ -22,22 +24,11 @@ from opfacade.errors import PlanStateError
 _LEAST = 2  # torch.compile makes a graph of its own for a 0 and for a 1
 _MOST = 2**62  # SymInts of torch are i64
 _SHOWN = 5
+_WRITTEN = frozenset({int, tuple, type(None)})  # types of sizes: a number, a shape, a bound that is not given
 _plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have one number
 
 
-class _Text(NamedTuple):
-    """The canonical JSON of a kind of descriptors, without the values of their sizes: pieces[i] precedes the size names[i]."""
-
-    names: tuple[str, ...]
-    pieces: tuple[str, ...]
-
-    def of(self, descriptor: Descriptor[Any]) -> str:
-        fields = descriptor.__dict__
-        values = [str(list(size) if type(size) is tuple else size) for size in [fields[name] for name in self.names]]
-        return "".join([part for pair in zip(self.pieces, values, strict=False) for part in pair]) + self.pieces[-1]
-
-
-_texts: AnswerCache[_Text] = AnswerCache()
+_texts: AnswerCache[str] = AnswerCache()
 
 
 def give(plan: object, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
@@ -52,33 +43,31 @@ def give(plan: object, descriptor: Descriptor[Any], preference: Preference, targ
 def text_of(descriptor: Descriptor[Any]) -> str:
     """The canonical JSON of a descriptor, with spaces in its shape. A new size does not write the other fields again."""
     fields, kind = descriptor.__dict__, type(descriptor)
-    sizes = _size_fields(kind)
-    if any(type(fields[name]) is not (tuple if name == "shape" else int) for name in sizes):
+    names, others_of = _split_fields(kind)
+    sizes = [fields[name] for name in names]
+    if not _WRITTEN.issuperset(map(type, sizes)):
         return descriptor.canonical_json()
-    others = tuple([value for name, value in fields.items() if name not in sizes])
-    shape = len(fields["shape"]) if "shape" in sizes else 0
-    return _texts.get((kind, shape, others), lambda: _text(descriptor, sizes)).of(descriptor)
+    values = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
+    return _texts.get((kind, others_of(fields)), lambda: _template(descriptor, names)) % values
 
 
 @lru_cache(maxsize=256)
-def _size_fields(kind: type[Descriptor[Any]]) -> frozenset[str]:
-    """Fields whose values are written as they are. A field that is absent from the JSON at its default is not among them."""
-    return ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
+def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any]]:
+    """Sorted names of the fields whose values are written as they are, and what reads all others. A field that is absent from
+    the JSON at its default is among the others."""
+    sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
+    return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
 
 
-def _text(descriptor: Descriptor[Any], sizes: frozenset[str]) -> _Text:
+def _template(descriptor: Descriptor[Any], sizes: Sequence[str]) -> str:
+    """The JSON with %s in place of the values of the sizes."""
     values = descriptor.model_dump(mode="json")
-    names, pieces, text = [], [], "{"
-    for name in sorted(values):
-        text += f"{json.dumps(name)}:"
-        if name in sizes:
-            names.append(name)
-            pieces.append(text)
-            text = ""
-        else:
-            text += json.dumps(values[name], sort_keys=True, separators=(",", ":"))
-        text += ","
-    return _Text(tuple(names), (*pieces, f"{text[:-1]}}}"))
+    parts = [f"{json.dumps(name)}:{'%s' if name in sizes else _escaped(values[name])}" for name in sorted(values)]
+    return f"{{{','.join(parts)}}}"
+
+
+def _escaped(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).replace("%", "%%")
 
 
 def add(handle: int, plan: object) -> None:

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.preference import DEFAULT, Preference
 from opfacade.core.target import Target
 from opfacade.select import target_notes
+from opfacade.select.first_fit import survey_to_chosen
 from opfacade.select.in_force import in_force
 from opfacade.select.pins import Pins
 from opfacade.select.selection import Option, require_known_names, require_right_kinds, survey
@@ -88,18 +89,21 @@ def answer(
     prefer: Preference | None,
     target: Target,
     pins: Pins | None = None,
-    args_type: Any = None,
+    args_type: type[Args] | None = None,
+    every: bool = True,
 ) -> Explanation:
-    """The chosen option and all refusals with their reasons: shared by `select` and `explain`.
+    """The chosen option and the refusals with their reasons: shared by `select` and `explain`.
 
-    pins: None: those of the process. args_type: of a named plan, which takes no other descriptor.
+    pins: None: those of the process. args_type: of a named plan, which takes no other descriptor. every: also candidates behind
+    the chosen one, which `select` does not ask.
     """
     require_right_kinds(name, descriptor, prefer, target, args_type)
     checked = descriptor.revalidated()
     preference = DEFAULT if prefer is None else prefer.revalidated()
     require_known_names(checked.op, preference)
     given = in_force(checked, preference, target) if pins is None else pins
-    found = Explanation(checked, preference, target, survey(checked, preference, target, given))
+    ask = survey if every else survey_to_chosen
+    found = Explanation(checked, preference, target, ask(checked, preference, target, given))
     target_notes.warn(checked.op, target, found.options)
     return found
 

@@ -118,7 +118,7 @@ def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins
     """
     measured = pins.tuned is not None and pins.tuned.row is not None
     found = configs_for if prefer.pin is not None or measured else candidates_for
-    options = tuple([_consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor))])
+    options = tuple([consider(candidate, descriptor, prefer, target, pins) for candidate in found(type(descriptor))])
     if found is configs_for:
         options = tuple(option for option in options if not option.is_pointless)
     return _measured_first(options, pins) if prefer.autotune == "use" and prefer.pin is None else options
@@ -126,7 +126,7 @@ def survey(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins
 
 def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS) -> tuple[Option, ...]:
     """Every candidate and tuning config, configs last, each with every reason against it."""
-    return tuple(_consider(candidate, descriptor, prefer, target, pins) for candidate in configs_for(type(descriptor)))
+    return tuple(consider(candidate, descriptor, prefer, target, pins) for candidate in configs_for(type(descriptor)))
 
 
 def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
@@ -140,7 +140,8 @@ def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ..
     return (first._replace(note=note), *(option for option in defaults if option is not first))
 
 
-def _consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
+def consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
+    """The candidate's own answer, and the reasons of the caller and of the process against it."""
     option = _offered(candidate, descriptor, target)
     if pins is NO_PINS and (prefer is DEFAULT or prefer == DEFAULT):
         return option

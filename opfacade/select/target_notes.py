@@ -18,12 +18,13 @@ def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
     """Notes for the caller on the answer that these options give."""
     if target.sm_version > NEWEST_TUNED:
         yield f"not tuned for {target.arch}: no kernel was measured on an architecture after sm_{NEWEST_TUNED}a."
-    first = next((o for o in options if all(reason.code == COMPILER_TOO_OLD for reason in o.reasons)), None)
-    if first is None:
+    for option in options:
+        if option.reasons and any(reason.code != COMPILER_TOO_OLD for reason in option.reasons):
+            continue
+        for reason in option.reasons:
+            here = f"this machine's {reason.field} {reason.got} miscompiles it ({reason.allowed} does not)"
+            yield f"{op} on {target.arch}: {option.name} would be chosen, but {here}. {reason.hint} [{reason.code}]"
         return
-    for reason in first.reasons:
-        here = f"this machine's {reason.field} {reason.got} miscompiles it ({reason.allowed} does not)"
-        yield f"{op} on {target.arch}: {first.name} would be chosen, but {here}. {reason.hint} [{reason.code}]"
 
 
 def warn(op: str, target: Target, options: Sequence[Option]) -> None:

@@ -36,8 +36,8 @@ IDENTITY_FAULTS = (
     cpu(
         "target: a kernel behind the chosen one is told",
         TARGET_NOTES,
-        "if all(reason.code == COMPILER_TOO_OLD for reason in o.reasons)), None)",
-        "if o.reasons and all(reason.code == COMPILER_TOO_OLD for reason in o.reasons)), None)",
+        "if option.reasons and any(reason.code",
+        "if not option.reasons or any(reason.code",
         NOTES,
     ),
 )

@@ -19,7 +19,7 @@ from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Fo
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
@@ -38,12 +38,13 @@ _FORM = Form(
 )
 
 
+@memoize_last
 def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size)
-    sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
+    many, parts = 1 if segments is None else segments.many, problem.dtype in FP8
+    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size, many, parts)
     if problem.weight_format is not None:
         return matmul_codes.shape_of(sizes, sms, terms(problem.weight_format, problem.dtype))
     tile = tile_of(sizes, sms)

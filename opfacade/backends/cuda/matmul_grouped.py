@@ -9,7 +9,7 @@ from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Fo
 from opfacade.backends.cuda.matmul_segments import segments_of
 from opfacade.backends.cuda.matmul_tiles import Sizes, whole_tile_of
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
@@ -28,14 +28,15 @@ _FORM = Form(
 )
 
 
+@memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     """The tile for groups of equal size: the real ones are on the device."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     rows = problem.total_num_rows if problem.layout == "masked" else -(-problem.total_num_rows // problem.groups)
     segments = segments_of(problem)
-    sizes = Sizes(rows, problem.n * problem.columns, problem.k, problem.groups, least, ITEMSIZE[problem.dtype])
-    sizes = sizes._replace(segments=1 if segments is None else segments.many, parts=problem.dtype in FP8)
+    size, many = ITEMSIZE[problem.dtype], 1 if segments is None else segments.many
+    sizes = Sizes(rows, problem.n * problem.columns, problem.k, problem.groups, least, size, many, problem.dtype in FP8)
     return Shape(whole_tile_of(sizes, sms, problem.gather), segments)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SHARED, _ALL_SHARED = 200 * 1024, 227 * 1024  # bytes of all stages, and of a CTA
 _PANEL = 128  # bytes of k
@@ -74,77 +74,122 @@ class Sizes(NamedTuple):
     copied: float = 0.0  # bytes a nanosecond that the threads of a CTA copy, where TMA cannot load operands
 
 
+class _Work(NamedTuple):
+    """All that the time of a tile depends on, except the rows of a product.
+
+    height: rows of a cluster; across: tiles of one row of clusters; resident: clusters that run at once; of_k: bytes of k that
+    a CTA multiplies, whole stages; cycles: of a panel; columns, line: of the product, and bytes of a row of an operand in all
+    products; share: columns that each CTA of a cluster loads; each: nanoseconds of a tile besides products and loads, and once
+    for all; narrow: bytes a nanosecond of memory for few rows; copied: bytes a nanosecond of threads, in lines of an operand.
+    """
+
+    tile: Tile
+    height: int
+    across: int
+    resident: int
+    of_k: int
+    cycles: float
+    columns: int
+    line: int
+    share: float
+    each: float
+    once: float
+    narrow: float
+    copied: float
+
+
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
-    return min((*_fitting(sizes, sms), *_of_halves(sizes)), key=lambda tile: nanoseconds(tile, sizes, sms))
+    works = _works(sizes[1:], sms)
+    if sizes.segments > 1:  # CTAs that wait for each other run at once
+        most = _CLUSTERED * sms
+        works = tuple(w for w in works if w.tile.split == 1 or _tiles(w, sizes.rows) * sizes.segments <= most)
+    return _fastest(works, sizes.rows)
+
+
+@lru_cache(maxsize=4096)
+def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
+    """The fastest without a split. alone: without a cluster too."""
+    return _fastest(_whole_works(sizes[1:], sms, alone), sizes.rows)
+
+
+def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
+    """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
+    return _time(_work(tile, sizes, sms), sizes.rows)
+
+
+def _fastest(works: tuple[_Work, ...], rows: int) -> Tile:
+    return min(works, key=lambda work: _time(work, rows)).tile
+
+
+@lru_cache(maxsize=1024)
+def _works(rest: tuple[Any, ...], sms: int) -> tuple[_Work, ...]:
+    """rest: the sizes besides rows, which alone differ between the steps of a server."""
+    sizes = Sizes(0, *rest)
+    return tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes)))
+
+
+@lru_cache(maxsize=1024)
+def _whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> tuple[_Work, ...]:
+    sizes = Sizes(0, *rest)
+    whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
+    return tuple(_work(tile, sizes, sms) for tile in whole)
 
 
 def _of_halves(sizes: Sizes) -> tuple[Tile, ...]:
     return HALVES if sizes.size == 2 and sizes.segments == 1 and sizes.least == 32 else ()
 
 
-@lru_cache(maxsize=4096)
-def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
-    """The fastest without a split. alone: without a cluster too."""
-    whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
-    return min(whole, key=lambda tile: nanoseconds(tile, sizes, sms))
-
-
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
-    """Tiles whose sums fit registers, and whose CTAs run at once where they wait for each other. Sums of parts and of segments
-    need twice the registers."""
+    """Tiles whose sums fit registers. Sums of parts and of segments need twice the registers."""
     most = 128 if sizes.parts or sizes.segments > 1 else 256
     for tile in TILES:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
         if whole and tile.cluster <= max(1, sms) and tile.columns <= most:
             yield tile
     for tile in SPLIT if sizes.segments > 1 else ():
-        if tile.columns >= sizes.least and _tiles(tile, sizes) * sizes.segments <= _CLUSTERED * sms:
+        if tile.columns >= sizes.least:
             yield tile._replace(split=sizes.segments)
 
 
-def _tiles(tile: Tile, sizes: Sizes) -> int:
-    """As many as clusters take."""
-    return -(-sizes.rows // (tile.rows * tile.cluster)) * -(-sizes.columns // tile.columns) * sizes.batch
-
-
-def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
-    """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
-    rounds = max(1, -(-_tiles(tile, sizes) // max(1, sms // (tile.cluster * tile.split))))
-    times = [_products(tile, sizes, rounds), _one_sm(tile, sizes, rounds), _memory(tile, sizes)]
-    times += [_copies(tile, sizes, rounds)] if sizes.copied else []
-    each = _TILE + _STORE * tile.rows * tile.columns + (_CLUSTER if tile.cluster > 1 else 0.0)
-    return 0.95 * max(times) + 0.05 * sum(times) + rounds * each + (_SUM if tile.split > 1 else 0.0)
-
-
-def _of_k(tile: Tile, sizes: Sizes) -> int:
-    """Bytes of k that a CTA multiplies: whole stages."""
-    stage = _PANEL * tile.panels
-    return -(-sizes.k * sizes.size // (stage * tile.split)) * stage
-
-
-def _products(tile: Tile, sizes: Sizes, rounds: int) -> float:
-    """Time of the last CTA."""
+def _work(tile: Tile, sizes: Sizes, sms: int) -> _Work:
+    stage, line = _PANEL * tile.panels, sizes.k * sizes.size
     of_column, least = (_BYTES, _PART) if sizes.parts else (2.0, _CHAIN)
-    cycles = max(tile.rows // 64 * of_column * tile.columns, least)
-    return rounds * _of_k(tile, sizes) / _PANEL * cycles / _CYCLES
+    wait = _CLUSTER if tile.cluster > 1 else 0.0
+    return _Work(
+        tile=tile,
+        height=tile.rows * tile.cluster,
+        across=-(-sizes.columns // tile.columns) * sizes.batch,
+        resident=max(1, sms // (tile.cluster * tile.split)),
+        of_k=-(-line // (stage * tile.split)) * stage,
+        cycles=max(tile.rows // 64 * of_column * tile.columns, least),
+        columns=sizes.columns,
+        line=line * sizes.batch,
+        share=tile.columns / tile.cluster,
+        each=_TILE + _STORE * tile.rows * tile.columns + wait,
+        once=_SUM if tile.split > 1 else 0.0,
+        narrow=_NARROW * _MEMORY if tile.panels == 1 else _MEMORY,
+        copied=sizes.copied / line * tile.split if sizes.copied else 0.0,
+    )
 
 
-def _copies(tile: Tile, sizes: Sizes, rounds: int) -> float:
-    """By the threads of the last CTA. CTAs of a cluster share none."""
-    lines = min(tile.rows, sizes.rows) + min(tile.columns, sizes.columns)
-    return rounds * lines * sizes.k * sizes.size / tile.split / sizes.copied
+def _tiles(work: _Work, rows: int) -> int:
+    """As many as clusters take."""
+    return -(-rows // work.height) * work.across
 
 
-def _one_sm(tile: Tile, sizes: Sizes, rounds: int) -> float:
-    """Bytes of both operands that an SM gets; with one row of tiles weights come from memory, and slower."""
-    of_k = rounds * _of_k(tile, sizes)
-    every = (min(tile.rows, sizes.rows) + tile.columns) * of_k / _ONE_SM
-    if sizes.rows > tile.rows * tile.cluster:
-        return every
-    return max(every, tile.columns / tile.cluster * of_k / _WEIGHT_OF_ONE)
-
-
-def _memory(tile: Tile, sizes: Sizes) -> float:
-    rate = _NARROW * _MEMORY if tile.panels == 1 and sizes.rows <= 64 else _MEMORY
-    return (sizes.rows + sizes.columns) * sizes.k * sizes.size * sizes.batch / rate
+def _time(work: _Work, rows: int) -> float:
+    """Unpacked, because a selection asks this of each tile."""
+    tile, height, across, resident, of_k, cycles, columns, line, share, each, once, narrow, copied = work
+    rounds = max(1, -(-(-(-rows // height) * across) // resident))
+    of_k *= rounds
+    products = of_k / _PANEL * cycles / _CYCLES  # of the last CTA
+    own = rows if rows < tile[0] else tile[0]
+    one_sm = (own + tile[1]) * of_k / _ONE_SM  # bytes of both operands that an SM gets
+    if rows <= height:  # weights come from memory, and slower
+        one_sm = max(one_sm, share * of_k / _WEIGHT_OF_ONE)
+    memory = (rows + columns) * line / (narrow if rows <= 64 else _MEMORY)
+    # By the threads of the last CTA: CTAs of a cluster share none.
+    copies = rounds * (own + min(tile[1], columns)) / copied if copied else 0.0
+    total = products + one_sm + memory + copies
+    return 0.95 * max(products, one_sm, memory, copies) + 0.05 * total + rounds * each + once

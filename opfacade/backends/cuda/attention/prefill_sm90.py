@@ -11,7 +11,7 @@ from opfacade.backends.cuda.attention import prefill as first
 from opfacade.backends.cuda.attention import variant
 from opfacade.backends.cuda.attention.prefill import Prefill
 from opfacade.core.candidate import Launcher, Reason
-from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
@@ -92,11 +92,15 @@ def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
     return _Unfit(arch, shared, own, large)
 
 
-def declines(descriptor: Prefill, target: Target) -> list[Reason]:
+def declines(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
+    return _own_reasons(descriptor, target) or (*_unfit(descriptor, target).too_large, *ptxas.reasons())
+
+
+@memoize_last
+def _own_reasons(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     unfit = _unfit(descriptor, target)
     split = () if unfit.shared else first.split_reasons(descriptor, target)
-    reasons = [*unfit.arch, *unfit.shared, *split, *unfit.own]
-    return reasons or [*unfit.too_large, *ptxas.reasons()]
+    return (*unfit.arch, *unfit.shared, *split, *unfit.own)
 
 
 def jit_spec(descriptor: Prefill, target: Target, config: PrefillConfig = DEFAULT) -> Any:
