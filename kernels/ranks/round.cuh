@@ -1,10 +1,12 @@
-// Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer.
-Every // value may be a payload: flags beside the data mark arrivals. // // There are two formats. Bulk data are pushed to
-places, and a fence lies between them and the arrival that tells of them. Flagged // lines have 8 bytes of data and their flags,
-twice the bytes, and nobody waits for a fence: small rounds use them. // // A half of an arena is written again two rounds
-later. By then each peer has read it: it has told the round between, which it // begins only when all CTAs that read before have
-ended, or this CTA of it has. A reader takes flags away, so that none of an // earlier round is there, however long ago that
-was.
+// Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer. Every
+// value may be a payload: flags beside the data mark arrivals.
+//
+// There are two formats. Bulk data are pushed to places, and a fence lies between them and the arrival that tells of them. Flagged
+// lines have 8 bytes of data and their flags, twice the bytes, and nobody waits for a fence: small rounds use them.
+//
+// A half of an arena is written again two rounds later. By then each peer has read it: it has told the round between, which it
+// begins only when all CTAs that read before have ended, or this CTA of it has. A reader takes flags away, so that none of an
+// earlier round is there, however long ago that was.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/peer.cuh"
@@ -49,11 +51,23 @@ struct Round {
   }
   __device__ int peer(int hop) const { return (p.rank + hop) % p.world; }
 
-  // Whether there is a round: none failed before. __device__ bool begin() const { if (thread == 0) { const uint64_t last =
-  __ldcg(p.epochs + cta);  // both loads are in flight at once shared.over = *const_cast<volatile uint8_t*>(p.bad); start(last +
-  1); } __syncthreads(); return shared.over == 0; } // A further round of the same launch. Where both have flagged lines a fence
-  lies between them: nothing else orders the stores that // take flags away before the peers' next ones. __device__ void next()
-  const { __syncthreads(); if (thread == 0) start(shared.epoch + 1); __syncthreads(); }
+  // Whether there is a round: none failed before.
+  __device__ bool begin() const {
+    if (thread == 0) {
+      const uint64_t last = __ldcg(p.epochs + cta);  // both loads are in flight at once
+      shared.over = *const_cast<volatile uint8_t*>(p.bad);
+      start(last + 1);
+    }
+    __syncthreads();
+    return shared.over == 0;
+  }
+  // A further round of the same launch. Where both have flagged lines a fence lies between them: nothing else orders the stores
+  // that take flags away before the peers' next ones.
+  __device__ void next() const {
+    __syncthreads();
+    if (thread == 0) start(shared.epoch + 1);
+    __syncthreads();
+  }
 
   // Behind pushes to places: tells all peers, and waits for them. Whether all came to this call, with the same facts.
   __device__ bool meet(uint64_t facts) const {
