@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     register()
     out = records.place(options.out, "forward", whole=not options.small and options.device == "cuda")
-    facts = machine(options.device) | {"commit": records.commit(options.commit)}
+    facts = machine(options.device) | {"date": time.strftime("%Y-%m-%d"), "commit": records.commit(options.commit)}
     for key, value in (found := measured(options)).items():
         print(key, value, flush=True)
     records.write(out, {"machine": facts, "transformers": transformers.__version__, "ms": found})

@@ -172,6 +172,21 @@ def matmul(page: Path) -> list[str]:
     return [*stamps, "", textwrap.fill(told, WIDTH), *sweep_pages.lines([row for row in rows if row["random"]])]
 
 
+def parameters(page: Path) -> list[str]:
+    """A run of a plan and a forward of a model, by the kind of parameters that they are given."""
+    host, forward = record("host"), record("forward")
+    runs, models = host["us"]["kinds"], forward["ms"]
+    calls, peer = models["buffer"]["calls"], models["sdpa_without_use_ops"]
+    what = f"One token of a Llama of 16 layers with `use_ops`, {calls} runs of plans; {peer:.1f} ms without, with SDPA"
+    on_host = host | {"machine": host["machine"] | {"device": f"a CPU with {host['machine']['cores']} cores"}}
+    stamps = [stamp("host", on_host, page, "A run of a plan"), stamp("forward", forward, page, what)]
+    rows = ["| parameters | a run, us | the forward, ms | with every call checked in full, ms |", "|---|---|---|---|"]
+    for kind in ("trained_parameter", "frozen_parameter", "buffer"):
+        cells = f"{runs[kind]:.1f} | {models[kind]['fast_paths']:.1f} | {models[kind]['checked_in_full']:.1f}"
+        rows.append(f"| {kind.replace('_', ' ')} | {cells} |")
+    return [*stamps, "", *rows]
+
+
 def compiled(page: Path) -> list[str]:
     ours, theirs = record("compile"), record("compile_flashinfer")
     stamps = [
@@ -214,6 +229,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/sampling.md": lambda page: [*sampling(page), *swept(page, "sampling")],
     "docs/ops/matmul.md": matmul,
     "docs/ops/reduction.md": lambda page: [*programs(page, "rows", "sum", "segment"), *swept(page, "rows")],
+    "docs/server.md": parameters,
     "bench/README.md": compiled,
     "README.md": lambda page: [*operators.table(), *reliability.sums()],
 }
