@@ -1,16 +1,19 @@
 """Tensors that many calls share: complete for every stream, outside of graph pools, bounded by bytes."""
 
+import ast
 import gc
 import os
 import sys
 import threading
 import weakref
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import opfacade
 from opfacade.core import device_tensors
 from opfacade.core.device_tensors import DerivedTensors, DeviceTensors
 
@@ -300,3 +303,41 @@ def test_a_child_keeps_what_a_thread_that_did_not_survive_the_fork_held(gpu, mon
     assert forked(lambda: gc.collect() * 0 + len(gone)) == 0
     over.set()
     thread.join()
+
+
+MAKERS = {
+    "arange", "as_tensor", "cat", "empty", "empty_like", "full", "full_like", "new_empty", "new_full", "new_zeros", "ones",
+    "rand", "randn", "stack", "tensor", "to", "zeros", "zeros_like",
+}  # fmt: skip
+
+
+def kept_by_others(tree):
+    """Functions whose results a decorator keeps and that make tensors, and containers of tensors of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any("lru_cache" in ast.unparse(one) for one in node.decorator_list):
+            calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+            if any(isinstance(one, ast.Attribute) and one.attr in MAKERS for one in calls):
+                yield node.name
+    for node in tree.body:
+        empty = isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and not node.value.keys
+        if empty and any(ast.unparse(one) in ("Tensor", "torch.Tensor") for one in ast.walk(node.annotation)):
+            yield ast.unparse(node.target)
+
+
+def test_no_other_cache_of_the_package_keeps_device_tensors():
+    """Benchmarks and tests of GPUs have buffers of their own, which no server makes."""
+    package = Path(opfacade.__file__).parent
+    paths = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("bench", "testing", "tune")]
+    assert len(paths) > 300
+    assert [(str(path), name) for path in paths for name in kept_by_others(ast.parse(path.read_text()))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@lru_cache(maxsize=8)\ndef table(device):\n    return torch.arange(8, device=device)",
+        "_tables: dict[int, torch.Tensor] = {}",
+    ],
+)
+def test_a_cache_of_another_kind_is_found(code):
+    assert list(kept_by_others(ast.parse(code)))
