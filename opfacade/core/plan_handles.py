@@ -17,7 +17,7 @@ from typing import Any
 from opfacade.core import opaque
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import Descriptor
-from opfacade.core.preference import Preference
+from opfacade.core.preference import DEFAULT, Preference
 from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
 
@@ -34,7 +34,8 @@ _texts: AnswerCache[str] = AnswerCache()
 def give(plan: object, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
     """The number of a new plan of these facts."""
     opaque.apply()
-    facts = f"{text_of(descriptor)}\n{_request(preference, target)}\n{sku_id}"
+    request = _default_request(target) if preference is DEFAULT else _request(preference, target)
+    facts = f"{text_of(descriptor)}\n{request}\n{sku_id}"
     handle = int.from_bytes(hashlib.sha256(facts.encode()).digest()[:8]) % (_MOST - _LEAST) + _LEAST
     add(handle, plan)
     return handle
@@ -81,6 +82,12 @@ def add(handle: int, plan: object) -> None:
             _plans.pop(handle, None)
 
     _plans[handle] = (*_plans.get(handle, ()), weakref.ref(plan, forget))
+
+
+@lru_cache(maxsize=64)
+def _default_request(target: Target) -> str:
+    """Looked up without the hash of a preference, which takes longer than the rest."""
+    return _request(DEFAULT, target)
 
 
 @lru_cache(maxsize=64)
