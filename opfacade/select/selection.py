@@ -224,10 +224,11 @@ def _unmet(sku: KernelSku, require: Require, kind: type[Descriptor[Any]]) -> Ite
 
 def count_refusals(op: str, options: tuple[Option, ...]) -> None:
     """Telemetry of every reason against a candidate."""
+    listening = telemetry.listening()
     for option in options:
         for reason in option.reasons:
             telemetry.count_refusal(reason.code)
-        if option.reasons and telemetry.listening():
+        if listening and option.reasons:
             codes = [reason.code for reason in option.reasons]
             telemetry.emit("refuse", op=op, candidate=option.name, codes=codes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda.attention import prefill as first
@@ -35,6 +36,14 @@ def may_cut(descriptor: Prefill, target: Target) -> bool:
     return tokens // first.splits_of(descriptor, target)[1] >= max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
 
 
+@lru_cache(maxsize=64)
+def _too_short(tokens: int, least: int) -> Reason:
+    """Kept, because both numbers are the same for many sizes of a batch."""
+    allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
+    hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
+    return Reason("OPF-S023", "max_kv_len", str(tokens), allowed, hint)
+
+
 @dataclass(frozen=True, slots=True)
 class PiecesCandidate:
     """The functions of a candidate with split=pieces. declined, sku_of, spec_of: of the kernel; rows: rows of its tile."""
@@ -50,9 +59,7 @@ class PiecesCandidate:
         if any(reason.code != COMPILER_TOO_OLD for reason in reasons) or may_cut(descriptor, target):
             return reasons
         least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
-        allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
-        hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
-        return [*reasons, Reason("OPF-S023", "max_kv_len", str(int(descriptor.request_token_bound)), allowed, hint)]
+        return [*reasons, _too_short(int(descriptor.request_token_bound), least)]
 
     def sku(self, descriptor: Prefill, target: Target) -> KernelSku:
         return self.sku_of(descriptor, target, MODE)
