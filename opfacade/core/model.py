@@ -245,8 +245,12 @@ class _Proof(NamedTuple):
     inner: list[tuple[Model, dict[str, Any]]]
 
     def holds_for(self, model: Model) -> bool:
-        own = type(model) is self.kind and _identical(self.fields, model.__dict__)
-        return own and all(_identical(fields, part.__dict__) for part, fields in self.inner)
+        if type(model) is not self.kind or not _identical(self.fields, model.__dict__):
+            return False
+        for part, fields in self.inner:  # a loop, because every selection asks this
+            if not _identical(fields, part.__dict__):
+                return False
+        return True
 
 
 def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
