@@ -247,10 +247,8 @@ class _Proof(NamedTuple):
     def holds_for(self, model: Model) -> bool:
         if type(model) is not self.kind or not _identical(self.fields, model.__dict__):
             return False
-        for part, fields in self.inner:  # a loop, because every selection asks this
-            if not _identical(fields, part.__dict__):
-                return False
-        return True
+        changed = [part for part, fields in self.inner if not _identical(fields, part.__dict__)]  # faster than all()
+        return not changed
 
 
 def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
