@@ -23,6 +23,7 @@ STATE_WORDS = 64  # registers of a thread for states of stages that are joined i
 _MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # of a pair, CTAs of fewer rows begin and end most of the time
 _USUAL_PIECES, _MAX_PIECES = 4, 8
 _SHORT_PIECES, _SHORT_LANES = 4, 4  # of a short row that is read once: vectors of a lane, and its least lanes
+_FEW_WORDS, _MANY_WORDS = 128, 512  # elements of a row, where loads of a word or two take less time
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
@@ -176,7 +177,8 @@ def _config_of(program: FoldProgram, target: Target) -> Config:
 
 def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
     shared = shared_by_outputs(program)
-    narrow = _of_shared(program, vector)
+    wide = _of_shared(program, vector)
+    narrow = _narrow(program, wide, elements)
     vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
     if elements <= 2:
         few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
@@ -186,8 +188,9 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
     if vectors <= 32 * pieces:
         lanes = max(_above(-(-vectors // pieces)), min(_SHORT_LANES, _above(vectors)))
         return _config(narrow, lanes, -(-vectors // lanes), 1)
-    usual, most = min(_USUAL_PIECES * vector // narrow, _MAX_PIECES, held), min(held, _MAX_PIECES)
-    least = _LEAST_LANES if shared else 1
+    longest = _MAX_PIECES * wide // narrow
+    usual, most = min(_USUAL_PIECES * vector // narrow, longest, held), min(held, longest)
+    least = _LEAST_LANES if shared and narrow == wide else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
         for pieces in sorted({few, most}):
@@ -196,6 +199,19 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
                 found = _config(narrow, threads, -(-vectors // (threads * cluster)), cluster)
                 return replace(found, fewer=_fewer(found, usual) if _streams(program) == 1 else 1)
     return Config(narrow, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False, run=_run(vectors))
+
+
+def _narrow(program: FoldProgram, vector: int, elements: int) -> int:
+    """Elements of a load. They are few where rows begin at no multiple of 16 bytes and neighbouring lanes should load
+    neighbouring words: long rows of one tensor of f32, and short ones of two tensors of 16 bits with a weight."""
+    size, streams, shared = _least_size(program), _streams(program), bool(shared_by_outputs(program))
+    long = size == 4 and streams == 1 and not shared and elements > _FEW_WORDS
+    short = size == 2 and streams == 2 and shared and elements <= _MANY_WORDS
+    if read_once(program) or elements <= 2 or not (long or short):
+        return vector
+    while vector > 2 and elements % vector:
+        vector //= 2
+    return vector
 
 
 def _run(vectors: int) -> int:
