@@ -2,8 +2,10 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench import maps, rows, sweep
 from bench.sweeps import contest, shapes
@@ -109,3 +111,29 @@ def test_a_peer_that_cannot_run_or_whose_result_is_another_has_no_time(monkeypat
     assert callable(found["right"])
     assert found["wrong"] == "its result is not ours"
     assert "no kernel" in found["broken"]
+
+
+@pytest.mark.parametrize(("us", "again"), [(999.0, {}), (1001.0, {"samples": 5, "warmup": 1})])
+def test_a_slow_peer_of_a_sampler_is_timed_a_few_times(us, again, monkeypatch):
+    """Sorts of long rows take milliseconds, and a run has a limit of time."""
+    asked = []
+
+    def timed(call, **how):
+        asked.append(how)
+        return SimpleNamespace(median=us)
+
+    monkeypatch.setattr(samplers, "time_gpu", timed)
+    monkeypatch.setattr(samplers, "outside", lambda problem, args, tokens: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert samplers.peer(few("softmax")[0], None, lambda args: torch.zeros(1)) == us
+    assert asked == [{"samples": 1, "warmup": 0}, again]
+
+
+def test_a_run_tells_what_took_its_time(monkeypatch):
+    monkeypatch.setattr(contest, "SPENT", {})
+    clock = iter([1.0, 3.5, 10.0, 11.0])
+    monkeypatch.setattr(contest.time, "monotonic", lambda: next(clock))
+    for _ in range(2):
+        with contest.spending("check"):
+            pass
+    assert contest.SPENT == {"check": 3.5}
