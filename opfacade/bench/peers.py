@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
@@ -58,12 +58,12 @@ def call(peer: Peer, work: Work, args: Args, target: Target) -> tuple[Call, dict
     return made, {"error_over_bound": worst}
 
 
-def _worst(work: Work, args: Any, target: Target, before: dict[str, Any]) -> float:
+def _worst(work: Work, args: Args, target: Target, before: dict[str, Any]) -> float:
     """Over what a peer writes."""
     d, names = work.descriptor, harness_of(work.descriptor).peer_outputs(work.descriptor)
     plan: Plan[Any] = Plan.select(d, Preference(backend="reference"), target)
     others = {name: None for name, spec in d.operands().items() if spec.written and name not in names}
-    return numerics.check(d, replace(args, **others), _bound(d, plan.sku), rows=8, before=before).worst
+    return numerics.check(d, replace(cast("Any", args), **others), _bound(d, plan.sku), rows=8, before=before).worst
 
 
 def _bound(descriptor: Descriptor[Any], otherwise: KernelSku) -> KernelSku:

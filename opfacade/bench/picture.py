@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.base.installation import install
 from opfacade.bench.table import duration, fastest, problems
 from opfacade.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = ("#0b6e4f", "#d1495b", "#30638e", "#edae49", "#6c5b7b", "#7d8491")
 _MOST = 24  # problems that a picture can hold and still be read
@@ -44,7 +47,7 @@ def _ours(name: str) -> bool:
     return name.startswith("opfacade")
 
 
-def _roofline(axes: Any, record: dict[str, Any], shown: list[list[dict[str, Any]]], colours: dict[str, str]) -> None:
+def _roofline(axes: Axes, record: dict[str, Any], shown: list[list[dict[str, Any]]], colours: dict[str, str]) -> None:
     points = [(row["flops"] / row["bytes"], row["TFLOPs"], row["impl"]) for rows in shown for row in rows if _has_flops(row)]
     top = record["ceilings"]
     ridge = top["TFLOPs"] / top["TBs"]
@@ -67,7 +70,7 @@ def _has_flops(row: dict[str, Any]) -> bool:
     return "us" in row and row["flops"] > 0
 
 
-def _bars(axes: Any, shown: list[list[dict[str, Any]]], colours: dict[str, str]) -> None:
+def _bars(axes: Axes, shown: list[list[dict[str, Any]]], colours: dict[str, str]) -> None:
     """Times over the best of each problem, so that problems of any size stand beside each other."""
     place, ticks, labels = 0.0, [], []
     for rows in shown:

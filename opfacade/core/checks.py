@@ -259,7 +259,7 @@ def _misaligned(place: str, at: int, alignment: int) -> list[Issue]:
     return []
 
 
-def check_beside(sound: Mapping[str, torch.Tensor], workspace: Any, needed: int, alignment: int) -> list[Issue]:
+def check_beside(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor | None, needed: int, alignment: int) -> list[Issue]:
     """Issues of a workspace, given the operands without issues."""
     issues = check_workspace(workspace, needed, next(iter(sound.values()), None), alignment)
     return issues or ([] if workspace is None else _workspace_alias(sound, workspace))

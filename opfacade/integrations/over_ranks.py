@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.dtypes import torch_dtype
 from opfacade.distributed import Group
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LN_2 = math.log(2)
+
+
+class EngineGroup(Protocol):
+    """The ranks of a serving engine."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def rank_in_group(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class OverRanks:
         self._norms[count].run(args)
         return args.out[: len(x)], total[: len(x)]
 
-    def serves(self, engine_group: Any) -> bool:
+    def serves(self, engine_group: EngineGroup) -> bool:
         """Whether a group of the engine has the ranks of this one, in their order."""
         return (engine_group.world_size, engine_group.rank_in_group) == (self.group.world, self.group.rank)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade import Preference, Target, errors, explain
 from opfacade.core.dtypes import FloatDType
 from opfacade.plans._attention.variant import Variant
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
+
+if TYPE_CHECKING:
+    from opfacade.select.explanation import Explanation
 
 USUAL = "sm_90a"  # without a GPU, the answers are for this one
 
@@ -59,6 +62,6 @@ def _asked(
     )
 
 
-def first_reason(found: Any) -> str:
+def first_reason(found: Explanation) -> str:
     reasons = [str(reason) for option in found.options if option.candidate.backend == "cuda" for reason in option.reasons]
     return f"{found.descriptor.op}: {reasons[0] if reasons else f'no kernel for {found.target.arch}'}"

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from opfacade.base.capture import capturing, device_of
 from opfacade.core.candidate import Launcher
-from opfacade.core.descriptor import Descriptor, inout
+from opfacade.core.descriptor import ArgsT, Descriptor, inout
 from opfacade.core.overlap import extent, self_overlaps
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
@@ -69,7 +69,7 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
     due = due_by_count(rate)
     reference, limits = _reference(plan), dump_files.Limits.current()
 
-    def checked(args: Args, workspace: Any) -> None:
+    def checked(args: Args, workspace: Tensor | None) -> None:
         if not due() or capturing(device_of(args)):
             launch(args, workspace)
             return
@@ -88,10 +88,10 @@ def _reference(plan: Checked) -> Launcher:
     return option.candidate.launcher(plan.descriptor, plan.target, option.sku, False)
 
 
-def copied(args: Any) -> Any:
+def copied(args: ArgsT) -> Any:
     """The same call on memory of its own, strides kept."""
     given = {name: getattr(args, name) for name in type(args).__slots__}
-    return replace(args, **{name: _copy(t) for name, t in given.items() if t is not None})
+    return replace(cast("Any", args), **{name: _copy(t) for name, t in given.items() if t is not None})
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def _compare(plan: Checked, limits: dump_files.Limits, evidence: Evidence) -> No
         raise _violation(plan, evidence, report, _dump(plan, evidence, limits))
 
 
-def _gather(plan: Checked, reference: Launcher, before: Any, args: Args) -> Evidence:
+def _gather(plan: Checked, reference: Launcher, before: Args, args: Args) -> Evidence:
     written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
     repeated = copied(before)
     reference(repeated, None)
@@ -125,7 +125,16 @@ def judge(plan: Checked, evidence: Evidence, outputs: dict[str, Tensor]) -> Any:
     return registry.harness_for(plan.descriptor.op).check_call(call, ROWS)
 
 
-def _violation(plan: Checked, evidence: Evidence, report: Any, path: str) -> GuaranteeViolation:
+class Verdict(Protocol):
+    """A report on the outputs of a call: the worst error over its bound, and the element that has it."""
+
+    @property
+    def worst(self) -> float: ...
+    @property
+    def where(self) -> str: ...
+
+
+def _violation(plan: Checked, evidence: Evidence, report: Verdict, path: str) -> GuaranteeViolation:
     other = judge(plan, evidence, evidence.reference)
     op, told = plan.descriptor.op, f"the reference is at {other.worst:.3g}"
     message = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
 from opfacade.plans._named_fold import Axes, viewed
-from opfacade.plans._quant import scale_dims
+from opfacade.plans._quant import Quant, scale_dims
 from opfacade.plans._tensor_scale import with_most
 from opfacade.programs.expression import Node, stage, value
-from opfacade.programs.fields import Input
+from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage
 
 if TYPE_CHECKING:
@@ -19,23 +19,63 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def dims_of(gated: Any) -> Mapping[str, tuple[Axes, ...]]:
+class GatedFields(Protocol):
+    """Parts of a gated activation whose results have scales."""
+
+    @property
+    def quant(self) -> Quant | None: ...
+    @property
+    def parts(self) -> tuple[str, ...]: ...
+    @property
+    def total_num_rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def dtype(self) -> Literal["f16", "bf16", "f32"]: ...
+    @property
+    def scalars(self) -> tuple[Number, ...]: ...
+    @property
+    def num_valid(self) -> bool: ...
+    def folded(self) -> FoldProgram: ...
+    def views(self, x: Tensor) -> dict[str, Tensor]: ...
+
+
+class GatedCall(Protocol):
+    """The tensors of a call."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def out(self) -> Tensor: ...
+    @property
+    def scale(self) -> Tensor: ...
+    @property
+    def num_valid(self) -> Tensor | None: ...
+
+
+def quant_of(gated: GatedFields) -> Quant:
+    """Folds are those whose scales are computed."""
+    return cast("Quant", gated.quant)
+
+
+def dims_of(gated: GatedFields) -> Mapping[str, tuple[Axes, ...]]:
     """The axes of each dimension of the parts of x, of out and of scale."""
-    inner: Axes = (1, 2) if gated.quant.scale == "group" else (1,)
+    quant = quant_of(gated)
+    inner: Axes = (1, 2) if quant.scale == "group" else (1,)
     found = dict.fromkeys((*gated.parts, "out"), ((0,), inner))
-    return found | {"scale": scale_dims(gated.quant, inner[:-1])}
+    return found | {"scale": scale_dims(quant, inner[:-1])}
 
 
-def lengths_of(gated: Any) -> tuple[int, ...]:
+def lengths_of(gated: GatedFields) -> tuple[int, ...]:
     """The sizes of all axes of the whole fold."""
-    quant = gated.quant
+    quant = quant_of(gated)
     row = (gated.width // quant.group, quant.group) if quant.scale == "group" else (gated.width,)
     return (gated.total_num_rows, *row)
 
 
-def fold_of(gated: Any, result: Node) -> FoldProgram:
+def fold_of(gated: GatedFields, result: Node) -> FoldProgram:
     """result: an element of the row before it is quantised."""
-    quant, dims = gated.quant, dims_of(gated)
+    quant, dims = quant_of(gated), dims_of(gated)
     own = (1, 2) if quant.scale == "group" else (0, 1) if quant.scale == "tensor" else (1,)
     scale = quant.scale_of(stage(0, "f32"))
     return FoldProgram(
@@ -54,9 +94,9 @@ def fold_of(gated: Any, result: Node) -> FoldProgram:
     )
 
 
-def launched_of(gated: Any, result: Node) -> FoldProgram:
+def launched_of(gated: GatedFields, result: Node) -> FoldProgram:
     """The fold of rows with one scale for all rows."""
-    quant = gated.quant
+    quant = quant_of(gated)
     inputs = [Input(name=name, dtype=gated.dtype) for name in gated.parts]
     found = FoldProgram(
         shape=(gated.total_num_rows, gated.width),
@@ -69,7 +109,7 @@ def launched_of(gated: Any, result: Node) -> FoldProgram:
     return with_most(found, result)
 
 
-def call_of(gated: Any, args: Any) -> FoldArgs:
+def call_of(gated: GatedFields, args: GatedCall) -> FoldArgs:
     """A call with views whose dimensions are the axes."""
     program, dims = gated.folded(), dims_of(gated)
     tensors = gated.views(args.x) | {"out": args.out, "scale": args.scale}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import DType
 from opfacade.core.model import contradiction
 from opfacade.plans._scaling import Scaling
 
 if TYPE_CHECKING:
-    from opfacade.core.descriptor import Descriptor
+    from opfacade.plans._matmul_fields import ProductFields
 
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
@@ -23,7 +23,7 @@ def default_out(dtype: DType, scaled: bool) -> DType:
     return "bf16" if dtype in _EIGHT else dtype
 
 
-def refuse(problem: Any) -> None:
+def refuse(problem: ProductFields) -> None:
     """Raises the first contradiction."""
     _refuse_types(problem)
     if problem.scaling is not None:
@@ -36,7 +36,7 @@ def refuse(problem: Any) -> None:
         raise contradiction("k", f"at most {_MAX_S32} for i8, so that sums fit in i32", problem.k)
 
 
-def _refuse_types(problem: Any) -> None:
+def _refuse_types(problem: ProductFields) -> None:
     out, whole = problem.result, problem.dtype == "i8" and problem.scaling is None
     if whole != (out == "i32"):
         raise contradiction("out_dtype", "i32 for i8 without scaling, and only then", out)
@@ -48,7 +48,7 @@ def _refuse_types(problem: Any) -> None:
         _refuse_epilogue(problem)
 
 
-def _refuse_epilogue(problem: Descriptor[Any]) -> None:
+def _refuse_epilogue(problem: ProductFields) -> None:
     """A sum in i32 is stored as it is."""
     plain = {
         "bias": False, "activation": "none", "gated": False, "add": False, "accumulate": False, "alpha": 1.0, "beta": 1.0,
@@ -60,7 +60,7 @@ def _refuse_epilogue(problem: Descriptor[Any]) -> None:
             )
 
 
-def _refuse_scaling(problem: Any, scaling: Scaling) -> None:
+def _refuse_scaling(problem: ProductFields, scaling: Scaling) -> None:
     if problem.dtype not in _EIGHT:
         raise contradiction("scaling", f"null for {problem.dtype}, because only 8-bit types have scales", scaling.kind)
     if scaling.x_zero and problem.dtype != "i8":

@@ -139,7 +139,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
     def operands(self) -> dict[str, TensorSpec]:
         return groups.operands(self)
 
-    def wrong_values(self, name: str, args: object) -> tuple[Tensor, str] | None:
+    def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
         """Elements outside every group are not read."""
         found = super().wrong_values(name, args)
         read = None if found is None else groups.read(self, args, name)

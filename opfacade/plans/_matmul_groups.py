@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
@@ -52,6 +52,31 @@ class GroupedFields(Protocol):
     def gather(self) -> bool: ...
     @property
     def rows_of_x(self) -> int: ...
+
+
+class GroupedCall(Protocol):
+    """Tensors of a call, as code reads them that knows which of them the descriptor has."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def weight(self) -> Tensor: ...
+    @property
+    def out(self) -> Tensor: ...
+    @property
+    def bias(self) -> Tensor | None: ...
+    @property
+    def add(self) -> Tensor | None: ...
+    @property
+    def x_scale(self) -> Tensor: ...
+    @property
+    def weight_scale(self) -> Tensor: ...
+    @property
+    def counts(self) -> Tensor: ...
+    @property
+    def indptr(self) -> Tensor: ...
+    @property
+    def x_rows(self) -> Tensor: ...
 
 
 def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
@@ -132,7 +157,7 @@ def _weight_scale(problem: GroupedFields, scaling: Scaling, n: Dim) -> Dims:
     return Dim("blocks of n", blocks[0]), Dim("blocks of k", blocks[1])
 
 
-def ranges(problem: Any, args: Any) -> list[tuple[int, int]]:
+def ranges(problem: GroupedFields, args: GroupedCall) -> list[tuple[int, int]]:
     """(first, stop) of each group: rows (with layout masked, rows of its part), or elements with layout k."""
     if problem.layout == "masked":
         counts: list[int] = args.counts.tolist()
@@ -140,7 +165,7 @@ def ranges(problem: Any, args: Any) -> list[tuple[int, int]]:
     return ranges_of(args.indptr, problem.k if problem.layout == "k" else problem.total_num_rows)
 
 
-def inside(problem: Any, args: Any) -> Tensor:
+def inside(problem: GroupedFields, args: GroupedCall) -> Tensor:
     """True for each row (with layout k: element) of a group: [total_num_rows], masked [groups, total_num_rows], or [k]."""
     import torch
 
@@ -152,7 +177,7 @@ def inside(problem: Any, args: Any) -> Tensor:
     return found
 
 
-def read(problem: Any, args: Any, name: str) -> Tensor | None:
+def read(problem: GroupedFields, args: GroupedCall, name: str) -> Tensor | None:
     """A mask of the elements that a call reads, which broadcasts to an operand; None: all."""
     own = inside(problem, args)
     if problem.layout == "k":
@@ -160,12 +185,13 @@ def read(problem: Any, args: Any, name: str) -> Tensor | None:
         return None if name not in axes else own if axes[name] else own[:, None]
     if name in ("add", "out"):
         return own[..., None]
-    if name == "x" or (name == "x_scale" and problem.scaling.kind != "tensor"):
-        return _of_x(problem, _taken(problem, args, own) if problem.gather else own, name)
+    scaling = problem.scaling
+    if name == "x" or (name == "x_scale" and scaling is not None and scaling.kind != "tensor"):
+        return _of_x(scaling, _taken(problem, args, own) if problem.gather else own, name)
     return None
 
 
-def _taken(problem: Any, args: Any, own: Tensor) -> Tensor:
+def _taken(problem: GroupedFields, args: GroupedCall, own: Tensor) -> Tensor:
     """True for each row of x that a row of a group takes."""
     import torch
 
@@ -175,15 +201,15 @@ def _taken(problem: Any, args: Any, own: Tensor) -> Tensor:
     return found
 
 
-def _of_x(problem: Any, rows: Tensor, name: str) -> Tensor:
+def _of_x(scaling: Scaling | None, rows: Tensor, name: str) -> Tensor:
     """Rows of x on the axes of x or of its scales."""
     from torch.nn.functional import pad
 
-    if name == "x":
+    if name == "x" or scaling is None:
         return rows[..., None]
-    if problem.scaling.kind == "token":
+    if scaling.kind == "token":
         return rows
-    if problem.scaling.x_scale_layout == "row":
+    if scaling.x_scale_layout == "row":
         return rows[..., None]
-    more = -rows.shape[-1] % 4 if problem.scaling.x_scale_layout == "column_padded4" else 0
+    more = -rows.shape[-1] % 4 if scaling.x_scale_layout == "column_padded4" else 0
     return pad(rows, (0, more))[..., None, :]

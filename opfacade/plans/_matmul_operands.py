@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
@@ -10,10 +10,10 @@ from opfacade.plans import _weight
 from opfacade.plans._scaling import BLOCK, Scaling
 
 if TYPE_CHECKING:
-    from opfacade.core.descriptor import Descriptor
+    from opfacade.plans._matmul_fields import DenseFields
 
 
-def operands(problem: Any) -> dict[str, TensorSpec]:
+def operands(problem: DenseFields) -> dict[str, TensorSpec]:
     rows, k = Dim("total_num_rows", problem.total_num_rows), Dim("k", problem.k)
     out_n = Dim("n", problem.n)
     n = Dim("2*n", 2 * problem.n) if problem.gated else out_n
@@ -39,11 +39,11 @@ def operands(problem: Any) -> dict[str, TensorSpec]:
     return counted | {"num_valid": num_valid_spec(problem.total_num_rows)}
 
 
-def _rows(problem: Any, dims: tuple[Dim, ...], dtype: str) -> TensorSpec:
+def _rows(problem: DenseFields, dims: tuple[Dim, ...], dtype: str) -> TensorSpec:
     return TensorSpec(_batched(problem, dims), dtype, "in", "rows", ITEMSIZE[dtype])
 
 
-def _batched(problem: Any, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def _batched(problem: DenseFields, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return dims if problem.batch == 1 else (Dim("batch", problem.batch), *dims)
 
 
@@ -52,7 +52,7 @@ def _rows_axis(spec: TensorSpec) -> int | None:
     return next((axis for axis, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
 
 
-def _scales(problem: Descriptor[Any], scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
+def _scales(problem: DenseFields, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
     shapes = {"x_scale": _x_scale(problem, scaling, rows), "weight_scale": _weight_scale(problem, scaling, n)}
     dtypes: dict[str, str] = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
     if scaling.x_zero:
@@ -61,7 +61,7 @@ def _scales(problem: Descriptor[Any], scaling: Scaling, rows: Dim, n: Dim) -> di
     return {name: TensorSpec(shape, dtypes[name], "in", "strided", ITEMSIZE[dtypes[name]]) for name, shape in shapes.items()}
 
 
-def _x_scale(problem: Any, scaling: Scaling, rows: Dim) -> tuple[Dim, ...]:
+def _x_scale(problem: DenseFields, scaling: Scaling, rows: Dim) -> tuple[Dim, ...]:
     if scaling.kind == "tensor":
         return (Dim("1", 1),)
     if scaling.kind == "token":
@@ -72,7 +72,7 @@ def _x_scale(problem: Any, scaling: Scaling, rows: Dim) -> tuple[Dim, ...]:
     return _batched(problem, (rows, parts) if scaling.x_scale_layout == "row" else (parts, rows))
 
 
-def _weight_scale(problem: Any, scaling: Scaling, n: Dim) -> tuple[Dim, ...]:
+def _weight_scale(problem: DenseFields, scaling: Scaling, n: Dim) -> tuple[Dim, ...]:
     if scaling.of_weight == "tensor":
         return (Dim("ranges", 1 + len(scaling.weight_starts)),)
     if scaling.of_weight == "token":

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from opfacade.programs.activations import ACTIVATIONS
 from opfacade.programs.expression import Node, scalar, stage, value
 from opfacade.programs.fields import Number
 
+if TYPE_CHECKING:
+    from opfacade.plans._matmul_fields import ProductFields
+
 Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh"]
 
 
-def sums(kind: Any, count: int) -> tuple[Node, ...]:
+def sums(kind: Literal["f32", "f64"], count: int) -> tuple[Node, ...]:
     """The sums over k for one result: a single sum, or those of gate and up."""
     return tuple(stage(i, kind) for i in range(count))
 
 
 @lru_cache(maxsize=1024)
-def epilogue(problem: Any) -> Node:
+def epilogue(problem: ProductFields) -> Node:
     """The value of out as a program of the sums, the inputs bias, x_scale, weight_scale, add and before (the old out), and the
     scalars alpha and beta. If a result has two columns, names of the second end in _up."""
     kind = problem.math
@@ -32,7 +35,7 @@ def epilogue(problem: Any) -> Node:
     return found
 
 
-def _linear(problem: Any, found: Node, end: str) -> Node:
+def _linear(problem: ProductFields, found: Node, end: str) -> Node:
     """alpha * sum + bias of one column."""
     kind = problem.math
     if problem.scaling is not None and not problem.scaling.in_k:
@@ -41,7 +44,7 @@ def _linear(problem: Any, found: Node, end: str) -> Node:
     return found + value(f"bias{end}", kind) if problem.bias else found
 
 
-def numbers(problem: Any) -> tuple[Number, ...]:
+def numbers(problem: ProductFields) -> tuple[Number, ...]:
     """The scalars of the epilogue."""
     names = ("alpha", "beta") if problem.add or problem.accumulate else ("alpha",)
     return tuple(Number(name=name, value=getattr(problem, name), type=problem.math) for name in names)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from opfacade.core.descriptor import operands_of
+from opfacade.core.descriptor import ArgsT, operands_of
 from opfacade.plans._program_values import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.core.descriptor import Descriptor
+    from opfacade.plans._matmul_fields import ProductCall, ProductFields
+    from opfacade.plans._scaling import Scaling
 
-def cut(problem: Any, args: Any, rows: int | None) -> Any:
+
+def cut(problem: Descriptor[Any], args: ArgsT, rows: int | None) -> ArgsT:
     """The call with only the first `rows` rows; None: all rows."""
     if rows is None:
         return args
     counted = {name: spec for name, spec in operands_of(problem).items() if spec.valid_rows}
     parts = {name: getattr(args, name).narrow(spec.valid_axis, 0, rows) for name, spec in counted.items()}
-    return replace(args, **parts)
+    return cast("ArgsT", replace(cast("Any", args), **parts))  # every bundle of tensors is a dataclass
 
 
-def leaves_of(problem: Any, args: Any) -> dict[tuple[str, Any], Tensor]:
+def leaves_of(problem: ProductFields, args: ProductCall) -> dict[tuple[str, Any], Tensor]:
     """The inputs of the epilogue except the sums; each broadcasts to out."""
     leaves = dict(numbers_of(problem.scalars, args.out.device))
     for name, tensor in (("add", args.add), ("before", args.out if problem.accumulate else None)):
@@ -44,11 +48,11 @@ def shift(kind: str, zero: Tensor, weight_sum: Tensor) -> Tensor:
     return rows.double() * weight_sum.double()[..., None, :]
 
 
-def weight_scales(problem: Any, args: Any) -> Tensor:
+def weight_scales(problem: ProductFields, args: ProductCall) -> Tensor:
     """The scale of each column, [.., 1, n], for scales that do not vary along k."""
     import torch
 
-    scaling, scale = problem.scaling, args.weight_scale
+    scaling, scale = cast("Scaling", problem.scaling), args.weight_scale
     if scaling.of_weight == "token":
         found: Tensor = scale[..., None, :]
         return found

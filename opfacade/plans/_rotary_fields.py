@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -36,7 +36,26 @@ class Sectioned(Model):
         return next(group for group in range(len(sections)) if pair < sum(sections[: group + 1]))
 
 
-def check_rotation(given: Any, head_dim: int) -> None:
+class RotationFields(Protocol):
+    """Fields that decide a rotation and its angles."""
+
+    @property
+    def rotary_dim(self) -> int: ...
+    @property
+    def rotary_offset(self) -> int: ...
+    @property
+    def sections(self) -> tuple[int, ...] | None: ...
+    @property
+    def section_order(self) -> str: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def positions(self) -> Literal["i32", "i64"]: ...
+    @property
+    def table_dtype(self) -> Narrow: ...
+
+
+def check_rotation(given: RotationFields, head_dim: int) -> None:
     """Raises for a rotation that does not fit in a head."""
     room = head_dim - given.rotary_offset
     if given.rotary_offset >= head_dim:
@@ -49,7 +68,7 @@ def check_rotation(given: Any, head_dim: int) -> None:
         raise contradiction("section_order", "'blocks' without sections", given.section_order)
 
 
-def angle_operands(given: Any, rows: Dim, valid: str) -> dict[str, TensorSpec]:
+def angle_operands(given: RotationFields, rows: Dim, valid: str) -> dict[str, TensorSpec]:
     """positions and cos_sin_cache. Positions of groups may have any stride, for example as the first columns of a buffer."""
     shape = (rows,) if given.sections is None else (Dim("sections", given.groups), rows)
     at = index_spec(*shape, values=(-1, INT32_MAX), dtype=given.positions)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from opfacade.programs.expression import Node, apply, coord, read
 
 
-def rotated_element(descriptor: Any) -> Node:
+class Rotation(Protocol):
+    """Fields of a rotation."""
+
+    @property
+    def rotary_dim(self) -> int: ...
+    @property
+    def rotary_offset(self) -> int: ...
+    @property
+    def interleaved(self) -> bool: ...
+    @property
+    def inverse(self) -> bool: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def sections(self) -> tuple[int, ...] | None: ...
+    @property
+    def section_order(self) -> str: ...
+
+
+def rotated_element(descriptor: Rotation) -> Node:
     """The element at coord (row, head, element). Inputs: x [rows, heads, head_dim], positions [groups, rows] of i64, table
     [max_positions, rotary_dim]."""
     half, at = descriptor.rotary_dim // 2, coord(2) - descriptor.rotary_offset
@@ -26,14 +45,14 @@ def rotated_element(descriptor: Any) -> Node:
     return _select(inside & (position >= 0), _select(second, along + across, along - across), x)
 
 
-def _position(descriptor: Any, pair: Node) -> Node:
+def _position(descriptor: Rotation, pair: Node) -> Node:
     """That of the group of a pair."""
     found = [read("positions", "i64", (group, coord(0))) for group in range(descriptor.groups)]
-    position, first = found[0], 0
+    position, first, sections = found[0], 0, descriptor.sections or ()
     for group in range(1, descriptor.groups):
-        first += descriptor.sections[group - 1]
+        first += sections[group - 1]
         if descriptor.section_order == "interleaved":
-            stop = descriptor.groups * descriptor.sections[group]
+            stop = descriptor.groups * sections[group]
             chosen = (apply("mod", pair, descriptor.groups) >= group) & (apply("mod", pair, descriptor.groups) <= group)
             position = _select(chosen & (pair < stop), found[group], position)
         else:

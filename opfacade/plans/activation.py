@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -192,7 +192,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return fold.dims_of(self)
 
     def fold_args(self, args: Args) -> FoldArgs:
-        return fold.call_of(self, args)
+        return fold.call_of(self, cast("fold.GatedCall", args))
 
     @property
     def out_dtype(self) -> DType:

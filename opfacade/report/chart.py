@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.bench.table import duration, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Rows = Sequence[dict[str, Any]]
 _WIDTH, _HEIGHT = 560, 380
@@ -77,7 +80,7 @@ def _decades(values: Iterable[float]) -> tuple[int, int]:
     return low, max(high, low + 1)
 
 
-def _grid(at: Any, across: tuple[int, int], up: tuple[int, int]) -> Iterable[str]:
+def _grid(at: Callable[[float, float], tuple[float, float]], across: tuple[int, int], up: tuple[int, int]) -> Iterable[str]:
     for power in range(across[0], across[1] + 1):
         (x, y), (_, end) = at(10.0**power, 10.0 ** up[0]), at(10.0**power, 10.0 ** up[1])
         yield f'<line class="grid" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{end:.1f}"/>'

@@ -183,7 +183,7 @@ class _Listener:
     def __init__(self, who: Any) -> None:
         self.who, self.failures, self.told = who, 0, False
 
-    def tell(self, call: Callable[..., None], *given: Any) -> None:
+    def tell(self, call: Callable[..., None], *given: object) -> None:
         try:
             call(*given)
             self.failures = 0

@@ -17,6 +17,8 @@ from opfacade.testing.inputs import DrawnLengths, make_args
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.testing.subject import Subject
+
 EMPTY = -1  # a unit without content, where an op has such
 NEIGHBOURS = 10  # units behind the needles, whose values are odd
 
@@ -51,7 +53,7 @@ class Batches(Protocol):
         """An output of a call with the rows of its units first."""
 
 
-def changed(descriptor: Descriptor[Any], **fields: Any) -> Descriptor[Any]:
+def changed(descriptor: Descriptor[Any], **fields: object) -> Descriptor[Any]:
     """A descriptor with some fields changed, validated again."""
     return type(descriptor).model_validate(descriptor.model_dump() | fields)
 
@@ -66,12 +68,13 @@ Resize = Callable[[Any, int], Any]
 class DenseBatches:
     """Units that are entries of one dimension; all operands without it are shared. None is EMPTY."""
 
-    def __init__(self, descriptor: Any, args: Any, dim: str, resize: Resize | None = None) -> None:
-        self.descriptor, self.args, self.dim = descriptor, args, dim
+    def __init__(self, descriptor: Descriptor[Any], args: Any, dim: str, resize: Resize | None = None) -> None:
+        self.descriptor: Any = descriptor
+        self.args, self.dim = args, dim
         self.resize = resize or (lambda problem, count: changed(problem, **{dim: count}))
 
     @classmethod
-    def drawn(cls, subject: Any, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
+    def drawn(cls, subject: Subject, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
         """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> that problem with so many units;
         None: `dim` is a field."""
         one = cls(subject.descriptor, None, dim, resize)

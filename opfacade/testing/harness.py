@@ -10,9 +10,9 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from opfacade.core.descriptor import Descriptor, inout, operands_of
+from opfacade.core.descriptor import ArgsT, Descriptor, inout, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import nbytes, split_rows, valid_count
 from opfacade.core.sku import KernelSku
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args
+    from opfacade.testing.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class Harness:
         """The same problem with fields such that one SKU serves it in any batch."""
         return descriptor
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         """Units as `subject`'s problem has them, for batches to be made of."""
         if not self.unit:
             raise NotImplementedError(f"{subject.descriptor.op}: its harness does not define the unit of a batch")
@@ -214,10 +215,10 @@ def by_validity(descriptor: Descriptor[Any], args: Args, name: str, tensor: Tens
     return (tensor, None) if count is None else split_rows(operands_of(descriptor)[name], tensor, count)
 
 
-def valid_part(descriptor: Descriptor[Any], args: Any) -> Any:
+def valid_part(descriptor: Descriptor[Any], args: ArgsT) -> Any:
     """The call with each operand cut to its valid rows."""
     counted = [name for name, spec in operands_of(descriptor).items() if spec.valid_rows]
-    return replace(args, **{name: by_validity(descriptor, args, name, getattr(args, name))[0] for name in counted})
+    return replace(cast("Any", args), **{name: by_validity(descriptor, args, name, getattr(args, name))[0] for name in counted})
 
 
 def kept(ran: Ran) -> Report:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade import __version__, env
 from opfacade.base.installation import install_cuda
@@ -20,6 +20,9 @@ from opfacade.core.target import of_device
 from opfacade.errors import CacheError, SettingError, ToolchainError
 from opfacade.jit import cache, findings, toolchain
 from opfacade.jit.cache.store import read_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LEAST_PTXAS = (13, 3)
 _SHOWN = 3  # kernels with slow code that are named
@@ -213,5 +216,5 @@ def _settings() -> Iterator[Problem]:
             yield Problem("error", str(error), "unset it, or give it such a value")
 
 
-def _dotted(release: Any) -> str:
+def _dotted(release: Iterable[object]) -> str:
     return ".".join(map(str, release))

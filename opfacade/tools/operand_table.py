@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from opfacade.core.model import Model
 from opfacade.core.operands import TensorSpec
 from opfacade.errors import DescriptorError
 from opfacade.select.registry import descriptor_types, examples
+
+if TYPE_CHECKING:
+    from opfacade.core.descriptor import Args
 
 HEAD = "| tensor | role | element types | present | what it is |\n|---|---|---|---|---|"
 _ROLES = {"in": "in", "index": "in", "out": "out", "inout": "in and out"}
@@ -49,13 +52,13 @@ def present(op: str, name: str) -> str:
     return "always" if all(any(part in operands for part in parts) for operands in _operands(op)) else "conditional"
 
 
-def _fields(args: Any) -> list[str]:
+def _fields(args: type[Args]) -> list[str]:
     """Fields of the args in their order, without those that lists become."""
     elements = {element for some in args.lists.values() for element in some}
     return [name for name in args.__slots__ if name in args.docs and name not in elements]
 
 
-def _parts(args: Any, name: str) -> tuple[str, ...]:
+def _parts(args: type[Args], name: str) -> tuple[str, ...]:
     """The operand of a field, and those that a list in it becomes."""
     return (name, *args.lists.get(name, ()))
 
@@ -65,7 +68,7 @@ def _operands(op: str) -> list[dict[str, TensorSpec]]:
     return [dict(varied.operands()) for one in examples() if one.op == op for varied in _varied(one)]
 
 
-def _varied(one: Any) -> Iterator[Any]:
+def _varied(one: Model) -> Iterator[Any]:
     """The model, and it with another element type at one place, where such a problem exists."""
     yield one
     for name, value in dict(one).items():
@@ -76,7 +79,7 @@ def _varied(one: Any) -> Iterator[Any]:
                 continue
 
 
-def _choices(one: Any, name: str, value: object) -> Iterator[Any]:
+def _choices(one: Model, name: str, value: object) -> Iterator[Any]:
     if isinstance(value, Model) and any(field.endswith("dtype") for field in type(value).model_fields):
         yield from (varied for varied in _varied(value) if varied is not value)
     elif name.endswith("dtype"):

@@ -6,7 +6,7 @@ All of it follows from the language: what NaN gives is evaluated, beside other a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -65,7 +65,7 @@ def _types(op: str, known: Operation) -> tuple[str, str]:
     return f"{count}{told}", "their type" if own and len(kinds) > 1 else " or ".join(dict.fromkeys(_rising(results)))
 
 
-def _rising(types: Any) -> list[str]:
+def _rising(types: Collection[Any]) -> list[str]:
     return sorted(types, key=lambda kind: TYPES.index(kind))
 
 

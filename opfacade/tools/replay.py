@@ -16,9 +16,11 @@ from opfacade.select.registry import load_descriptor
 from opfacade.testing import numerics
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch import device as Device
 
     from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.core.operands import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,13 @@ def _require_whole(descriptor: Descriptor[Any], dump: dumps.Dump) -> None:
         )
 
 
-def _alike(tensor: Any, before: Any, spec: Any) -> bool:
-    return spec is not None and spec.written and (tensor.shape, tensor.dtype) == (before.shape, before.dtype)
+def _alike(tensor: Tensor, before: Tensor | None, spec: TensorSpec | None) -> bool:
+    return (
+        spec is not None
+        and before is not None
+        and spec.written
+        and (tensor.shape, tensor.dtype) == (before.shape, before.dtype)
+    )
 
 
 def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Device) -> Any:
@@ -99,7 +106,7 @@ def _judge(plan: Plan[Any], args: Args, dump: dumps.Dump) -> numerics.Report:
     return numerics.check(plan.descriptor, here, plan.sku, before=were)
 
 
-def _bits(tensor: Any) -> Any:
+def _bits(tensor: Tensor) -> Any:
     """Bytes, because NaN is not equal to itself."""
     import torch
 

@@ -137,7 +137,7 @@ def _small(subject: Subject) -> Subject:
         return subject
 
 
-def _capped(model: Any) -> Any:
+def _capped(model: Model) -> Any:
     fields = dict(model.__dict__)
     for name, value in fields.items():
         if isinstance(value, Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,11 +32,17 @@ def _add_pass() -> None:
         register_graph_pattern(pattern, extra_check=_is_ours, pass_dict=pass_patterns[-1])(_on_match)
 
 
-def _is_ours(match: Any) -> bool:
+class Match(Protocol):
+    """A match of inductor's patterns."""
+
+    nodes: list[torch.fx.Node]
+
+
+def _is_ours(match: Match) -> bool:
     return getattr(match.nodes[0].args[0], "namespace", "") == "opfacade"
 
 
-def _on_match(match: Any, *_: object, **__: Any) -> None:
+def _on_match(match: Match, *_: object, **__: object) -> None:
     protect(match.nodes[0])
 
 
@@ -52,10 +58,10 @@ def _add_lowering(name: str) -> None:
     lowering.lowerings[op] = _readers_first(op, lowering.lowerings[op])
 
 
-def _readers_first(op: Any, lower: Callable[..., Any]) -> Callable[..., Any]:
+def _readers_first(op: torch._ops.OpOverload, lower: Callable[..., Any]) -> Callable[..., Any]:
     written = [at for at, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
 
-    def lowered(*args: Any, **kwargs: Any) -> Any:
+    def lowered(*args: Any, **kwargs: object) -> Any:
         from torch._inductor.virtualized import V
 
         for tensor in (args[at] for at in written if at < len(args) and args[at] is not None):

@@ -22,6 +22,8 @@ from opfacade.validation import capture_and_fork as moment
 from opfacade.validation.rules import PAGES, Finding, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
@@ -175,14 +177,14 @@ class DeviceGuard:
         self._channels.prepare(module)
         names = [(name, i) for i, name in enumerate(self._tables.names) if name]
 
-        def guarded(args: Any, workspace: Any) -> None:
+        def guarded(args: Any, workspace: Tensor | None) -> None:
             self.check()
             safe = self._judge(module.run, args)
             launch(replace(args, **{name: safe[i] for name, i in names}), workspace)
 
         return guarded
 
-    def _judge(self, run: Any, args: Args) -> list[Tensor | None]:
+    def _judge(self, run: Callable[..., None], args: Args) -> list[Tensor | None]:
         """The four tables that the operator may trust; filled when the stream gets there."""
         import torch
 

@@ -14,6 +14,8 @@ from opfacade.validation.rules import Finding
 from opfacade.validation.values import Bounded, Outside, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from opfacade.core.candidate import Launcher
@@ -48,13 +50,13 @@ class DeviceValueGuard:
         module = jit.load(spec, allow_build=self._allow_build)
         self._channels.prepare(module)
 
-        def guarded(args: Any, workspace: Any) -> None:
+        def guarded(args: Any, workspace: Tensor | None) -> None:
             self.check()
             launch(replace(args, **self._judged(module.run, args)), workspace)
 
         return guarded
 
-    def _judged(self, run: Any, args: Args) -> dict[str, Tensor]:
+    def _judged(self, run: Callable[..., None], args: Args) -> dict[str, Tensor]:
         """Copies that the operator may trust; filled when the stream gets there."""
         import torch
 

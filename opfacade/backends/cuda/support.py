@@ -15,6 +15,8 @@ from opfacade.core.target import Target
 from opfacade.validation import capture_and_fork as moment
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from opfacade.core.descriptor import Args
     from opfacade.jit.spec import JitSpec
     from opfacade.plans._attention.paging import PagePool
@@ -57,7 +59,7 @@ def fp8_reasons(target: Target, what: str) -> Iterator[Reason]:
         yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {what}")
 
 
-def choice_reason(code: str, field: str, got: Any, allowed: Sequence[Any], hint: str = "") -> Iterator[Reason]:
+def choice_reason(code: str, field: str, got: object, allowed: Sequence[Any], hint: str = "") -> Iterator[Reason]:
     """Refuse a value that is not among the allowed ones."""
     if got not in allowed:
         yield Reason(code, field, str(got), ", ".join(map(str, allowed)), hint)
@@ -100,7 +102,7 @@ def launcher(
 
     learners: list[Callable[[Any], None]] = []
 
-    def launch(args: Args, scratch: Any) -> None:
+    def launch(args: Args, scratch: Tensor | None) -> None:
         given = operands(args)
         prepared.on(given[0].device.index)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from opfacade.plans._matmul_grouped import GroupedMatmulArgs, GroupedMatmulDescriptor
 from opfacade.plans._matmul_groups import ranges
@@ -11,20 +11,23 @@ from opfacade.plans._matmul_groups import ranges
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._matmul_groups import GroupedCall
+
 Tensors: TypeAlias = "dict[str, Tensor | None]"
 Run: TypeAlias = "Callable[[Tensors], None]"
 
 
 def run_groups(d: GroupedMatmulDescriptor, args: GroupedMatmulArgs, run: Run) -> None:
     """run: computes a product of the tensors of one group, by the names of its operands."""
-    found = ranges(d, args)
+    call = cast("GroupedCall", args)  # the operands that the descriptor has are tensors
+    found = ranges(d, call)
     if d.zero_tail:
         _clear(d, args.out, found)
     for group, (first, stop) in enumerate(found):
         if d.layout == "k":
-            run(_of_sums(d, args, group, slice(first, stop)))
+            run(_of_sums(d, call, group, slice(first, stop)))
         elif first < stop:
-            _run_rows(d, args, group, slice(first, stop), run)
+            _run_rows(d, call, group, slice(first, stop), run)
 
 
 def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int, int]]) -> None:
@@ -38,7 +41,7 @@ def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int
     out.masked_fill_(free[..., None], 0)
 
 
-def _of_sums(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice) -> Tensors:
+def _of_sums(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: slice) -> Tensors:
     """Layout k: a part of every sum."""
     x = args.x[:, part] if d.x_layout == "mk" else args.x[part]
     weight = args.weight[:, part] if d.weight_layout == "nk" else args.weight[part]
@@ -46,7 +49,7 @@ def _of_sums(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice) -> 
     return {"x": x, "weight": weight, "x_scale": args.x_scale, "weight_scale": args.weight_scale, **own}
 
 
-def _run_rows(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice, run: Run) -> None:
+def _run_rows(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: slice, run: Run) -> None:
     """A group that is a part of the rows. Gathered rows with an id out of range are left out."""
     masked = d.layout == "masked"
     of_out = {name: None if t is None else (t[group] if masked else t)[part] for name, t in _outs(args)}
@@ -60,10 +63,10 @@ def _run_rows(d: GroupedMatmulDescriptor, args: Any, group: int, part: slice, ru
     taken = {name: None if t is None else t[known] for name, t in of_out.items()}
     ids = ids[known]
     run({"x": _select(args.x, ids, 0), "x_scale": _gathered_scale(d, args.x_scale, ids), **shared, **taken})
-    of_out["out"][known] = taken["out"]  # type: ignore[index]
+    cast("Tensor", of_out["out"])[known] = cast("Tensor", taken["out"])
 
 
-def _outs(args: Any) -> tuple[tuple[str, Any], ...]:
+def _outs(args: GroupedCall) -> tuple[tuple[str, Tensor | None], ...]:
     return ("add", args.add), ("out", args.out)
 
 
@@ -71,16 +74,16 @@ def _at(tensor: Tensor | None, group: int) -> Tensor | None:
     return None if tensor is None else tensor[group]
 
 
-def _rows_of_scale(d: GroupedMatmulDescriptor, scale: Any, group: int, part: slice) -> Tensor | None:
+def _rows_of_scale(d: GroupedMatmulDescriptor, scale: Tensor, group: int, part: slice) -> Tensor | None:
     if d.scaling is None or d.scaling.kind == "tensor":
-        return scale  # type: ignore[no-any-return]
+        return scale
     own: Tensor = scale[group] if d.layout == "masked" else scale
     return own[:, part] if d.scaling.x_scale_layout != "row" else own[part]
 
 
-def _gathered_scale(d: GroupedMatmulDescriptor, scale: Any, ids: Tensor) -> Tensor | None:
+def _gathered_scale(d: GroupedMatmulDescriptor, scale: Tensor, ids: Tensor) -> Tensor | None:
     if d.scaling is None or d.scaling.kind == "tensor":
-        return scale  # type: ignore[no-any-return]
+        return scale
     return _select(scale, ids, 0 if d.scaling.x_scale_layout == "row" else 1)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from opfacade.backends.reference.joined import Facts, gathered, rank_of
 from opfacade.backends.reference.sampling.adjust import LARGEST, heated
-from opfacade.backends.reference.sampling.kept import LOG2_E, UNIT, Ordered, kept_counts
+from opfacade.backends.reference.sampling.kept import LOG2_E, UNIT, Filters, Ordered, kept_counts
 from opfacade.backends.reference.sampling.philox import minus_log2_exponential, words, words_at
 from opfacade.core.operands import valid_count
 from opfacade.plans._collective.sample_across import BINS, SampleAcrossArgs, SampleAcrossDescriptor
@@ -125,7 +125,7 @@ def _from_lists(call: Call, lists: Lists | None) -> Tensor:
     a, ids = torch.cat([one[0] for one in found], 1), torch.cat([one[1].view(torch.int32) for one in found], 1).long()
     rows = Ordered.of(a)  # ranks have their tokens in order, so that equal logits are
     ids = ids.gather(1, rows.ids)
-    kept = kept_counts(d, call.args, rows)
+    kept = kept_counts(d, cast("Filters", call.args), rows)
     inside = torch.arange(a.shape[1], device=a.device) < kept[:, None]
     noise = words_at(call.args.seed, call.args.offset, d.stream, ids)
     return _first(_keys(call, rows.a, noise).masked_fill(~inside, -torch.inf), rows.a.masked_fill(~inside, -torch.inf), ids)

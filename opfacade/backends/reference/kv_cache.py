@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from opfacade.backends.reference.declared import READS_INDICES, reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
-from opfacade.backends.reference.rotate_and_store import stored_rows
+from opfacade.backends.reference.rotate_and_store import AppendCall, stored_rows
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.request_tables import NOWHERE
@@ -54,7 +54,7 @@ def _append(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs) -> Non
         first, stop = indptr[request], indptr[request + 1]
         page, slot = token_index(cache, pages, length - (stop - first), length)
         kept = page != NOWHERE
-        rows = stored_rows(descriptor, args, slice(first, stop), length - (stop - first))
+        rows = stored_rows(descriptor, cast("AppendCall", args), slice(first, stop), length - (stop - first))
         for pool, new in zip(pools, rows, strict=True):
             pool[page[kept], slot[kept]] = _bits(new)[kept]
 

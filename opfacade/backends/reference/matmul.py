@@ -25,7 +25,7 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
     import torch
 
     rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.total_num_rows)
-    given = cut(descriptor, args, rows)
+    given: Any = cut(descriptor, args, rows)
     x = given.x.double() if descriptor.x_layout == "mk" else given.x.double().transpose(-1, -2)
     w = _weight(descriptor, given)
     scaling = descriptor.scaling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from opfacade.backends.reference.declared import READS_INDICES, reference
 from opfacade.backends.reference.page_table import by_token, checked, token_index
@@ -14,20 +14,22 @@ from opfacade.programs.evaluate import stored as rounded_to
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans.rotary import QkvPrepareArgs, RotaryArgs
+    from opfacade.core.descriptor import Args
+    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans.rotary import RotaryArgs
 
 _PROMISE = PrecisionGuarantee(math_precision="f32_rounded_once", accumulator="none", error_model=ErrorModel(id=EXACT))
 
 
 def _run(descriptor: RotaryDescriptor, args: RotaryArgs) -> None:
-    at, rows = _positions(descriptor, args)
+    at, rows = _positions(descriptor, cast("RotaryCall", args))
     cos, sin = _angles(descriptor, args.cos_sin_cache, at)
     for name, out in descriptor.written(args).items():
         given = getattr(args, name)[rows]
         out[rows] = _rotated(descriptor, given, cos, sin)
 
 
-def _positions(descriptor: RotaryDescriptor, args: Any) -> tuple[Tensor, Tensor]:
+def _positions(descriptor: RotaryDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor]:
     """(positions [groups, n], the n rows that are rotated)."""
     import torch
 
@@ -64,7 +66,7 @@ def _rotated(descriptor: RotaryDescriptor | QkvPrepareDescriptor, given: Tensor,
     return out
 
 
-def _prepare(descriptor: QkvPrepareDescriptor, args: Any) -> None:
+def _prepare(descriptor: QkvPrepareDescriptor, args: RotaryCall) -> None:
     """In f64, rounded once."""
     rows, stored, place = _destinations(descriptor, args)
     cache, pools = descriptor.paged_kv, {"k": args.k_data, "v": args.v_data}
@@ -79,7 +81,7 @@ def _prepare(descriptor: QkvPrepareDescriptor, args: Any) -> None:
     out[rows] = rounded_to(made["q"], descriptor.dtype)
 
 
-def _prepared(descriptor: QkvPrepareDescriptor, args: QkvPrepareArgs, name: str, rows: Tensor) -> Tensor:
+def _prepared(descriptor: QkvPrepareDescriptor, args: RotaryCall, name: str, rows: Tensor) -> Tensor:
     x: Tensor = getattr(args, name)[rows].double()
     if name == "v":
         return x
@@ -91,7 +93,7 @@ def _prepared(descriptor: QkvPrepareDescriptor, args: QkvPrepareArgs, name: str,
     return _rotated(descriptor, x, cos.double(), sin.double())
 
 
-def _destinations(descriptor: QkvPrepareDescriptor, args: Any) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+def _destinations(descriptor: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """(rows that are prepared, which of them are stored, their (page, token))."""
     import torch
 
@@ -105,7 +107,7 @@ def _destinations(descriptor: QkvPrepareDescriptor, args: Any) -> tuple[Tensor, 
         token = args.slots % cache.page_size
     else:
         owned[:], indptr = False, args.append_indptr.tolist()
-        for request, (pages, length) in enumerate(checked(descriptor, args)):
+        for request, (pages, length) in enumerate(checked(descriptor, cast("Args", args))):
             first, stop = indptr[request], indptr[request + 1]
             page[first:stop], token[first:stop] = token_index(cache, pages, length - (stop - first), length)
             owned[first:stop] = True

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from opfacade.core.dtypes import torch_dtype
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from opfacade.plans._attention.paging import PagePool
 
-def stored_rows(descriptor: Any, args: Any, rows: slice, position: int) -> tuple[Tensor, Tensor]:
+
+class AppendFields(Protocol):
+    """The fields that say how new rows are stored."""
+
+    @property
+    def copies(self) -> bool: ...
+    @property
+    def rotated(self) -> int: ...
+    @property
+    def quantises(self) -> bool: ...
+    @property
+    def rope(self) -> str: ...
+    @property
+    def paged_kv(self) -> PagePool: ...
+
+
+class AppendCall(Protocol):
+    """The tensors of new rows, as code reads them that knows which of them the descriptor has."""
+
+    k_new: Tensor
+    v_new: Tensor
+    cos_sin_cache: Tensor
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+
+
+def stored_rows(descriptor: AppendFields, args: AppendCall, rows: slice, position: int) -> tuple[Tensor, Tensor]:
     """(K, V) of some new rows in the dtype of the cache; the first is at a position of its request."""
     k, v = args.k_new[rows], args.v_new[rows]
     if descriptor.copies:
@@ -48,7 +76,7 @@ def _unscaled(x: Tensor, scale: Tensor | None) -> Tensor:
     return x if scale is None else x / scale.to(x.dtype)[:, None]
 
 
-def _rounded(x: Tensor, dtype: Any) -> Tensor:
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """To the nearest; a format of 8 bits saturates, NaN stays NaN."""
     import torch
 

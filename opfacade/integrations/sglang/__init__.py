@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.integrations.engines import SGLANG
+
+if TYPE_CHECKING:
+    from opfacade.integrations.sglang.parts import Runner
 
 NAME = "opfacade"
 
@@ -36,7 +39,7 @@ def register() -> None:
         use_runner()
 
 
-def _make(runner: object) -> Any:
+def _make(runner: Runner) -> Any:
     with SGLANG.importing():
         from opfacade.integrations.sglang.backend import OpfacadeAttnBackend
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
@@ -14,6 +14,9 @@ from opfacade.integrations.refusal import refuse
 from opfacade.integrations.sglang.page_table import PageTable
 from opfacade.integrations.sglang.refusals import WAY, refuse_arguments, refuse_layer, refuse_server
 
+if TYPE_CHECKING:
+    from opfacade.integrations.sglang.parts import AttentionLayer, Batch, Runner
+
 
 class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     """Decode and extend of a decoder. Decode is captured in graphs; each replay computes the page table from the current
@@ -21,7 +24,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
 
     needs_cpu_seq_lens: bool = False
 
-    def __init__(self, model_runner: Any) -> None:
+    def __init__(self, model_runner: Runner) -> None:
         """Raises UnsupportedError for what `refuse_server` names: a model, a pool or a layer that no plan serves."""
         super().__init__()
         refuse_server(model_runner)
@@ -41,20 +44,20 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
 
-    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+    def init_forward_metadata_out_graph(self, forward_batch: Batch, in_capture: bool = False) -> None:
         """Which tensors a step uses; their contents are written by init_forward_metadata_in_graph."""
         mode = forward_batch.forward_mode
         if not (mode.is_decode_or_idle() or mode.is_extend_without_speculative()):
             refuse(WAY, "OPF-I001", "forward_mode", expected="DECODE, EXTEND, MIXED or IDLE", got=mode)
         self.forward_metadata = None if mode.is_idle() else self._requests(forward_batch)
 
-    def _requests(self, batch: Any) -> Requests:
+    def _requests(self, batch: Batch) -> Requests:
         size, decodes = batch.batch_size, batch.forward_mode.is_decode()
         self._table.reserve(size)
         table, kv_lens, q_indptr = self._table.views(size)
         return Requests(q_indptr, table, kv_lens, self._max_kv_len, decodes)
 
-    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+    def init_forward_metadata_in_graph(self, forward_batch: Batch) -> None:
         """Writes page table, lengths and indptr to buffers of this backend on the device; nothing is read back."""
         if self.forward_metadata is not None:
             extend = None if self.forward_metadata.decodes else forward_batch.extend_seq_lens
@@ -67,8 +70,8 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        layer: object,
-        forward_batch: object,
+        layer: AttentionLayer,
+        forward_batch: Batch,
         save_kv_cache: bool = True,
         **kwargs: object,
     ) -> Tensor:
@@ -77,7 +80,9 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
 
     forward_extend = forward_decode
 
-    def _forward(self, q: Tensor, new: tuple[Tensor, Tensor] | None, layer: Any, batch: Any, kwargs: dict[str, Any]) -> Tensor:
+    def _forward(
+        self, q: Tensor, new: tuple[Tensor, Tensor] | None, layer: AttentionLayer, batch: Batch, kwargs: dict[str, Any]
+    ) -> Tensor:
         sinks = kwargs.pop("sinks", None)
         refuse_layer(layer)
         refuse_arguments(kwargs)
@@ -89,17 +94,18 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         self._of(layer, sinks).attend(pool, self._current(), rows, o)
         return o.flatten(1)
 
-    def _pool(self, layer: Any) -> Pool:
+    def _pool(self, layer: AttentionLayer) -> Pool:
         """The buffers of a layer: rows of tokens, or pages whose heads come first (SGLANG_USE_HND_KVCACHE), which have 4 dims.
 
         An fp8 cache holds K / k_scale. A layer of a quantised model has factors beside a wider cache too, where they have no
         part."""
         k, v = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
-        factors = k.dtype.itemsize == 1 and layer.k_scale is not None
-        scales = (layer.k_scale.detach().reshape(1), layer.v_scale.detach().reshape(1)) if factors else None
+        scales = None
+        if k.dtype.itemsize == 1 and layer.k_scale is not None:
+            scales = (layer.k_scale.detach().reshape(1), layer.v_scale.detach().reshape(1))
         if k.ndim == 4:
             return Pool(WAY, k, v, "HND", scales)
-        k, v = (buffer.unflatten(0, (-1, self._page_size)) for buffer in (k, v))
+        k, v = (buffer.view(-1, self._page_size, *buffer.shape[1:]) for buffer in (k, v))
         return Pool(WAY, k, v, "NHD", scales)
 
     def _pads(self, rows: Tensor) -> bool:
@@ -112,7 +118,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return self.forward_metadata
 
     @staticmethod
-    def _of(layer: Any, sinks: Tensor | None) -> Layer:
+    def _of(layer: AttentionLayer, sinks: Tensor | None) -> Layer:
         # SGLang counts the keys before a row's own, as window_left does.
         window = -1 if layer.sliding_window_size is None else layer.sliding_window_size
         return Layer(layer.tp_q_head_num, layer.scaling, window, layer.logit_cap or 0.0, sinks)

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from opfacade.integrations.engines import SGLANG
-from opfacade.integrations.over_ranks import OverRanks, replace_everywhere
+from opfacade.integrations.over_ranks import EngineGroup, OverRanks, replace_everywhere
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def merge_of_heads(ranks: OverRanks, own: Callable[..., Any]) -> Callable[..., A
     """In place of `cp_lse_ag_out_rs_mha`, whose lse is a natural logarithm."""
 
     @wraps(own)
-    def cp_lse_ag_out_rs_mha(cp_attn_out: Tensor, cp_attn_lse: Tensor, cp_group: object, return_lse: bool = False) -> Any:
+    def cp_lse_ag_out_rs_mha(cp_attn_out: Tensor, cp_attn_lse: Tensor, cp_group: EngineGroup, return_lse: bool = False) -> Any:
         found = ranks.merged(cp_attn_out, cp_attn_lse) if ranks.serves(cp_group) else None
         if found is None:
             return own(cp_attn_out, cp_attn_lse, cp_group, return_lse=return_lse)
@@ -52,7 +52,7 @@ def merge_of_latents(ranks: OverRanks, own: Callable[..., Any]) -> Callable[...,
 
     @wraps(own)
     def cp_lse_ag_out_rs_mla(
-        cp_attn_out: Tensor, cp_attn_lse: Tensor, cp_group: object, ctx: object = None, is_lse_base_on_e: bool = False
+        cp_attn_out: Tensor, cp_attn_lse: Tensor, cp_group: EngineGroup, ctx: object = None, is_lse_base_on_e: bool = False
     ) -> Any:
         found = ranks.merged(cp_attn_out, cp_attn_lse, not is_lse_base_on_e) if ranks.serves(cp_group) else None
         if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.layers.radix_attention import RadixAttention
 
@@ -11,12 +11,15 @@ from opfacade.integrations.refusal import refuse
 from opfacade.integrations.support import here, refusals
 from opfacade.integrations.tensors import name_of
 
+if TYPE_CHECKING:
+    from opfacade.integrations.sglang.parts import AttentionLayer, Runner
+
 WAY = "sglang"
 LAYOUTS = ("nhd", "hnd")
 _HINT = "Choose another backend for it."
 
 
-def refuse_server(runner: Any) -> None:
+def refuse_server(runner: Runner) -> None:
     """Raises UnsupportedError (OPF-I001), which names the first unsupported property of a server."""
     if runner.use_mla_backend:
         refuse(WAY, "OPF-I001", "use_mla_backend", expected="False", got=True, hint=_HINT)
@@ -41,13 +44,13 @@ def _refuse_pool(pool: object) -> None:
             refuse(WAY, "OPF-I001", "kv_cache_dtype", expected="16 bits or fp8", got="blocks with factors", hint=_HINT)
 
 
-def _pools(pool: Any) -> Iterator[Any]:
+def _pools(pool: object) -> Iterator[Any]:
     """A pool and the one inside it that has the attention layers of a hybrid model."""
     inner = getattr(pool, "full_kv_pool", None)
     yield from (pool,) if inner is None else (pool, inner)
 
 
-def _refuse_kernels(runner: Any) -> None:
+def _refuse_kernels(runner: Runner) -> None:
     own, cached = (name_of(dtype) for dtype in (runner.dtype, runner.kv_cache_dtype))
     if own is None or cached is None:
         got = f"{runner.dtype} with {runner.kv_cache_dtype}"
@@ -58,7 +61,7 @@ def _refuse_kernels(runner: Any) -> None:
         refuse(WAY, "OPF-I001", "model_config", expected="what a kernel takes", got=found[0], hint=_HINT)
 
 
-def refuse_layer(layer: Any) -> None:
+def refuse_layer(layer: AttentionLayer) -> None:
     if layer.is_cross_attention or layer.attn_type != type(layer.attn_type).DECODER:
         refuse(WAY, "OPF-I001", "layer", expected="decoder attention", got=layer.attn_type, hint=_HINT)
     if layer.v_head_dim != layer.qk_head_dim:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.sampler import Sampler
@@ -10,6 +10,9 @@ from torch import Tensor
 
 from opfacade.integrations.drawing import draw, new_seeds
 from opfacade.integrations.refusal import refuse_draw
+
+if TYPE_CHECKING:
+    from opfacade.integrations.sglang.parts import Logits, SamplingInfo
 
 WAY = "sglang"
 
@@ -21,7 +24,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     """
 
     def forward(
-        self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
+        self, logits_output: Logits, sampling_info: SamplingInfo, return_logprob: bool, top_logprobs_nums: list[int],
         token_ids_logprobs: list[list[int]], positions: Tensor | None, *, logprob_logits: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """i32 [batch]. With return_logprob, SGLang computes and reports the probabilities, and this class draws from them.
@@ -39,12 +42,12 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         return token
 
     def _sample_from_probs(
-        self, probs: Tensor, sampling_info: object, positions: Tensor | None, simple_sampling_case: bool
+        self, probs: Tensor, sampling_info: SamplingInfo, positions: Tensor | None, simple_sampling_case: bool
     ) -> tuple[Tensor, None]:
         """probs [batch, vocab]: after the temperature."""
         return _drawn(probs.float().log(), sampling_info, positions), None
 
-    def _refuse(self, sampling_info: Any, positions: Tensor | None) -> None:
+    def _refuse(self, sampling_info: SamplingInfo, positions: Tensor | None) -> None:
         hint = "Choose another --sampling-backend for it."
         if sampling_info.sampling_mask_batch_indices is not None:
             refuse_draw(WAY, "OPF-I001", "return_sampling_mask", expected="False", got=True, hint=hint)
@@ -54,7 +57,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
             refuse_draw(WAY, "OPF-I004", "positions", expected="a tensor beside sampling_seed", got=None)
 
 
-def _drawn(logits: Tensor, info: Any, positions: Tensor | None, temperature: Tensor | None = None) -> Tensor:
+def _drawn(logits: Tensor, info: SamplingInfo, positions: Tensor | None, temperature: Tensor | None = None) -> Tensor:
     operands = {
         "temperature": None if temperature is None else temperature.view(-1).float(),
         "top_k": info.top_ks.int() if info.need_top_k_sampling else None,

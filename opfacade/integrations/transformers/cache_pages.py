@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import PagedCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,14 @@ class LayerPages:
         return self.k.shape[1]
 
 
-def slides(cache: Any, layer: int) -> bool:
+def slides(cache: PagedCache, layer: int) -> bool:
     """Whether a layer keeps its window in a ring of slots, which are not pages in order."""
     if hasattr(cache, "layer_to_allocator"):
         return not cache.layer_to_allocator[layer].supports_block_table
     return bool(cache.sliding_windows[layer] != 1)
 
 
-def layer_pages(cache: Any, layer: int) -> LayerPages:
+def layer_pages(cache: PagedCache, layer: int) -> LayerPages:
     """Block table of a layer without a sliding window."""
     if hasattr(cache, "layer_to_allocator"):
         group, k, v = cache.get_cache_for_block_table(layer)

@@ -7,7 +7,7 @@ copied, whatever the strides, unless values are narrower than keys: ragged prefi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -28,11 +28,16 @@ from opfacade.plans.attention import (
     PagedKvCacheDescriptor,
 )
 
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from opfacade.integrations.transformers.parts import WithLayer
+
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor | None]  # query, key, value, mask
 How = tuple[float | None, float | None, Tensor | None, int | None]  # scaling, softcap, s_aux, sliding_window
 
 
-def attend(module: Any, tensors: Tensors, how: How, causal: bool) -> Tensor:
+def attend(module: WithLayer | SimpleNamespace, tensors: Tensors, how: How, causal: bool) -> Tensor:
     """o [batch, q_len, heads, dim of value]."""
     query, key, value, attention_mask = tensors
     check_batch(query, key, value)

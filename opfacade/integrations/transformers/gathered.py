@@ -5,7 +5,7 @@ The same function takes the calls of model.forward, which have no lengths.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,16 @@ from opfacade.integrations.transformers.problem import check_tensors, scores
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.integrations.transformers.standard import attention
 
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import WithLayer
+
 _TAKEN = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 _CONSUMED = ("read_index", "write_index", "cache", "is_causal")  # the cache read them before this call
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def gathered_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    module: WithLayer, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip

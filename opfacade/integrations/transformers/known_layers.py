@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from opfacade.integrations.tensors import takes
 from opfacade.integrations.transformers import layer_ops
 from opfacade.integrations.transformers.layer_ops import Rounding
 from opfacade.integrations.transformers.same_code import globals_of, rebound, same_code, same_method
+
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import FusedMlp, HalvesOfExperts, Mlp, PairsOfExperts, RmsNorm
 
 Kind = Literal["norm", "activation", "rotary", "linear"]
 # Activations by the name of their module, of torch or of transformers.
@@ -135,7 +138,7 @@ def _attention(module: nn.Module) -> Method | Unknown:
 
 
 def _unless_training(evaluated: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, *args: object, **kwargs: object) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
         return type(self).forward(self, *args, **kwargs) if self.training else evaluated(self, *args, **kwargs)
 
     return forward
@@ -150,7 +153,7 @@ def serves(module: torch.nn.Module, *tensors: Tensor) -> bool:
 
 
 def _norm_of(rounding: Rounding, eps: str) -> Callable[..., Any]:
-    def forward(self: Any, hidden_states: Tensor) -> Any:
+    def forward(self: RmsNorm, hidden_states: Tensor) -> Any:
         x, weight = hidden_states, self.weight
         wide = rounding == "llama" and torch.promote_types(weight.dtype, x.dtype) != x.dtype  # the result is wider than x
         if wide or not takes(weight) or (torch.is_grad_enabled() and weight.requires_grad) or not serves(self, x):
@@ -168,7 +171,7 @@ _NORMS: Mapping[Rounding, Callable[..., Any]] = MappingProxyType({
 })  # fmt: skip
 
 
-def _two(self: Any, x: Tensor) -> Any:
+def _two(self: Mlp, x: Tensor) -> Any:
     """down(act(gate(x)) * up(x))."""
     gate, up = self.gate_proj(x), self.up_proj(x)
     if serves(self, gate, up):
@@ -176,7 +179,7 @@ def _two(self: Any, x: Tensor) -> Any:
     return self.down_proj(self.act_fn(gate) * up)
 
 
-def _fused(self: Any, hidden_states: Tensor) -> Any:
+def _fused(self: FusedMlp, hidden_states: Tensor) -> Any:
     both = self.gate_up_proj(hidden_states)
     if serves(self, both):
         name = ACTIVATIONS[type(self.activation_fn).__name__]
@@ -185,13 +188,13 @@ def _fused(self: Any, hidden_states: Tensor) -> Any:
     return self.down_proj(up * self.activation_fn(gate))
 
 
-def _gate_of_pairs(self: Any, gate_up: Tensor) -> Any:
+def _gate_of_pairs(self: PairsOfExperts, gate_up: Tensor) -> Any:
     if serves(self, gate_up):
         return call("gated", gate_up, "swiglu_oai", self.limit, self.alpha)
     return type(self)._apply_gate(self, gate_up)
 
 
-def _gate_of_halves(self: Any, gate_up_out: Tensor) -> Any:
+def _gate_of_halves(self: HalvesOfExperts, gate_up_out: Tensor) -> Any:
     if serves(self, gate_up_out):
         return call("gated", gate_up_out, ACTIVATIONS[type(self.act_fn).__name__], None, None)
     return type(self)._apply_gate(self, gate_up_out)

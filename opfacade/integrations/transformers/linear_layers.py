@@ -37,7 +37,7 @@ def found_in(module: nn.Module, products: Preference | None) -> Method | Unknown
 def _by(prefer: Preference) -> Callable[..., Any]:
     text = prefer.model_dump_json()
 
-    def forward(self: Any, input: Tensor) -> Any:
+    def forward(self: nn.Linear, input: Tensor) -> Any:
         tensors = (input, self.weight) if self.bias is None else (input, self.weight, self.bias)
         if input.ndim < 1 or torch.is_autocast_enabled(input.device.type) or not serves(self, *tensors):
             return type(self).forward(self, input)

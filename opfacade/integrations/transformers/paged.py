@@ -7,7 +7,7 @@ which is not a page table: the cache gathers those, and they go through ragged p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,10 +32,13 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan
 
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import WithLayer
+
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def paged_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    module: WithLayer, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, is_causal: bool | None = None, cache: Any = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.base.installation import install
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.transformers.releases import WAY, Release, release_of
+
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import Decoder
 
 STANDARD = "opfacade"
 
@@ -54,7 +57,7 @@ def register() -> Names:
     return names()
 
 
-def use_continuous_batching(model: Any) -> Any:
+def use_continuous_batching(model: Decoder) -> Any:
     """Sets the model's attention to the name that continuous batching accepts, and returns the model.
 
     5.17 and 5.18 attend over the pages of the cache. 5.19 and later give each layer one copy of the keys and values of all
@@ -76,7 +79,7 @@ def use_continuous_batching(model: Any) -> Any:
     return model
 
 
-def _is_decoder(model: Any) -> bool:
+def _is_decoder(model: Decoder) -> bool:
     config = getattr(model, "config", None)
     if config is None or getattr(config, "is_encoder_decoder", False) or not hasattr(model, "generate_batch"):
         return False

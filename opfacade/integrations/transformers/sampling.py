@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from opfacade.core.model import as_index
 from opfacade.integrations.drawing import draw, new_seeds
 from opfacade.integrations.refusal import refuse_draw
 from opfacade.integrations.transformers.releases import WAY
+
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import Generating, GenerationConfig, LogitsProcessor
 
 # Processors of transformers that a draw replaces by a control, in the order in which it applies them.
 _CONTROLS = {
@@ -29,11 +32,11 @@ _WITHOUT = "Generate without custom_generate."
 
 
 def sample(
-    model: Any,
+    model: Generating,
     input_ids: Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: Any,
+    logits_processor: list[LogitsProcessor],
+    stopping_criteria: object,
+    generation_config: GenerationConfig,
     seed: int | Sequence[int] | Tensor | None = None,
     **model_kwargs: Any,
 ) -> Any:
@@ -55,7 +58,7 @@ def sample(
     return model._sample(input_ids, processors, stopping_criteria, greedy, **model_kwargs)
 
 
-def _split(processors: Any) -> tuple[list[Any], dict[str, float]]:
+def _split(processors: list[LogitsProcessor]) -> tuple[list[Any], dict[str, float]]:
     """The processors that are still called, and the values of those that a draw replaces."""
     kept: list[Any] = []
     controls: dict[str, float] = {}

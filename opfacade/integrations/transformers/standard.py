@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,12 @@ from opfacade.integrations.transformers.arguments import flag, refuse_unknown
 from opfacade.integrations.transformers.dense_call import How, Tensors, attend
 from opfacade.integrations.transformers.releases import WAY
 
+if TYPE_CHECKING:
+    from opfacade.integrations.transformers.parts import WithLayer
+
 
 def attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    module: WithLayer, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
     scaling: float | None = None, is_causal: bool | None = None, sliding_window: int | None = None,
     softcap: float | None = None, s_aux: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from opfacade import Preference
 from opfacade.errors import Issue, from_issues
@@ -13,6 +13,9 @@ from opfacade.integrations.refusal import UNSUPPORTED
 from opfacade.integrations.transformers import linear_layers, registration
 from opfacade.integrations.transformers.known_layers import Kind, Method, Unknown, found_in
 from opfacade.integrations.transformers.releases import WAY
+
+if TYPE_CHECKING:
+    import torch
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PLAIN: tuple[Kind, ...] = ("norm", "activation", "rotary")  # replaced unless `only` says more: other kinds have two libraries
@@ -41,7 +44,7 @@ class Replaced:
 
 
 def use_ops(
-    model: object, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
+    model: torch.nn.Module, *, only: Collection[Kind] = PLAIN, strict: bool = False, products: Preference | None = None
 ) -> Replaced:
     """Runs the RMS norms, gated activations and rotary embeddings of a model on plans; `undo` of the result reverts this. A
     method of each instance is replaced, so other models of the family are not affected. A module is replaced if its code equals
@@ -71,7 +74,7 @@ def use_ops(
 
 
 def _survey(
-    model: Any, only: Collection[Kind], products: Preference | None
+    model: torch.nn.Module, only: Collection[Kind], products: Preference | None
 ) -> tuple[list[tuple[str, Any, Method]], dict[str, str]]:
     chosen, left = [], {}
     for name, module in model.named_modules():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleOf
@@ -13,6 +13,9 @@ from opfacade.integrations.paged_layer import symmetric
 from opfacade.integrations.support import here, refusals, target_of
 from opfacade.integrations.vllm import NAME
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
+
+if TYPE_CHECKING:
+    from opfacade.integrations.vllm.parts import Capability
 
 _DTYPES: dict[torch.dtype, FloatDType] = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -79,8 +82,8 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
     @classmethod
     def validate_configuration(
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None, use_mla: bool,
-        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, use_per_head_quant_scales: bool, device_capability: Any,
-        attn_type: str, has_sliding_window: bool = False, use_non_causal: bool = False, **more: Any,
+        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, use_per_head_quant_scales: bool, device_capability: Capability,
+        attn_type: str, has_sliding_window: bool = False, use_non_causal: bool = False, **more: bool,
     ) -> list[str]:  # fmt: skip
         """vLLM's own reasons, and those against a window on both sides of a row, which rows that are not causal have."""
         found: list[str] = super().validate_configuration(
@@ -102,13 +105,13 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
         return bool(attn_type == AttentionType.DECODER)
 
     @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
+    def supports_compute_capability(cls, capability: Capability) -> bool:
         return not refusals(target_of(capability.major, capability.minor))
 
     @classmethod
     def supports_combination(
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None, use_mla: bool,
-        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, device_capability: Any,
+        has_sink: bool, use_sparse: bool, use_mm_prefix: bool, device_capability: Capability,
     ) -> str | None:  # fmt: skip
         """The reasons of `explain` against this combination; None if a kernel supports it."""
         if dtype not in _DTYPES or (kv_cache_dtype or "auto") not in CACHE_DTYPES:

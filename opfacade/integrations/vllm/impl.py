@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from vllm.v1.attention.backend import AttentionImpl, AttentionType
@@ -11,6 +11,9 @@ from opfacade.integrations.paged_layer import Layer, Pool
 from opfacade.integrations.refusal import refuse
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES, fp8_of
 from opfacade.integrations.vllm.metadata import WAY, OpfacadeMetadata
+
+if TYPE_CHECKING:
+    from opfacade.integrations.vllm.parts import CacheLayer
 
 
 class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
@@ -38,7 +41,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         self._layer = Layer(num_heads, self.scale, window, logits_soft_cap or 0.0, sinks)
 
     def forward(
-        self, layer: object, query: Tensor, key: Tensor | None, value: Tensor | None, kv_cache: Tensor,
+        self, layer: CacheLayer, query: Tensor, key: Tensor | None, value: Tensor | None, kv_cache: Tensor,
         attn_metadata: OpfacadeMetadata | None, output: Tensor, output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
@@ -62,7 +65,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
     def _rows(self, x: Tensor, rows: int) -> Tensor:
         return x.view(x.shape[0], -1, self.head_size)[:rows]
 
-    def _pool(self, layer: Any, kv_cache: Tensor) -> Pool:
+    def _pool(self, layer: CacheLayer, kv_cache: Tensor) -> Pool:
         k, v = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
         if self._cache_view is None:
             return Pool(WAY, k, v, "HND")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from opfacade.integrations.slots import Places, places_of
 from opfacade.integrations.step_memo import StepMemo
 from opfacade.integrations.support import here, refusals
 from opfacade.integrations.vllm.cache_dtypes import CACHE_DTYPES
+
+if TYPE_CHECKING:
+    from opfacade.integrations.vllm.parts import Config, Step
 
 WAY = "vllm"
 
@@ -40,14 +43,14 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.ALWAYS
     supports_update_block_table: bool = True
 
-    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+    def __init__(self, kv_cache_spec: object, layer_names: list[str], vllm_config: Config, device: torch.device) -> None:
         """Raises UnsupportedError for a model whose requests have masks of their own, where no kernel has them (OPF-I001)."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         # The longest request of a step would need another plan for each step, and could be too short for a graph's next replay.
         self._max_kv_len = int(vllm_config.model_config.max_model_len)
         _refuse_masks(vllm_config)
 
-    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OpfacadeMetadata:
+    def build(self, common_prefix_len: int, common_attn_metadata: Step, fast_build: bool = False) -> OpfacadeMetadata:
         step = common_attn_metadata
         requests = Requests(
             q_indptr=step.query_start_loc,
@@ -64,7 +67,7 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         return replace(metadata, requests=requests, slots=slot_mapping[: metadata.rows])
 
 
-def _decodes(step: Any) -> bool:
+def _decodes(step: Step) -> bool:
     """Whether row b is the one row of request b, with requests that pad a graph last. The starts are read on the host."""
     if step.max_query_len != 1 or step.num_actual_tokens != step.num_reqs:
         return False
@@ -72,7 +75,7 @@ def _decodes(step: Any) -> bool:
     return all(start == min(request, starts[-1]) for request, start in enumerate(starts))
 
 
-def _refuse_masks(config: Any) -> None:
+def _refuse_masks(config: Config) -> None:
     """A diffusion model gives each request of a step a mask of its own."""
     if not getattr(config.model_config, "is_diffusion", False):
         return

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from opfacade.integrations.engines import VLLM
-from opfacade.integrations.over_ranks import OverRanks, replace_everywhere
+from opfacade.integrations.over_ranks import EngineGroup, OverRanks, replace_everywhere
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ def merge_of_heads(ranks: OverRanks, own: Callable[..., Any], empty: Callable[..
     def cp_lse_ag_out_rs(
         cp_attn_out: Tensor,
         cp_attn_lse: Tensor,
-        cp_group: object,
+        cp_group: EngineGroup,
         ctx: object = None,
         return_lse: bool = False,
         is_lse_base_on_e: bool = True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from opfacade.integrations.vllm.sampling_operands import (
     refuse_processed,
 )
 
+if TYPE_CHECKING:
+    from opfacade.integrations.vllm.parts import SamplingMetadata
+
 
 class OpfacadeSampler(Sampler):  # type: ignore[misc]
     """Tokens of the runner `gpu_model_runner`. If a step needs log-probabilities or processors that `sample` does not support,
@@ -32,7 +35,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         self._bias = SparseBias()
 
     def forward(
-        self, logits: Tensor, sampling_metadata: object, predict_bonus_token: bool = False,
+        self, logits: Tensor, sampling_metadata: SamplingMetadata, predict_bonus_token: bool = False,
         logprobs_mode_override: str | None = None,
     ) -> Any:  # fmt: skip
         """logits [requests, vocab]; the output's tokens are i32 [requests, 1]."""
@@ -45,7 +48,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         return SamplerOutput(sampled_token_ids=token[:, None], logprobs_tensors=None)
 
     def sample(
-        self, logits: Tensor, sampling_metadata: object, logprobs_mode_override: str | None = None
+        self, logits: Tensor, sampling_metadata: SamplingMetadata, logprobs_mode_override: str | None = None
     ) -> tuple[Tensor, None]:
         """Tokens of adjusted logits, i32 [requests]: vLLM calls this when it has adjusted them."""
         operands = filters(logits, sampling_metadata)
@@ -53,12 +56,12 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
             logits, operands = self._filtered_before(logits, sampling_metadata, operands)
         return self._token(logits, sampling_metadata, operands), None
 
-    def _token(self, logits: Tensor, metadata: Any, operands: dict[str, Tensor | None]) -> Tensor:
+    def _token(self, logits: Tensor, metadata: SamplingMetadata, operands: dict[str, Tensor | None]) -> Tensor:
         drawn = draw(WAY, logits, operands | noise(logits, metadata.generators))
         return drawn.token.clamp_(min=0)
 
     def _filtered_before(
-        self, logits: Tensor, metadata: Any, operands: dict[str, Tensor | None]
+        self, logits: Tensor, metadata: SamplingMetadata, operands: dict[str, Tensor | None]
     ) -> tuple[Tensor, dict[str, Tensor | None]]:
         """vLLM's processors see logits over the temperature, and top_p the mass that they leave."""
         if metadata.all_greedy:
@@ -72,7 +75,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
         return logits, operands | {"temperature": temperature, "min_p": None}
 
     @staticmethod
-    def _is_one_draw(metadata: Any) -> bool:
+    def _is_one_draw(metadata: SamplingMetadata) -> bool:
         """Whether nothing but tokens is wanted, and a draw has every adjustment."""
         holder = metadata.thinking_budget_state_holder
         reports = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)

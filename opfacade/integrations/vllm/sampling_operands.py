@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from opfacade.integrations.drawing import bitmask_of, counted, new_seeds
 from opfacade.integrations.refusal import refuse_draw
+
+if TYPE_CHECKING:
+    from opfacade.integrations.vllm.parts import Processor, SamplingMetadata
 
 WAY = "vllm"
 _EPS = 1e-5  # below it a temperature means greedy in vLLM
@@ -24,7 +27,7 @@ def refuse_processed(mode: str) -> None:
         refuse_draw(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)
 
 
-def plain_processors(metadata: Any, adjust: bool = False) -> bool:
+def plain_processors(metadata: SamplingMetadata, adjust: bool = False) -> bool:
     """Whether a draw has all processors: min_p without top_p, and with `adjust` biases of logits.
 
     vLLM applies min_p before top_p, which then refers to the mass that is left.
@@ -40,14 +43,14 @@ def _is(processor: object, name: str) -> bool:
     return type(processor).__name__ == f"{name}LogitsProcessor"
 
 
-def _has_no_effect(processor: Any) -> bool:
+def _has_no_effect(processor: Processor) -> bool:
     """One of vLLM's own without a request that needs it."""
     if _is(processor, "MinTokens"):
         return not processor.min_toks
     return not processor.biases if _is(processor, "LogitBias") else _is(processor, "MinP") and not processor.min_p_count
 
 
-def filters(logits: Tensor, metadata: Any) -> Operands:
+def filters(logits: Tensor, metadata: SamplingMetadata) -> Operands:
     """temperature, top_k, top_p and min_p."""
     found: Operands = {"temperature": _temperature(logits, metadata)}
     found["top_k"] = None if metadata.top_k is None else metadata.top_k.to(torch.int32)
@@ -57,14 +60,14 @@ def filters(logits: Tensor, metadata: Any) -> Operands:
     return found
 
 
-def _temperature(logits: Tensor, metadata: Any) -> Tensor:
+def _temperature(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     if metadata.all_greedy or metadata.temperature is None:
         return torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
     given: Tensor = metadata.temperature.float()
     return given if metadata.all_random else torch.where(given < _EPS, 0.0, given)
 
 
-def adjustments(logits: Tensor, metadata: Any, bias: SparseBias) -> Operands:
+def adjustments(logits: Tensor, metadata: SamplingMetadata, bias: SparseBias) -> Operands:
     """bitmask, biases and penalties; their order is that of vLLM."""
     found: Operands = {}
     if metadata.allowed_token_ids_mask is not None:  # True bans a token
@@ -85,7 +88,7 @@ def _check_banned(logits: Tensor, banned: Tensor) -> None:
         refuse_draw(WAY, "OPF-I002", "allowed_token_ids_mask", expected=expected, got=list(banned.shape))
 
 
-def _penalties(logits: Tensor, metadata: Any) -> Operands:
+def _penalties(logits: Tensor, metadata: SamplingMetadata) -> Operands:
     vocab = logits.shape[1]
     if metadata.prompt_token_ids is None:
         refuse_draw(WAY, "OPF-I004", "prompt_token_ids", expected="a tensor where requests have penalties", got=None)
@@ -112,7 +115,7 @@ class SparseBias:
         self._source: tuple[Tensor, int] | None = None
         self._made: Operands = {}
 
-    def of(self, logits: Tensor, processor: Any) -> Operands:
+    def of(self, logits: Tensor, processor: Processor) -> Operands:
         source = self._source
         if source is None or source[0] is not processor.bias_tensor or source[1] != len(logits):
             self._made = _listed(processor.biases, logits)  # may refuse them, and then the last ones stay known as those

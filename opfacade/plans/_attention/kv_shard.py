@@ -4,7 +4,7 @@ assignment."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from pydantic import Field, model_validator
 
@@ -122,6 +122,21 @@ class ShardRows(NamedTuple):
     kv_lens: Tensor
 
 
+class Shardable(Protocol):
+    """The fields that decide whether states of a cache in shards can be merged."""
+
+    @property
+    def window_left(self) -> int: ...
+    @property
+    def sinks(self) -> bool: ...
+    @property
+    def return_lse(self) -> bool: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def q_len(self) -> int: ...
+
+
 class Sharded(Model):
     """The field of decode descriptors whose cache may be sharded."""
 
@@ -130,11 +145,11 @@ class Sharded(Model):
     @model_validator(mode="after")
     def _sharded(self) -> Sharded:
         if self.shard is not None and self.shard.cuts:
-            _refuse(self)
+            _refuse(cast("Shardable", self))
         return self
 
 
-def _refuse(descriptor: Any) -> None:
+def _refuse(descriptor: Shardable) -> None:
     """Raise DescriptorError for what attention over a shard cannot give a merge, or would get wrong."""
     if descriptor.window_left >= 0:
         hint = 'Replicate the cache of layers with a window: KvShard(placement="replicated").'

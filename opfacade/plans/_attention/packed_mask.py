@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from opfacade.validation.rules import index_error
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def refuse_short_mask(op: str, args: Any, requests: Sequence[tuple[int, int]]) -> None:
+    from opfacade.core.descriptor import Args
+
+
+@runtime_checkable
+class Masked(Protocol):
+    """Operands of a call that may have a packed mask."""
+
+    @property
+    def mask_indptr(self) -> Tensor | None: ...
+    @property
+    def packed_mask(self) -> Tensor | None: ...
+
+
+def refuse_short_mask(op: str, args: Args, requests: Sequence[tuple[int, int]]) -> None:
     """Raises if there is a packed mask without a bit for each row and key of each request, (rows, keys)."""
-    if getattr(args, "mask_indptr", None) is not None:
+    if isinstance(args, Masked) and args.mask_indptr is not None:
+        assert args.packed_mask is not None
         check_mask_starts(op, args.mask_indptr.tolist(), requests, args.packed_mask.numel())
 
 

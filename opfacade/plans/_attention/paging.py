@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -137,7 +137,24 @@ def page_table_operands(form: PageTable, batch_size: int) -> dict[str, TensorSpe
     return {"kv_indptr": index_spec(batch_plus_1), "kv_indices": index_spec(Dim("n")), "last_page_len": index_spec(batch)}
 
 
-def page_tables(descriptor: Any, window: int = -1) -> RequestTables:
+class Pageable(Protocol):
+    """The fields of an op on a pool of pages that decide its page table."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def paged_kv(self) -> PagePool: ...
+    @property
+    def page_table(self) -> str: ...
+    @property
+    def max_kv_indices(self) -> int | None: ...
+    @property
+    def request_token_bound(self) -> int: ...
+
+
+def page_tables(descriptor: Pageable, window: int = -1) -> RequestTables:
     """The page table of a descriptor with a pool. Without max_kv_indices, the bound on pages is the largest one for which the
     sum of tokens and requests fits in an int32, because kernels add them."""
     pool, bound, requests = descriptor.paged_kv, descriptor.max_kv_indices, descriptor.batch_size

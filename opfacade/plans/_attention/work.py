@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
+
+
+class Lengths(Protocol):
+    """Rows and keys of each request."""
+
+    @property
+    def q(self) -> Sequence[int] | None: ...
+    @property
+    def kv(self) -> Sequence[int] | None: ...
+
+
+class Windowed(Protocol):
+    @property
+    def window_left(self) -> int: ...
 
 
 def rows_each(descriptor: Descriptor[Any]) -> int:
@@ -13,13 +28,13 @@ def rows_each(descriptor: Descriptor[Any]) -> int:
     return int(getattr(descriptor, "q_len", 1))
 
 
-def requests_of(descriptor: Descriptor[Any], lengths: Any) -> list[tuple[int, int]]:
+def requests_of(descriptor: Descriptor[Any], lengths: Lengths) -> list[tuple[int, int]]:
     """(rows, keys) of each request. lengths: an object with `q` and `kv`; without `q`, all requests have the same number of
     rows."""
     kv = lengths.kv or ()
     return list(zip(lengths.q if lengths.q is not None else [rows_each(descriptor)] * len(kv), kv, strict=True))
 
 
-def first_hidden(descriptor: Any, row: int, q: int, kv: int) -> int:
+def first_hidden(descriptor: Windowed, row: int, q: int, kv: int) -> int:
     """Keys before the window of a row."""
     return max(0, row + kv - q - descriptor.window_left) if descriptor.window_left >= 0 else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import contradiction
@@ -18,10 +18,36 @@ def check_masses(vocab: int) -> None:
         raise contradiction("vocab", f"at most {_MOST_MASSES} if masses are added", vocab, hint)
 
 
+class RowsOfLogits(Protocol):
+    """The fields that decide the rows of an op."""
+
+    @property
+    def total_num_rows(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def num_valid(self) -> bool: ...
+
+
+class Adjusted(Protocol):
+    """The fields of adjustments."""
+
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def bitmask(self) -> bool: ...
+    @property
+    def bias(self) -> str: ...
+    @property
+    def num_biases(self) -> int: ...
+    @property
+    def penalties(self) -> bool: ...
+
+
 class Rows:
     """The specs of one call. count: its rows; valid: the operand with the number of valid rows, or ""."""
 
-    def __init__(self, descriptor: Any) -> None:
+    def __init__(self, descriptor: RowsOfLogits) -> None:
         self.rows = Dim("total_num_rows", descriptor.total_num_rows)
         self.vocab = Dim("vocab", descriptor.vocab)
         self.valid = "num_valid" if descriptor.num_valid else ""
@@ -36,7 +62,7 @@ class Rows:
         return spec._replace(finite=False)
 
 
-def adjustments(descriptor: Any, rows: Rows) -> dict[str, TensorSpec]:
+def adjustments(descriptor: Adjusted, rows: Rows) -> dict[str, TensorSpec]:
     """The operands of a descriptor's adjustments, in the order of their application."""
     found: dict[str, TensorSpec] = {}
     if descriptor.bitmask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.operands import valid_count
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+    from opfacade.plans._quant import Quant
     from opfacade.programs.expression import Node
 
 
@@ -118,16 +119,21 @@ def _compared(
     return compare([Bounded(output.name, torch.where(r.isinf(), value, v), r, r)], {output.name: value})
 
 
-def least_rows(problem: Any) -> int:
+class WithQuant(Protocol):
+    @property
+    def quant(self) -> Quant | None: ...
+
+
+def least_rows(problem: WithQuant) -> int:
     """The fewest rows that a problem may have: one scale of all needs one."""
     return int(problem.quant is not None and problem.quant.scale == "tensor")
 
 
-def padding_of(scale: Tensor, quant: Any, rows: int) -> Tensor | None:
+def padding_of(scale: Tensor, quant: Quant | None, rows: int) -> Tensor | None:
     """The last entries of columns of scales that are rounded up."""
     import torch
 
-    if quant.scale_layout != "column_padded4":
+    if quant is None or quant.scale_layout != "column_padded4":
         return None
     free = torch.zeros(scale.shape, dtype=torch.bool, device=scale.device)
     free[:, rows:] = True

@@ -15,6 +15,8 @@ from opfacade.testing.inputs import make_args
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.testing.subject import Subject
+
 _LONGEST = 3000  # entries of a mask
 
 
@@ -25,7 +27,7 @@ class MaskBatches:
     masks: tuple[Tensor, ...]
 
     @classmethod
-    def drawn(cls, subject: Any, campaign: Campaign, rng: random.Random) -> MaskBatches:
+    def drawn(cls, subject: Subject, campaign: Campaign, rng: random.Random) -> MaskBatches:
         """campaign.needles masks, then NEIGHBOURS of odd bytes; all have as many entries where starts are even."""
         count, top = campaign.needles + NEIGHBOURS, min(_LONGEST, campaign.longest)
         even = subject.descriptor.segments == "even"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.select.registry import examples
@@ -16,18 +16,24 @@ from opfacade.testing.families._matmul_batches import GroupedBatches
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from opfacade.plans._matmul_groups import GroupedCall
     from opfacade.testing.inputs import Draw
+    from opfacade.testing.numerics import Bounded
     from opfacade.testing.subject import Subject
 
 
 class GroupedHarness(Harness):
     """expected_of: the result of one product with its bounds, of (descriptor, args, out as it is, constants)."""
 
-    def __init__(self, expected_of: Any, draw_scales: Any) -> None:
+    def __init__(
+        self,
+        expected_of: Callable[[MatmulDescriptor, MatmulArgs, Tensor, dict[str, float]], Bounded],
+        draw_scales: Callable[[Draw], None],
+    ) -> None:
         self._expected_of, self._draw_scales = expected_of, draw_scales
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
@@ -58,7 +64,7 @@ class GroupedHarness(Harness):
             return DenseBatches.drawn(subject, "total_num_rows", campaign.needles, rng)
         return GroupedBatches.of(subject, campaign.needles, rng)
 
-    def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
+    def unowned(self, descriptor: GroupedMatmulDescriptor, args: GroupedCall, name: str) -> Tensor | None:
         """Rows of out outside every group, and those of ids out of range; with zero_tail only the latter, of which none is
         drawn."""
         if descriptor.layout == "k" or descriptor.zero_tail:
@@ -87,28 +93,28 @@ class GroupedHarness(Harness):
         worst = math.inf if judged and not same_bits(rest, was) else 0.0
         return Report(worst, worst, "out outside every group", rest.numel() if judged else 0)
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: GroupedMatmulDescriptor, lengths: HasLengths) -> Amount:
         rows = descriptor.total_num_rows * (descriptor.groups if descriptor.layout == "masked" else 1)
         flops = 2.0 * rows * descriptor.n * descriptor.columns * descriptor.k
         return Amount(super().amount(descriptor, lengths).bytes, flops)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: GroupedMatmulDescriptor, lengths: HasLengths) -> str:
         sizes = f"{descriptor.groups} {descriptor.layout} {descriptor.total_num_rows} x {descriptor.n} x {descriptor.k}"
         scaled = f" {descriptor.scaling.kind}" if descriptor.scaling is not None else ""
         return f"{descriptor.op} {sizes} {descriptor.dtype}{scaled} to {descriptor.result}{' gather' * descriptor.gather}"
 
 
-def product_of(problem: Any) -> MatmulDescriptor:
+def product_of(problem: GroupedMatmulDescriptor) -> MatmulDescriptor:
     """The product of one group."""
-    layout = {"x_layout": problem.x_layout, "weight_layout": problem.weight_layout, "scaling": problem.scaling}
+    layout: dict[str, Any] = {"x_layout": problem.x_layout, "weight_layout": problem.weight_layout, "scaling": problem.scaling}
     if problem.scaling is not None and problem.scaling.x_scale_layout == "column_padded4":
-        layout["scaling"] = changed(problem.scaling, x_scale_layout="column")
+        layout["scaling"] = changed(cast("Any", problem.scaling), x_scale_layout="column")
     epilogue = ("bias", "bias_dtype", "activation", "gated", "add", "accumulate", "alpha", "beta", "dtype", "out_dtype")
     sizes = {"total_num_rows": problem.total_num_rows, "n": problem.n, "k": problem.k}
     return MatmulDescriptor(**sizes, **layout, **{name: getattr(problem, name) for name in epilogue})
 
 
-def places_of(problem: Any, args: Any) -> list[list[int]]:
+def places_of(problem: GroupedMatmulDescriptor, args: GroupedCall) -> list[list[int]]:
     """The rows (layout k: elements of k) of each group, by its bounds alone."""
     if problem.layout == "masked":
         return [
@@ -118,7 +124,7 @@ def places_of(problem: Any, args: Any) -> list[list[int]]:
     return [[r for r in range(total) if bounds[g] <= r < bounds[g + 1]] for g in range(problem.groups)]
 
 
-def part_of(problem: Any, args: Any, group: int, places: Sequence[int]) -> Any:
+def part_of(problem: GroupedMatmulDescriptor, args: GroupedCall, group: int, places: Sequence[int]) -> Any:
     """The tensors of one group, copied."""
     if problem.layout == "k":
         axes = _axes_of_k(problem).items()
@@ -139,7 +145,7 @@ def part_of(problem: Any, args: Any, group: int, places: Sequence[int]) -> Any:
     return MatmulArgs(**found)
 
 
-def _axes_of_rows(problem: Any) -> dict[str, int]:
+def _axes_of_rows(problem: GroupedMatmulDescriptor) -> dict[str, int]:
     """The axis of rows of each operand that has one, behind that of groups."""
     if problem.layout == "k":
         return {}
@@ -166,14 +172,14 @@ def _picked(tensor: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     return raw.index_select(axis, index).view(tensor.dtype)
 
 
-def _sampled(problem: Any, places: list[int], sample: Sample) -> list[int]:
+def _sampled(problem: GroupedMatmulDescriptor, places: list[int], sample: Sample) -> list[int]:
     """A sample of a group's rows; sums are judged whole."""
     if sample.rows is None or problem.layout == "k" or sample.rows >= len(places):
         return places
     return sorted(random.Random(sample.seed).sample(places, sample.rows))
 
 
-def _outside(problem: Any, args: Any) -> Tensor:
+def _outside(problem: GroupedMatmulDescriptor, args: GroupedCall) -> Tensor:
     """True for each row of out, or with layout k for each element of k, that is no group's."""
     import torch
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from opfacade.testing.families._matmul_weights import weight_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from opfacade.plans._matmul_fields import ProductCall
+    from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
 _PANEL = 64  # elements of 16 bits that a kernel multiplies by one term of the weight
 
@@ -28,7 +31,7 @@ class Sums:
     tight: Tensor
 
 
-def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
+def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -> Sums:
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
     over the largest of its sum and products, in chains of `chain` elements. unordered: parts of k may be added in any order, so
     that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert:
@@ -38,7 +41,7 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     x, w, parts = _operands(problem, args)
     moved = torch.zeros((), dtype=torch.float64, device=x.device)
     if problem.weight_format is not None:
-        w, room = weight_of(problem, args)
+        w, room = weight_of(problem, cast("MatmulArgs", args))
         moved = x.abs() @ room
     x, w = (x, w) if c.get("terms", 1.0) == 1.0 else _in_terms(x, w)
     value, absolute = x @ w, x.abs() @ w.abs()
@@ -59,7 +62,7 @@ def sums_of(problem: Any, args: Any, c: dict[str, float]) -> Sums:
     return Sums(value, *((one + rest).masked_fill(certain, 0.0) for one in (spread, near)))
 
 
-def _operands(problem: Any, args: Any) -> tuple[Tensor, Tensor, int]:
+def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, int]:
     """x [.., rows, k] and weight [.., k, n], with the scales that differ along k, and how many parts of k these make."""
     x = args.x.double() if problem.x_layout == "mk" else args.x.double().mT
     w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT

@@ -122,7 +122,7 @@ def _product(problem: MatmulDescriptor, x: Ball, given: Mapping[str, Tensor], c:
     weight = given["weight"]
     w = weight.double() if problem.weight_layout == "kn" else weight.double().mT
     value = x.v @ w
-    most = quantised.unscaled(problem, x.v.abs() + x.r, weight.abs())
+    most: Any = quantised.unscaled(problem, x.v.abs() + x.r, weight.abs())
     radius = sums_of(problem, most, c).hard + x.r @ w.abs()
     rest = {name: one for name, one in given.items() if name != "weight"}
     leaves = leaves_of(problem, replace(most, x=None, weight=None, **rest, out=value))

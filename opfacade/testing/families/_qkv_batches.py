@@ -15,10 +15,14 @@ from opfacade.testing.families.attention import oracle
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans.rotary import QkvPrepareDescriptor
+    from opfacade.testing.subject import Subject
+
 _PAGES = 2  # of each unit
 
 
-def batches(subject: Any, needles: int, rng: random.Random) -> Batches:
+def batches(subject: Subject, needles: int, rng: random.Random) -> Batches:
     """Units in a pool of just their pages, which are not in order."""
     problem, count = subject.descriptor, needles + NEIGHBOURS
     pool = problem.paged_kv.model_dump() | {"num_total_pages": _PAGES * count}
@@ -32,7 +36,7 @@ def batches(subject: Any, needles: int, rng: random.Random) -> Batches:
     return found
 
 
-def _resized(problem: Any, count: int) -> Any:
+def _resized(problem: QkvPrepareDescriptor, count: int) -> Any:
     more = {} if problem.page_table == "slots" else {"batch_size": count}
     return changed(problem, total_num_rows=count, **more)
 
@@ -46,14 +50,14 @@ class _QkvBatches(DenseBatches):
         pools = {name: fill(getattr(args, name).clone(), math.nan) for name in ("k_data", "v_data")}
         return problem, replace(args, **pools, **self._places(problem, args, self.rows(order)))
 
-    def _places(self, problem: Any, args: Any, units: Sequence[int]) -> dict[str, Tensor]:
+    def _places(self, problem: QkvPrepareDescriptor, args: RotaryCall, units: Sequence[int]) -> dict[str, Tensor]:
         import torch
 
         size, device = problem.paged_kv.page_size, args.q.device
         lengths = [self.lengths[unit] for unit in units]
         used = [self.pages[unit][: -(-self.lengths[unit] // size)] for unit in units]
 
-        def tensor(values: Any) -> Tensor:
+        def tensor(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
             return torch.tensor(values, dtype=torch.int32, device=device)
 
         if problem.page_table == "slots":

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args
+    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans.rotary import QkvPrepareDescriptor
+    from opfacade.testing.subject import Subject
 
 _U, POSITIONS = 2.0**-24, 50
 
@@ -76,7 +79,7 @@ class QkvPrepareHarness(RequestsHarness):
     def lengths_of_call(self, descriptor: Any, args: Args) -> DrawnLengths | None:
         return None if descriptor.page_table == "slots" else super().lengths_of_call(descriptor, args)
 
-    def batches(self, subject: object, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         return batches(subject, campaign.needles, rng)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
@@ -98,7 +101,7 @@ class QkvPrepareHarness(RequestsHarness):
                 return Report(math.inf, math.inf, f"{name}_data: a token that is not new changed", rest.numel())
         return report
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: QkvPrepareDescriptor, lengths: HasLengths) -> Amount:
         cache, size = descriptor.paged_kv, torch_dtype(descriptor.dtype).itemsize
         kv = 2 * cache.num_kv_heads * (size + torch_dtype(cache.dtype).itemsize)
         return Amount(float(descriptor.total_num_rows * cache.head_dim * (2 * descriptor.num_qo_heads * size + kv)), 0.0)
@@ -113,7 +116,7 @@ def _unchanged(name: str, out: Tensor, before: Tensor, rows: Tensor) -> Report:
     return Report(wrong, wrong, f"{name}: a row that is left alone was written", int(rest.sum()))
 
 
-def destinations(problem: Any, args: Any) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+def destinations(problem: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """(rows that are prepared, which of them are stored, their (page, token))."""
     import torch
 
@@ -137,7 +140,7 @@ def destinations(problem: Any, args: Any) -> tuple[Tensor, Tensor, tuple[Tensor,
     return rows, kept, (at // size, at % size)
 
 
-def expected(problem: Any, args: Any, name: str, given: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def expected(problem: QkvPrepareDescriptor, args: RotaryCall, name: str, given: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The exact numbers in fp64, and how far f32 arithmetic may be from each."""
     import torch
 
@@ -156,7 +159,7 @@ def expected(problem: Any, args: Any, name: str, given: Tensor, rows: Tensor) ->
     return x, slack.nan_to_num(0.0, posinf=0.0)
 
 
-def _rotated(problem: Any, args: Any, x: Tensor, slack: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _rotated(problem: QkvPrepareDescriptor, args: RotaryCall, x: Tensor, slack: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Pair by pair."""
     out, error, half = x.clone(), slack.clone(), problem.rotary_dim // 2
     at = args.positions.reshape(problem.groups, -1).long()[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1)

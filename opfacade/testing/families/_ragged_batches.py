@@ -17,6 +17,8 @@ from opfacade.testing.inputs import make_args
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.testing.subject import Subject
+
 _LONGEST = 3000  # elements of a row: some are folded by a warp, some by a CTA
 
 
@@ -29,7 +31,7 @@ class RaggedBatches:
     axis: int
 
     @classmethod
-    def drawn(cls, subject: Any, campaign: Campaign, rng: random.Random) -> RaggedBatches:
+    def drawn(cls, subject: Subject, campaign: Campaign, rng: random.Random) -> RaggedBatches:
         """campaign.needles rows and NEIGHBOURS full of NaN and infinities."""
         import torch
 

@@ -20,6 +20,8 @@ from opfacade.testing.harness import Harness, HasLengths, Ran, Sample, kept, val
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.testing.subject import Subject
+
 
 class MapHarness(Harness):
     unit = "shape[0]"
@@ -42,7 +44,7 @@ class MapHarness(Harness):
     def exhaustive(self, make: Callable[[Any], Any], heavy: bool) -> Iterator[Exhausted]:
         return exhausted(make, heavy)
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         def of_rows(problem: MapDescriptor, count: int) -> Any:
             return resized(problem, (count, *problem.shape[1:]))
 

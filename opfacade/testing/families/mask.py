@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from opfacade.testing.families._mask_batches import MaskBatches
 from opfacade.testing.families._request_inputs import indptr, split_total
 from opfacade.testing.harness import Harness
 from opfacade.testing.inputs import Draw
+
+if TYPE_CHECKING:
+    from opfacade.testing.subject import Subject
 
 
 class PackMaskHarness(Harness):
@@ -30,7 +33,7 @@ class PackMaskHarness(Harness):
             counts = split_total(draw.rng, draw.descriptor.num_bits, draw.descriptor.batch_size)
             draw.values["bits_indptr"] = indptr(draw, counts)
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         return MaskBatches.drawn(subject, campaign, rng)
 
     def expected(self, descriptor: PackMaskDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.operands import valid_count
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.plans._matmul_fields import ProductCall
     from opfacade.plans.matmul import MatmulDescriptor
 
 
@@ -81,10 +82,11 @@ def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, f
     """out with its bounds. Where one is infinite anything goes, and `got` is expected."""
     import torch
 
-    sums = sums_of(problem, args, c)
+    call = cast("ProductCall", args)
+    sums = sums_of(problem, call, c)
     if problem.result == "i32":
         return Bounded("out", sums.value.to(torch.int32), sums.hard, sums.tight)
-    leaves = leaves_of(problem, args)
+    leaves = leaves_of(problem, call)
     hard, tight = (behind(problem, leaves, (sums.value, radius), c) for radius in (sums.hard, sums.tight))
     want = torch.where(hard.r.isinf(), got.double(), hard.v)
     return Bounded("out", want, 1.02 * hard.r, 1.02 * tight.r)

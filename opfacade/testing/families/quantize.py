@@ -17,6 +17,8 @@ from opfacade.testing.harness import Harness, Ran, Sample
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.testing.subject import Subject
+
 
 class BlockBatches(DenseBatches):
     """Units are the rows that share scales: those of a block of `quant.block`."""
@@ -50,7 +52,7 @@ class QuantizeHarness(FoldHarness):
         free[descriptor.valid_blocks(args) :] = True
         return free
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         kind = BlockBatches if subject.descriptor.quant.scale == "block" else DenseBatches
         return kind.drawn(subject, self.unit, campaign.needles, rng)
 

@@ -14,6 +14,7 @@ from opfacade.testing.harness import Harness
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
+    from opfacade.testing.subject import Subject
 
 
 class ProgramHarness(FoldHarness):
@@ -25,7 +26,7 @@ class ProgramHarness(FoldHarness):
         top = min(40, tokens)
         return resized(example, [rng.randint(int(axis in example.fold), max(1, top)) for axis in range(len(example.shape))])
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         def of_rows(problem: Any, count: int) -> Any:
             return resized(problem, (count, *problem.shape[1:]))
 

@@ -19,6 +19,9 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans.rotary import RotaryDescriptor
+
 
 class RotaryHarness(Harness):
     unit = "total_num_rows"
@@ -43,19 +46,19 @@ class RotaryHarness(Harness):
                 return Report(math.inf, math.inf, f"{name}: a row that is skipped was written", out.numel())
         return Report(float(wrong > 0) * 2, float(wrong > 0) * 2, f"{wrong} elements have other bits", elements)
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: RotaryDescriptor, lengths: HasLengths) -> Amount:
         """Heads are read and written; each row has a row of the table."""
         heads = descriptor.num_qo_heads + descriptor.num_kv_heads
         dim = descriptor.rotary_dim if descriptor.in_place else descriptor.head_dim
         size = torch_dtype(descriptor.dtype).itemsize
         return Amount(2.0 * descriptor.total_num_rows * heads * dim * size, 0.0)
 
-    def label(self, descriptor: Any, lengths: HasLengths) -> str:
+    def label(self, descriptor: RotaryDescriptor, lengths: HasLengths) -> str:
         heads = f"{descriptor.num_qo_heads}/{descriptor.num_kv_heads}x{descriptor.head_dim}"
         return f"{descriptor.op} {descriptor.total_num_rows} rows {heads}, {descriptor.rotary_dim} rotated, {descriptor.dtype}"
 
 
-def expected(problem: Any, args: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+def expected(problem: RotaryDescriptor, args: RotaryCall, given: Tensor) -> tuple[Tensor, Tensor]:
     """(the rotated rows of a tensor, which rows these are)."""
     import torch
 
@@ -73,7 +76,7 @@ def expected(problem: Any, args: Any, given: Tensor) -> tuple[Tensor, Tensor]:
     return out.to(given.dtype), rows
 
 
-def _rows(args: Any, positions: Tensor, count: int) -> Tensor:
+def _rows(args: RotaryCall, positions: Tensor, count: int) -> Tensor:
     """The rows that are rotated."""
     import torch
 

@@ -12,6 +12,7 @@ from opfacade.testing.harness import Harness
 
 if TYPE_CHECKING:
     from opfacade.plans.softmax import SoftmaxDescriptor
+    from opfacade.testing.subject import Subject
 
 
 class SoftmaxHarness(FoldHarness):
@@ -25,7 +26,7 @@ class SoftmaxHarness(FoldHarness):
             shape=tuple(rng.randint(1, top if axis == example.along else min(top, 12)) for axis in range(len(example.shape))),
         )
 
-    def batches(self, subject: object, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         def of_rows(problem: SoftmaxDescriptor, count: int) -> Any:
             return changed(problem, shape=(count, *problem.shape[1:]))
 

@@ -15,7 +15,14 @@ from opfacade.core.guarantee import Condition, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
-from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
+from opfacade.plans._attention.scoring import (
+    FINITE_LOGITS,
+    LSE_BASE,
+    Attention,
+    PagedAttention,
+    transforms_scores,
+    varied_facts,
+)
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
@@ -50,12 +57,12 @@ def declines(
         yield from support.choice_reason("OPF-S003", "head_dim_vo", descriptor.dim_vo, (head_dims[descriptor.dim],))
 
 
-def default_constants(descriptor: Any) -> dict[str, bool | int | str]:
+def default_constants(descriptor: Attention[Any]) -> dict[str, bool | int | str]:
     """Template constants that `common_facts` omits at their default."""
     return {"q_dtype": descriptor.query_dtype, "kv_scale": "none", "sinks": False}
 
 
-def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
+def common_facts(descriptor: Attention[Any]) -> dict[str, bool | int | str]:
     """Compile-time facts of every attention kernel. Rare facts are present only at other values than the default, so ids
     stay."""
     facts: dict[str, bool | int | str] = {
@@ -73,7 +80,7 @@ def common_facts(descriptor: Any) -> dict[str, bool | int | str]:
     if descriptor.sinks:
         facts["sinks"] = True
     facts |= varied_facts(descriptor)
-    if hasattr(descriptor, "paged_kv"):
+    if isinstance(descriptor, PagedAttention):
         facts |= support.page_facts(descriptor.paged_kv, descriptor.page_table)
     return facts
 
@@ -195,7 +202,7 @@ def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
 _LEAST_SCALE = 2.0**-100
 
 
-def chunks_bound(descriptor: Any, chunk: int) -> int:
+def chunks_bound(descriptor: PagedAttention[Any], chunk: int) -> int:
     """Upper bound of the chunks of all requests, at least one each, for any lengths within the bounds."""
     batch, together = descriptor.batch_size, int(descriptor.kv_token_bound // chunk + descriptor.batch_size)
     return together if descriptor.max_kv_len is None else min(together, batch * max(1, -(-descriptor.max_kv_len // chunk)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
@@ -16,6 +16,9 @@ from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans._attention.scoring import transforms_scores
 from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor
+
+if TYPE_CHECKING:
+    from opfacade.jit.spec import JitSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_bui
     return launcher_of(jit_spec(descriptor, target), descriptor, splits_of(descriptor, target), identity, allow_build)
 
 
-def launcher_of(spec: Any, descriptor: Prefill, split: Split, identity: KernelSku, allow_build: bool) -> Launcher:
+def launcher_of(spec: JitSpec, descriptor: Prefill, split: Split, identity: KernelSku, allow_build: bool) -> Launcher:
     """split: as `splits_of` gives it."""
     if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
         return support.nothing_to_do

@@ -6,7 +6,7 @@ Both take rows that p alone cuts, with equal tokens: sizes decide which is faste
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.sampling.guarantee import promised
@@ -34,7 +34,12 @@ _MANY_ROWS, _LONG_ROW = 128, 8192
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
-def set_facts(descriptor: Any, fields: tuple[str, ...]) -> Facts:
+class WithDtype(Protocol):
+    @property
+    def dtype(self) -> str: ...
+
+
+def set_facts(descriptor: WithDtype, fields: tuple[str, ...]) -> Facts:
     """Fields that are set: what is off is absent."""
     found = {name: getattr(descriptor, name) for name in fields}
     facts: Facts = {name: value for name, value in found.items() if value not in (False, "none")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference.attention import promise
 from opfacade.backends.reference.attention.variation import mask_starts, of_request
@@ -25,8 +25,13 @@ from opfacade.plans.attention import (
     PagedKvAttention,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def _paged(descriptor: PagedKvAttention[Any], args: Any, q_indptr: Sequence[int], causal: bool) -> None:
+
+def _paged(
+    descriptor: PagedKvAttention[Any], args: BatchPagedPrefillArgs | BatchPagedDecodeArgs, q_indptr: Sequence[int], causal: bool
+) -> None:
     from opfacade.backends.reference.attention.softmax import attend
 
     cache, scoring = descriptor.paged_kv, promise.scoring(descriptor, args, causal)
@@ -75,7 +80,7 @@ def _ragged(descriptor: BatchRaggedPrefillDescriptor, target: Target, sku: Kerne
     return launch
 
 
-def _candidate(descriptor: type[Attention[Any]], launcher: Any) -> Candidate:
+def _candidate(descriptor: type[Attention[Any]], launcher: Callable[[Any, Target, KernelSku, bool], Launcher]) -> Candidate:
     return Candidate(
         "reference",
         "torch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.backends.reference.declared import READS_INDICES
 from opfacade.core.candidate import Reason
@@ -13,6 +13,14 @@ from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans._attention.scoring import FINITE_LOGITS, LSE_BASE, Attention, transforms_scores, varied_facts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WithSinks(Protocol):
+    @property
+    def sinks(self) -> Tensor | None: ...
 
 
 def declines(descriptor: Attention[Any], target: Target) -> Sequence[Reason]:
@@ -89,7 +97,7 @@ def _make_sku(
     )
 
 
-def scoring(descriptor: Attention[Any], args: Any, causal: bool) -> Any:
+def scoring(descriptor: Attention[Any], args: WithSinks, causal: bool) -> Any:
     from opfacade.backends.reference.attention.softmax import Scoring
 
     scales = (getattr(args, "k_scale", None), getattr(args, "v_scale", None), getattr(args, "q_scale", None))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans._attention.packed_mask import check_mask_starts
+from opfacade.plans._attention.packed_mask import Masked, check_mask_starts
 from opfacade.plans._attention.scoring import Varied
 from opfacade.plans._attention.variant import Variant
 from opfacade.plans._attention.variant_eval import Place, Stacks, Values, exact, inexact, values_of
@@ -76,9 +76,9 @@ def unpacked(packed: Tensor, start: int, q_len: int, kv_len: int) -> Tensor:
     return bits.flatten()[:count].view(q_len, kv_len).bool()
 
 
-def mask_starts(op: str, args: Any, q_indptr: Sequence[int], kv_lens: Sequence[int]) -> list[int]:
+def mask_starts(op: str, args: Args, q_indptr: Sequence[int], kv_lens: Sequence[int]) -> list[int]:
     """mask_indptr as a checked list; zeros where there is no mask."""
-    if getattr(args, "mask_indptr", None) is None:
+    if not isinstance(args, Masked) or args.mask_indptr is None or args.packed_mask is None:
         return [0] * (len(kv_lens) + 1)
     starts: list[int] = args.mask_indptr.tolist()
     q_lens = [b - a for a, b in pairwise(q_indptr)]

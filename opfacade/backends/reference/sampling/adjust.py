@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.plans.sampling import AdjustLogitsDescriptor, SampleDescriptor
 
@@ -11,10 +11,12 @@ OfLogits = AdjustLogitsDescriptor | SampleDescriptor
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._sampling.call import SamplingCall
+
 LARGEST = 2.0**127  # magnitude of an adjusted logit; its product with log2(e) is finite
 
 
-def adjusted(descriptor: OfLogits, args: Any, logits: Tensor) -> Tensor:
+def adjusted(descriptor: OfLogits, args: SamplingCall, logits: Tensor) -> Tensor:
     """f32 [rows, vocab] before the temperature, -inf where a token is no candidate. args: tensors of these rows."""
     import torch
 
@@ -49,7 +51,7 @@ def _masked(a: Tensor, bitmask: Tensor) -> Tensor:
     return torch.where(allowed.bool(), a, -torch.inf)
 
 
-def _with_list(a: Tensor, args: Any) -> Tensor:
+def _with_list(a: Tensor, args: SamplingCall) -> Tensor:
     """Entry after entry: a token may occur twice."""
     import torch
 
@@ -62,7 +64,7 @@ def _with_list(a: Tensor, args: Any) -> Tensor:
     return a
 
 
-def _penalized(a: Tensor, args: Any) -> Tensor:
+def _penalized(a: Tensor, args: SamplingCall) -> Tensor:
     import torch
 
     used = args.output_counts > 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 LOG2_E = 1 / math.log(2)
 UNIT = 2.0**40  # mass of the most likely token
@@ -49,7 +50,30 @@ def _positive(shares: Tensor) -> Tensor:
     return torch.where(shares > 0, shares.float(), 0.0).clamp(max=torch.finfo(torch.float32).max)
 
 
-def kept_counts(descriptor: Any, args: Any, rows: Ordered) -> Tensor:
+class Filtering(Protocol):
+    """The fields of filters."""
+
+    @property
+    def top_k(self) -> bool: ...
+    @property
+    def max_top_k(self) -> int | None: ...
+    @property
+    def top_p(self) -> bool: ...
+    @property
+    def min_p(self) -> bool: ...
+    @property
+    def order(self) -> str: ...
+
+
+class Filters(Protocol):
+    """The tensors of filters, as code reads them that knows which of them the descriptor has."""
+
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
+def kept_counts(descriptor: Filtering, args: Filters, rows: Ordered) -> Tensor:
     """int64 [rows]: how many candidates of the order are kept. args: tensors of these rows."""
     vocab = rows.a.shape[1]
     k = rows.count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.backends.reference.sampling.adjust import LARGEST, adjusted, heated
 from opfacade.backends.reference.sampling.kept import Ordered, kept_counts
@@ -11,6 +11,7 @@ from opfacade.plans.sampling import AdjustLogitsDescriptor, ProbabilitiesDescrip
 
 if TYPE_CHECKING:
     from opfacade.plans._sampling.adjust import AdjustLogitsArgs
+    from opfacade.plans._sampling.call import SamplingCall
     from opfacade.plans._sampling.probabilities import ProbabilitiesArgs
 
 
@@ -19,7 +20,7 @@ def probabilities(descriptor: ProbabilitiesDescriptor, args: ProbabilitiesArgs) 
         _probabilities(descriptor, part)
 
 
-def _probabilities(descriptor: ProbabilitiesDescriptor, args: Any) -> None:
+def _probabilities(descriptor: ProbabilitiesDescriptor, args: SamplingCall) -> None:
     import torch
 
     x = args.x.float()

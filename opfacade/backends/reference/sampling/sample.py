@@ -15,7 +15,8 @@ from opfacade.plans.sampling import ProbabilitiesDescriptor, SampleDescriptor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans.sampling import SampleArgs
+    from opfacade.plans._sampling.call import SamplingCall
+    from opfacade.plans.sampling import AdjustLogitsArgs, ProbabilitiesArgs, SampleArgs
 
 _BLOCK = 2**23  # elements that are sorted at a time
 
@@ -26,10 +27,12 @@ def sample(descriptor: SampleDescriptor, args: SampleArgs) -> None:
         _sample(descriptor, part)
 
 
-def blocks(descriptor: OfLogits | ProbabilitiesDescriptor, args: Any) -> Iterator[Any]:
+def blocks(
+    descriptor: OfLogits | ProbabilitiesDescriptor, args: AdjustLogitsArgs | ProbabilitiesArgs | SampleArgs
+) -> Iterator[Any]:
     """The call cut into rows, those that are not valid left out."""
     rows = descriptor.total_num_rows
-    counted = int(args.num_valid[0]) if descriptor.num_valid else rows
+    counted = rows if args.num_valid is None else int(args.num_valid[0])
     rows = counted if 0 <= counted <= rows else 0
     step = max(1, _BLOCK // descriptor.vocab)
     own = [name for name, spec in operands_of(descriptor).items() if spec.shape[0].name == "total_num_rows"]
@@ -37,7 +40,7 @@ def blocks(descriptor: OfLogits | ProbabilitiesDescriptor, args: Any) -> Iterato
         yield replace(args, **{name: getattr(args, name)[first : min(rows, first + step)] for name in own})
 
 
-def _logits(descriptor: SampleDescriptor, args: Any) -> Tensor:
+def _logits(descriptor: SampleDescriptor, args: SamplingCall) -> Tensor:
     """Rows of logits; a wrong index reads row 0."""
     logits: Tensor = args.logits
     if not descriptor.indices:
@@ -46,7 +49,7 @@ def _logits(descriptor: SampleDescriptor, args: Any) -> Tensor:
     return logits[at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)]
 
 
-def _sample(descriptor: SampleDescriptor, args: Any) -> None:
+def _sample(descriptor: SampleDescriptor, args: SamplingCall) -> None:
     a = heated(adjusted(descriptor, args, _logits(descriptor, args)), args.temperature)
     rows = Ordered.of(a)
     kept, place = kept_counts(descriptor, args, rows), _race(descriptor, args, rows)
@@ -71,7 +74,7 @@ def shares(rows: Ordered, inside: Tensor) -> Tensor:
     return torch.zeros_like(mass).scatter_(1, rows.ids, mass / mass.sum(-1, keepdim=True).clamp(min=1))
 
 
-def _race(descriptor: SampleDescriptor, args: Any, rows: Ordered) -> Tensor:
+def _race(descriptor: SampleDescriptor, args: SamplingCall, rows: Ordered) -> Tensor:
     """Keys in the order of the rows; a row without temperature is its own order."""
     import torch
 
@@ -83,7 +86,7 @@ def _race(descriptor: SampleDescriptor, args: Any, rows: Ordered) -> Tensor:
     return torch.where((args.temperature > 0)[:, None], keys, falling)
 
 
-def _report(descriptor: SampleDescriptor, args: Any, rows: Ordered, first: Tensor, none: Tensor) -> None:
+def _report(descriptor: SampleDescriptor, args: SamplingCall, rows: Ordered, first: Tensor, none: Tensor) -> None:
     import torch
 
     total = (rows.masses.sum(-1, keepdim=True).double() / UNIT).log()

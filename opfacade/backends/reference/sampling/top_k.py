@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opfacade.plans._sampling.call import SamplingCall
+    from opfacade.plans.sampling import TopKDescriptor
 
 
-def top_k(descriptor: Any, args: Any) -> None:
+def top_k(descriptor: TopKDescriptor, args: SamplingCall) -> None:
     import torch
 
     rows = descriptor.total_num_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opfacade.backends.reference.sampling.philox import minus_log2_exponential, words
 from opfacade.plans._sampling.verify import COINS
@@ -11,8 +11,10 @@ from opfacade.plans.sampling import VerifyDraftsDescriptor
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from opfacade.plans._sampling.call import SamplingCall
 
-def verify(descriptor: VerifyDraftsDescriptor, args: Any) -> None:
+
+def verify(descriptor: VerifyDraftsDescriptor, args: SamplingCall) -> None:
     count = descriptor.batch_size
     if descriptor.num_valid:
         counted = int(args.num_valid[0])
@@ -32,26 +34,26 @@ def verify(descriptor: VerifyDraftsDescriptor, args: Any) -> None:
 Found = tuple[list[int], int, list[int]]  # accepted drafts, the token that follows, accepted nodes
 
 
-def _equal(descriptor: VerifyDraftsDescriptor, args: Any, request: int) -> Found:
+def _equal(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int) -> Found:
     drafts, target = args.draft_tokens[request].tolist(), args.target_tokens[request].tolist()
     count = next((i for i, (a, b) in enumerate(zip(drafts, target, strict=False)) if a != b or a < 0), len(drafts))
     return drafts[:count], target[count], []
 
 
-def _coin(descriptor: VerifyDraftsDescriptor, args: Any, request: int, depth: int) -> Tensor:
+def _coin(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int, depth: int) -> Tensor:
     """A multiple of 2^-24 in [0, 1)."""
     at = slice(request, request + 1)
     return (words(args.seed[at], args.offset[at] + depth, descriptor.stream + COINS, 1)[0, 0] >> 8).float() * 2.0**-24
 
 
-def _race(descriptor: VerifyDraftsDescriptor, args: Any, request: int, depth: int, weights: Tensor) -> int:
+def _race(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int, depth: int, weights: Tensor) -> int:
     at = slice(request, request + 1)
     noise = minus_log2_exponential(words(args.seed[at], args.offset[at] + depth, descriptor.stream, descriptor.vocab)[0])
     found = (weights.double().log2() + noise).masked_fill(~(weights > 0), float("-inf"))
     return int(found.argmax()) if bool((weights > 0).any()) else -1
 
 
-def _chain(descriptor: VerifyDraftsDescriptor, args: Any, request: int) -> Found:
+def _chain(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int) -> Found:
     drafts, p = args.draft_tokens[request].tolist(), args.target_probs[request]
     for i, token in enumerate(drafts):
         q, inside = args.draft_probs[request, i], 0 <= token < descriptor.vocab
@@ -62,7 +64,7 @@ def _chain(descriptor: VerifyDraftsDescriptor, args: Any, request: int) -> Found
     return drafts, _race(descriptor, args, request, len(drafts), p[-1]), []
 
 
-def _tree(descriptor: VerifyDraftsDescriptor, args: Any, request: int) -> Found:
+def _tree(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int) -> Found:
     p, rejected = args.target_probs[request], set[int]()
     accepted: list[int] = []
     nodes: list[int] = []

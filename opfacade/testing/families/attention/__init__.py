@@ -25,6 +25,8 @@ from opfacade.testing.inputs import Draw, DrawnLengths
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
+    from opfacade.testing.families.attention.call import Problem
+    from opfacade.testing.subject import Subject
 
 # Operands of which a call reads only what its requests have.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
@@ -74,11 +76,11 @@ class AttentionHarness(RequestsHarness):
             worst = join(worst, compare(bounded, got, place, index_of))
         return worst
 
-    def in_any_batch(self, descriptor: Any) -> Any:
+    def in_any_batch(self, descriptor: Problem) -> Any:
         """A split that is chosen by the batch is switched off."""
         return changed(descriptor, kv_split="off") if descriptor.kv_split == "auto" else descriptor
 
-    def batches(self, subject: Any, campaign: Campaign, rng: random.Random) -> Batches:
+    def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         return population(subject, campaign, rng)
 
     def peer_outputs(self, descriptor: Descriptor[Any]) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class AttentionHarness(RequestsHarness):
     def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee:
         return usual(descriptor.output_dtype)
 
-    def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
+    def amount(self, descriptor: Problem, lengths: HasLengths) -> Amount:
         others = [spec for name, spec in operands_of(descriptor).items() if name not in _KEYS]
         plain = nbytes([spec for spec in others if all(dim.size is not None for dim in spec.shape)])
         requests = requests_of(descriptor, lengths)
@@ -124,12 +126,12 @@ def _hides_later_keys(descriptor: Descriptor[Any]) -> bool:
     return getattr(descriptor, "causal", False) and getattr(descriptor, "q_len", 2) > 1
 
 
-def _visible_keys(d: Descriptor[Any], q: int, kv: int) -> float:
+def _visible_keys(d: Problem, q: int, kv: int) -> float:
     """Keys that any row of a request sees."""
     return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
 
 
-def _pairs(d: Any, q: int, kv: int) -> float:
+def _pairs(d: Problem, q: int, kv: int) -> float:
     """(row, key) pairs that are not masked: of a causal triangle its mean row, times the rows."""
     causal = getattr(d, "causal", False)
     seen = kv - (min(q, kv) - 1) / 2 * (min(q, kv) / q) if causal and q else float(kv)

@@ -14,18 +14,23 @@ from opfacade.plans._attention.work import rows_each
 from opfacade.testing.bounds import IndexOf
 from opfacade.testing.families.attention import variation
 from opfacade.testing.families.attention.bound import ErrorRow, attention_bounds
+from opfacade.testing.families.attention.call import is_paged
 from opfacade.testing.numerics import Bounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.core.descriptor import Args
+    from opfacade.plans.cascade import MergeStatesDescriptor
+    from opfacade.testing.families.attention.call import AttentionCall, Pooled, Problem
 
 _HEADS = 32
 _Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 
 
-def attention(descriptor: Any, args: Args, c: dict[str, float], rows: int | None, rng: random.Random) -> Iterator[_Piece]:
+def attention(
+    descriptor: Problem, args: AttentionCall, c: dict[str, float], rows: int | None, rng: random.Random
+) -> Iterator[_Piece]:
     """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote.
 
     rows: how many; of more than _HEADS heads, fewer, because each head is a row of its own to the bound.
@@ -45,7 +50,7 @@ def attention(descriptor: Any, args: Args, c: dict[str, float], rows: int | None
             yield _request(descriptor, args, c, request, mine, first, stop - first)
 
 
-def row_starts(descriptor: Any, args: Any) -> list[int]:
+def row_starts(descriptor: Problem, args: AttentionCall) -> list[int]:
     """First row of each request in q; a decode has the same number of rows in each."""
     if hasattr(args, "q_indptr"):
         return list(args.q_indptr.tolist())
@@ -53,7 +58,9 @@ def row_starts(descriptor: Any, args: Any) -> list[int]:
     return list(range(0, each * descriptor.batch_size + 1, each))
 
 
-def _request(descriptor: Any, args: Any, c: dict[str, float], request: int, mine: list[int], first: int, q_len: int) -> _Piece:
+def _request(
+    descriptor: Problem, args: AttentionCall, c: dict[str, float], request: int, mine: list[int], first: int, q_len: int
+) -> _Piece:
     import torch
 
     k, v = scaled_kv(descriptor, args, request)
@@ -94,7 +101,7 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
     return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
 
 
-def shown(descriptor: Any, args: Any, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
+def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
     """[q_len, kv_len] of what the rows of a request see; where heads see different keys, of the first."""
     import torch
 
@@ -105,7 +112,7 @@ def shown(descriptor: Any, args: Any, request: int, first: int, q_len: int, kv_l
     return variation.shown(descriptor, args, request, place, known, visible)[0, :: descriptor.group_size]
 
 
-def seen(descriptor: Any, position: Tensor, kv_len: int) -> Tensor:
+def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
     """[rows, kv_len] of what causal and window leave."""
     import torch
 
@@ -127,34 +134,34 @@ def _nothing(row: ErrorRow) -> list[Bounded]:
     return [Bounded("o", zero, zero, zero), Bounded("lse", lse, torch.zeros_like(lse), torch.zeros_like(lse))]
 
 
-def queries(args: Any) -> tuple[Tensor, ...]:
+def queries(args: AttentionCall) -> tuple[Tensor, ...]:
     """The parts of the query rows, side by side in the key."""
     return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
 
 
-def query(args: Args) -> Tensor:
+def query(args: AttentionCall) -> Tensor:
     import torch
 
     return torch.cat(queries(args), -1)
 
 
-def query_factor(descriptor: Descriptor[Any], args: Any) -> Tensor | float:
+def query_factor(descriptor: Problem, args: AttentionCall) -> Tensor | float:
     """Factor of the stored q, of each KV head: [1 or kv_heads, 1, 1]."""
     return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()[:, None, None]
 
 
-def pools(args: Args) -> dict[str, Tensor]:
+def pools(args: AttentionCall) -> dict[str, Tensor]:
     """The paged tensors of a call by name."""
     names = ("ckv", "kpe") if hasattr(args, "ckv") else ("k_data", "v_data")
     return {name: getattr(args, name) for name in names}
 
 
-def request_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Tensor, Tensor]:
+def request_kv(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Tensor, Tensor]:
     """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
     import torch
 
     at = key_places(descriptor, args, request)
-    if not hasattr(descriptor, "paged_kv"):
+    if not is_paged(descriptor):
         return args.k[at], args.v[at]
     first, second = (by_token(pool, descriptor)[at] for pool in pools(args).values())
     if hasattr(args, "ckv"):  # the latent row is value and key at once
@@ -162,7 +169,7 @@ def request_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Te
     return first, second
 
 
-def scaled_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Tensor, Tensor]:
+def scaled_kv(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Tensor, Tensor]:
     """K and V of a request in fp64, with their factors applied."""
     k, v = (x.double() for x in request_kv(descriptor, args, request))
     if getattr(descriptor, "kv_scale", "none") == "none":
@@ -170,20 +177,20 @@ def scaled_kv(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Ten
     return k * args.k_scale.double()[:, None], v * args.v_scale.double()[:, None]
 
 
-def key_places(descriptor: Descriptor[Any], args: Any, request: int) -> tuple[Any, ...]:
+def key_places(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Any, ...]:
     """The index of the keys of a request in what lies as K lies."""
-    if hasattr(descriptor, "paged_kv"):
+    if is_paged(descriptor):
         return token_places(descriptor, args, request)
     first, stop = args.kv_indptr[request : request + 2].tolist()
     return (slice(first, stop),)
 
 
-def by_token(pool: Tensor, descriptor: Any) -> Tensor:
+def by_token(pool: Tensor, descriptor: Pooled) -> Tensor:
     """The pool as [pages, page_size, ...], for any layout."""
     return pool.movedim(descriptor.paged_kv.token_axis, 1)
 
 
-def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tensor]:
+def token_places(descriptor: Pooled, args: Any, request: int) -> tuple[Tensor, Tensor]:
     """(page, slot) of every token of a request, in order. An id outside the pool is mapped to page 0: no row sees it."""
     import torch
 
@@ -199,7 +206,7 @@ def token_places(descriptor: Any, args: Any, request: int) -> tuple[Tensor, Tens
     return page.where((page >= 0) & (page < count), 0), token % size
 
 
-def merge(descriptor: Any, args: Args) -> list[Bounded]:
+def merge(descriptor: MergeStatesDescriptor, args: Args) -> list[Bounded]:
     """The merged state and its bound: weights to a few ulp, one sum over the states, one rounding."""
     import torch
 

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
+from opfacade.testing.families.attention.call import is_paged_kv
 from opfacade.testing.harness import HasLengths
 from opfacade.testing.peer import Call, Make, Peer, declined
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from opfacade.core.descriptor import Descriptor
+    from opfacade.testing.families.attention.call import AttentionCall, KvProblem
 
 
 def usual(dtype: str) -> PrecisionGuarantee:
@@ -29,7 +33,7 @@ def _scaled(d: Descriptor[Any]) -> bool:
     return any(getattr(d, name, "none") != "none" for name in ("kv_scale", "q_scale"))
 
 
-def _sdpa(d: Any, args: Any, lengths: HasLengths) -> Call:
+def _sdpa(d: KvProblem, args: AttentionCall, lengths: HasLengths) -> Call:
     """torch SDPA on dense K and V, gathered before: requests of one length, masked at the bottom right or not at all."""
     import torch
 
@@ -58,18 +62,18 @@ def _plain_only(d: Descriptor[Any]) -> None:
         raise declined("no variant or packed mask")
 
 
-def _pools(d: Descriptor[Any], args: Any) -> tuple[Any, Any]:
-    return (args.k_data, args.v_data) if hasattr(d, "paged_kv") else (args.k, args.v)
+def _pools(d: Descriptor[Any], args: AttentionCall) -> tuple[Any, Any]:
+    return (args.k_data, args.v_data) if is_paged_kv(d) else (args.k, args.v)
 
 
-def _dense(d: Any, args: Any, pool: Any, kv_len: int) -> Any:
+def _dense(d: KvProblem, args: AttentionCall, pool: Tensor, kv_len: int) -> Any:
     """The rows of K or V of all requests, one after the other."""
-    if not hasattr(d, "paged_kv"):
+    if not is_paged_kv(d):
         return pool[: d.batch_size * kv_len].contiguous()
     import torch
 
     cache, pages = d.paged_kv, -(-kv_len // d.paged_kv.page_size)
-    if d.page_table == "block":
+    if args.block_table is not None:
         table = args.block_table[:, :pages].long()
     else:
         table = args.kv_indices[: d.batch_size * pages].long().view(d.batch_size, pages)
@@ -89,12 +93,12 @@ def _same(lengths: Sequence[int], name: str) -> int:
 
 
 def _flashinfer(backend: str) -> Make:
-    def make(d: Any, args: Any, lengths: HasLengths) -> Call:
+    def make(d: KvProblem, args: AttentionCall, lengths: HasLengths) -> Call:
         import flashinfer
         import torch
 
         _plain_only(d)
-        if not hasattr(d, "paged_kv") or d.page_table != "csr" or not args.q.is_cuda:
+        if not is_paged_kv(d) or d.page_table != "csr" or not args.q.is_cuda:
             raise declined("only paged attention with csr page tables on a GPU")
         if getattr(d, "sinks", False) or _scaled(d):
             raise declined("no sinks or scaled fp8")

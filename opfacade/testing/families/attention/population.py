@@ -35,7 +35,7 @@ def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requ
     return Requests(descriptor, args)
 
 
-def _grown(descriptor: Descriptor[Any], q: Sequence[int], kv: Sequence[int]) -> Descriptor[Any]:
+def _grown(descriptor: Descriptor[Any], q: Sequence[int], kv: Sequence[int]) -> Any:
     fields: dict[str, Any] = {"batch_size": len(kv)}
     if "q_indptr" in descriptor.operands():
         fields["total_num_rows"] = sum(q)

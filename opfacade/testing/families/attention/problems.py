@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.plans._attention.variant import (
@@ -27,6 +27,9 @@ from opfacade.plans.attention import (
 )
 from opfacade.testing.families._problems import cache, scores, small_cache, small_scores
 from opfacade.testing.harness import harness_for
+
+if TYPE_CHECKING:
+    pass
 
 # Sizes of common models, and sizes that kernels must support as well.
 GROUPS, HEAD_DIMS = (1, 4, 5, 7, 8, 16), (64, 128, 256)
@@ -87,7 +90,7 @@ def ragged(rng: random.Random, tokens: int) -> Descriptor[Any]:
     )
 
 
-def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
+def _fp8(rng: random.Random, plain: BatchPagedDecodeDescriptor | BatchPagedPrefillDescriptor) -> dict[str, Any]:
     cache = plain.paged_kv.model_dump() | {"dtype": rng.choice(("f8_e4m3", "f8_e5m2"))}
     return {
         "paged_kv": cache,
@@ -96,7 +99,7 @@ def _fp8(rng: random.Random, plain: Any) -> dict[str, Any]:
     }
 
 
-def attention_more(rng: random.Random, plain: object) -> dict[str, Any]:
+def attention_more(rng: random.Random, plain: Any) -> dict[str, Any]:
     """Sinks, an fp8 cache, or both."""
     fp8 = hasattr(plain, "paged_kv") and rng.random() < 0.7
     return {"sinks": not fp8 or rng.random() < 0.4} | (_fp8(rng, plain) if fp8 else {})

@@ -11,9 +11,14 @@ from opfacade.plans._attention.work import rows_each
 from opfacade.testing.batches import EMPTY, changed
 from opfacade.testing.bits import bits, same_bits
 from opfacade.testing.families.attention import oracle
+from opfacade.testing.families.attention.call import is_paged
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.testing.families.attention.call import AttentionCall, Paged, Problem
 
 __all__ = ["EMPTY", "Requests", "bits", "changed", "put_kv", "repaged", "same_bits"]
 
@@ -22,10 +27,10 @@ _QUERIES = ("q", "q_nope", "q_pe")
 _SHARED = ("k_scale", "v_scale", "q_scale", "sinks", "head_params")
 
 
-def put_kv(descriptor: Any, args: Any, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
+def put_kv(descriptor: Problem, args: AttentionCall, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
     """Overwrite the K or V rows [kv_len, kv_heads, head_dim] of one request, wherever they lie."""
     for name, new in _placed(args, k, v).items():
-        if hasattr(descriptor, "paged_kv"):
+        if is_paged(descriptor):
             at = oracle.token_places(descriptor, args, request)
             oracle.by_token(getattr(args, name), descriptor)[at] = new
         else:
@@ -33,7 +38,7 @@ def put_kv(descriptor: Any, args: Any, request: int, k: Tensor | None = None, v:
             getattr(args, name)[first:stop] = new
 
 
-def _placed(args: Any, k: Tensor | None, v: Tensor | None) -> dict[str, Tensor]:
+def _placed(args: AttentionCall, k: Tensor | None, v: Tensor | None) -> dict[str, Tensor]:
     """New rows by the operand that holds them: a latent row is value and part of the key."""
     if hasattr(args, "ckv"):
         width = args.ckv.shape[-1]
@@ -48,11 +53,12 @@ def _placed(args: Any, k: Tensor | None, v: Tensor | None) -> dict[str, Tensor]:
 class Requests:
     """The requests of one attention call, as host lists beside its tensors. Batches of them share the paged pools."""
 
-    def __init__(self, descriptor: Any, args: Any) -> None:
-        self.descriptor, self.args = descriptor, args
+    def __init__(self, descriptor: Problem, args: AttentionCall) -> None:
+        self.descriptor: Any = descriptor
+        self.args: Any = args
         self.first = oracle.row_starts(descriptor, args)
         self.q_lens = [b - a for a, b in zip(self.first, self.first[1:], strict=False)]
-        if hasattr(descriptor, "paged_kv"):
+        if is_paged(descriptor):
             self.kv_lens, pages = _paged_requests(descriptor, args)
             self.counts = list(map(len, pages))
             # The last row, which EMPTY = -1 finds, has no page.
@@ -92,7 +98,7 @@ class Requests:
             at += count
         return rows
 
-    def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
+    def by_row(self, descriptor: Descriptor[Any], name: str, args: Args) -> Tensor:
         return getattr(args, name)  # type: ignore[no-any-return]
 
     def moved(self, rng: random.Random) -> Requests:
@@ -157,7 +163,7 @@ class Requests:
         return {"total_kv_rows": sum(lens) + spare}, values
 
 
-def _paged_requests(descriptor: Any, args: Any) -> tuple[list[int], list[list[int]]]:
+def _paged_requests(descriptor: Paged, args: AttentionCall) -> tuple[list[int], list[list[int]]]:
     size = descriptor.paged_kv.page_size
     if args.block_table is not None:
         lens: list[int] = args.kv_lens.tolist()
@@ -167,20 +173,20 @@ def _paged_requests(descriptor: Any, args: Any) -> tuple[list[int], list[list[in
     return [(len(own) - 1) * size + end if own else 0 for own, end in zip(pages, last, strict=True)], pages
 
 
-def _table(pages: list[list[int]], width: int, device: Any) -> Tensor:
+def _table(pages: list[list[int]], width: int, device: torch.device) -> Tensor:
     import torch
 
     rows = [own + [-1] * (width - len(own)) for own in pages]
     return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
-def _index(values: list[int], device: Any) -> Tensor:
+def _index(values: list[int], device: torch.device) -> Tensor:
     import torch
 
     return torch.tensor(values, dtype=torch.int64, device=device)
 
 
-def _indptr(lengths: list[int], device: Any) -> Tensor:
+def _indptr(lengths: list[int], device: torch.device) -> Tensor:
     import torch
 
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from opfacade.testing import inputs, numerics
 from opfacade.testing.families.attention import oracle, variation
+from opfacade.testing.families.attention.call import is_paged
 from opfacade.testing.families.attention.requests import Requests, bits, put_kv, same_bits
 from opfacade.testing.subject import Subject, outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.core.descriptor import Args
+    from opfacade.testing.families.attention.call import AttentionCall, Problem
 
 _NATS = 220.0  # exp(-220) is nothing beside 1 in f32 and in f64
 
 
-def request_views(subject: Subject, args: Args) -> Iterator[tuple[int, slice, int, Tensor]]:
+def request_views(subject: Subject, args: AttentionCall) -> Iterator[tuple[int, slice, int, Tensor]]:
     """(request, its rows, kv_len, [rows, kv_len] of what each row sees) of every request with rows."""
     requests = Requests(subject.descriptor, args)
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):
@@ -33,7 +34,7 @@ def request_views(subject: Subject, args: Args) -> Iterator[tuple[int, slice, in
             yield request, slice(first, first + q_len), kv_len, seen
 
 
-def plain(args: Any) -> Any:
+def plain(args: AttentionCall) -> Any:
     """The same call with factors of 1 and without sinks: the input of exact tests."""
     for name in ("k_scale", "v_scale", "q_scale"):
         if getattr(args, name, None) is not None:
@@ -65,7 +66,7 @@ def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
     return wrong
 
 
-def _one_hot(descriptor: Any, args: Any, kv_len: int, start: int) -> Tensor:
+def _one_hot(descriptor: Problem, args: AttentionCall, kv_len: int, start: int) -> Tensor:
     import torch
 
     heads, dim = descriptor.kv_heads, descriptor.dim_vo
@@ -100,7 +101,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
 
 
 def plant(
-    subject: Subject, args: Any, request: int, rows: slice, kv_len: int, seen: Tensor, seed: int
+    subject: Subject, args: AttentionCall, request: int, rows: slice, kv_len: int, seen: Tensor, seed: int
 ) -> tuple[int, slice, Tensor]:
     """Codes for the keys of a request, q of its rows aimed at a random visible key each; (request, rows, what o must be)."""
     import torch
@@ -151,7 +152,7 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
     descriptor = subject.descriptor
     if not variation.predictable(descriptor):
         return []
-    pages = descriptor.kv_token_bound if not hasattr(descriptor, "paged_kv") else min(
+    pages = descriptor.kv_token_bound if not is_paged(descriptor) else min(
         descriptor.paged_kv.num_total_pages, descriptor.kv_index_bound
     )  # fmt: skip
     kv = [min(1, descriptor.request_token_bound) if request < pages else 0 for request in range(descriptor.batch_size)]
@@ -170,12 +171,12 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
     return wrong if report.worst <= 1 else [*wrong, f"one key: {report.worst:.3g} of the bound at {report.where}"]
 
 
-def _unused(subject: Subject, args: Any) -> dict[str, Tensor]:
+def _unused(subject: Subject, args: AttentionCall) -> dict[str, Tensor]:
     """For each pool, true where no token of a request lies."""
     import torch
 
     descriptor, found = subject.descriptor, {}
-    paged = hasattr(descriptor, "paged_kv")
+    paged = is_paged(descriptor)
     for name in oracle.pools(args) if paged else ("k", "v"):
         tensor = getattr(args, name)
         found[name] = torch.ones(tensor.shape[:-1], dtype=torch.bool, device=tensor.device)
@@ -185,7 +186,7 @@ def _unused(subject: Subject, args: Any) -> dict[str, Tensor]:
         by_token = oracle.by_token(found[name], descriptor)
         for request in range(descriptor.batch_size):
             by_token[oracle.token_places(descriptor, args, request)] = False
-    if getattr(args, "key_params", None) is not None:
+    if hasattr(args, "key_params") and args.key_params is not None:
         of_keys = torch.ones(args.key_params.shape[1:], dtype=torch.bool, device=args.o.device)
         for request in range(descriptor.batch_size):
             of_keys[oracle.key_places(descriptor, args, request)] = False

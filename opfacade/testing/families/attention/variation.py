@@ -13,7 +13,8 @@ from opfacade.testing.families.attention.expression_bound import Ball, Roundoff,
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.core.descriptor import Args, Descriptor
+    from opfacade.core.descriptor import Descriptor
+    from opfacade.testing.families.attention.call import AttentionCall
 
 
 def variant_of(descriptor: Descriptor[Any]) -> Variant | None:
@@ -33,7 +34,9 @@ def _nodes(variant: Variant) -> Any:
     return (pair for root in variant.parts().values() for pair in root.walk())
 
 
-def values(descriptor: Descriptor[Any], args: Any, request: int, place: Place, first: int, keys: tuple[Any, ...]) -> Values:
+def values(
+    descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, first: int, keys: tuple[Any, ...]
+) -> Values:
     """Values of the names in its expressions. first: first row of the request in q; keys: positions of its keys."""
     variant = variant_of(descriptor)
     if variant is None:
@@ -43,7 +46,7 @@ def values(descriptor: Descriptor[Any], args: Any, request: int, place: Place, f
     return values_of(variant, place, Stacks(args.head_params, rows, own))
 
 
-def shown(descriptor: Descriptor[Any], args: Args, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
+def shown(descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
     """`seen` [rows, n] of causal and window, with query heads and all masks: [1 or kv_heads, rows * group, n]."""
     variant, group = variant_of(descriptor), place.heads // place.kv_heads
     if getattr(descriptor, "custom_mask", False):
@@ -52,7 +55,7 @@ def shown(descriptor: Descriptor[Any], args: Args, request: int, place: Place, k
     return seen if variant is None or variant.mask is None else seen & exact(variant.mask, known)
 
 
-def _bits(args: Any, request: int, place: Place) -> Tensor:
+def _bits(args: AttentionCall, request: int, place: Place) -> Tensor:
     """[rows, kv_len]: bit i * kv_len + j of the request, the least significant of a byte first."""
     import torch
 

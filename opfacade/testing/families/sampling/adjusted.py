@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from opfacade.testing.families.sampling.race import Array
+
 LARGEST = np.float32(2.0**127)
 
 
@@ -32,14 +34,14 @@ def candidates(row: Row) -> tuple[Any, Any]:
         return (np.tanh(a / cap) * cap if cap else a), inside
 
 
-def heated(a: Any, temperature: float, capped: bool) -> Any:
+def heated(a: Array, temperature: float, capped: bool) -> Any:
     """Divided by a temperature above 0, rounded to float32 if `a` is exact."""
     with np.errstate(all="ignore"):
         found = np.clip(a / temperature, -float(LARGEST), float(LARGEST))
         return found if capped else np.clip(np.float32(a) / np.float32(temperature), -LARGEST, LARGEST).astype(np.float64)
 
 
-def _masked(a: Any, row: Row) -> Any:
+def _masked(a: Array, row: Row) -> Any:
     if "bitmask" not in row.values:
         return a
     token = np.arange(a.size)
@@ -47,7 +49,7 @@ def _masked(a: Any, row: Row) -> Any:
     return np.where(allowed == 1, a, np.float32(-np.inf))
 
 
-def _biased(a: Any, row: Row) -> Any:
+def _biased(a: Array, row: Row) -> Any:
     if "bias" in row.values:
         return a + row.values["bias"]
     a = a.copy()
@@ -57,7 +59,7 @@ def _biased(a: Any, row: Row) -> Any:
     return a
 
 
-def _penalized(a: Any, row: Row) -> Any:
+def _penalized(a: Array, row: Row) -> Any:
     if "output_counts" not in row.values:
         return a
     repetition, frequency, presence = (row.values[name] for name in ("repetition", "frequency", "presence"))

@@ -10,11 +10,12 @@ import numpy as np
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
-from opfacade.plans.sampling import AdjustLogitsDescriptor, ProbabilitiesDescriptor
+from opfacade.plans.sampling import AdjustLogitsArgs, AdjustLogitsDescriptor, ProbabilitiesDescriptor
 from opfacade.testing.bounds import Bounded, Report, constants, join
 from opfacade.testing.families.sampling.adjusted import Row, candidates, heated
 from opfacade.testing.families.sampling.judged import probabilities_error
 from opfacade.testing.families.sampling.kept import Margins, RaceRow
+from opfacade.testing.families.sampling.race import Array
 from opfacade.testing.families.sampling.sample import VALUES, array_of, logits
 from opfacade.testing.harness import Harness, Ran, Sample, valid_part
 from opfacade.testing.inputs import Draw
@@ -63,11 +64,11 @@ class _Uncapped:
 
     soft_cap = 0.0
 
-    def __init__(self, descriptor: Any) -> None:
+    def __init__(self, descriptor: ProbabilitiesDescriptor) -> None:
         self.vocab, self.order, self.max_top_k = descriptor.vocab, descriptor.order, descriptor.max_top_k
 
 
-def _judged(descriptor: Any, values: dict[str, Any], margins: Margins) -> float:
+def _judged(descriptor: ProbabilitiesDescriptor, values: dict[str, Any], margins: Margins) -> float:
     x, out = values["x"], values[descriptor.output]
     row = RaceRow(Row(_Uncapped(descriptor), values | {"logits": x}), margins)
     if descriptor.form == "renorm":
@@ -81,7 +82,7 @@ def _judged(descriptor: Any, values: dict[str, Any], margins: Margins) -> float:
     return _mask_error(row, x, out) if masked else probabilities_error(row, out)
 
 
-def _mask_error(row: RaceRow, x: Any, out: Any) -> float:
+def _mask_error(row: RaceRow, x: Array, out: Array) -> float:
     """Kept logits are as they are, others -inf."""
     may, must = row.kept
     kept = out != -np.inf
@@ -104,7 +105,7 @@ class AdjustHarness(Harness):
         for name in (name for name in VALUES if name in draw.values):
             draw.values[name] = VALUES[name](draw, draw.values[name]).to(draw.values[name].dtype)
 
-    def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
+    def expected(self, descriptor: AdjustLogitsDescriptor, args: AdjustLogitsArgs, c: dict[str, float]) -> list[Bounded]:
         """f32 operations row by row; a soft cap has a bound."""
         import torch
 
@@ -128,7 +129,7 @@ def _adjustment(rng: random.Random, rows: int, vocab: int) -> AdjustLogitsDescri
     return AdjustLogitsDescriptor(total_num_rows=rows, vocab=vocab, **fields)
 
 
-def _adjusted(descriptor: Any, values: dict[str, Any]) -> Any:
+def _adjusted(descriptor: AdjustLogitsDescriptor, values: dict[str, Any]) -> Any:
     row = Row(descriptor, values)
     a, inside = candidates(row)
     temperature = row.number("temperature", 1.0)

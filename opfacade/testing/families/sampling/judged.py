@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opfacade.testing.families.sampling.kept import LN2, UNIT, RaceRow
-from opfacade.testing.families.sampling.race import minus_log2_exponential, words
+from opfacade.testing.families.sampling.race import Array, minus_log2_exponential, words
 
 WRONG = math.inf
 
@@ -52,7 +52,7 @@ def _token(row: RaceRow, token: int) -> float:
     return lack / float(row.eta(token) + row.eta(ids[best])) if lack else 0.0
 
 
-def _logprob_error(row: RaceRow, token: Any, got: Any) -> float:
+def _logprob_error(row: RaceRow, token: int | Array, got: np.float64 | Array) -> float:
     """Over the bound: the lse has the error of the masses, the difference of two logits that of f32."""
     total = row.sums[-1] / UNIT
     want = (row.b[token] - row.top) * LN2 - math.log(total)
@@ -84,7 +84,7 @@ def _top(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
     return {"top_tokens": 0.0, "top_logprobs": max(past, _logprob_error(row, own, logprobs[:count]))}
 
 
-def probabilities_error(row: RaceRow, got: Any) -> float:
+def probabilities_error(row: RaceRow, got: Array) -> float:
     """Each probability against its share of the kept mass; a token that may be kept may also be 0."""
     may, must = row.kept
     most, least = float(row.masses[may].sum()), float(row.masses[must].sum())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
@@ -28,6 +31,6 @@ def words(seed: int, offset: int, stream: int, vocab: int) -> Any:
     return found.T.reshape(-1)[:vocab]
 
 
-def minus_log2_exponential(word: Any) -> Any:
+def minus_log2_exponential(word: Array) -> Any:
     """-log2 E of each word, E = -ln(1 - (word + 1/2) 2^-32)."""
     return -np.log2(-np.log1p(-(word.astype(np.float64) + 0.5) * 2.0**-32))
