@@ -57,6 +57,7 @@ class Facts(NamedTuple):
     d: Matrix
     bias: int
     workspace: int
+    relu: bool = False
 
 
 class Chosen(NamedTuple):
@@ -92,7 +93,7 @@ class Product:
         found = self._made("MatmulDesc", abi.COMPUTE_TYPES[facts.dtype], scale)
         for attribute, transposed in zip((abi.DESC_TRANSA, abi.DESC_TRANSB), facts.transposed, strict=True):
             self._library.set("MatmulDesc", found, attribute, ctypes.c_int32(abi.OP_T if transposed else abi.OP_N))
-        epilogue = abi.EPILOGUE_BIAS if facts.bias else abi.EPILOGUE_DEFAULT
+        epilogue = (abi.EPILOGUE_BIAS if facts.bias else 0) | (abi.EPILOGUE_RELU if facts.relu else 0) or abi.EPILOGUE_DEFAULT
         self._library.set("MatmulDesc", found, abi.DESC_EPILOGUE, ctypes.c_uint32(epilogue))
         self._library.set("MatmulDesc", found, abi.DESC_FAST_ACCUM, ctypes.c_int8(0))
         if facts.bias:  # the heuristics read how its address is aligned, and nothing behind it

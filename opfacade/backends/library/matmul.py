@@ -52,9 +52,12 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
         yield Reason("OPF-S002", "out_dtype", problem.result, ", ".join(results))
     if problem.bias and (problem.bias_dtype or problem.result) != problem.result:
         yield Reason("OPF-S002", "bias_dtype", str(problem.bias_dtype), problem.result)
-    for field, only in (("activation", "none"), ("gated", False), ("num_valid", False), ("order", "free")):
+    for field, only in (("gated", False), ("num_valid", False), ("order", "free")):
         if getattr(problem, field) != only:
             yield Reason("OPF-S003", field, str(getattr(problem, field)), str(only))
+    activations = ("none",) if problem.dtype == "f64" or problem.add or problem.accumulate else ("none", "relu")
+    if problem.activation not in activations:  # the library adds before it, and computes gelu with a coarse tanh
+        yield Reason("OPF-S003", "activation", problem.activation, ", ".join(activations))
     for field in ("weight_format", "sm_limit"):
         if getattr(problem, field) is not None:
             yield Reason("OPF-S003", field, "set", "null")
@@ -97,6 +100,7 @@ def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
 
 def _facts(problem: MatmulDescriptor) -> dict[str, Any]:
     found: dict[str, Any] = {name: True for name in ("accumulate", "add", "bias") if getattr(problem, name)}
+    found |= {"activation": problem.activation} if problem.activation != "none" else {}
     plain = (("weight_layout", "nk"), ("x_layout", "mk"))
     return found | {name: getattr(problem, name) for name, usual in plain if getattr(problem, name) != usual}
 
@@ -183,7 +187,8 @@ def _facts_of(problem: MatmulDescriptor, args: MatmulArgs, workspace: int) -> Fa
     a, b, c, d = (Matrix.of(one) for one in (args.weight, args.x, read, args.out) if one is not None)
     transposed = problem.weight_layout == "nk", problem.x_layout == "km"
     bias = 0 if args.bias is None else aligned(args.bias)
-    return Facts(problem.dtype, problem.result, transposed, problem.batch, a, b, c, d, bias, workspace)
+    relu = problem.activation == "relu"
+    return Facts(problem.dtype, problem.result, transposed, problem.batch, a, b, c, d, bias, workspace, relu)
 
 
 def _refuse_overlap(problem: MatmulDescriptor, args: MatmulArgs) -> None:

@@ -250,7 +250,8 @@ int cublasLtMatmul(
         }
         double value = factor * sum;
         if (old != 0) value += old * load(C, lc.type, batch * lc.far + j * lc.step + i);
-        if (d.epilogue == 4) value += load(d.bias, lo.type, i);
+        if (d.epilogue & 4) value += load(d.bias, lo.type, i);
+        if (d.epilogue & 2 && value < 0) value = 0;
         store(D, lo.type, batch * lo.far + j * lo.step + i, value);
       }
   say("matmul algo " + std::to_string(algo->data[5]) + " workspace " + std::to_string(bytes) + " stream " +

@@ -44,6 +44,8 @@ FORMS = {
     "one-row": made(rows=1),
     "one-column": made(n=1, dtype="f32"),
     "one-term": made(k=1),
+    "relu": made(activation="relu"),
+    "relu-bias": made(dtype="f32", activation="relu", bias=True),
 }
 
 
@@ -80,6 +82,7 @@ def formula(problem, args, before):
     w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT
     found = problem.alpha * torch.einsum("...mk,...kn->...mn", x, w)
     found = found if args.bias is None else found + args.bias.double()
+    found = found.clamp(min=0) if problem.activation == "relu" else found
     found = found if args.add is None else found + problem.beta * args.add.double()
     return found + problem.beta * before.double() if problem.accumulate else found
 
@@ -335,7 +338,10 @@ def test_a_missing_step_of_16_products_breaks_the_bound_at_large_k(library):
 
 
 REFUSED = {
-    "activation": (made(dtype="f32", activation="relu"), "activation", "none"),
+    "activation": (made(dtype="f32", activation="gelu_tanh"), "activation", "none, relu"),
+    "relu-then-add": (made(activation="relu", add=True), "activation", "none"),
+    "relu-then-old": (made(activation="relu", accumulate=True), "activation", "none"),
+    "relu-f64": (made(dtype="f64", activation="relu"), "activation", "none"),
     "gated": (made(gated=True), "gated", "False"),
     "num_valid": (made(num_valid=True), "num_valid", "False"),
     "order": (made(order="k"), "order", "free"),
