@@ -1,4 +1,4 @@
-// Products of matrices for sm_90a: persistent CTAs, each with a producer warpgroup and one or two warpgroups that compute 64 rows
+// Products of matrices for sm_90a: persistent CTAs, each with a producer warpgroup and one to three warpgroups that compute 64 rows
 // of a tile. Sums go in the order of k, whatever the tile: C::Consumer makes them, as one chain of wgmma k-steps (chain.cuh) or of
 // scaled parts (parts.cuh).
 #pragma once
@@ -48,8 +48,10 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = C::kRows / 64;
   constexpr bool kSearches = C::kGrouped || C::kRanges;
   // Registers: producers that find groups need more, those that decode most.
-  constexpr int kProducer = C::kCoded ? 88 : kSearches ? 72 : 56, kConsumer = C::kCoded ? 208 : kSearches ? 216 : 224;
-  static_assert(fit_registers(kProducer + 2 * kConsumer, 3), "warpgroups would wait for registers that the CTA has not");
+  constexpr int kProducer = C::kCoded ? 88 : kSearches ? 72 : 56;
+  constexpr int kConsumer = kGroups == 3 ? 152 : C::kCoded ? 208 : kSearches ? 216 : 224;
+  constexpr int kMost = kGroups == 3 ? 3 : 2;
+  static_assert(fit_registers(kProducer + kMost * kConsumer, kMost + 1), "warpgroups would wait for registers that the CTA has not");
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
@@ -64,11 +66,11 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   const int group = threadIdx.x / kWarpgroup - 1;
   if constexpr (C::kSplit > 1) return split_tile<C>(p, smem, tiles, group);
   if (group < 0) {
-    if constexpr (kGroups == 2) release_registers<kProducer>();
+    if constexpr (kGroups > 1) release_registers<kProducer>();
     produce_tiles<C>(p, smem, tiles);
     if constexpr (C::kZeroTail) clear_rest<C>(p);
   } else {
-    if constexpr (kGroups == 2) acquire_registers<kConsumer>();
+    if constexpr (kGroups > 1) acquire_registers<kConsumer>();
     consume_tiles<C>(p, smem, tiles, group);
   }
   if constexpr (C::kCluster > 1) gather<C>();  // others may still arrive at barriers of this CTA

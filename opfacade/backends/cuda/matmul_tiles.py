@@ -47,7 +47,7 @@ def stages_of(tile: Tile, terms: int) -> int:
     stage = tile.panels * _PANEL * (tile.rows + terms * tile.columns)
     beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // stage
     most = min(12, _SHARED // stage)
-    return beside if tile.rows == 128 and 4 <= beside < most else most
+    return beside if tile.rows >= 128 and 4 <= beside < most else most
 
 
 TILES = (
@@ -55,6 +55,9 @@ TILES = (
     Tile(64, 256, 1), Tile(64, 192, 1), Tile(64, 128, 2), Tile(64, 64, 2), Tile(64, 32, 2),
 )  # fmt: skip
 HALVES = (
+    Tile(192, 192, 1),
+    Tile(192, 160, 1),
+    Tile(192, 128, 1),
     Tile(128, 224, 1),
     Tile(128, 160, 1),
     Tile(64, 160, 1),

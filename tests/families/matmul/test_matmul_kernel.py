@@ -135,7 +135,7 @@ STAGED = {
 
 
 @emulator.needed
-@pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(128, 160, 1), Tile(128, 256, 1)], ids=str)
+@pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(128, 160, 1), Tile(128, 256, 1), Tile(192, 192, 1)], ids=str)
 @pytest.mark.parametrize("name", STAGED)
 def test_rows_that_are_staged_have_the_bits_of_those_that_are_not(name, tile):
     """Rows of out are aligned, or begin an element later; nothing beside them is written."""
