@@ -160,11 +160,15 @@ def swept(page: Path, kind: str) -> list[str]:
 
 
 def matmul(page: Path) -> list[str]:
-    of, tiles = record("matmul"), record("matmul_tiles")
+    of, tiles, free = record("matmul"), record("matmul_tiles"), record("matmul_invariance")
     rows, summary = sweep_pages.products(of), tiles["summary"]
     longer = f"{summary['mean_regret']:.1%} longer than the best"
     regret = f"Every tile for {summary['products']} products; on average, the chosen one takes {longer}"
+    shares = free["summary"]
+    of_time = f"{shares['mean_share']:.1%} of the time of the chosen kernel on average, {shares['worst_share']:.0%} at least"
+    freedom = f"Batch invariance for {shares['products']} products; with any tile and order of k, the fastest takes {of_time}"
     stamps = [stamp("matmul", of, page, "Products"), stamp("matmul_tiles", tiles, page, regret)]
+    stamps.append(stamp("matmul_invariance", free, page, freedom))
     layers = [row for row in rows if not row["random"] and row["ratio"] is not None]
     ahead = sum(row["ratio"] >= 1 for row in layers)
     peers = "torch (cuBLAS, cuBLASLt) and cuBLASLt's fastest algorithm"

@@ -47,7 +47,7 @@ struct BlockScales {
   X x[2];
   Weight weight[kBlocks];
   int64_t x_part, weight_part;
-  int left[2], left_of[kBlocks];  // elements of k from the part of `next` on; none of a row or column that is outside
+  int left;  // elements of k from the part of `next` on
   int second;  // the first column of the block behind that of the tile's first column
 
   __device__ __forceinline__ BlockScales(const MatmulParams& p, const Tile& tile, int row) {
@@ -56,38 +56,37 @@ struct BlockScales {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       x[half] = static_cast<X>(p.x_scale.data) + tile.batch * p.x_scale.batch;
-      if constexpr (C::kGather) {
-        const int taken = row_taken(p, tile, row + 8 * half);
-        x[half] += taken * p.x_scale.row, left[half] = taken >= 0 ? p.k : 0;
-      } else {
-        x[half] += (row + 8 * half) * p.x_scale.row, left[half] = row + 8 * half < tile.end ? p.k : 0;
-      }
+      // A row that is outside has the scale of another: it is not stored.
+      int taken = min(row + 8 * half, tile.end - 1);
+      if constexpr (C::kGather) taken = max(0, row_taken(p, tile, row + 8 * half));
+      x[half] += taken * p.x_scale.row;
     }
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const int first = block == 0 ? tile.column : second;
+      const int first = block == 0 ? tile.column : min(second, p.columns - 1);
       weight[block] = static_cast<Weight>(p.weight_scale.data) + tile.weight * p.weight_scale.batch +
                       (first + p.offset_columns) / 128 * p.weight_scale.row;
-      left_of[block] = first < p.columns ? p.k : 0;
     }
+    left = C::kGather && p.num_x_rows == 0 ? 0 : p.k;
   }
   // Scales of the next part.
   __device__ __forceinline__ PartScales next() {
     PartScales found;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      found.row[half] = left[half] > 0 ? Stored<typename S::X>::load(*x[half]) : 0.f;
-      x[half] += x_part, left[half] -= 128;
+      found.row[half] = left > 0 ? Stored<typename S::X>::load(*x[half]) : 0.f;
+      x[half] += x_part;
     }
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int next = 0; next < (S::kCut < 4 ? 2 : 1); ++next) {
-        const bool inside = left_of[block] > next * S::kCut * 32;
+        const bool inside = left > next * S::kCut * 32;
         found.column[next][block] = inside ? Stored<typename S::Weight>::load(weight[block][next * weight_part]) : 0.f;
       }
-      weight[block] += weight_part, left_of[block] -= 128;
+      weight[block] += weight_part;
     }
+    left -= 128;
     return found;
   }
 };

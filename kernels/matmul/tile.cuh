@@ -12,6 +12,7 @@
 #include "kernels/matmul/rest.cuh"
 #include "kernels/matmul/split.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
+#include "kernels/ptx/forget.cuh"
 
 namespace opfacade {
 
@@ -23,7 +24,9 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     if constexpr (C::kRanges) consumer.sum(sums, p, tiles.of(index), index); else consumer.sum(sums, p, tiles, index);
-    finish_tile<C>(p, tiles.at(index), group, sums);
+    uint32_t again = index;
+    forget_origin(again);  // its tile is found again, and took no registers meanwhile
+    finish_tile<C>(p, tiles.at(again), group, sums);
   }
   if constexpr (StagedRows<C>::kUsed) StagedRows<C>::template wait_for_boxes<0>();
 }
