@@ -37,6 +37,7 @@ class Writer:
         self._identity = {"pid": os.getpid(), "since": time.time_ns()}
         self._interval, self._last = interval, ""
         self._before, self._resets = before or {}, telemetry.resets()
+        self._writing = ForkLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="opfacade-telemetry", daemon=True)
         try:
@@ -57,6 +58,10 @@ class Writer:
     def write(self) -> bool:
         """Append one line if anything was counted since the last. False on failure, which is counted and warned of once.
         A FIFO without a reader is such a failure: nothing waits for a reader."""
+        with self._writing:  # the last line of a process counts: its counts are never those of an earlier moment
+            return self._write()
+
+    def _write(self) -> bool:
         if telemetry.resets() != self._resets:  # what was counted before is forgotten, so nothing is to be taken off
             self._before, self._resets = {}, telemetry.resets()
         now = json_text.text(without(counted(), self._before), sort_keys=True)

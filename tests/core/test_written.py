@@ -8,6 +8,7 @@ import torch
 import opfacade.torch_ops  # noqa: F401
 from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
+from opfacade.plan import forget_selections
 from opfacade.select import registry
 from opfacade.testing import inputs
 from opfacade.torch_ops.forms import forms_of
@@ -20,8 +21,11 @@ OPS = {one.op: one for one in registry.examples()}
 OVER_RANKS = descriptors(2)
 
 
-def writing_nothing(plan):
-    """A launcher of CUDA counts nothing itself; this one writes nothing at all."""
+def writing_nothing(descriptor):
+    """A plan of its own. A launcher of CUDA counts nothing itself; this one writes nothing at all."""
+    forget_selections()  # an equal plan may have its launcher already, and no other test may get this one
+    plan = Plan.select(descriptor, target=Target.cpu())
+    forget_selections()
     object.__setattr__(plan, "_candidate", replace(plan._candidate, launcher=lambda *_: lambda args, workspace: None))
     return plan
 
@@ -63,7 +67,7 @@ def test_a_run_counts_a_write_of_its_outputs_alone(problem):
 @WAYS
 @pytest.mark.parametrize("name", OPS)
 def test_each_op_counts_a_write_of_its_outputs_also_where_a_kernel_writes_behind_torchs_back(name, call):
-    plan, args = writing_nothing(Plan.select(OPS[name], target=Target.cpu())), inputs.make_args(OPS[name], 1)
+    plan, args = writing_nothing(OPS[name]), inputs.make_args(OPS[name], 1)
     found = counted(args, OPS[name], lambda: call(plan, args))
     assert all(was == is_written for was, is_written in found.values()), found
 
@@ -84,7 +88,7 @@ def test_an_op_over_two_ranks_counts_a_write_of_its_outputs_alone(name):
 @WAYS
 def test_a_value_saved_for_backward_that_a_plan_overwrites_raises(call):
     descriptor, args = PROBLEMS["decode"]()
-    plan = writing_nothing(on_reference(descriptor))
+    plan = writing_nothing(descriptor)
     weight = torch.ones(args.o.shape, requires_grad=True)
     product = (weight * args.o.zero_()).sum()
     call(plan, args)

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -80,6 +81,27 @@ def test_thirty_two_threads_lose_nothing(path, writer):
     [t.start() for t in threads], [t.join() for t in threads]
     writer.write()
     assert read(path)[0]["skus"]["x"]["runs"] == 32 * 500
+
+
+def test_a_line_with_earlier_counts_never_follows_one_with_later_counts(path, writer, monkeypatch):
+    append, arrived, late = writer._file.append, threading.Event(), threading.Event()
+
+    def slow(line):
+        if not arrived.is_set():
+            arrived.set()
+            late.wait(1)
+        append(line)
+
+    monkeypatch.setattr(writer, "_file", SimpleNamespace(append=slow))
+    threads = [threading.Thread(target=writer.write) for _ in range(2)]
+    for thread in threads:
+        telemetry.stats("x").runs.add()
+        thread.start()
+        arrived.wait(60)
+    threads[1].join(1)
+    late.set()
+    [t.join() for t in threads]
+    assert read(path)[0]["skus"]["x"]["runs"] == 2
 
 
 @pytest.mark.filterwarnings("ignore::opfacade.errors.DroppedWarning")
