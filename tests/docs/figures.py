@@ -145,8 +145,9 @@ QUOTES = [
     (
         "docs/design.md",
         "host_library",
-        "memory fell from {before[memory][process_MB]:.0f} MB to {after[memory][process_MB]:.0f} MB, and a run with new "
-        "tensors from {before[us][run_new]:.1f} us to {after[us][run_new]:.1f} us (`bench/results/host_library.json`",
+        "reduced memory use from {before[memory][process_MB]:.0f} MB to {after[memory][process_MB]:.0f} MB, and the time of a "
+        "run with new tensors from {before[us][run_new]:.1f} us to {after[us][run_new]:.1f} us (see "
+        "`bench/results/host_library.json`",
     ),
     (
         "docs/design.md",
