@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import operators, program_pages, reliability, sampling_pages, sweep_pages
+from bench import operators, program_pages, rank_pages, reliability, sampling_pages, sweep_pages
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -206,6 +206,11 @@ def compiled(page: Path) -> list[str]:
     return [*stamps, "", *lines]
 
 
+def over_ranks(page: Path) -> list[str]:
+    of = record("distributed_links")
+    return [stamp("distributed_links", of, page, f"{of['machine']['gpus']} GPUs, no multicast"), *rank_pages.lines(of)]
+
+
 def module(text: str) -> str:
     """`paged_decode bf16 head_dim=128, split_kv@1` of a SKU id; anything else as it is."""
     parts = text.split("/")
@@ -234,6 +239,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/matmul.md": matmul,
     "docs/ops/reduction.md": lambda page: [*programs(page, "rows", "sum", "segment"), *swept(page, "rows")],
     "docs/server.md": parameters,
+    "docs/distributed.md": over_ranks,
     "bench/README.md": compiled,
     "README.md": lambda page: [*operators.table(), *reliability.sums()],
 }

@@ -23,7 +23,7 @@ from tests.support.local_ranks import on_ranks
 _ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round otherwise
 
 
-EAGER = ("skips", "dies")
+EAGER = ("skips", "stops", "dies")
 
 
 def group_of(pg, descriptors, peer_memory=False, **options):
@@ -124,18 +124,43 @@ def fails(rank, pg, folder, act, peer_memory=False):
     if rank == 1 and act.startswith("dies"):
         os.kill(os.getpid(), signal.SIGKILL)
     start, out = time.monotonic(), None
+    stopped = group.members[1].pid if rank == 0 and act == "stops" else None
+    if stopped:
+        os.kill(stopped, signal.SIGSTOP)
     if rank == 0:
         with suppress(GroupError):
             group.plans[descriptor].run(args) if graph is None else graph.replay()
         torch.cuda.synchronize()
         out = call.written(args)
     code, ranks, text = told(group)
+    if stopped:
+        os.kill(stopped, signal.SIGCONT)
     found = {"told": [code, ranks], "text": text, "seconds": time.monotonic() - start}
     found["filled"] = out is None or all(bool(t.float().isnan().all()) for t in out.values())
     found["works"] = float(torch.ones(8, device=group.link.device).sum())
     if graph is not None:
         graph.reset()
     return found | ({} if act.startswith("dies") else {"again": again(rank, group, folder, descriptor)})
+
+
+def differs(rank, pg, folder, act, peer_memory):
+    """A sound call, and then rank 1 makes another one, or has another seed for one row."""
+    known = calls.descriptors(2)
+    names = {"other call": ("norm/one", "merge"), "other seed": ("draw_list", "draw_list")}[act]
+    group = group_of(pg, [known[name] for name in dict.fromkeys(names)], timeout_s=HASTY, peer_memory=peer_memory)
+    calls.run(calls.call_of(names[0], known[names[0]], rank), group, group.link.device)
+    torch.cuda.synchronize()
+    call = calls.call_of(names[rank], known[names[rank]], rank)
+    if act == "other seed" and rank == 1:
+        call.inputs["seed"][3] += 1
+    args = call.with_group(group, group.link.device)
+    with suppress(GroupError):
+        group.plans[call.descriptor].run(args)
+    torch.cuda.synchronize()
+    code, _, text = told(group)
+    out = [t for name, t in call.written(args).items() if name in ("out", "o", "token")]
+    filled = all(bool((t.float().isnan() if t.is_floating_point() else t == -1).all()) for t in out)
+    return {"code": code, "text": text, "filled": filled}
 
 
 def graph_of(call, args):

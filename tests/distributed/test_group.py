@@ -68,11 +68,12 @@ def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path):
     ]
 
 
-def test_a_rank_that_is_stopped_for_a_moment_is_waited_for_and_later_named(tmp_path):
-    found = worlds.run(tmp_path, 3, scenarios.stopped)
-    assert [out for out, _ in found.values()] == [[6.0] * 10] * 3
-    assert [found[r][1] for r in (0, 1)] == [after("OPF-N001", [2])] * 2
-    assert found[2][1] in (["OPF-N001", [2]], ["OPF-N004", [2]])
+@pytest.mark.parametrize("world", [2, 3, pytest.param(8, marks=pytest.mark.heavy)])
+def test_a_rank_that_is_stopped_for_a_moment_is_waited_for_and_later_named(tmp_path, world):
+    found, last = worlds.run(tmp_path, world, scenarios.stopped, seconds=60 * max(1, world // 2)), world - 1
+    assert [out for out, _ in found.values()] == [[world * (world + 1) / 2] * 10] * world
+    assert [found[r][1] for r in range(last)] == [after("OPF-N001", [last])] * last
+    assert found[last][1] in (["OPF-N001", [last]], ["OPF-N004", [last]])
 
 
 def test_a_peer_that_closes_after_equal_calls_has_not_failed_and_no_thread_is_left(tmp_path):

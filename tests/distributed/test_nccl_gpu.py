@@ -27,7 +27,7 @@ def test_every_op_is_that_of_one_rank_eager_and_captured(tmp_path, peer_memory):
 
 
 @pytest.mark.parametrize("peer_memory", [False, True, "kernels"])
-@pytest.mark.parametrize("act", ["skips", "replays less", "dies", "dies in a replay"])
+@pytest.mark.parametrize("act", ["skips", "stops", "replays less", "dies", "dies in a replay"])
 def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, act, peer_memory):
     scenario = partial(nccl_scenarios.fails, act=act, peer_memory=peer_memory)
     dead = (1,) if act.startswith("dies") else ()
@@ -38,3 +38,14 @@ def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on(tmp_path, ac
         assert own["filled"]
         assert own["works"] == 8
         assert own.get("again", True)
+
+
+@pytest.mark.parametrize("peer_memory", [False, True, "kernels"])
+@pytest.mark.parametrize("act", ["other call", "other seed"])
+def test_ranks_that_make_other_calls_are_named(tmp_path, act, peer_memory):
+    scenario = partial(nccl_scenarios.differs, act=act, peer_memory=peer_memory)
+    found = worlds.run(tmp_path, 2, scenario, seconds=_SECONDS, backend=worlds.NCCL)
+    for own in found.values():
+        assert own["code"] == "OPF-N004", own
+        assert "OPF-N002" in own["text"], own
+        assert own["filled"], own
