@@ -53,7 +53,9 @@ def _rows_axis(spec: TensorSpec) -> int | None:
 
 
 def _scales(problem: DenseFields, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
-    shapes = {"x_scale": _x_scale(problem, scaling, rows), "weight_scale": _weight_scale(problem, scaling, n)}
+    shapes = {"x_scale": _x_scale(problem, scaling, rows)}
+    if problem.weight_format is None:  # which has its own
+        shapes["weight_scale"] = _weight_scale(problem, scaling, n)
     dtypes: dict[str, str] = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
     if scaling.x_zero:
         shapes |= {"x_zero": shapes["x_scale"], "weight_sum": _batched(problem, (n,))}

@@ -39,7 +39,8 @@ def _linear(problem: ProductFields, found: Node, end: str) -> Node:
     """alpha * sum + bias of one column."""
     kind = problem.math
     if problem.scaling is not None and not problem.scaling.in_k:
-        found = found * value("x_scale", kind) * value(f"weight_scale{end}", kind)
+        found = found * value("x_scale", kind)
+        found = found * value(f"weight_scale{end}", kind) if getattr(problem, "weight_format", None) is None else found
     found = found * scalar("alpha", kind)
     return found + value(f"bias{end}", kind) if problem.bias else found
 

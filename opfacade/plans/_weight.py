@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDE = ("f16", "bf16", "f32")  # element types of x
+_NARROW = "f8_e4m3"  # x quantised with scales of its own
 _ZEROS = 128  # zero points that are codes are below it: 128 plus one is a bf16
 _CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero points are
 
@@ -33,6 +34,7 @@ class Weight(Written):
     HQQ; with "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
     dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
     "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
+    If x is f8_e4m3, `scaling` has the scales of x alone, and "rounded" is refused, because e4m3 has too few bits for numbers.
     """
 
     dtype: Literal["int4", "uint4", "e2m1", "f8_e4m3"] = Field(description="Codes of weight.")
@@ -97,16 +99,29 @@ class Product(Protocol):
 
 def refuse(problem: Product, weight: Weight) -> None:
     """Raises the first contradiction between a product and its weight."""
-    if problem.dtype not in WIDE:
-        raise contradiction("dtype", f"{', '.join(WIDE)} with weight_format", problem.dtype)
+    if problem.dtype not in (*WIDE, _NARROW):
+        raise contradiction("dtype", f"{', '.join((*WIDE, _NARROW))} with weight_format", problem.dtype)
     if problem.scaling is not None:
-        raise contradiction("scaling", "null with weight_format, which has its own scales", problem.scaling.kind)
+        _refuse_scaling(problem.scaling)
+    if problem.dtype == _NARROW and weight.dequantise == "rounded":
+        raise contradiction("weight_format.dequantise", f"group_sum or exact for {_NARROW}", weight.dequantise)
     if problem.weight_layout != "nk":
         raise contradiction("weight_layout", "nk with weight_format", problem.weight_layout)
     wide = weight.global_scale or weight.scale_dtype not in ("f16", "f8_e4m3")
     if weight.dequantise == "rounded" and problem.dtype == "f16" and wide:
         given = f"{weight.scale_dtype} scales{', a global one' * weight.global_scale}"
         raise contradiction("weight_format.dequantise", "exact or group_sum for f16 with scales outside its range", given)
+
+
+def _refuse_scaling(scaling: Scaling) -> None:
+    """Scales of x are one, or one for each row; those of the weight are its own."""
+    if scaling.in_k:
+        raise contradiction("scaling.kind", "tensor or token with weight_format", scaling.kind)
+    plain = {"weight_kind": None, "weight_starts": (), "weight_scale_dtype": "f32", "x_zero": False}
+    for field, only in plain.items():
+        if getattr(scaling, field) != only:
+            expected = f"{only} (the default) with weight_format, which has its own scales"
+            raise contradiction(f"scaling.{field}", expected, getattr(scaling, field))
 
 
 Wrong = tuple["Tensor", str]

@@ -70,7 +70,8 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     the result of i8 is i32. order "k": sums are added in one chain in the order of k, without segments, so every kernel of a
     type gives the same bits; the reference adds in f64. NaN and infinities in a row of x affect only this row, those of weight
     only their column.
-    weight_format: weight contains codes of few bits; Weight describes the numbers they stand for.
+    weight_format: weight contains codes of few bits; Weight describes the numbers they stand for. With f8_e4m3 rows, `scaling`
+    then describes x_scale alone.
     Raises DescriptorError for fields that contradict each other.
     """
 

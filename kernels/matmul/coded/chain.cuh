@@ -1,5 +1,6 @@
 // The sums of a warpgroup over a segment of k, panel by panel: it decodes one, and multiplies it while others decode.
 #pragma once
+#include "kernels/matmul/coded/scaled.cuh"
 #include "kernels/matmul/coded/warps.cuh"
 #include "kernels/ptx/wgmma_kept.cuh"
 
@@ -15,6 +16,32 @@ struct CodedConsumer {
   Ring<C::kXStages> x_ring;
 
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const Tile& tile, const Segment& segment) {
+    if constexpr (C::kSize == 1) return sum_scaled(sums, p, tile, segment);
+    else sum_decoded(sums, p, tile, segment);
+  }
+
+ private:
+  __device__ __forceinline__ void sum_scaled(Sums& sums, const MatmulParams& p, const Tile& tile, const Segment& segment) {
+    clear<C>(sums);
+    each_stage<C, PartFactors<C>>(p, tile, warpgroup, segment, [&](PartFactors<C> (&factors)[2], const CodeTables<C>& tables, int stage, int panels) {
+      const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
+      mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+#pragma unroll
+      for (int panel = 0; panel < kCodesPanels / 2; ++panel) {
+        if (2 * panel >= panels) break;
+        const int place = panel % C::kXPanels;
+        if (place == 0) mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+        multiply_scaled<C>(sums, factors, tables, line, smem.x(x_ring.stage) + place * CodedShared<C>::kPanelX, stage, panel);
+        if (place + 1 == C::kXPanels || 2 * (panel + 1) >= panels) {
+          release_x();
+          x_ring.advance();
+        }
+      }
+      release(smem.codes_empty(codes_ring.stage));
+      codes_ring.advance();
+    });
+  }
+  __device__ __forceinline__ void sum_decoded(Sums& sums, const MatmulParams& p, const Tile& tile, const Segment& segment) {
     const uint32_t both = both_codes();
     if constexpr (C::kByWarps) clear<C>(sums);
     each_stage<C>(p, tile, warpgroup, segment, [&](Decoder<C> (&decoder)[2], const CodeTables<C>& tables, int stage, int panels) {
@@ -23,7 +50,6 @@ struct CodedConsumer {
     });
   }
 
- private:
   // Lane r of a warp tells the CTA aside r that all of the warp have read.
   __device__ __forceinline__ void release_x() const {
     if (C::kAside == 1 || !shares) return release(smem.x_empty(x_ring.stage));

@@ -27,7 +27,7 @@ struct CodedLoader {
       load_codes(tile, k);
       const int stop = min(segment.end, k + kCodesStep);
 #pragma unroll 1
-      for (int from = k; from < stop; from += C::kXPanels * 64) load_x(tile, from, stop);
+      for (int from = k; from < stop; from += C::kXPanels * kPanel<C>) load_x(tile, from, stop);
     }
   }
 
@@ -49,15 +49,15 @@ struct CodedLoader {
     const uint32_t to = smem.x(x_ring.stage), full = smem.x_full(x_ring.stage);
     mbarrier_wait(smem.x_empty(x_ring.stage), x_ring.parity ^ 1);
     if (p.mapped != 0) {
-      const int panels = min(C::kXPanels, (stop - k) / 64);
+      const int panels = min(C::kXPanels, (stop - k) / kPanel<C>);
       constexpr int kPart = C::kTokens / C::kAside;
       const int first = CodedTiles<C>::aside() * kPart;
       const uint16_t mask = C::kAside > 1 ? ((1 << C::kAside) - 1) << CodedTiles<C>::rank(CodedTiles<C>::segment(), 0) : 0;
       mbarrier_arrive_expect(full, panels * (C::kAside > 1 ? C::kTokens : p.x_box) * 128);
       for (int panel = 0; panel < panels; ++panel)
-        load_rows<kPart, false>(to + panel * Shared::kPanelX + first * 128, p.x_map, full, mask, k + panel * 64, tile.row + first, tile.batch);
+        load_rows<kPart, false>(to + panel * Shared::kPanelX + first * 128, p.x_map, full, mask, k + panel * kPanel<C>, tile.row + first, tile.batch);
     } else {
-      copy_panels<CopiedPanels<2, C::kXPanels>, C::kTokens, false>(to, p.x, tile.batch, tile.row, tile.end, k, p.k,
+      copy_panels<CopiedPanels<C::kSize, C::kXPanels>, C::kTokens, false>(to, p.x, tile.batch, tile.row, tile.end, k, p.k,
                                                                    threadIdx.x % kThreads, kThreads);
       fence_async_shared();
       mbarrier_arrive(full);

@@ -16,11 +16,11 @@ __device__ __forceinline__ uint32_t line_of(uint32_t part) {
   return part + threadIdx.x % kWarpgroup / 32 * 2048 + panel_address(threadIdx.x % 32 / 4, 0);
 }
 
-// Stages of a segment in the order of k: multiply(decoders, tables, stage, how many panels).
-template <class C, class Multiply>
+// Stages of a segment in the order of k: multiply(decoders, tables, stage, how many panels of 64 elements).
+template <class C, class OfCodes = Decoder<C>, class Multiply>
 __device__ __forceinline__ void each_stage(const MatmulParams& p, const Tile& tile, int warpgroup, const Segment& segment, const Multiply& multiply) {
   CodeTables<C> tables(p, tile, warpgroup);
-  Decoder<C> decoder[2];
+  OfCodes decoder[2];
   tables.ask(segment.begin);
   if constexpr (C::Codes::kSlot == 0) {
     tables.turn();

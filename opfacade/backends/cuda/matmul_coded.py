@@ -13,13 +13,14 @@ from opfacade.backends.cuda.matmul_kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
 _COLUMNS = 64  # of the product for a warpgroup
 _STAGE = 256  # elements of k
-_PANEL = 64  # elements of k of a panel of x
+_PANEL = 128  # bytes of a row of a panel of x
 _ALONG = 4  # warpgroups of a CTA that have a segment each
 # CTAs that a cluster of so many may make, so that they run at once. Other numbers would change bits.
 _SPLITS = ((8, 96), (4, 112), (2, 132))
@@ -42,6 +43,7 @@ _ALLOWED: dict[str, tuple[str | int | None, ...]] = {
     "global_scale": (False,),
 }
 _SCALES = {"bf16": ("bf16", "f8_e4m3", "f8_e8m0"), "f16": ("f16", "f8_e4m3")}
+_BYTES = "f8_e4m3"
 _BY_WARPS = 16  # rows of x up to which mma.sync multiplies
 _SHARED = 32  # rows of x in a tile from which on neighbours share them
 _ALL = 114  # SMs of the smallest card
@@ -78,11 +80,17 @@ class Coded(NamedTuple):
     slot: int
     repack: bool = False
     aside: int = 1
+    size: int = 2
+
+    @property
+    def panels(self) -> int:
+        """Panels of x in a stage of it: of 64 elements of 16 bits, or 128 of 8."""
+        return max(1, _RING[self.rows, self.along][2] * self.size // 2)
 
     @property
     def shared(self) -> int:
         """Bytes, as CodedShared has them."""
-        codes, x, panels = _RING[self.rows, self.along]
+        (codes, x, _), panels = _RING[self.rows, self.along], self.panels
         team = codes * self.beside * _COLUMNS * 128 + x * panels * self.rows * 128 + 16 * (codes + x)
         return self.along * team + self.along * self.beside * min(self.rows, _ROUND) * _SUMS
 
@@ -95,11 +103,11 @@ class Coded(NamedTuple):
         return found | ({"split": self.split} if self.split > 1 else {})
 
     def printed(self) -> dict[str, Fact]:
-        codes, x, panels = _RING[self.rows, self.along]
+        codes, x, _ = _RING[self.rows, self.along]
         shape: dict[str, Fact] = {"tokens": self.rows, "along": self.along, "beside": self.beside, "split": self.split}
         shape |= {"aside": self.aside}
-        shape |= {"code_stages": codes, "x_stages": x, "x_panels": panels, "shared": self.shared, "slot": self.slot}
-        return shape | {"segmented": self.segments is not None, "by_warps": self.rows <= _BY_WARPS}
+        shape |= {"code_stages": codes, "x_stages": x, "x_panels": self.panels, "shared": self.shared, "slot": self.slot}
+        return shape | {"segmented": self.segments is not None, "by_warps": self.rows <= _BY_WARPS and self.size == 2}
 
 
 def segments_of(n: int, k: int) -> Segments | None:
@@ -122,7 +130,7 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Coded:
     assert problem.weight_format is not None
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     sizes = Coding(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch)
-    return shape_of(sizes, slot_of(problem.weight_format), sms)
+    return shape_of(sizes, slot_of(problem.weight_format), sms)._replace(size=ITEMSIZE[problem.dtype])
 
 
 def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
@@ -153,8 +161,23 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     if problem.weight_format is None:
         yield from support.choice_reason("OPF-S003", "weight_format", None, ("int4", "uint4", "e2m1"))
         return
+    if problem.dtype == _BYTES:
+        yield from _lacks_of_bytes(problem, problem.weight_format)
+        return
     yield from matmul_codes.lacks(problem, problem.weight_format)
     yield from lacks_of_codes(problem.weight_format, problem.dtype)
+
+
+def _lacks_of_bytes(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
+    """Rows of e4m3 are multiplied by codes whose numbers e4m3 has; scales multiply the sums of groups."""
+    yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
+    facts: dict[str, tuple[str | int | None, ...]] = {
+        "dtype": ("int4", "e2m1"), "dequantise": ("group_sum",), "zero": ("none",), "group": (32, 64, 128, None),
+        "num_groups": (None,),
+    }  # fmt: skip
+    for field, choices in facts.items():
+        yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(weight, field), choices)
+    yield from support.choice_reason("OPF-S003", "weight_format.group_offset % 32", weight.group_offset % 32, (0,))
 
 
 def lacks_of_codes(weight: Weight, dtype: str) -> Iterator[Reason]:
@@ -176,7 +199,8 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 def unfit_sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
     """Not remembered with what a kind of problems lacks: k is a size."""
-    yield from support.choice_reason("OPF-S003", f"k % {_PANEL}", problem.k % _PANEL, (0,))
+    panel = _PANEL // ITEMSIZE[problem.dtype]
+    yield from support.choice_reason("OPF-S003", f"k % {panel}", problem.k % panel, (0,))
     yield from support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,))
 
 

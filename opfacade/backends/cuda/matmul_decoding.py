@@ -8,12 +8,15 @@ from opfacade.plans._weight import Weight
 
 # rounded: a number is rounded to the type of x. whole: the type of x has the number. column: it has the code, and the scale of
 # the column multiplies the sum. halves: a number is a sum of two of that type, exactly, and its products follow each other.
-Way = Literal["rounded", "whole", "column", "halves"]
+# parts: numbers are scaled as sums of groups, for rows of 8 bits.
+Way = Literal["rounded", "whole", "column", "halves", "parts"]
 _SHORT = ("f8_e4m3", "f8_e8m0")  # scales of at most four bits
 
 
 def way_of(weight: Weight, dtype: str) -> Way | None:
     """None: there is none. dtype: of x."""
+    if dtype == "f8_e4m3":
+        return "parts" if weight.dequantise == "group_sum" and weight.zero == "none" else None
     if weight.dequantise == "rounded":
         return "rounded"
     if weight.zero not in ("none", "int"):

@@ -91,15 +91,20 @@ class AnyShape(Protocol):
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
     kind = "codes" if matmul_source.codes_of(problem) is not None else _model_of(problem)
-    return promise(problem, target, segments, (form.in_any_batch[kind], form.on_a_gpu))
+    weight = matmul_source.codes_of(problem)
+    chain = 0 if weight is None or problem.dtype not in FP8 else matmul_source.part_of(weight)
+    return promise(problem, target, segments, (form.in_any_batch[kind], form.on_a_gpu), chain)
 
 
 def _model_of(problem: Product) -> str:
     return "matmul-mma16" if problem.dtype in HALVES else "matmul-mma8" if problem.dtype in FP8 else "matmul-s32"
 
 
-def promise(problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...]) -> PrecisionGuarantee:
-    """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row."""
+def promise(
+    problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...], chain: int = 0
+) -> PrecisionGuarantee:
+    """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row.
+    chain: elements of k that are added at once where those are not 128; 0: they are."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = _model_of(problem)
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
@@ -107,6 +112,7 @@ def promise(problem: Product, target: Target, segments: Segments | None, evidenc
     constants |= {"segment": float(segments.length)} if segments is not None else {}
     several = terms(matmul_source.codes_of(problem), problem.dtype)
     constants |= {"terms": float(several)} if several > 1 else {}
+    constants |= {"chain": float(chain)} if chain else {}
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="i32" if problem.dtype in INTEGERS else "f32",

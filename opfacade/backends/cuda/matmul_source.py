@@ -48,6 +48,13 @@ def codes_of(problem: Product) -> Weight | None:
     return problem.weight_format if isinstance(problem, MatmulDescriptor) else None
 
 
+def part_of(weight: Weight) -> int:
+    """Elements of k, at most 128, that lie in one group wherever they begin at a multiple of it."""
+    if weight.group is None:
+        return 128
+    return weight.group if weight.group_offset % weight.group == 0 else STEP
+
+
 def _facts_of_codes(weight: Weight | None) -> dict[str, Fact]:
     if weight is None:
         return {}

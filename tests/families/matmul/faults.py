@@ -49,6 +49,11 @@ def grouped(name, file, old, new, tests=f"{GROUPS} -k bound", **more):
     return cpu(f"products of groups: {name}", f"{K}/{file}", old, new, tests, **more)
 
 
+def bytewise(name, old, new, tests):
+    test = f"tests/families/matmul/test_codes_by_bytes_kernel.py -k {tests}"
+    return cpu(f"products of codes and e4m3: {name}", f"{K}/coded/scaled.cuh", old, new, test)
+
+
 def fp8(name, file, old, new, tests=PARTS):
     return cpu(f"products of fp8: {name}", f"{K}/{file}", old, new, tests)
 
@@ -340,6 +345,19 @@ FAULTS = (
           "any_batch and along"),
     coded("codes are loaded before the stage is free", "load.cuh",
           "    mbarrier_wait(smem.codes_empty(codes_ring.stage), codes_ring.parity ^ 1);\n", "", "many_tiles"),
+    bytewise("halves of a byte are exchanged", "t * 0x11 | (t + 1) * 0x1100", "t * 0x1100 | (t + 1) * 0x11",
+             "columns and int4"),
+    bytewise("codes of a neighbour are decoded", "threadIdx.x % 4 * 2, wide", "(threadIdx.x % 4 ^ 1) * 2, wide", "columns"),
+    bytewise("minus eight is minus seven", "0x4a4c4e50u", "0x4a4c4e4eu", "columns and int4"),
+    bytewise("the exponent of e2m1 is not re-biased", "0x3c383000u", "0x34302800u", "columns and e2m1"),
+    bytewise("a group has the scale of the first", "(panel * 128 + part * kPart) / kPart", "part", "columns"),
+    bytewise("columns have the scale of the other", "factors[i % 4 / 2]", "factors[i % 2]", "columns"),
+    bytewise("sums of the part before are added twice", "part * kSteps + step, step > 0", "part * kSteps + step, true",
+             "bound"),
+    bytewise("parts have the x of the first", "rows, part * kSteps + step,", "rows, step,", "columns and 32"),
+    bytewise("a panel has the codes of the first", "4 * panel + step", "step", "columns"),
+    bytewise("parts before are lost", "fmaf(found[i], factors[i % 4 / 2].factor, sums[i])",
+             "found[i] * factors[i % 4 / 2].factor", "bound"),
     coded("the next panel has the codes of this", "chain.cuh", "PanelCodes(line, panel + 1)", "PanelCodes(line, panel)",
           "columns"),
     coded("products are not waited for", "chain.cuh", "      wgmma_wait<0>();\n", "", "columns"),
