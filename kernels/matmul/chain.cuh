@@ -4,11 +4,11 @@
 
 namespace opfacade {
 
-template <class C>
-struct ChainConsumer : StageReader<C> {
-  using Sums = float[C::kColumns / 2];
-  using StageReader<C>::smem;
-  using StageReader<C>::ring;
+template <class C, class Reader = StageReader<C>, int kWidth = C::kColumns>
+struct ChainConsumer : Reader {
+  using Sums = float[kWidth / 2];
+  using Reader::smem;
+  using Reader::ring;
 
   // Issues the products of one stage.
   __device__ __forceinline__ void multiply(Sums& sums, bool accumulate) const {
@@ -17,8 +17,8 @@ struct ChainConsumer : StageReader<C> {
     for (int panel = 0; panel < C::kPanels; ++panel) {
 #pragma unroll
       for (int term = 0; term < C::kTerms; ++term) {
-        WgmmaLayouts<typename C::T, C::kColumns, C::kXAcross, C::kWeightAcross>::multiply(
-            sums, this->x_steps(panel), this->weight_steps(term * C::kPanels + panel), accumulate || panel + term > 0);
+        WgmmaLayouts<typename C::T, kWidth, Reader::kMAcross, Reader::kNAcross>::multiply(
+            sums, this->on_m(panel), this->on_n(term * C::kPanels + panel), accumulate || panel + term > 0);
       }
     }
     wgmma_commit();
@@ -46,9 +46,10 @@ struct ChainConsumer : StageReader<C> {
 };
 
 // Adds the sums of segments in their order, as clusters do (split.cuh): for many rows, which need no more CTAs.
-template <class C>
-struct SegmentConsumer : ChainConsumer<C> {
-  using Sums = typename ChainConsumer<C>::Sums;
+template <class C, class Reader = StageReader<C>, int kWidth = C::kColumns>
+struct SegmentConsumer : ChainConsumer<C, Reader, kWidth> {
+  using Chain = ChainConsumer<C, Reader, kWidth>;
+  using Sums = typename Chain::Sums;
 
   template <class All>
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const All& tiles, int) {
@@ -58,9 +59,9 @@ struct SegmentConsumer : ChainConsumer<C> {
     for (int first = 0; first < tiles.steps; first += length) {
       Sums found;
       part.steps = min(length, tiles.steps - first);
-      ChainConsumer<C>::sum(found, p, part, 0);
+      Chain::sum(found, p, part, 0);
 #pragma unroll
-      for (int i = 0; i < C::kColumns / 2; ++i) sums[i] = first == 0 ? found[i] : sums[i] + found[i];
+      for (int i = 0; i < kWidth / 2; ++i) sums[i] = first == 0 ? found[i] : sums[i] + found[i];
     }
   }
 };

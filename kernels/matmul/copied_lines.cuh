@@ -14,7 +14,7 @@ struct CopiedLines {
   using Bits = typename UnsignedOf<C::kSize>::Type;
   static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements of a chunk; chunks of a line in a stage
   static constexpr int kLines = kWarpgroup / kChunks, kCount = kRows / kLines;  // lines at a time; lines of a thread
-  static constexpr int kBatch = C::kRows == 64 && kCount % 4 == 0 ? 4 : 2;  // lines whose chunks are in registers at a time
+  static constexpr int kBatch = kComputing<C> == 1 && kCount % 4 == 0 ? 4 : 2;  // lines whose chunks are in registers at a time
   static_assert(kCount % kBatch == 0, "whole batches");
 
   const Bits* begin;  // of the first line of this thread

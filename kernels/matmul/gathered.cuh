@@ -55,8 +55,10 @@ struct GatheredRows {
     const Bits* from = static_cast<const Bits*>(p.x.data) + (bytes > 0 ? at : 0);
     const uint32_t to = stage + chunk / 8 * C::kRows * 128;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
+    for (int i = 0; i < kCount; ++i) {
+      if (C::kSwapped && taken[i] < 0) continue;  // a row of N changes no other one
       cp_async_part(to + panel_address(line + i * kLines, chunk % 8), from + max(taken[i], 0) * p.x.row, taken[i] >= 0 ? bytes : 0);
+    }
   }
 };
 

@@ -15,12 +15,19 @@ __device__ __forceinline__ void load_rows(uint32_t to, const TensorMap& map, uin
   }
 }
 
+// The rows of x that a tile has.
+template <class C>
+__device__ __forceinline__ void load_units(const MatmulParams& p, uint32_t x, uint32_t full, const Tile& tile, int k) {
+  const int units = units_of<C>(tile);
+  for (int unit = 0; unit < units; ++unit) load_rows<kRowsUnit<C>, false>(x + unit * kRowsUnit<C> * 128, p.x_map, full, 0, k, tile.row + unit * kRowsUnit<C>, tile.batch);
+}
+
 // The panels of one part of k; in a cluster each CTA loads its part of the weight for all.
 template <class C>
 __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uint32_t weight, uint32_t full, const Tile& tile, int k) {
   constexpr int kPart = C::kColumns / C::kCluster;
   const int first = Tiles<C>::rank() * kPart;
-  load_rows<C::kRows, C::kXAcross>(x, p.x_map, full, 0, k, tile.row, tile.batch);
+  if constexpr (C::kSwapped) load_units<C>(p, x, full, tile, k); else load_rows<C::kRows, C::kXAcross>(x, p.x_map, full, 0, k, tile.row, tile.batch);
   load_rows<kPart, C::kWeightAcross>(weight + first * 128, p.weight_map, full, C::kCluster > 1 ? (1 << C::kCluster) - 1 : 0, k,
                                      tile.column + first, tile.weight);
 }
@@ -29,7 +36,8 @@ __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uin
 template <class C>
 __device__ __forceinline__ void load_step(const MatmulParams& p, const MatmulShared<C>& smem, int stage, const Tile& tile, int k) {
   const uint32_t full = smem.full(stage);
-  mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - p.x_box) * 128);
+  const int rows = C::kSwapped ? units_of<C>(tile) * kRowsUnit<C> : p.x_box;
+  mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - rows) * 128);
 #pragma unroll
   for (int panel = 0; panel < C::kPanels; ++panel)
     load_part<C>(p, smem.x(stage) + panel * C::kRows * 128, smem.weight(stage) + panel * C::kColumns * 128, full, tile, k + panel * kPanel<C>);
@@ -62,7 +70,7 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
   const int lines = kRowsAcross ? size - k : rows - first, length = kRowsAcross ? rows - first : size - k;
   const Bits* base = static_cast<const Bits*>(from.data) + batch * from.batch + first * from.row + k * from.k;
   const int before = kRowsAcross ? first : k;
-  constexpr int kBatch = C::kRows == 64 ? 4 : 1;  // chunks under way; a thread that has few registers has one
+  constexpr int kBatch = kComputing<C> == 1 ? 4 : 1;  // chunks under way; a thread that has few registers has one
 #pragma unroll 1
   for (int start = thread; start < kLines * kChunks; start += kBatch * threads) {
     LineChunk<Bits> found[kBatch];

@@ -9,8 +9,10 @@ __device__ __forceinline__ Descriptors steps_of(uint32_t panels) {
   return kRowsAcross ? Descriptors(panel_descriptor(panels, 1024, kAcross), 2048) : Descriptors(panel_descriptor(panels, 1024, 0), 32);
 }
 
+// A reader tells which operand lies on M of wgmma, and which on N: as many rows of it as kWidth, the width of sums.
 template <class C>
 struct StageReader {
+  static constexpr bool kMAcross = C::kXAcross, kNAcross = C::kWeightAcross;
   const MatmulShared<C>& smem;
   int group;
   bool shares;  // CTAs of the cluster write to each other's stages
@@ -23,6 +25,8 @@ struct StageReader {
   __device__ __forceinline__ Descriptors weight_steps(int panel) const {
     return steps_of<C::kWeightAcross>(smem.weight(ring.stage) + panel * C::kColumns * 128);
   }
+  __device__ __forceinline__ Descriptors on_m(int panel) const { return x_steps(panel); }
+  __device__ __forceinline__ Descriptors on_n(int panel) const { return weight_steps(panel); }
   // Lane r of a warp tells CTA r of the cluster.
   __device__ __forceinline__ void release(int stage) const {
     const int lane = threadIdx.x % 32;

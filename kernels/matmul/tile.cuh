@@ -11,6 +11,7 @@
 #include "kernels/matmul/ranges.cuh"
 #include "kernels/matmul/rest.cuh"
 #include "kernels/matmul/split.cuh"
+#include "kernels/matmul/swapped.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/ptx/forget.cuh"
 
@@ -19,14 +20,14 @@ namespace opfacade {
 template <class C, class All>
 __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles, int group) {
   typename C::template Consumer<C> consumer{{smem, group, p.mapped != 0, {}}};
-  float sums[C::kColumns / 2];
+  typename C::template Consumer<C>::Sums sums;
   const int count = tiles.count(p);
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     if constexpr (C::kRanges) consumer.sum(sums, p, tiles.of(index), index); else consumer.sum(sums, p, tiles, index);
     uint32_t again = index;
     forget_origin(again);  // its tile is found again, and took no registers meanwhile
-    finish_tile<C>(p, tiles.at(again), group, sums);
+    if constexpr (C::kSwapped) finish_swapped<C>(p, tiles.at(again), group, sums); else finish_tile<C>(p, tiles.at(again), group, sums);
   }
   if constexpr (StagedRows<C>::kUsed) StagedRows<C>::template wait_for_boxes<0>();
 }
@@ -48,7 +49,7 @@ __device__ __forceinline__ void gather() {
 
 template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
-  constexpr int kGroups = C::kRows / 64;
+  constexpr int kGroups = kComputing<C>;
   constexpr bool kSearches = C::kGrouped || C::kRanges;
   // Registers: producers that find groups need more, those that decode most.
   constexpr int kProducer = C::kCoded ? 88 : kSearches ? 72 : 56;

@@ -18,7 +18,10 @@ constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all. Or the
 // kSplit CTAs of a cluster have one tile, and each a segment of k. kTerms: operands that a weight is the sum of, one behind the
-// other in a stage.
+// other in a stage. kSwapped: rows of x lie on N of wgmma and columns of the product on M (swapped.cuh); then kColumns is 64 for
+// each computing warpgroup, and kRows are the most rows of a tile.
+template <class C>
+constexpr int kComputing = (C::kSwapped ? C::kColumns : C::kRows) / 64;  // warpgroups
 template <class C>
 struct MatmulShared {
   static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kTerms * C::kPanels * C::kColumns * 128;
@@ -37,6 +40,16 @@ struct Tile {
   int batch, row, column;  // of its first element
   int end, weight;
 };
+
+// Where rows of x lie on N: those that come by one load; the narrowest product has as many.
+template <class C>
+constexpr int kRowsUnit = C::kRows / 8;
+
+// How many of these a tile has, which holds a row at least.
+template <class C>
+__device__ __forceinline__ int units_of(const Tile& tile) {
+  return min(8, (tile.end - tile.row + kRowsUnit<C> - 1) / kRowsUnit<C>);
+}
 
 // The row of x that a row of a tile takes; -1: none.
 __device__ __forceinline__ int row_taken(const MatmulParams& p, const Tile& tile, int row) {

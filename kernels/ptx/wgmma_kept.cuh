@@ -1,18 +1,8 @@
 // Warpgroup products whose A stays in registers until they end (keep_alive). Nothing writes those registers while a product is in
 // flight, so any ptxas version is correct. Otherwise as in wgmma.cuh.
 #pragma once
+#include "kernels/ptx/wgmma_few.cuh"
 #include "kernels/ptx/wgmma_steps.cuh"
-
-#define OPF_LIST_4 "%0, %1, %2, %3"
-#define OPF_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define OPF_OPERANDS_4(d, i) OPF_R4(d, i)
-#define OPF_OPERANDS_8(d, i) OPF_R4(d, i), OPF_R4(d, i + 4)
-#define OPF_AFTER_4 \
-  "%4", "%5", "%6", "%7", "%8", "%9", "%10", "%11", "%12", "%13", "%14", \
-  "%15", "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24"
-#define OPF_AFTER_8 \
-  "%8", "%9", "%10", "%11", "%12", "%13", "%14", "%15", "%16", "%17", "%18", \
-  "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", "%27", "%28"
 
 namespace opfacade {
 

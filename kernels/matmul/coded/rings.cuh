@@ -42,7 +42,8 @@ struct CodedShared {
 // The part of a config that copy_panels reads.
 template <int kBytes, int kManyPanels>
 struct CopiedPanels {
-  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128;  // one chunk of a thread is under way
+  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128, kColumns = 128;  // one chunk of a thread is under way
+  static constexpr bool kSwapped = false;
 };
 
 template <class C>

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import Sizes, whole_tile_of
+from opfacade.backends.cuda.matmul_tiles import Sizes, swapped_tile_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
@@ -15,6 +15,7 @@ from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
 _MOST_GROUPS = 4096  # whose numbers of tiles lie in shared memory beside the stages
+_FEW_ROWS = 8  # of a group, on average: with more, or in fp8, rows on M are as fast, and faster where most have one group
 # A row has the bits that it has in a product of the same n and k.
 _FORM = Form(
     descriptor=GroupedMatmulDescriptor,
@@ -30,14 +31,23 @@ _FORM = Form(
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
-    """The tile for groups of equal size: the real ones are on the device."""
+    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
-    rows = problem.total_num_rows if problem.layout == "masked" else -(-problem.total_num_rows // problem.groups)
     segments = segments_of(problem)
+    rows, drawn = _rows_of(problem)
     size, many = ITEMSIZE[problem.dtype], 1 if segments is None else segments.many
-    sizes = Sizes(rows, problem.n * problem.columns, problem.k, problem.groups, least, size, many, problem.dtype in FP8)
-    return Shape(whole_tile_of(sizes, sms, problem.gather), segments)
+    sizes = Sizes(rows, problem.n * problem.columns, problem.k, drawn, least, size, many, problem.dtype in FP8)
+    few = rows <= _FEW_ROWS and problem.dtype in HALVES
+    return Shape(swapped_tile_of(sizes, sms) if few else whole_tile_of(sizes, sms, problem.gather), segments)
+
+
+def _rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
+    """Rows of a group, and how many groups have some."""
+    if problem.layout == "masked":
+        return problem.total_num_rows, problem.groups
+    drawn = max(1, min(problem.groups, problem.total_num_rows))
+    return -(-problem.total_num_rows // drawn), drawn
 
 
 def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -95,6 +95,7 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
     """The facts of a tile in a SKU."""
     found: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     found |= {"cluster": tile.cluster} if tile.cluster > 1 else {}
+    found |= {"swapped": True} if tile.swapped else {}
     found |= {"segment": segments.length} if segments is not None else {}
     found |= {"repack": True} if repack else {}
     return found | ({"split": tile.split} if tile.split > 1 else {})
@@ -103,6 +104,7 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
 def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False, terms: int = 1) -> dict[str, Fact]:
     shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     shape |= {"stages": stages_of(tile, terms), "cluster": tile.cluster, "split": tile.split, "terms": terms}
+    shape |= {"swapped": tile.swapped}
     return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 

@@ -23,13 +23,14 @@ _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (b
 class Tile(NamedTuple):
     """rows: of x, 64 for each computing warpgroup; columns: of the product; panels: parts of 128 bytes of k in a stage;
     cluster: CTAs with tiles one below the other, which share the weight; split: CTAs of a cluster with one tile, each for a
-    segment of k."""
+    segment of k; swapped: rows are those that a tile has at most, and 64 columns lie in each computing warpgroup."""
 
     rows: int
     columns: int
     panels: int
     cluster: int = 1
     split: int = 1
+    swapped: bool = False
 
     @property
     def stage(self) -> int:
@@ -63,6 +64,10 @@ HALVES = (
     Tile(64, 160, 1),
 )  # of 16-bit operands: fewer waves where n is no multiple of 192
 SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
+
+
+# Rows lie on N of wgmma, in steps of eight: few of x are loaded beside many of the weight.
+SWAPPED = (Tile(64, 128, 2, swapped=True), Tile(64, 64, 2, swapped=True))
 
 
 class Sizes(NamedTuple):
@@ -114,6 +119,12 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
 def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
     """The fastest without a split. alone: without a cluster too."""
     return _fastest(_whole_works(sizes[1:], sms, alone), sizes.rows)
+
+
+@lru_cache(maxsize=4096)
+def swapped_tile_of(sizes: Sizes, sms: int) -> Tile:
+    """The faster one of those whose rows lie on N."""
+    return min(SWAPPED, key=lambda tile: nanoseconds(tile, sizes, sms))
 
 
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:

@@ -1,5 +1,6 @@
 """The kernel of products of groups on an emulated device: every layout; a row has the bits of a product alone."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import matmul_grouped as backend
 from opfacade.core.descriptor import forget_specializations
+from opfacade.plan import forget_selections
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.select.explanation import explain
 from opfacade.testing import determinism, inputs, numerics
@@ -21,6 +24,22 @@ SM_90A = Target.parse("sm_90a")
 def _any_assembler():
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _rows_on_m():
+    """The other kernel is in test_swapped_kernel.py."""
+    with swapping(0):
+        yield
+
+
+@contextmanager
+def swapping(rows):
+    """Groups of so many rows on average lie on N of wgmma."""
+    forget_specializations(), forget_selections()
+    with patch.object(backend, "_FEW_ROWS", rows):
+        yield
+    forget_specializations(), forget_selections()
 
 
 def made(groups=3, rows=90, n=72, k=136, dtype="bf16", **more):

@@ -1,0 +1,3 @@
+// Shadows kernels/ptx/wgmma_narrow.cuh, whose widths wgmma_layouts.cuh has too.
+#pragma once
+#include "kernels/ptx/wgmma_layouts.cuh"
