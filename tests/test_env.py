@@ -106,7 +106,7 @@ def test_the_default_cache_is_the_users(monkeypatch, tmp_path):
 
 def test_every_function_names_its_variable_in_its_docstring():
     for function in FUNCTIONS:
-        read = set(re.findall(r'environ\.get\("(\w+)"', inspect.getsource(function)))
+        read = set(re.findall(r'(?:environ\.get|_given)\("(\w+)"', inspect.getsource(function)))
         assert read
         assert read <= set(re.findall(r"\w+", function.__doc__)), function.__name__
 

@@ -10,9 +10,10 @@ namespace opfacade {
 template <class T, int kCount>
 struct Pack {
   using Bits = typename Stored<T>::Bits;
-  static constexpr int kSize = sizeof(Bits), kWords = kCount * kSize / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
+  static constexpr int kSize = sizeof(Bits), kBytes = kCount * kSize, kWords = (kBytes + 3) / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
-  static_assert(kWords * 4 == kCount * kSize, "whole words");
+  static constexpr bool kWhole = kBytes % 4 == 0;  // else less than a word, which has no access of its own
+  static_assert(kWhole || kBytes < 4, "whole words, or a part of one");
   // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer instructions.
   static constexpr bool kShifted = kSize < 4;
   uint32_t word[kWords];
@@ -32,14 +33,14 @@ struct Pack {
   // wide: aligned to whole vectors. count: how many elements there are.
   __device__ __forceinline__ void load(const void* base, int64_t at, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
-    if (wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
+    if (kWhole && wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i] : Bits(0));
   }
   // The same with any step.
   __device__ __forceinline__ void load_apart(const void* base, int64_t at, int64_t step, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
-    if (wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
+    if (kWhole && wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i * step] : Bits(0));
   }
@@ -60,7 +61,7 @@ struct Pack {
   }
   __device__ __forceinline__ void store(void* base, int64_t at, bool wide, int count) {
     Bits* to = static_cast<Bits*>(base) + at;
-    if (wide && count == kCount) return copy<false>(to);
+    if (kWhole && wide && count == kCount) return copy<false>(to);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       if (i < count) to[i] = bits(i);
@@ -118,7 +119,7 @@ struct Pack {
   // The elements `from` .. `to` - 1: at once, where all are there and aligned.
   __device__ __forceinline__ void store_some(void* base, int64_t at, int from, int to) {
     Bits* const first = static_cast<Bits*>(base) + at;
-    if (from == 0 && to == kCount && late(base, at) == 0) return copy<false>(first);
+    if (kWhole && from == 0 && to == kCount && late(base, at) == 0) return copy<false>(first);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       if (i >= from && i < to) first[i] = bits(i);
@@ -127,6 +128,7 @@ struct Pack {
   // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of what
   // is stored; it may be negative. All lanes of a warp come here.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
+    if constexpr (!kWhole) return store(base, at, false, left);
     constexpr int kPieces = kWords / kAtOnce;
     const uint32_t shift = shift_of(base, at);
     uint32_t made[kAtOnce + kWords];

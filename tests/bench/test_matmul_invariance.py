@@ -31,6 +31,6 @@ def test_a_share_is_the_time_of_the_free_choice_over_that_of_the_chosen_one():
     some = [Shape(Tile(64, 32, 2), None), Shape(Tile(64, 64, 2), None)]
     row = row_of(problem, some, some[0], {0: 10.0, 1: 9.0})
     assert (row["us"], row["free_us"], row["share"]) == (10.0, 9.0, 0.9)
-    assert row["free"] == [[64, 64, 2, 1, 1], None]
+    assert row["free"] == [[64, 64, 2, 1, 1, False], None]
     found = summary([row, row | {"share": 1.0}])
     assert (found["products"], found["mean_share"], found["worst_share"], len(found["below"])) == (2, 0.95, 0.9, 1)
