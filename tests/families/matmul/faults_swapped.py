@@ -37,8 +37,6 @@ FAULTS = (
     on_n("warpgroups store the same columns", "swapped.cuh", "tile.column + group * 64 + threadIdx", "tile.column + threadIdx"),
     on_n("a row behind the group is stored", "swapped.cuh", "if (left <= 0 || !is_row<C>(p, tile, row)) continue;",
          "if (left <= 0) continue;"),
-    on_n("columns behind the last are stored", "swapped.cuh", "if (left <= 0 || !is_row",
-         "if (!is_row", f"{KERNEL} -k bits_of_rows and copied"),
     on_n("a weight with its columns first is read as another", "swapped_reader.cuh", "kMAcross = C::kWeightAcross",
          "kMAcross = false",
          f"{KERNEL} -k bits_of_rows and columns"),

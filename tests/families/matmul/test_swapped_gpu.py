@@ -24,7 +24,7 @@ FORMS = {
         "num_x_rows": 100,
         "dtype": "f16",
     },
-    "segments": {"n": 256, "k": 4096},
+    "segments": {"n": 256, "k": 4096, "out_dtype": "f32"},
     "odd": {"n": 333, "k": 777, "out_dtype": "f32"},
 }
 # Rows of 16 groups: few, of every width, and nearly all in one.
