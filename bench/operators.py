@@ -116,13 +116,33 @@ def programs(kind: str, *words: str) -> tuple[str, str]:
     return f"{spread(large, '{:.2f}')} of the speed of a copy", beside(pairs)
 
 
-def sampling() -> tuple[str, str]:
-    """A row of that record has its peers in it; a peer whose token was wrong has no time."""
-    pairs = [
-        (row, [{"us": us, "impl": name} for name, us in row.get("peers", {}).items() if "median" in us])
-        for row in record("sampling")["rows"]
+def _library(name: str) -> str:
+    """`cuBLASLt` of "torch, cuBLASLt" and of "cuBLASLt, best of its algorithms"."""
+    return name.removeprefix("torch, ").partition(",")[0]
+
+
+def with_peers(rows: Iterable[Record]) -> list[Pair]:
+    """Rows that have their peers in them; a peer whose result was wrong has no time."""
+    return [
+        (row, [{"us": us, "impl": _library(name)} for name, us in row.get("peers", {}).items() if "median" in us])
+        for row in rows
     ]
+
+
+def sampling() -> tuple[str, str]:
+    pairs = with_peers(record("sampling")["rows"])
     return f"{spread((row['us']['median'] for row, _ in pairs), '{:.0f}')} us", beside(pairs)
+
+
+def products() -> tuple[str, str]:
+    """Products of model layers; the speed is that of 256 rows or more, which compute most of the time."""
+    pairs = with_peers(row for row in record("matmul")["rows"] if row["table"] != "sweep" and row["of_best_peer"] is not None)
+    return f"{spread((row['TFLOPs'] for row, _ in pairs if row['rows'] >= 256), '{:.0f}')} TFLOP/s", beside(pairs)
+
+
+def experts() -> tuple[str, str]:
+    pairs = with_peers(record("moe")["rows"])
+    return f"{spread((row['of_floor'] for row, _ in pairs), '{:.2f}')} of the nearer ceiling", beside(pairs)
 
 
 def unrecorded() -> tuple[str, str]:
@@ -146,15 +166,14 @@ LINES = (
     Line("elementwise programs", "MapPlan", ANY, lambda: programs("maps", "map"), "elements"),
     Line("gated activations", "GatedActivationPlan", ANY, lambda: programs("maps", "silu", "swiglu"), "elements"),
     Line("rotary embedding (RoPE)", "RotaryPlan", ANY, lambda: programs("maps", "rope"), "elements"),
-    Line("q/k norm, RoPE and append in one launch", "QkvPreparePlan", ANY, unrecorded, "elements"),
     Line("row programs (folds)", "FoldPlan", ANY, lambda: programs("rows", "sum"), "rows"),
     Line("RMS norm and layer norm", "NormPlan", ANY, lambda: programs("rows", "rms", "add", "layer"), "rows"),
     Line("softmax", "SoftmaxPlan", ANY, lambda: programs("rows", "softmax"), "rows"),
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
-    Line("matrix products (GEMM)", "MatmulPlan", PRODUCTS, unrecorded),
+    Line("matrix products (GEMM)", "MatmulPlan", PRODUCTS, products),
     Line("grouped matrix products", "GroupedMatmulPlan", HOPPER, unrecorded),
-    Line("MoE layers", "FusedMoePlan", HOPPER, unrecorded),
+    Line("MoE layers", "FusedMoePlan", HOPPER, experts),
     Line("collectives", "CollectivePlan", RANKS, unrecorded),
     Line("merge over a sharded cache", "MergeAcrossPlan", RANKS, unrecorded),
     Line("log-probabilities over a sharded vocabulary", "LogprobAcrossPlan", RANKS, unrecorded),
@@ -165,6 +184,7 @@ LINES = (
     Line("logit adjustment", "AdjustLogitsPlan", ANY, unrecorded, "tokens"),
     Line("top-k", "TopKPlan", ANY, unrecorded, "tokens"),
     Line("draft verification", "VerifyDraftsPlan", ANY, unrecorded, "tokens"),
+    Line("q/k norm, RoPE and append in one launch", "QkvPreparePlan", ANY, unrecorded),
     Line("expert routing", "RoutePlan", ANY, unrecorded),
     Line("sorting by expert", "MoeSortPlan", ANY, unrecorded),
     Line("gathering rows for experts", "MoeGatherPlan", ANY, unrecorded),

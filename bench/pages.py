@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import operators, program_pages, rank_pages, reliability, sampling_pages, sweep_pages
+from bench import moe_pages, operators, program_pages, rank_pages, reliability, sampling_pages, sweep_pages
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -176,6 +176,11 @@ def matmul(page: Path) -> list[str]:
     return [*stamps, "", textwrap.fill(told, WIDTH), *sweep_pages.lines([row for row in rows if row["random"]])]
 
 
+def moe(page: Path) -> list[str]:
+    of = record("moe")
+    return [stamp("moe", of, page, "Layers of experts, with uniform routing"), "", *moe_pages.lines(of), *moe_pages.left(of)]
+
+
 def parameters(page: Path) -> list[str]:
     """A run of a plan and a forward of a model, by the kind of parameters that they are given."""
     host, forward = record("host"), record("forward")
@@ -237,6 +242,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/quantize.md": lambda page: programs(page, "rows", "quantise", "dequantise"),
     "docs/ops/sampling.md": lambda page: [*sampling(page), *swept(page, "sampling")],
     "docs/ops/matmul.md": matmul,
+    "docs/ops/moe.md": moe,
     "docs/ops/reduction.md": lambda page: [*programs(page, "rows", "sum", "segment"), *swept(page, "rows")],
     "docs/server.md": parameters,
     "docs/distributed.md": over_ranks,
