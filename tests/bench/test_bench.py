@@ -141,14 +141,15 @@ def test_only_peers_that_were_asked_for_run():
 
 def test_our_own_wrong_output_ends_with_status_one(monkeypatch, tmp_path):
     from opfacade import plan
-    from opfacade.select import selection
+    from opfacade.select import first_fit, selection
 
     monkeypatch.setattr(plan, "_selected", {})
     known = selection.configs_for
     monkeypatch.setattr(
         selection, "configs_for", lambda kind: (candidate("plain", "wrong"),) if "Decode" in str(kind) else known(kind)
     )
-    monkeypatch.setattr(selection, "candidates_for", selection.configs_for)
+    for module in (selection, first_fit):
+        monkeypatch.setattr(module, "candidates_for", selection.configs_for)
     (tmp_path / "w.json").write_text(decode([5, 9])[0].model_dump_json())
     result = CliRunner().invoke(main, ["bench", str(tmp_path / "w.json"), "--rounds=2"])
     assert result.exit_code == 1

@@ -11,9 +11,9 @@ from opfacade import Plan, Preference, Target, errors, explain, telemetry
 from opfacade.cli.main import main
 from opfacade.core.preference import Require
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
+from opfacade.select import first_fit, selection
 from opfacade.select import hardware_stamp as autotune_stamp
 from opfacade.select import measurements as autotune_table
-from opfacade.select import selection
 from opfacade.select.in_force import in_force
 from opfacade.select.registry import examples
 from opfacade.tools.workload import Lengths, Work
@@ -39,7 +39,9 @@ def field(monkeypatch, tmp_path, fresh_telemetry):
     def use(*candidates):
         everything = lambda kind: candidates if kind is BatchPagedDecodeDescriptor else known(kind)  # noqa: E731
         monkeypatch.setattr(selection, "configs_for", everything)
-        monkeypatch.setattr(selection, "candidates_for", lambda kind: tuple(c for c in everything(kind) if not c.config))
+        default = lambda kind: tuple(c for c in everything(kind) if not c.config)  # noqa: E731
+        for module in (selection, first_fit):
+            monkeypatch.setattr(module, "candidates_for", default)
         refresh()
 
     yield use
