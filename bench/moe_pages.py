@@ -14,7 +14,7 @@ def lines(of: Record) -> list[str]:
 
 
 def left(of: Record) -> Iterator[str]:
-    """What the run had no time for."""
+    """A sentence on the problems that the run had no time for."""
     if of["left"]:
         yield ""
         count = len(of["left"])
