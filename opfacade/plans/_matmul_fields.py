@@ -67,8 +67,8 @@ class DenseFields(ProductFields, Protocol):
     def num_valid(self) -> bool: ...
 
 
-class ProductCall(Protocol):
-    """Tensors of a call, as code reads them that knows which of them the descriptor has."""
+class CallTensors(Protocol):
+    """Tensors of a call of any product, as code reads them that knows which of them the descriptor has."""
 
     @property
     def x(self) -> Tensor: ...
@@ -84,6 +84,11 @@ class ProductCall(Protocol):
     def x_scale(self) -> Tensor: ...
     @property
     def weight_scale(self) -> Tensor: ...
+
+
+class ProductCall(CallTensors, Protocol):
+    """And those of one product, or of a batch of them."""
+
     @property
     def x_zero(self) -> Tensor: ...
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._fold_ragged import ranges_of
+from opfacade.plans._matmul_fields import CallTensors
 from opfacade.plans._scaling import BLOCK, Scaling
 
 if TYPE_CHECKING:
@@ -54,23 +55,9 @@ class GroupedFields(Protocol):
     def rows_of_x(self) -> int: ...
 
 
-class GroupedCall(Protocol):
-    """Tensors of a call, as code reads them that knows which of them the descriptor has."""
+class GroupedCall(CallTensors, Protocol):
+    """And those of groups."""
 
-    @property
-    def x(self) -> Tensor: ...
-    @property
-    def weight(self) -> Tensor: ...
-    @property
-    def out(self) -> Tensor: ...
-    @property
-    def bias(self) -> Tensor | None: ...
-    @property
-    def add(self) -> Tensor | None: ...
-    @property
-    def x_scale(self) -> Tensor: ...
-    @property
-    def weight_scale(self) -> Tensor: ...
     @property
     def counts(self) -> Tensor: ...
     @property
