@@ -3,16 +3,16 @@
 from tests.mutation.mutant import host
 
 TILES, SEGMENTS = "backends/cuda/matmul_tiles.py", "backends/cuda/matmul_segments.py"
-KERNEL = "tests/families/matmul/test_matmul_kernel.py"
-BY_N_AND_K = f"{KERNEL} -k by_n_and_k_alone"
+CHOICE = "tests/families/matmul/test_matmul_tiles.py"
+BY_N_AND_K = f"{CHOICE} -k by_n_and_k_alone"
 
 FAULTS = (
     host("tiles: clusters of segments are more than the SMs", TILES, "most = _CLUSTERED * sms",
-         "most = 9 * sms", f"{KERNEL} -k run_at_once"),
+         "most = 9 * sms", f"{CHOICE} -k run_at_once"),
     host("tiles: sums of segments have no registers", TILES, "sizes.parts or sizes.segments > 1 else 256",
-         "sizes.parts else 256", f"{KERNEL} -k half_the_columns"),
+         "sizes.parts else 256", f"{CHOICE} -k half_the_columns"),
     host("tiles: waves are not counted", TILES, "rounds = max(1, -(-(-(-rows // height) * across)",
-         "rounds = max(1, ((-(-rows // height) * across)", f"{KERNEL} -k nearly_empty"),
+         "rounds = max(1, ((-(-rows // height) * across)", f"{CHOICE} -k nearly_empty"),
     host("segments: order k has some", SEGMENTS, 'problem.order == "k" or ', "", BY_N_AND_K),
     host("segments: they follow the rows", SEGMENTS, "problem.k // _LEAST)",
          "problem.k // _LEAST // max(1, problem.total_num_rows // 64))", BY_N_AND_K),
