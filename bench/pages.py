@@ -115,6 +115,16 @@ def mla(page: Path) -> list[str]:
     return [stamp("mla", of, page, "Latent decode"), "", *HEAD, *rows]
 
 
+def one_row(page: Path) -> list[str]:
+    """A decode beside a prefill of one row for each request, without a variant and with ALiBi."""
+    of = record("one_row")
+    lines = ["| requests | decode, us | prefill of one row | with ALiBi |", "|---|---|---|---|"]
+    for row in of["rows"]:
+        plain, alibi = row["over_decode"]
+        lines.append(f"| {row['shape']} | {row['impls'][0]['us']['median']:.1f} | {plain:.2f} | {alibi:.2f} |")
+    return [stamp("one_row", of, page, "Time over that of the decode"), "", *lines]
+
+
 def moved(page: Path, word: str, what: str) -> list[str]:
     """A table of what copies: rows of append.json whose problem begins with a word."""
     of = record("append")
@@ -245,6 +255,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
     "docs/ops/moe.md": moe,
     "docs/ops/reduction.md": lambda page: [*programs(page, "rows", "sum", "segment"), *swept(page, "rows")],
     "docs/server.md": parameters,
+    "docs/howto.md": one_row,
     "docs/distributed.md": over_ranks,
     "bench/README.md": compiled,
     "README.md": lambda page: [*operators.table(), *reliability.sums()],
