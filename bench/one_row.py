@@ -43,7 +43,7 @@ def contender(shape: Shape, name: str, descriptor: Any) -> Contender:
 
 
 def descriptors(shape: Shape) -> dict[str, Any]:
-    """What is timed, by name; the decode is first."""
+    """The calls that are timed, by name; the decode is first."""
     decode = shape.descriptor()
     rows = BatchPagedPrefillDescriptor(
         batch_size=len(shape.lengths),
