@@ -242,5 +242,13 @@ EXAMPLES = (
         weight_format=Weight(dtype="int4", group=64, zero="added", dequantise="rounded"),
     ),
     MatmulDescriptor(total_num_rows=7, n=64, k=96, dtype="i8", scaling=Scaling(kind="token", x_zero=True), bias=True),
+    MatmulDescriptor(
+        total_num_rows=6,
+        n=40,
+        k=384,
+        dtype="f8_e4m3",
+        scaling=Scaling(kind="token"),
+        weight_format=Weight(dtype="int4", group=128, dequantise="group_sum"),
+    ),
     *GROUPED,
 )

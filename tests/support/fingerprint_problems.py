@@ -27,6 +27,8 @@ def emulated():
         "matrices in segments, many rows": MatmulDescriptor(total_num_rows=3, n=40, k=2100, dtype="bf16", sm_limit=4),
         "matrices of fp8, blocks": _of_fp8(kind="block", block_offset=(64, 64)),
         "matrices of fp8, tokens": _of_fp8(kind="token"),
+        "codes by rows of fp8": _codes_of_fp8(total_num_rows=5),
+        "codes by rows of fp8, many rows": _codes_of_fp8(total_num_rows=140),
         "groups of fp8, blocks": _groups("f8_e4m3", kind="block"),
         "groups of i8, tokens": _groups("i8", kind="token"),
         "groups of k": GroupedMatmulDescriptor(
@@ -52,6 +54,11 @@ def emulated():
 
 def _of_fp8(**scaling):
     return MatmulDescriptor(total_num_rows=70, n=200, k=320, dtype="f8_e4m3", scaling=Scaling(**scaling))
+
+
+def _codes_of_fp8(**more):
+    codes = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="group_sum")
+    return MatmulDescriptor(n=72, k=640, dtype="f8_e4m3", scaling=Scaling(kind="token"), weight_format=codes, **more)
 
 
 def _groups(dtype, **scaling):
