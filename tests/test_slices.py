@@ -17,7 +17,8 @@ ROOT = Path(opfacade.__file__).parents[1]
 # Two kernels check the values of all families, probes test single wrappers, the host library makes the calls of all plans,
 # rounds between GPUs need more ranks than an example has, and a GPU shares rows that are longer than those of examples.
 SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "probes/link", "host/host"}
-SERVICES |= {"ranks/exchange", "ranks/merge_across", "ranks/sum_fold", "sampling/draw_listed", "reduction/fold_spread"}
+SERVICES |= {"ranks/exchange", "ranks/merge_across", "ranks/sum_fold", "sampling/draw_listed", "sampling/list_shard"}
+SERVICES |= {"reduction/fold_spread"}
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
 SHARED = ("ptx", "common", "paged")
 # An include, or the header that a binding names for csrc/common/_binding.jinja to include.

@@ -135,8 +135,7 @@ def specs(world: int) -> set[JitSpec]:
     """Kernels of draws over ranks."""
     here, found = Target.current(), set()
     for d in draws(world, False).values():
-        steps = sample_across.steps_of(d, d.shard)
-        found |= {*steps.adjust.jit_specs, *steps.first.jit_specs, sample_across.draw_spec(d, here)}
+        found |= {sample_across.list_spec(d, here), sample_across.draw_spec(d, here)}
     return found
 
 

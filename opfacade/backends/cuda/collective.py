@@ -255,16 +255,19 @@ _MERGE_BY_PEERS = replace(
 )
 
 
+_LISTS_REVISION = 1
+
+
 def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
     known = _over_nccl(_REFERENCE[SampleAcrossDescriptor], d, target)
     if not d.listed:
         return known
-    kernel = sample_across.steps_of(d, d.shard, target).first.sku
+    by_kernel = ("lists", f"shard.{_LISTS_REVISION}")
     if not sample_across.draws(d):
-        return _with_kernel(known, kernel, known.precision_guarantee)
+        return known.model_copy(update={"spec": tuple(sorted((*known.spec, by_kernel)))}).revalidated()
     promise = _in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")
-    drawn = _with_kernel(known, kernel, promise)
-    return drawn.model_copy(update={"spec": tuple(sorted((*drawn.spec, ("draw", "listed"))))}).revalidated()
+    spec = tuple(sorted((*known.spec, by_kernel, ("draw", "listed"))))
+    return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
 
 
 def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -272,7 +275,7 @@ def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, 
     if sample_across.draws(d):
         drawn_by_kernel = filled_on_failure(sample_across.drawer(d, target, allow_build, sku.id, _lists_of_all))
         return lambda args, workspace: drawn_by_kernel(d, args)
-    lists = sample_across.lists(d) if d.listed else None
+    lists = sample_across.lists(d, target, allow_build, sku.id) if d.listed else None
 
     def drawn(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
         _drawn.sample_across(d, args, lists)

@@ -1,16 +1,14 @@
-"""sample_across by kernels: adjusted logits, the first tokens of each row of a shard, and a draw from all lists."""
+"""sample_across by kernels: the first tokens of each row of a shard, and a draw from the lists of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import sum_fold, support
+from opfacade.backends.cuda.sampling.split import ctas_of
 from opfacade.core.target import Target
-from opfacade.plan import Plan
 from opfacade.plans._collective.sample_across import SampleAcrossArgs, SampleAcrossDescriptor
-from opfacade.plans._sampling.adjust import AdjustLogitsArgs, AdjustLogitsDescriptor
-from opfacade.plans._sampling.top_k import TopKArgs, TopKDescriptor
 from opfacade.plans._steps import problem
 
 if TYPE_CHECKING:
@@ -23,37 +21,44 @@ _SWITCHES = ("temperature", "top_p", "min_p", "num_valid")  # of the kernel that
 _OPERANDS = ("temperature", "top_k", "top_p", "min_p", "seed", "offset", "num_valid", "token", "valid")
 Draw = Callable[[SampleAcrossDescriptor, SampleAcrossArgs], None]
 Gather = Callable[[SampleAcrossDescriptor, SampleAcrossArgs, "Tensor"], "list[Tensor]"]  # of a tensor of each rank
+Lister = Callable[[SampleAcrossArgs, "Tensor", int], None]
 
 
-class Steps(NamedTuple):
-    """The plans for a shard of so many columns."""
-
-    adjust: Plan[AdjustLogitsArgs]
-    first: Plan[TopKArgs]
+def list_spec(d: SampleAcrossDescriptor, target: Target) -> JitSpec:
+    switches = {name: True for name in ("temperature", "num_valid") if getattr(d, name)}
+    return support.spec_of("sampling/list_shard", support.pairs(dtype=d.dtype, **switches), target)
 
 
-def steps_of(d: SampleAcrossDescriptor, width: int, target: Target | None = None) -> Steps:
-    rows = d.total_num_rows
-    adjust = AdjustLogitsDescriptor(total_num_rows=rows, vocab=width, temperature=d.temperature)
-    first = TopKDescriptor(total_num_rows=rows, vocab=width, k=min(d.listed, width))
-    return Steps(Plan.select(adjust, target=target), Plan.select(first, target=target))
+def list_arguments(d: SampleAcrossDescriptor, args: SampleAcrossArgs, own: Tensor, width: int, target: Target) -> list[object]:
+    """The arguments of the kernel that lists a shard of `width` tokens, in the order of csrc/sampling/list_shard.cc.jinja.
+
+    own: f32 [2, total_num_rows, tokens of a list]: adjusted logits, the largest first, and columns as i32.
+    """
+    import torch
+
+    operands = [one for one in (args.temperature, args.num_valid) if one is not None]
+    return [args.logits, *operands, own[0], own[1].view(torch.int32), width, ctas_of(width, target)]
 
 
-def lists(d: SampleAcrossDescriptor) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs], tuple[Tensor, Tensor]]:
-    """Adjusted logits and columns of the first tokens of each row. Kernels are loaded now: a graph that is captured may not."""
-    known = _compiled(d)
+def lister(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str) -> Lister:
+    """Writes the lists of a shard. The kernel is loaded now: a graph that is captured may not."""
+    module = sum_fold.module_of(list_spec(d, target), allow_build, label)
+    return lambda args, own, width: module.run(*list_arguments(d, args, own, width, target))
+
+
+def lists(
+    d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str
+) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs], tuple[Tensor, Tensor]]:
+    """Adjusted logits and columns of the first tokens of each row, where torch merges them."""
+    listed = lister(d, target, allow_build, label)
 
     def found(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> tuple[Tensor, Tensor]:
         import torch
 
         rows, width = args.logits.shape
-        adjust, first = known[width]
-        a = torch.empty(rows, width, device=args.logits.device).copy_(args.logits)
-        adjust.run(AdjustLogitsArgs(logits=a, temperature=args.temperature if d.temperature else None))
-        values = a.new_empty(rows, min(d.listed, width))
-        at = torch.empty(values.shape, dtype=torch.int32, device=a.device)
-        first.run(TopKArgs(x=a, values=values, positions=at))
-        return values + 0.0, at.long()
+        own = args.logits.new_empty(2, rows, min(d.listed, width), dtype=torch.float32)
+        listed(args, own, width)
+        return own[0], own[1].view(torch.int32).long()
 
     return found
 
@@ -81,30 +86,24 @@ def draw_arguments(d: SampleAcrossDescriptor, args: SampleAcrossArgs, lists: lis
     return [*tensors, *sizes, *[one.data_ptr() for one in lists]]
 
 
+def drawer_of_lists(
+    d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str
+) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs, list[Tensor]], None]:
+    """The draw from the lists of all ranks. The kernel is loaded now."""
+    module = sum_fold.module_of(draw_spec(d, target), allow_build, label)
+    return lambda d, args, lists: module.run(*draw_arguments(d, args, lists))
+
+
 def drawer(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str, gather: Gather) -> Draw:
     """A draw in which no step is torch's but those of `gather`. Kernels are loaded now."""
-    module = sum_fold.module_of(draw_spec(d, target), allow_build, label)
-    known = _compiled(d)
+    draw, listed = drawer_of_lists(d, target, allow_build, label), lister(d, target, allow_build, label)
 
     def run(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:
         import torch
 
         rank = 0 if args.group is None else args.group.rank
-        rows, width = d.total_num_rows, min(d.shard, d.vocab - rank * d.shard)
-        adjust, first = known[width]
-        a = torch.empty(rows, width, device=args.logits.device).copy_(args.logits[:, :width])
-        adjust.run(AdjustLogitsArgs(logits=a, temperature=args.temperature if d.temperature else None))
-        own = a.new_empty(2, rows, d.listed)
-        first.run(TopKArgs(x=a, values=own[0], positions=own[1].view(torch.int32)))
-        module.run(*draw_arguments(d, args, gather(d, args, own)))
+        own = args.logits.new_empty(2, d.total_num_rows, d.listed, dtype=torch.float32)
+        listed(args, own, min(d.shard, d.vocab - rank * d.shard))
+        draw(d, args, gather(d, args, own))
 
     return run
-
-
-def _compiled(d: SampleAcrossDescriptor) -> dict[int, Steps]:
-    """The plans of all ranks, by columns: the last may have fewer than others."""
-    known = {width: steps_of(d, width) for width in (d.shard, d.vocab - (d.world - 1) * d.shard)}
-    for steps in known.values():
-        steps.adjust.compile()
-        steps.first.compile()
-    return known

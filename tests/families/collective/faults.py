@@ -7,6 +7,7 @@ _MERGE = "kernels/ranks/merge_across.cuh"
 _TESTS = "tests/families/collective/test_sum_fold_kernel.py"
 _MERGED = "tests/families/collective/test_merge_kernel.py"
 _DRAW, _DRAWN = "kernels/sampling/draw_listed.cuh", "tests/families/collective/test_draw_kernel.py"
+_LIST, _LISTED = "kernels/sampling/list_shard.cuh", "tests/families/collective/test_list_kernel.py"
 
 
 # Halves of CTAs that differ meet only where a peer still reads as another CTA writes: the emulator has no such moment.
@@ -182,4 +183,67 @@ FAULTS = (
         _DRAWN,
     ),
     _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "not_valid"),
+    _planted(
+        "entries behind the last token keep what was there",
+        _LIST,
+        "i < count ? list[i] : 0",
+        "list[min(i, max(count - 1, 0))]",
+        "no_numbers",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "a slow list begins after its first token",
+        _LIST,
+        "uint64_t last = ~uint64_t{0};",
+        "uint64_t last = cluster.reduce(0, Larger());",
+        "more_equal",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "a slow list is not heated",
+        _LIST,
+        "ranked(row.heated(a[j]), token + j) : 0;",
+        "ranked(a[j], token + j) : 0;",
+        "any_temperature_of_equal",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "a slow list repeats the last token",
+        _LIST,
+        "if (own < last)",
+        "if (own <= last)",
+        "more_equal",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "a crowded row is listed in part",
+        _LIST,
+        "(crowded >> rank & ((1u << size) - 1)) == 0",
+        "true",
+        "more_equal",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "a shard is listed past its tokens",
+        _LIST,
+        "end = min(row.vocab(), first + slice);\n    Shortlist",
+        "end = first + slice;\n    Shortlist",
+        "no_numbers",
+        "",
+        _LISTED,
+    ),
+    _planted(
+        "rows past the count are listed",
+        _LIST,
+        "if (at() < p_.rows && is_valid_row(p_, at())) find();",
+        "if (at() < p_.rows) find();",
+        "past_num_valid",
+        "",
+        _LISTED,
+    ),
 )

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.backends.cuda import sample_across as sample_across_on_gpus
-from opfacade.backends.reference import _sample_across as in_torch
 from opfacade.backends.reference.sampling.philox import words, words_at
 from opfacade.errors import DescriptorError
 from opfacade.plans.collective import SampleAcrossArgs, SampleAcrossDescriptor
@@ -159,25 +157,3 @@ def test_words_of_some_tokens_are_those_of_all():
 def test_what_makes_no_sense_is_refused(fields, match):
     with pytest.raises(DescriptorError, match=match):
         SampleAcrossDescriptor(**({"world": 1, "total_num_rows": 1, "vocab": 10, "shard": 10} | fields))
-
-
-def test_lists_of_adjust_logits_and_topk_draw_the_same_tokens():
-    """On GPUs their kernels make the lists; here the same steps run on the reference."""
-    rows, shard = 6, 1003
-    d = SampleAcrossDescriptor(world=1, total_num_rows=rows, vocab=1000, shard=shard, top_k=True, max_top_k=40, top_p=True)
-    logits = torch.randn(rows, shard, generator=torch.Generator().manual_seed(1)) * 3
-    logits[0], logits[1, 5:], logits[2], logits[3, 7] = math.nan, -math.inf, 1.0, math.inf
-    logits[4] = (logits[4] * 4).round() / 4  # many are equal
-    found = []
-    for lists in (None, sample_across_on_gpus.lists(d)):
-        token, valid = torch.zeros(rows, dtype=torch.int32), torch.zeros(rows, dtype=torch.uint8)
-        args = SampleAcrossArgs(
-            logits=logits, seed=torch.arange(rows), offset=torch.arange(rows), temperature=torch.tensor([0.7] * 5 + [0.0]),
-            top_k=torch.full((rows,), 40, dtype=torch.int32), top_p=torch.full((rows,), 0.9), token=token, valid=valid,
-        )  # fmt: skip
-        in_torch.sample_across(d, args, lists)
-        found.append([token.tolist(), valid.tolist()])
-    assert found[0] == found[1]
-    assert found[0][1] == [0, 1, 1, 1, 1, 1]
-    assert found[0][0][3] == 7
-    assert found[0][0][5] == int(logits[5, :1000].argmax())
