@@ -255,14 +255,11 @@ _MERGE_BY_PEERS = replace(
 )
 
 
-_LISTS_REVISION = 1
-
-
 def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
     known = _over_nccl(_REFERENCE[SampleAcrossDescriptor], d, target)
     if not d.listed:
         return known
-    by_kernel = ("lists", f"shard.{_LISTS_REVISION}")
+    by_kernel = ("lists", f"shard.{sample_across.LISTS_REVISION}")
     if not sample_across.draws(d):
         return known.model_copy(update={"spec": tuple(sorted((*known.spec, by_kernel)))}).revalidated()
     promise = _in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from opfacade.jit.spec import JitSpec
 
+LISTS_REVISION = 1
 MOST_LISTS = 8  # kMostLists of kernels/sampling/draw_listed_params.h
 _SWITCHES = ("temperature", "top_p", "min_p", "num_valid")  # of the kernel that draws
 _OPERANDS = ("temperature", "top_k", "top_p", "min_p", "seed", "offset", "num_valid", "token", "valid")
