@@ -57,7 +57,8 @@ def lists(
         import torch
 
         rows, width = args.logits.shape
-        own = args.logits.new_empty(2, rows, min(d.listed, width), dtype=torch.float32)
+        # Rows that are not valid stay as they are here, and torch looks their columns up too.
+        own = args.logits.new_zeros(2, rows, min(d.listed, width), dtype=torch.float32)
         listed(args, own, width)
         return own[0], own[1].view(torch.int32).long()
 

@@ -91,7 +91,7 @@ def test_logits_that_are_no_numbers_and_padding():
 
 
 @pytest.mark.parametrize("equal", [600, 20000])
-def test_more_equal_tokens_than_a_list_has_room_for(equal):
+def test_too_many_equal_tokens_for_a_list(equal):
     """Such rows are listed one token after another; other rows of the cluster keep their lists."""
     d = descriptor(9, 20000, temperature=False)
     logits = drawn(9, 20000, "f32", 3)
@@ -148,3 +148,62 @@ def test_torch_draws_the_same_tokens_from_these_lists():
         in_torch.sample_across(d, args, by)
         found.append([token.tolist(), valid.tolist()])
     assert found[0] == found[1]
+
+
+class Emulated:
+    """A module of the emulator in place of a compiled one: tensors of the host as those of a GPU."""
+
+    def __init__(self, spec):
+        self.module = tvm_ffi.load_module(str(emulator.library_of(spec)))
+
+    def run(self, *words):
+        held = []
+        self.module.run(*[emulator.cuda_view(one, held) if isinstance(one, torch.Tensor) else one for one in words])
+
+
+@pytest.fixture
+def _by_emulator(monkeypatch):
+    """Kernels by the emulator; memory that nobody wrote holds NaN, whose bits are no column."""
+    monkeypatch.setattr(sample_across.sum_fold, "module_of", lambda spec, allow_build, label: Emulated(spec))
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_by_emulator")
+def test_rows_past_num_valid_have_columns_of_the_shard():
+    """torch looks columns up on a GPU, also those of rows that it does not store."""
+    d = descriptor(5, 1003, temperature=False, num_valid=True)
+    args = SampleAcrossArgs(
+        logits=drawn(5, 1003, "f32", 8), num_valid=torch.tensor([2], dtype=torch.int32), seed=None, offset=None, token=None,
+        valid=None,
+    )  # fmt: skip
+    _, columns = sample_across.lists(d, TARGET, True, "")(d, args)
+    assert ((columns >= 0) & (columns < 1003)).all()
+
+
+class Rank:
+    def __init__(self, rank):
+        self.rank = rank
+
+
+@pytest.mark.usefixtures("_by_emulator")
+def test_a_rank_lists_its_own_tokens_and_no_padding():
+    d = SampleAcrossDescriptor(
+        world=3, total_num_rows=4, vocab=2500, shard=900, top_k=True, max_top_k=20, top_p=True, temperature=False
+    )
+    whole, sent = drawn(4, 2500, "f32", 9), []
+    run = sample_across.drawer(d, TARGET, True, "", lambda d, args, own: sent.append(own) or [own] * 3)
+    for rank in range(3):
+        logits = torch.full((4, 900), 99.0)  # padding is larger than all tokens
+        part = whole[:, rank * 900 : (rank + 1) * 900]
+        logits[:, : part.shape[1]] = part
+        run(d, SampleAcrossArgs(
+            logits=logits, group=Rank(rank), seed=torch.arange(4), offset=torch.arange(4), top_p=torch.full((4,), 0.9),
+            top_k=torch.full((4,), 20, dtype=torch.int32), token=torch.zeros(4, dtype=torch.int32),
+            valid=torch.zeros(4, dtype=torch.uint8),
+        ))  # fmt: skip
+        for i in range(4):
+            right = by_hand(part[i], 20)
+            assert sent[rank][0, i].tolist() == [value for value, _ in right]
+            assert sent[rank][1, i].view(torch.int32).tolist() == [column for _, column in right]
