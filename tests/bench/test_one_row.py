@@ -15,6 +15,7 @@ def test_the_contenders_read_the_same_cache():
         decode, rows, biased = one_row.descriptors(shape).values()
         assert decode.paged_kv == rows.paged_kv == biased.paged_kv
         assert decode.batch_size == rows.total_num_rows == biased.total_num_rows == len(shape.lengths)
+        assert (rows.max_kv_indices, rows.max_kv_len) == (decode.max_kv_indices, max(shape.lengths))
         assert rows.variant is None
         assert biased.variant is not None
         ops = [Plan.select(d, decode_bench.CUDA, Target.parse("sm_90a")).sku.op for d in (decode, rows, biased)]
