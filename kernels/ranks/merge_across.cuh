@@ -2,7 +2,8 @@
 // merges its own when all have come, in the order of states: state 0 of every rank, then state 1 of every rank, and so on.
 //
 // A head of a row is a unit. A CTA sends the units that the CTA of its index merges on peers. A place holds o of all units,
-// state by state, and then their log-sum-exps. The arithmetic is that of merge_states, with its bits.
+// state by state, and then their log-sum-exps. The arithmetic is that of merge_states, with its bits. A sink has the weight of
+// one more state, whose o is 0.
 #pragma once
 #include "kernels/cascade/merge_states.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -29,7 +30,20 @@ __device__ __forceinline__ auto row_of(const StatesOfRanks<M>& states, int s) {
   return reinterpret_cast<const typename Element<typename C::T>::Bits*>(row);
 }
 
-// C: T and kHeadDim.
+// The same states and the sink of the unit's head behind them. The sink has a weight, but no o.
+template <class M>
+struct StatesAndSink {
+  const StatesOfRanks<M>& states;
+  float sink;
+  int count;
+};
+
+template <class M>
+__device__ __forceinline__ float lse_of(const StatesAndSink<M>& all, int s) {
+  return s < all.states.count ? lse_of(all.states, s) : all.sink;
+}
+
+// C: T, kHeadDim and kSinks.
 template <class C>
 struct MergeAcross {
   using T = typename C::T;
@@ -151,6 +165,16 @@ struct MergeAcross {
     });
   }
 
+  template <int kLanes>
+  __device__ RowWeights weights_of_unit(const StatesOfRanks<MergeAcross>& states) const {
+    if constexpr (C::kSinks) {
+      const float sink = p.sinks[index(p.round.rank, 0, states.unit) % p.heads];
+      return weights_by<kLanes>(StatesAndSink<MergeAcross>{states, sink, states.count + 1});
+    } else {
+      return weights_by<kLanes>(states);
+    }
+  }
+
   __device__ void merge() const {
     constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
     constexpr int kAtOnce = kMergeAcrossThreads / kLanes, kMany = 4;
@@ -161,7 +185,7 @@ struct MergeAcross {
       const StatesOfRanks<MergeAcross> states{*this, there ? place : last - 1, p.states * p.round.world};
       HeldStates<C, kVec, kMany> held;
       held.load(states, 0, min(lane * kVec, last_column));
-      const RowWeights weights = weights_by<kLanes>(states);
+      const RowWeights weights = weights_of_unit<kLanes>(states);
       if (!there) continue;
       for (int column = lane * kVec; column < C::kHeadDim;) {
         float sum[kVec] = {};

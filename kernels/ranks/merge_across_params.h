@@ -13,6 +13,7 @@ struct MergeAcrossParams {
   const float* lse_part;   // [states, all_rows, heads], likewise
   uint8_t* o;              // [rows, kept, head_dim]
   float* lse;              // [rows, kept]
+  const float* sinks;      // [heads], of kernels with sinks
   int64_t rows, all_rows;  // of this launch, and from state to state
   int32_t states, heads, kept;  // of each rank; heads of all ranks, and those that a rank keeps: all, or its own
   int32_t flagged;         // whether states travel in flagged lines

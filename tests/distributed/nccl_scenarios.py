@@ -34,9 +34,7 @@ def group_of(pg, descriptors, peer_memory=False, **options):
         d: Plan.select(d, target=group.target if peer_memory == "kernels" else Target.current()) for d in descriptors
     }
     for descriptor, plan in group.plans.items():
-        fused = peer_memory == "kernels" and (
-            descriptor.op == "all_reduce_norm" or (descriptor.op == "merge_across" and not descriptor.sinks)
-        )
+        fused = peer_memory == "kernels" and descriptor.op in ("all_reduce_norm", "merge_across")
         assert (plan.sku.impl, plan.precision_guarantee.bounded_wait) == (("peers", "kernel") if fused else ("nccl", "abort"))
     group.reserve(list(group.plans.values()))
     return group

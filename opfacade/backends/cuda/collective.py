@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import collective_merge, sample_across, sum_fold, support
+from opfacade.backends.cuda.collective_promise import bounded, in_f32, with_kernel
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
@@ -19,7 +20,6 @@ from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.backends.reference.joined import filled_on_failure, gathered, peers_of
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.joined import Across, JoinedArgs
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
@@ -79,21 +79,10 @@ def _plan(problem: Descriptor[Any], target: Target | None = None) -> Plan[Any]:
     return Plan.select(problem, Preference(), target)
 
 
-def _with_kernel(known: KernelSku, kernel: KernelSku, promise: PrecisionGuarantee) -> KernelSku:
-    """The SKU of a candidate that runs a kernel behind the exchange, which it names."""
-    spec = tuple(sorted((*known.spec, ("behind", f"{kernel.op}.{kernel.impl}.{kernel.revision}"))))
-    return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
-
-
 def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku:
     known = base.sku(d, target)
-    promise = _bounded(known.precision_guarantee, "abort", (_ABORTS,))
+    promise = bounded(known.precision_guarantee, "abort", (_ABORTS,))
     return known.model_copy(update={"backend": "cuda", "impl": _NAME, "precision_guarantee": promise}).revalidated()
-
-
-def _bounded(promise: PrecisionGuarantee, wait: str, evidence: tuple[str, ...]) -> PrecisionGuarantee:
-    """The promise with how waits end, and tests of that."""
-    return promise.model_copy(update={"bounded_wait": wait, "evidence": (*promise.evidence, *evidence)}).revalidated()
 
 
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
@@ -103,24 +92,18 @@ def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
         return known
     kernel = _plan(behind, target).sku
     exact = known.precision_guarantee.error_model.id == "rank-sum-f32"
-    promise = known.precision_guarantee if exact else _in_f32(known, kernel, "all-reduce-fold-f32")
-    return _with_kernel(known, kernel, promise)
-
-
-def _in_f32(known: KernelSku, kernel: KernelSku, model: str) -> PrecisionGuarantee:
-    constants = kernel.precision_guarantee.error_model.constants
-    update = {"math_precision": "f32", "accumulator": "f32", "error_model": ErrorModel(id=model, constants=constants)}
-    return known.precision_guarantee.model_copy(update=update).revalidated()
+    promise = known.precision_guarantee if exact else in_f32(known, kernel, "all-reduce-fold-f32")
+    return with_kernel(known, kernel, promise)
 
 
 def _merge_behind(d: MergeAcrossDescriptor) -> Any:
-    """Our merge of the states of all ranks; None where it is torch's: a sink is no state, and results are rounded once."""
+    """Our merge of the states of all ranks, and of the sink; None if torch merges because results are rounded once."""
     kind = d.exchange_dtype or d.dtype
-    if d.sinks or kind != (d.out_dtype or d.dtype):
+    if kind != (d.out_dtype or d.dtype):
         return None
     return problem(
         "merge_states",
-        num_states=d.states * d.world,
+        num_states=d.states * d.world + int(d.sinks),
         total_num_rows=d.total_num_rows,
         num_heads=d.kept_heads,
         head_dim=d.head_dim,
@@ -133,7 +116,7 @@ def _merge_sku(d: MergeAcrossDescriptor, target: Target) -> KernelSku:
     if behind is None:
         return known
     kernel = _plan(behind, target).sku
-    return _with_kernel(known, kernel, _in_f32(known, kernel, "merge-across-f32"))
+    return with_kernel(known, kernel, in_f32(known, kernel, "merge-across-f32"))
 
 
 def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -144,20 +127,24 @@ def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, al
     merge.compile()
 
     def run(d: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
-        states_o, states_lse = _in_torch.states_of_all(d, args)
+        states_o, states_lse = _with_sink(d, args, *_in_torch.states_of_all(d, args))
         o, lse = args.o.contiguous(), args.lse.contiguous()
         merge.run(behind.args_type(states_o=states_o, states_lse=states_lse, o=o, lse=lse))
-        _keep(o, args.o)
-        _keep(lse, args.lse)
+        collective_merge.keep(o, args.o)
+        collective_merge.keep(lse, args.lse)
 
     filled = filled_on_failure(run, spreads=True)
     return lambda args, workspace: filled(d, args)
 
 
-def _keep(made: Tensor, to: Tensor) -> None:
-    """Copy a result that could not be written in place."""
-    if made is not to:
-        to.copy_(made)
+def _with_sink(d: MergeAcrossDescriptor, args: MergeAcrossArgs, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The states and the sink as one more, whose o is 0."""
+    import torch
+
+    sinks = _in_torch.kept_sinks(d, args)
+    if sinks is None:
+        return o, lse
+    return torch.cat([o, o.new_zeros(1, *o.shape[1:])]), torch.cat([lse, sinks.expand(1, *lse.shape[1:])])
 
 
 def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -201,7 +188,7 @@ def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
 
 def _of_peers(known: KernelSku, spec: support.SpecPairs, bits: str) -> KernelSku:
     base = known.precision_guarantee.model_copy(update={"evidence": (bits,)})
-    update = {"impl": _PEERS, "spec": spec, "precision_guarantee": _bounded(base, "kernel", (_ENDS, _ABORTS))}
+    update = {"impl": _PEERS, "spec": spec, "precision_guarantee": bounded(base, "kernel", (_ENDS, _ABORTS))}
     return known.model_copy(update=update).revalidated()
 
 
@@ -262,7 +249,7 @@ def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
     by_kernel = ("lists", f"shard.{sample_across.LISTS_REVISION}")
     if not sample_across.draws(d):
         return known.model_copy(update={"spec": tuple(sorted((*known.spec, by_kernel)))}).revalidated()
-    promise = _in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")
+    promise = in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")
     spec = tuple(sorted((*known.spec, by_kernel, ("draw", "listed"))))
     return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
 

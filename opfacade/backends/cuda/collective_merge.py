@@ -29,8 +29,6 @@ def declines(d: MergeAcrossDescriptor, target: Target) -> Iterator[Reason]:
     """Why there is no such kernel."""
     if d.world > MOST_WORLD:
         yield Reason("OPF-S004", "world", str(d.world), f"at most {MOST_WORLD}, the GPUs of one host")
-    if d.sinks:
-        yield Reason("OPF-S003", "sinks", "True", "False: a sink is no state of a rank")
     for name in ("exchange_dtype", "out_dtype"):
         if getattr(d, name) not in (None, d.dtype):
             yield Reason("OPF-S002", name, str(getattr(d, name)), f"{d.dtype}, as dtype")
@@ -39,7 +37,7 @@ def declines(d: MergeAcrossDescriptor, target: Target) -> Iterator[Reason]:
 
 
 def jit_spec(d: MergeAcrossDescriptor, target: Target) -> JitSpec:
-    return support.spec_of("ranks/merge_across", support.pairs(dtype=d.dtype, head_dim=d.head_dim), target)
+    return support.spec_of("ranks/merge_across", support.pairs(dtype=d.dtype, head_dim=d.head_dim, sinks=d.sinks), target)
 
 
 class Module(Protocol):
@@ -56,14 +54,15 @@ def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
     def run(args: MergeAcrossArgs, peers: Peers) -> None:
         o_part, lse_part = args.o_part.contiguous(), args.lse_part.contiguous()
         o, lse = args.o.contiguous(), args.lse.contiguous()
+        sinks = 0 if args.sinks is None else args.sinks.data_ptr()
         at_once = max(1, peers.place // row)
         for first in range(0, d.total_num_rows, at_once):
             rows = min(at_once, d.total_num_rows - first)
             words = [o_part[:, first:].data_ptr(), lse_part[:, first:].data_ptr(), o[first:].data_ptr(), lse[first:].data_ptr()]
-            words += [rows, d.total_num_rows, d.states, d.num_heads, d.kept_heads, int(_is_flagged(d, rows, peers))]
+            words += [sinks, rows, d.total_num_rows, d.states, d.num_heads, d.kept_heads, int(_is_flagged(d, rows, peers))]
             module.run(*peers.round_of(d), *words, min(MOST_CTAS, -(-rows * d.kept_heads // _UNITS_OF_A_CTA)))
-        _keep(o, args.o)
-        _keep(lse, args.lse)
+        keep(o, args.o)
+        keep(lse, args.lse)
 
     return run
 
@@ -74,7 +73,7 @@ def _is_flagged(d: MergeAcrossDescriptor, rows: int, peers: Peers) -> bool:
     return 2 * _LINE * d.states * rows * d.kept_heads * pieces <= peers.flagged
 
 
-def _keep(made: Tensor, to: Tensor) -> None:
+def keep(made: Tensor, to: Tensor) -> None:
     """Copy a result that could not be written in place."""
     if made is not to:
         to.copy_(made)

@@ -62,8 +62,7 @@ def _exchanged(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> list[T
 
 def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
     states_o, states_lse = states_of_all(descriptor, args)
-    sinks = None if args.sinks is None else _heads_of(descriptor, args.sinks, rank_of(args))
-    merged, total = _in_order(states_o, states_lse.double(), sinks)
+    merged, total = _in_order(states_o, states_lse.double(), kept_sinks(descriptor, args))
     args.o.copy_(merged)
     args.lse.copy_(total)
 
@@ -97,8 +96,11 @@ def _cut(descriptor: MergeAcrossDescriptor, states: Tensor) -> list[Tensor]:
     return list(states.chunk(descriptor.world, 2))
 
 
-def _heads_of(descriptor: MergeAcrossDescriptor, sinks: Tensor, rank: int) -> Tensor:
-    return sinks if descriptor.scatter == "none" else sinks.chunk(descriptor.world)[rank]
+def kept_sinks(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> Tensor | None:
+    """The sinks of the heads that this rank keeps; None without sinks."""
+    if args.sinks is None or descriptor.scatter == "none":
+        return args.sinks
+    return args.sinks.chunk(descriptor.world)[rank_of(args)]
 
 
 def _in_order(states_o: Tensor, states_lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -95,6 +95,16 @@ FAULTS = (
         _MERGED,
     ),
     _planted("a rank with other lines is waited for", _ROUND, "    look();\n", "", "named and count and lines"),
+    _planted("a sink has no weight", _MERGE, "states.count + 1}", "states.count}", "bits_of_one_gpu and sinks", "", _MERGED),
+    _planted(
+        "a rank adds the sinks of the first rank's heads",
+        _MERGE,
+        "p.sinks[index(p.round.rank, 0, states.unit) % p.heads]",
+        "p.sinks[states.unit % p.kept]",
+        "bits_of_one_gpu and sinks",
+        "",
+        _MERGED,
+    ),
     _planted(
         "states of one rank follow each other",
         _MERGE,

@@ -36,11 +36,20 @@ def states(d, rank):
     return o, lse
 
 
+def sinks_of(d):
+    """A sink that outweighs all states, one without weight, and others of ordinary size."""
+    if not d.sinks:
+        return None
+    sinks = torch.randn(d.num_heads, generator=torch.Generator().manual_seed(99)) * 4
+    sinks[0], sinks[-1] = 30.0, -math.inf
+    return sinks
+
+
 def run(d, group, o_part, lse_part):
     kept = (d.total_num_rows, d.kept_heads)
     o, lse = torch.full((*kept, d.head_dim), -7.0).to(KINDS[d.dtype]), torch.full(kept, -7.0)
     module = MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))
-    args = MergeAcrossArgs(o_part=o_part, lse_part=lse_part, o=o, lse=lse, group=group)
+    args = MergeAcrossArgs(o_part=o_part, lse_part=lse_part, o=o, lse=lse, sinks=sinks_of(d), group=group)
     merge_across.runner(d, module)(args, group.link)
     return o, lse
 
@@ -58,14 +67,21 @@ def in_order(d, rank, given=None):
 def by_hand(d, rank, given=None):
     """o and lse in f64."""
     o, lse = (one.double() for one in in_order(d, rank, given))
+    sinks = sinks_of(d)
     total = lse.logsumexp(0)
+    if sinks is not None:
+        total = torch.logaddexp(total, sinks[own_heads(d, rank)].double().expand_as(total))
     weight = torch.where(lse == -math.inf, 0.0, (lse - total).exp())
     return (weight[..., None] * o.nan_to_num(0)).sum(0), total
 
 
 def of_one_gpu(d, rank):
-    """The bits of merge_states, emulated."""
+    """The bits of merge_states, emulated, with a sink as a state of its own whose o is 0."""
     o_part, lse_part = in_order(d, rank)
+    sinks = sinks_of(d)
+    if sinks is not None:
+        o_part = torch.cat([o_part, torch.zeros_like(o_part[:1])])
+        lse_part = torch.cat([lse_part, sinks[own_heads(d, rank)].expand_as(lse_part[:1])])
     problem = MergeStatesDescriptor(
         num_states=len(o_part), total_num_rows=d.total_num_rows, num_heads=d.kept_heads, head_dim=d.head_dim, dtype=d.dtype
     )
@@ -81,6 +97,9 @@ CASES = {
     "latent": {"head_dim": 512, "num_heads": 4},
     "three": {"world": 3, "states": 3, "dtype": "f32"},
     "one unit": {"total_num_rows": 1, "num_heads": 2},
+    "sinks": {"sinks": True, "total_num_rows": 37},
+    "sinks of all heads": {"sinks": True, "scatter": "none", "states": 2, "dtype": "f32", "head_dim": 72},
+    "sinks of 33 states": {"sinks": True, "world": 4, "states": 8, "num_heads": 4},
 }
 
 
@@ -179,5 +198,5 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(act, t
 
 def test_what_the_kernel_does_not_do_is_declined():
     assert not list(merge_across.declines(descriptor(), TARGET))
-    for fields in ({"world": 9, "num_heads": 9}, {"sinks": True}, {"exchange_dtype": "f32"}, {"head_dim": 68}):
+    for fields in ({"world": 9, "num_heads": 9}, {"exchange_dtype": "f32"}, {"head_dim": 68}):
         assert list(merge_across.declines(descriptor(**fields), TARGET)), fields
