@@ -26,19 +26,19 @@ def kernel_of(problem):
 
 
 def is_odd(problem):
-    """Whether no vector divides the heads of a rotation, or it has no outputs of its own."""
+    """Whether no vector divides the heads of a rotation."""
     if problem.op == "rotary":
-        return problem.head_dim % 8 != 0 or problem.in_place
+        return problem.head_dim % 8 != 0
     return problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
 
 
 def chosen():
-    """The least problem of each kernel of an op whose rows vectors can read."""
+    """The least problem of each kernel of an op whose rows vectors can read, with outputs of its own where it can."""
     least = {}
     for problem in examples():
         impl = None if problem.op in TILES else kernel_of(problem)
-        size = nbytes(list(problem.operands().values()))
-        if impl is not None and not is_odd(problem) and size < least.get((problem.op, impl), (1e9,))[0]:
+        size = bool(getattr(problem, "in_place", False)), nbytes(list(problem.operands().values()))
+        if impl is not None and not is_odd(problem) and size < least.get((problem.op, impl), ((True, 1e9),))[0]:
             least[problem.op, impl] = size, problem
     return {f"{op}-{impl}": problem for (op, impl), (_, problem) in least.items()}
 

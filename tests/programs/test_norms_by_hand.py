@@ -8,7 +8,8 @@ from opfacade.plans import norm
 from opfacade.plans.norm import NormDescriptor
 from opfacade.testing import inputs
 from tests.programs.test_bounds_by_hand import kernel
-from tests.support.by_hand_norms import REAL, Rounding, certain, normed, one_plus, summed, weighted
+from tests.support import by_hand_gates
+from tests.support.by_hand_norms import REAL, Rounding, U, certain, normed, one_plus, summed, weighted
 
 CPU = Target.cpu()
 ROOM = 1 + 2.0**-10  # for terms of second order
@@ -30,8 +31,21 @@ def told(problem, args):
     found = []
     for machine_of in (by, REAL):
         value, bound = normed(s.view(apart), error.view(apart), problem.kind, problem.eps, machine_of)
-        found.append(weighted(value.reshape(s.shape), bound.reshape(s.shape), weight, bias, machine_of))
+        value, bound = weighted(value.reshape(s.shape), bound.reshape(s.shape), weight, bias, machine_of)
+        found.append(gated(value, bound, problem.gate, args.gate, machine_of, machine))
     return found[0][0], found[0][1] * ROOM, found[1][1] * ROOM, ball
+
+
+def gated(value, bound, kind, gate, by, machine):
+    """Times silu or sigmoid of the gate: one product more. A function of one element of f32 is f32 on every machine."""
+    if kind == "none":
+        return value, bound
+    errors = {op: machine.relative(op, "f32") if by.u else U for op in ("exp", "div")}
+    g = gate.double()
+    factor, of_factor = (
+        by_hand_gates.silu(g, errors) if kind == "silu" else by_hand_gates.share(g, 0.0, errors["exp"], errors["div"])
+    )
+    return value * factor, bound * factor.abs() + (value * factor).abs() * (of_factor + by.u)
 
 
 def hold(problem, seed, shift=0.0):
@@ -57,6 +71,8 @@ FORMS = {
     "layer_groups": {"kind": "layer", "groups": 2, "bias": True},
     "one_plus": {"kind": "rms", "weight": "one_plus"},
     "no_weight": {"kind": "layer", "weight": "none"},
+    "silu": {"kind": "rms", "gate": "silu", "groups": 2},
+    "sigmoid": {"kind": "layer", "gate": "sigmoid", "weight": "none"},
 }
 
 

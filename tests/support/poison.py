@@ -38,9 +38,14 @@ def specials(problem, seed, device="cpu"):
             yield name, args
 
 
+def counted(problem):
+    """Names of the counts of valid rows."""
+    return sorted({spec.valid_rows for spec in operands_of(problem).values() if spec.valid_rows})
+
+
 def counts(problem, seed, device="cpu"):
     """(name and count, args): each count of valid rows says what the buffers have not."""
-    for name in sorted({spec.valid_rows for spec in operands_of(problem).values() if spec.valid_rows}):
+    for name in counted(problem):
         rows = operands_of(problem)[name].values[1] - 1
         for count in (rows + 1, *COUNTS):
             args = inputs.make_args(problem, seed, device)

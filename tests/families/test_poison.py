@@ -1,0 +1,58 @@
+"""Every kernel but those of attention on a GPU: NaN and infinities, counts of more rows than there are, and unaligned operands.
+
+The harness of each op judges the results. The same calls judge the reference, on every machine.
+"""
+
+import pytest
+import torch
+
+from opfacade import Plan, Preference, Target
+from opfacade.errors import UnsupportedError
+from opfacade.select.registry import examples
+from tests.support import poison, unaligned
+
+OPS = (
+    "norm", "softmax", "quantize", "dequantize", "fold", "gated_activation", "map", "rotary", "qkv_prepare", "paged_kv_append",
+    "merge_states", "adjust_logits", "probabilities", "sample", "topk", "verify_drafts",
+)  # fmt: skip
+# Values of these are held to be finite where they are read.
+FINITE = ("rotary", "qkv_prepare", "paged_kv_append", "merge_states")
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+PROBLEMS = [pytest.param(one, id=f"{one.op}-{one.digest()[:8]}") for one in examples() if one.op in OPS]
+
+
+def plan_of(problem, device):
+    if device == "cpu":
+        return Plan.select(problem, target=Target.cpu())
+    try:
+        return Plan.select(problem, Preference(backend="cuda"))
+    except UnsupportedError as error:
+        pytest.skip(f"no kernel here: {error.code}")
+
+
+def wrong(problem, device, calls):
+    plan, found = plan_of(problem, device), []
+    for name, args in calls:
+        if args is not None and not unaligned.worst(problem, plan.run, plan.sku, args) <= 1:
+            found.append(name)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("problem", [one for one in PROBLEMS if one.values[0].op not in FINITE])
+def test_specials_in_every_operand(problem, device):
+    assert wrong(problem, device, poison.specials(problem, 3, device)) == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("problem", [one for one in PROBLEMS if list(poison.counted(one.values[0]))])
+def test_counts_of_more_rows_than_there_are(problem, device):
+    assert wrong(problem, device, poison.counts(problem, 3, device)) == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_an_operand_one_element_on(problem, device):
+    assert wrong(problem, device, unaligned.calls(problem, 5, device)) == []
