@@ -16,48 +16,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opfacade.recipes import (  # noqa: F401  each adds its recipes
+from opfacade.recipes._recipe import RECIPES, Recipe
+from opfacade.recipes._tensors import Shaped, shaped
+
+# Each module adds its recipes.
+from opfacade.recipes.creation import draws, positions, windows  # noqa: F401
+from opfacade.recipes.data_movement import (  # noqa: F401
+    concatenation,
+    images,
+    indexing,
+    lookup,
+    padding,
+    slicing,
+    stacks,
+    triangles,
+)
+from opfacade.recipes.elementwise import (  # noqa: F401
     activations,
     arithmetic,
     casts,
-    channel_norms,
     choices,
-    class_losses,
     comparisons,
-    concatenation,
-    contractions,
-    creation,
-    diffusion,
-    draws,
     dropouts,
     float_bits,
     functions,
-    grouped_products,
-    images,
-    indexing,
-    lengths,
-    lookup,
-    losses,
-    masked,
-    matmuls,
-    matrices,
-    min_max,
-    norms,
-    padding,
-    products,
-    reductions,
-    row_losses,
-    scaled_products,
-    slicing,
-    softmaxes,
     special,
-    stacks,
+)
+from opfacade.recipes.folds import (  # noqa: F401
+    channel_norms,
+    diffusion,
+    dot_products,
+    layer_norms,
+    masked,
+    min_max,
+    reductions,
+    softmaxes,
     sum_to,
     variance,
-    windows,
+    vector_norms,
 )
-from opfacade.recipes._recipe import RECIPES, Recipe
-from opfacade.recipes._tensors import Shaped, shaped
+from opfacade.recipes.losses import classification, elementwise, rows  # noqa: F401
+from opfacade.recipes.products import contractions, grouped, matmuls, scaled  # noqa: F401
 from opfacade.recipes.waiting import reason_of
 
 __all__ = ["RECIPES", "Recipe", "Shaped", "shaped"]

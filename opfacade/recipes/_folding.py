@@ -15,7 +15,7 @@ from opfacade.programs.stages import REDUCERS
 from opfacade.programs.types import NARROW
 from opfacade.recipes._draft import Draft, kept, named
 from opfacade.recipes._tensors import Shape, Shaped, axes_of, dtype_of, refuse
-from opfacade.recipes.casts import converted
+from opfacade.recipes.elementwise.casts import converted
 
 
 class FoldDraft(Draft):

@@ -11,7 +11,7 @@ from opfacade.programs.expression import Node, constant
 from opfacade.programs.types import FLOATS, Type, storable
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.indexing import raveled
+from opfacade.recipes.data_movement.indexing import raveled
 
 DIGITS: dict[DType, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}  # bits of a uniform number: those of a significand
 

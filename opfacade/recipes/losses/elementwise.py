@@ -15,7 +15,7 @@ from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._pointwise import as_nodes, common, floats
 from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
-from opfacade.recipes.functions import xlogy
+from opfacade.recipes.elementwise.functions import xlogy
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Args

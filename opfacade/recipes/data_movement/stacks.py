@@ -7,7 +7,7 @@ from collections.abc import Callable
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped
-from opfacade.recipes.concatenation import MANY, joined, tensors_of
+from opfacade.recipes.data_movement.concatenation import MANY, joined, tensors_of
 
 Grown = Callable[[tuple[int, ...]], tuple[int, ...]]
 

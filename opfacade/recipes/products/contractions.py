@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opfacade.plans.matmul import MatmulDescriptor
-from opfacade.recipes._matrices import Product, one_dtype
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, is_like, refuse, seen
+from opfacade.recipes.products._product import Product, one_dtype
 
 
 def _labels(equation: str) -> tuple[str, str, str]:

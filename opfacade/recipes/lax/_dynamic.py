@@ -10,7 +10,7 @@ from opfacade.programs import words as w
 from opfacade.programs.expression import Node, constant, coord
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._tensors import Shaped, axis_of, refuse, sizes
-from opfacade.recipes.lookup import index_of
+from opfacade.recipes.data_movement.lookup import index_of
 
 
 def dynamic_slice(operand: Shaped, start_indices: Shaped, slice_sizes: object) -> MapDescriptor:

@@ -9,8 +9,8 @@ from opfacade.recipes._folding import FoldDraft
 from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse
-from opfacade.recipes.indexing import copied
-from opfacade.recipes.reductions import WIDE, summand
+from opfacade.recipes.data_movement.indexing import copied
+from opfacade.recipes.folds.reductions import WIDE, summand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

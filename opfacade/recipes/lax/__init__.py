@@ -16,11 +16,11 @@ from opfacade.programs.types import SIGNED, Type, bits_of
 from opfacade.recipes._pointwise import floats, is_float, pointwise
 from opfacade.recipes._recipe import Recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.float_bits import next_after
-from opfacade.recipes.lax_dynamic import MAKERS as DYNAMIC
-from opfacade.recipes.lax_folds import MAKERS as FOLDS
-from opfacade.recipes.lax_indexing import MAKERS
-from opfacade.recipes.special import scaled
+from opfacade.recipes.elementwise.float_bits import next_after
+from opfacade.recipes.elementwise.special import scaled
+from opfacade.recipes.lax._dynamic import MAKERS as DYNAMIC
+from opfacade.recipes.lax._folds import MAKERS as FOLDS
+from opfacade.recipes.lax._indexing import MAKERS
 
 LAX: dict[str, Recipe[Any]] = {}
 

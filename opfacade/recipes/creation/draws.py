@@ -17,8 +17,8 @@ from opfacade.recipes._folding import FoldDraft
 from opfacade.recipes._noise import Key, Noise
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, dtype_of, refuse, sizes
-from opfacade.recipes.casts import converted
-from opfacade.recipes.creation import as_type, type_of
+from opfacade.recipes.creation.positions import as_type, type_of
+from opfacade.recipes.elementwise.casts import converted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

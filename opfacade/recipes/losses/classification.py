@@ -13,8 +13,8 @@ from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.lookup import index_of
-from opfacade.recipes.losses import checked
+from opfacade.recipes.data_movement.lookup import index_of
+from opfacade.recipes.losses.elementwise import checked
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Scalar

@@ -12,7 +12,7 @@ from opfacade.programs.types import FLOATS, Type
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import refuse
-from opfacade.recipes.creation import as_type, type_of
+from opfacade.recipes.creation.positions import as_type, type_of
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import AnyDType, Scalar

@@ -11,8 +11,8 @@ from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._pointwise import common, floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse
-from opfacade.recipes.comparisons import isclose
-from opfacade.recipes.lookup import index_of
+from opfacade.recipes.data_movement.lookup import index_of
+from opfacade.recipes.elementwise.comparisons import isclose
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Scalar

@@ -10,7 +10,7 @@ from opfacade.programs.expression import Node, coord
 from opfacade.recipes._draft import Draft, zero
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axes_of, refuse, sizes
-from opfacade.recipes.indexing import roll
+from opfacade.recipes.data_movement.indexing import roll
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Dims

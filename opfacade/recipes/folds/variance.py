@@ -12,7 +12,7 @@ from opfacade.recipes._folding import FoldDraft, begun
 from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.reductions import hidden, number_of
+from opfacade.recipes.folds.reductions import hidden, number_of
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Dims, Scalar

@@ -11,8 +11,8 @@ from opfacade.recipes._draft import zero
 from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.lengths import length, pair
-from opfacade.recipes.losses import checked
+from opfacade.recipes.folds.vector_norms import length, pair
+from opfacade.recipes.losses.elementwise import checked
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Scalar

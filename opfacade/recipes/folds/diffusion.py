@@ -16,7 +16,7 @@ from opfacade.recipes._folding import FoldDraft, as_float
 from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
-from opfacade.recipes.norms import centered, one_dtype, scaled
+from opfacade.recipes.folds.layer_norms import centered, one_dtype, scaled
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Scalar

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
-from opfacade.recipes._matrices import Product, one_dtype, result_of
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, refuse
+from opfacade.recipes.products._product import Product, one_dtype, result_of
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import AnyDType

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opfacade.plans.matmul import MatmulDescriptor
-from opfacade.recipes._matrices import OPERANDS, Product, behind, one_dtype, result_of
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shape, Shaped, broadcast, refuse
+from opfacade.recipes.products._product import OPERANDS, Product, behind, one_dtype, result_of
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import AnyDType, Scalar

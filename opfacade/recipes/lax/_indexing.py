@@ -10,10 +10,12 @@ from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
 from opfacade.programs.expression import coord
 from opfacade.programs.types import FLOATS
-from opfacade.recipes import casts, concatenation, creation, indexing
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, dtype_of, refuse, sizes
+from opfacade.recipes.creation import positions
+from opfacade.recipes.data_movement import concatenation, indexing
+from opfacade.recipes.elementwise import casts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +54,9 @@ def bitcast_convert_type(operand: Shaped, new_dtype: object) -> MapDescriptor:
 
 
 def broadcasted_iota(dtype: AnyDType, shape: Sequence[int], dimension: int) -> MapDescriptor:
-    wide, (wanted, type) = sizes("shape", shape), creation.type_of(dtype)
+    wide, (wanted, type) = sizes("shape", shape), positions.type_of(dtype)
     draft, axis = Draft(wide), axis_of("dimension", dimension, len(wide))
-    return draft.map(creation.as_type(coord(axis), type), dtype=wanted)
+    return draft.map(positions.as_type(coord(axis), type), dtype=wanted)
 
 
 def pad(operand: Shaped, padding_value: float, padding_config: Any) -> MapDescriptor:
@@ -98,8 +100,8 @@ MAKERS: Mapping[str, Callable[..., MapDescriptor]] = {
     "broadcast_in_dim": broadcast_in_dim,
     "broadcasted_iota": broadcasted_iota,
     "iota": lambda dtype, size: broadcasted_iota(dtype, (size,), 0),
-    "full": lambda shape, fill_value, dtype="f32": creation.filled(sizes("shape", shape), fill_value, dtype),
-    "full_like": lambda x, fill_value, dtype=None: creation.filled(x.shape, fill_value, dtype or x.dtype),
+    "full": lambda shape, fill_value, dtype="f32": positions.filled(sizes("shape", shape), fill_value, dtype),
+    "full_like": lambda x, fill_value, dtype=None: positions.filled(x.shape, fill_value, dtype or x.dtype),
     "pad": pad,
     "rev": rev,
     "slice": slice_of,

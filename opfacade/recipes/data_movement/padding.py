@@ -10,7 +10,7 @@ from opfacade.programs.expression import coord
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, refuse, sizes
-from opfacade.recipes.indexing import moved, unraveled
+from opfacade.recipes.data_movement.indexing import moved, unraveled
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import Dims, Scalar

@@ -13,7 +13,7 @@ from opfacade.programs.expression import Node, constant
 from opfacade.recipes._folding import FoldDraft, cast
 from opfacade.recipes._pointwise import pointwise
 from opfacade.recipes._tensors import Shaped, axes_of, axis_of, refuse
-from opfacade.recipes.min_max import extreme, placed
+from opfacade.recipes.folds.min_max import extreme, placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from opfacade.programs.types import INTEGERS
 from opfacade.recipes._draft import Draft
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, axis_of, broadcast, refuse, sizes
-from opfacade.recipes.indexing import unraveled
+from opfacade.recipes.data_movement.indexing import unraveled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ from opfacade.recipes._folding import FoldDraft, begun, cast
 from opfacade.recipes._pointwise import floats, is_float
 from opfacade.recipes._recipe import recipe
 from opfacade.recipes._tensors import Shaped, broadcast, refuse
-from opfacade.recipes.lengths import length
-from opfacade.recipes.min_max import extreme, placed
-from opfacade.recipes.reductions import WIDE, hidden, log_of_sum, number_of, summand
-from opfacade.recipes.softmaxes import along, log_share, share
-from opfacade.recipes.variance import corrected, spread
+from opfacade.recipes.folds.min_max import extreme, placed
+from opfacade.recipes.folds.reductions import WIDE, hidden, log_of_sum, number_of, summand
+from opfacade.recipes.folds.softmaxes import along, log_share, share
+from opfacade.recipes.folds.variance import corrected, spread
+from opfacade.recipes.folds.vector_norms import length
 
 if TYPE_CHECKING:
     from opfacade.recipes._tensors import AnyDType, Dims, Scalar

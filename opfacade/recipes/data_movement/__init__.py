@@ -1,0 +1,1 @@
+"""Recipes whose elements are elements of their inputs, at computed positions."""

@@ -1,0 +1,1 @@
+"""Recipes of folds: reductions, norms, softmaxes and distances."""

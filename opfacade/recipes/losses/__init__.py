@@ -1,0 +1,1 @@
+"""Recipes of losses, with every reduction of torch."""
