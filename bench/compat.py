@@ -25,9 +25,9 @@ from bench import records
 from bench.host import microseconds
 from opfacade.compat.attending import Ask, Pools, over_pages
 from opfacade.compat.flash_attn.blocks import blocks
-from opfacade.compat.flashinfer._paged_call import Wanted, call_of
-from opfacade.compat.flashinfer._results import LseForm
-from opfacade.compat.flashinfer._scales import Given
+from opfacade.compat.flashinfer._attention.paged_call import Wanted, call_of
+from opfacade.compat.flashinfer._attention.results import LseForm
+from opfacade.compat.flashinfer._attention.scales import Given
 
 HEADS, KV_HEADS, DIM, PAGE, LENGTH = 32, 8, 128, 16, 1000
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import opfacade.compat.flashinfer as flashinfer
-from opfacade.compat.flashinfer import _rotations
+from opfacade.compat.flashinfer._rotary import rotations as _rotations
 from opfacade.errors import ArgumentError, ArgumentTypeError, OpfacadeError, ShapeError, UnsupportedError
 
 DIM, HEADS = 34, (3, 2)

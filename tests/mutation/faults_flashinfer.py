@@ -9,7 +9,7 @@ VALIDATION = "tests/compat/test_flashinfer_validation.py"
 FLASHINFER_FAULTS = (
     cpu(
         "FlashInfer: a request past the new rows is told as a page",
-        f"{A}/_append_errors.py",
+        f"{A}/_append/errors.py",
         """    if found.argument == _ROWS:
         descriptor""",
         """    if found.argument == "":
@@ -25,21 +25,21 @@ FLASHINFER_FAULTS = (
     ),
     cpu(
         "FlashInfer: an additive mask is taken for truths",
-        f"{A}/_masks.py",
+        f"{A}/_attention/masks.py",
         "if custom.dtype != torch.bool and custom.dtype not in _WHOLE:",
         "if custom.is_complex():",
         EDGES,
     ),
     cpu(
         "FlashInfer: a transposed mask is taken",
-        f"{A}/_single.py",
+        f"{A}/_attention/single.py",
         "if tuple(custom.shape) not in (shape, (count,)):",
         "if custom.numel() != count:",
         EDGES,
     ),
     cpu(
         "FlashInfer: a graph's buffer is filled before plan() refuses",
-        f"{A}/_wrapper.py",
+        f"{A}/_attention/wrapper.py",
         "        return buffer\n\n    def _values",
         "        buffer[: tensor.shape[0]].copy_(tensor)\n        return buffer\n\n    def _values",
         EDGES,

@@ -33,7 +33,7 @@ INPUT_FAULTS = (
     ),
     cpu(
         "FlashInfer: the second count of a chain is not checked before the first is added",
-        "opfacade/compat/flashinfer/_speculative.py",
+        "opfacade/compat/flashinfer/_sampling/speculative.py",
         """    for name, given in counts.items():
         _check_count(name, given, draft_token_ids)
 """,

@@ -21,8 +21,8 @@ from opfacade.compat.flashinfer import quantization as quantization
 from opfacade.compat.flashinfer import rope as rope
 from opfacade.compat.flashinfer import sampling as sampling
 from opfacade.compat.flashinfer import topk as topk
-from opfacade.compat.flashinfer._topk_transforms import top_k_page_table_transform as top_k_page_table_transform
-from opfacade.compat.flashinfer._topk_transforms import top_k_ragged_transform as top_k_ragged_transform
+from opfacade.compat.flashinfer._sampling.topk_transforms import top_k_page_table_transform as top_k_page_table_transform
+from opfacade.compat.flashinfer._sampling.topk_transforms import top_k_ragged_transform as top_k_ragged_transform
 from opfacade.compat.flashinfer.activation import gelu_and_mul as gelu_and_mul
 from opfacade.compat.flashinfer.activation import gelu_tanh_and_mul as gelu_tanh_and_mul
 from opfacade.compat.flashinfer.activation import silu_and_mul as silu_and_mul

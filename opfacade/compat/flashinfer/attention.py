@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opfacade.compat.flashinfer._arguments import require_sizes
-from opfacade.compat.flashinfer._caches import Cache
-from opfacade.compat.flashinfer._scales import Scale
+from opfacade.compat.flashinfer._attention.caches import Cache
+from opfacade.compat.flashinfer._attention.scales import Scale
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, unmapped, wrong
 

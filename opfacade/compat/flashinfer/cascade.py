@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.flashinfer._caches import Cache
-from opfacade.compat.flashinfer._merging import merge_state as merge_state
-from opfacade.compat.flashinfer._merging import merge_state_in_place as merge_state_in_place
-from opfacade.compat.flashinfer._merging import merge_states as merge_states
-from opfacade.compat.flashinfer._merging import merged
-from opfacade.compat.flashinfer._shared_prefix import (
+from opfacade.compat.flashinfer._attention.caches import Cache
+from opfacade.compat.flashinfer._attention.merging import merge_state as merge_state
+from opfacade.compat.flashinfer._attention.merging import merge_state_in_place as merge_state_in_place
+from opfacade.compat.flashinfer._attention.merging import merge_states as merge_states
+from opfacade.compat.flashinfer._attention.merging import merged
+from opfacade.compat.flashinfer._attention.shared_prefix import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
 )
-from opfacade.compat.flashinfer._shared_prefix import (
+from opfacade.compat.flashinfer._attention.shared_prefix import (
     BatchPrefillWithSharedPrefixPagedKVCacheWrapper as BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
 )
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper

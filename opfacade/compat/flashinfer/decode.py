@@ -19,15 +19,15 @@ from opfacade.compat.flashinfer._arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer._caches import Cache, pools_of, require_pages
-from opfacade.compat.flashinfer._mla_decode import (
+from opfacade.compat.flashinfer._attention.caches import Cache, pools_of, require_pages
+from opfacade.compat.flashinfer._attention.mla_decode import (
     BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper,
 )
-from opfacade.compat.flashinfer._paged_call import Wanted, call_of, csr
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._scales import Given, Scale, factors_given
-from opfacade.compat.flashinfer._single import single_decode_with_kv_cache as single_decode_with_kv_cache
-from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer._attention.paged_call import Wanted, call_of, csr
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.scales import Given, Scale, factors_given
+from opfacade.compat.flashinfer._attention.single import single_decode_with_kv_cache as single_decode_with_kv_cache
+from opfacade.compat.flashinfer._attention.wrapper import Wrapper
 from opfacade.compat.refusals import refuse_unless, require_integer, unplanned, wrong, wrong_shape
 
 if TYPE_CHECKING:

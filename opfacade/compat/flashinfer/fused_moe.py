@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import FLOATS, NAMES
-from opfacade.compat.flashinfer._grouped_products import require_groups
+from opfacade.compat.flashinfer._products.grouped import require_groups
 from opfacade.compat.flashinfer._rows import require_out
 from opfacade.compat.refusals import missing as _missing
 from opfacade.compat.refusals import (

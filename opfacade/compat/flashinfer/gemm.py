@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import FP8
-from opfacade.compat.flashinfer._products import Factors, multiplied, require_matrices, scale_of, scales_of_blocks
+from opfacade.compat.flashinfer._products.product import Factors, multiplied, require_matrices, scale_of, scales_of_blocks
 from opfacade.compat.flashinfer.grouped_gemm import SegmentGEMMWrapper as SegmentGEMMWrapper
 from opfacade.compat.flashinfer.grouped_gemm import batch_deepgemm_fp8_nt_groupwise as batch_deepgemm_fp8_nt_groupwise
 from opfacade.compat.flashinfer.grouped_gemm import group_deepgemm_fp8_nt_groupwise as group_deepgemm_fp8_nt_groupwise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer._grouped_products import (
+from opfacade.compat.flashinfer._products.grouped import (
     Grouped,
     fp8,
     multiplied,

@@ -10,11 +10,11 @@ import torch
 from opfacade.compat.attending import Table
 from opfacade.compat.dtypes import FP8, as_dtype, name_of
 from opfacade.compat.flashinfer._arguments import require_dtype, require_sizes
-from opfacade.compat.flashinfer._latent_call import Latent, LatentPlan, LatentScores, Told, latent_call, require_plan
-from opfacade.compat.flashinfer._paged_call import csr
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._row_requests import rows_apart
-from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer._attention.latent_call import Latent, LatentPlan, LatentScores, Told, latent_call, require_plan
+from opfacade.compat.flashinfer._attention.paged_call import csr
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.row_requests import rows_apart
+from opfacade.compat.flashinfer._attention.wrapper import Wrapper
 from opfacade.compat.refusals import (
     number,
     refuse_unless,

@@ -9,10 +9,10 @@ import torch
 from opfacade.compat.appending import New, appended
 from opfacade.compat.attending import Pools, Table
 from opfacade.compat.constants import even_indptr
-from opfacade.compat.flashinfer._append_errors import Append
-from opfacade.compat.flashinfer._append_rows import Where
+from opfacade.compat.flashinfer._append.errors import Append
+from opfacade.compat.flashinfer._append.rows import Where
 from opfacade.compat.flashinfer._arguments import layout_of, require_sizes
-from opfacade.compat.flashinfer._caches import Cache, pools_of
+from opfacade.compat.flashinfer._attention.caches import Cache, pools_of
 from opfacade.compat.refusals import require_integer, require_tensor, unmapped, wrong, wrong_dtype, wrong_shape
 from opfacade.plans.kv_cache import NOWHERE
 

@@ -18,17 +18,19 @@ from opfacade.compat.flashinfer._arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer._caches import Cache, pools_of, require_pages
-from opfacade.compat.flashinfer._masks import mask_of
-from opfacade.compat.flashinfer._paged_call import Mask, Wanted, call_of, csr
-from opfacade.compat.flashinfer._ragged import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._scales import Given, Scale, factors_given
-from opfacade.compat.flashinfer._single import single_prefill_with_kv_cache as single_prefill_with_kv_cache
-from opfacade.compat.flashinfer._single import (
+from opfacade.compat.flashinfer._attention.caches import Cache, pools_of, require_pages
+from opfacade.compat.flashinfer._attention.masks import mask_of
+from opfacade.compat.flashinfer._attention.paged_call import Mask, Wanted, call_of, csr
+from opfacade.compat.flashinfer._attention.ragged import (
+    BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper,
+)
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.scales import Given, Scale, factors_given
+from opfacade.compat.flashinfer._attention.single import single_prefill_with_kv_cache as single_prefill_with_kv_cache
+from opfacade.compat.flashinfer._attention.single import (
     single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse,
 )
-from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer._attention.wrapper import Wrapper
 from opfacade.compat.flashinfer.page import get_seq_lens
 from opfacade.compat.refusals import refuse_unless, require_integer, unmapped, unplanned
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer._rope_quantize import mla_rope_quantize_fp8 as mla_rope_quantize_fp8
-from opfacade.compat.flashinfer._rope_quantize import rope_quantize_fp8 as rope_quantize_fp8
-from opfacade.compat.flashinfer._rope_quantize import (
+from opfacade.compat.flashinfer._rotary.rope_quantize import mla_rope_quantize_fp8 as mla_rope_quantize_fp8
+from opfacade.compat.flashinfer._rotary.rope_quantize import rope_quantize_fp8 as rope_quantize_fp8
+from opfacade.compat.flashinfer._rotary.rope_quantize import (
     rope_quantize_fp8_append_paged_kv_cache as rope_quantize_fp8_append_paged_kv_cache,
 )
-from opfacade.compat.flashinfer._rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
+from opfacade.compat.flashinfer._rotary.rotations import Angles, Heads, Waves, angles_at, angles_of_requests, rotated
 from opfacade.compat.refusals import number, require_integer, require_tensor, truth, wrong, wrong_shape
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.flashinfer._distributions import Controls, How, Number, checked_rows, drawn, formed, order_of
-from opfacade.compat.flashinfer._seeds import Noise, Value
-from opfacade.compat.flashinfer._speculative import chain_speculative_sampling as chain_speculative_sampling
+from opfacade.compat.flashinfer._sampling.distributions import Controls, How, Number, checked_rows, drawn, formed, order_of
+from opfacade.compat.flashinfer._sampling.seeds import Noise, Value
+from opfacade.compat.flashinfer._sampling.speculative import chain_speculative_sampling as chain_speculative_sampling
 from opfacade.compat.refusals import truth, unmapped, wrong
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import name_of
-from opfacade.compat.flashinfer._distributions import checked_rows
+from opfacade.compat.flashinfer._sampling.distributions import checked_rows
 from opfacade.compat.refusals import require_integer, unmapped, wrong
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import TopKArgs, TopKDescriptor

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from opfacade.compat.flashinfer._caches import Cache
-from opfacade.compat.flashinfer._merging import merge_state
-from opfacade.compat.flashinfer._single import single_prefill_with_kv_cache
+from opfacade.compat.flashinfer._attention.caches import Cache
+from opfacade.compat.flashinfer._attention.merging import merge_state
+from opfacade.compat.flashinfer._attention.single import single_prefill_with_kv_cache
 from opfacade.compat.flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
 from opfacade.compat.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from opfacade.compat.dtypes import require_integers, require_reals
-from opfacade.compat.flashinfer._seeds import Noise, Value, noise_of
+from opfacade.compat.flashinfer._sampling.seeds import Noise, Value, noise_of
 from opfacade.compat.refusals import require_tensor, shared, unmapped, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor

@@ -9,8 +9,8 @@ import torch
 from opfacade.compat.attending import Ask, Call, Pools, Table, over_pages
 from opfacade.compat.constants import head_values
 from opfacade.compat.flashinfer._arguments import How
-from opfacade.compat.flashinfer._results import LseForm
-from opfacade.compat.flashinfer._scales import Factors, Given, Shape, factors_of
+from opfacade.compat.flashinfer._attention.results import LseForm
+from opfacade.compat.flashinfer._attention.scales import Factors, Given, Shape, factors_of
 from opfacade.compat.refusals import number, require_dense, require_tensor
 from opfacade.variant_examples import alibi_slopes
 

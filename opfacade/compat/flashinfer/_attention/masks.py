@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opfacade.compat.flashinfer._paged_call import Mask
+from opfacade.compat.flashinfer._attention.paged_call import Mask
 from opfacade.compat.refusals import require_dense, require_tensor, wrong_dtype, wrong_shape
 from opfacade.plans.mask import segment_packbits
 

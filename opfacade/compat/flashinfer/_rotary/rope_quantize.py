@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from opfacade.compat.dtypes import FP8
-from opfacade.compat.flashinfer._caches import require_page_size
-from opfacade.compat.flashinfer._fp8_heads import Rotation, scaled
+from opfacade.compat.flashinfer._attention.caches import require_page_size
+from opfacade.compat.flashinfer._rotary.fp8_heads import Rotation, scaled
 from opfacade.compat.flashinfer.page import append_paged_kv_cache, append_paged_mla_kv_cache
 from opfacade.compat.refusals import require_tensor, truth, unmapped, wrong
 

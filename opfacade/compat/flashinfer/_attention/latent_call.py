@@ -8,7 +8,7 @@ import torch
 
 from opfacade.compat.attending import Call, Table
 from opfacade.compat.dtypes import name_of
-from opfacade.compat.flashinfer._results import LseForm
+from opfacade.compat.flashinfer._attention.results import LseForm
 from opfacade.compat.refusals import require_dense, require_tensor, unmapped, wrong_shape
 from opfacade.compat.selecting import plan_for, preferred
 from opfacade.plans.mla import BatchMlaDecodeArgs, BatchMlaDecodeDescriptor, PagedLatentCacheDescriptor

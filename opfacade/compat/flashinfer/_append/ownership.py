@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from opfacade.compat.flashinfer._append_rows import Where, index_error
+from opfacade.compat.flashinfer._append.rows import Where, index_error
 from opfacade.plans.kv_cache import PageUse, shared_page
 
 _CODE = "OPF-V002"

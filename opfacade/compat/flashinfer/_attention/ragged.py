@@ -18,11 +18,11 @@ from opfacade.compat.flashinfer._arguments import (
     require_sizes,
     scores_of,
 )
-from opfacade.compat.flashinfer._masks import mask_of
-from opfacade.compat.flashinfer._paged_call import Mask, Wanted, ask_of
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._scales import Given, Scale, Shape, factors_given, factors_of
-from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer._attention.masks import mask_of
+from opfacade.compat.flashinfer._attention.paged_call import Mask, Wanted, ask_of
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.scales import Given, Scale, Shape, factors_given, factors_of
+from opfacade.compat.flashinfer._attention.wrapper import Wrapper
 from opfacade.compat.refusals import number, refuse_unless, require_integer, require_tensor, unplanned, wrong_shape
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from opfacade.compat.constants import numbered
-from opfacade.compat.flashinfer._distributions import checked_rows
+from opfacade.compat.flashinfer._sampling.distributions import checked_rows
 from opfacade.compat.flashinfer.topk import TopKTieBreak, top_k
 from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
 

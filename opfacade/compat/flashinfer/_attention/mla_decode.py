@@ -9,10 +9,10 @@ import torch
 
 from opfacade.compat.attending import Table
 from opfacade.compat.flashinfer._arguments import require_sizes
-from opfacade.compat.flashinfer._latent_call import Latent, LatentScores, Told, latent_call
-from opfacade.compat.flashinfer._paged_call import csr
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._wrapper import Wrapper
+from opfacade.compat.flashinfer._attention.latent_call import Latent, LatentScores, Told, latent_call
+from opfacade.compat.flashinfer._attention.paged_call import csr
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.wrapper import Wrapper
 from opfacade.compat.refusals import number, require_integer, require_tensor, unplanned, wrong_shape
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from opfacade.compat.attending import Call
-from opfacade.compat.flashinfer._append_ownership import refuse_shared
-from opfacade.compat.flashinfer._append_rows import CODE, Where, index_error
+from opfacade.compat.flashinfer._append.ownership import refuse_shared
+from opfacade.compat.flashinfer._append.rows import CODE, Where, index_error
 from opfacade.errors import IndexDataError
 from opfacade.plans.kv_cache import judged_by
 

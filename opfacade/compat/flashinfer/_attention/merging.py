@@ -9,7 +9,7 @@ import torch
 
 from opfacade.compat.attending import Call
 from opfacade.compat.dtypes import name_of
-from opfacade.compat.flashinfer._results import LN2, LOG2E
+from opfacade.compat.flashinfer._attention.results import LN2, LOG2E
 from opfacade.compat.refusals import require_tensor, wrong_layout, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor

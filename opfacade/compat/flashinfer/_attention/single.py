@@ -11,10 +11,10 @@ from opfacade.compat.attending import Pools, Rows, over_rows
 from opfacade.compat.constants import even_indptr, filled, numbered
 from opfacade.compat.dtypes import as_dtype
 from opfacade.compat.flashinfer._arguments import How, layout_of, scores_of
-from opfacade.compat.flashinfer._masks import bits_of, entries_of
-from opfacade.compat.flashinfer._paged_call import Mask, Wanted, ask_of, call_of, csr
-from opfacade.compat.flashinfer._results import LseForm, finished
-from opfacade.compat.flashinfer._scales import Given, Scale, Shape, factors_of
+from opfacade.compat.flashinfer._attention.masks import bits_of, entries_of
+from opfacade.compat.flashinfer._attention.paged_call import Mask, Wanted, ask_of, call_of, csr
+from opfacade.compat.flashinfer._attention.results import LseForm, finished
+from opfacade.compat.flashinfer._attention.scales import Given, Scale, Shape, factors_of
 from opfacade.compat.refusals import number, refuse_unless, require_tensor, wrong_shape
 from opfacade.plans.mask import segment_packbits
 

@@ -9,7 +9,7 @@ import torch
 
 from opfacade.compat.constants import filled, filled_f32
 from opfacade.compat.dtypes import float_name, name_of, require_integers, require_reals
-from opfacade.compat.flashinfer._seeds import Noise, noise_of
+from opfacade.compat.flashinfer._sampling.seeds import Noise, noise_of
 from opfacade.compat.refusals import require_integer, require_real, require_tensor, wrong, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import ProbabilitiesArgs, ProbabilitiesDescriptor, SampleArgs, SampleDescriptor

@@ -1,0 +1,1 @@
+"""Calls of attention, and the wrappers whose names FlashInfer's public modules export."""

@@ -1,0 +1,1 @@
+"""Products of FlashInfer's calls, of one matrix and of groups."""

@@ -1,0 +1,1 @@
+"""Rotations of FlashInfer's calls, and heads in fp8."""

@@ -1,0 +1,1 @@
+"""Filters, draws and seeds of FlashInfer's sampling calls."""
