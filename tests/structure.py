@@ -118,7 +118,8 @@ def host_lines(family: str) -> int:
     """Lines of a family on the host, by whole files: descriptors, backends, helpers that it alone uses, and templates; no
     device code, harness or test."""
     own = [path for name, path in modules().items() if _belongs_to(name, family) or users().get(name) == {family}]
-    return sum(len(path.read_text().splitlines()) for path in (*own, *(ROOT / "csrc" / family).glob("*")))
+    templates = [path for path in (ROOT / "csrc" / family).rglob("*") if path.is_file()]
+    return sum(len(path.read_text().splitlines()) for path in (*own, *templates))
 
 
 @cache

@@ -58,8 +58,8 @@ def test_a_family_is_a_complete_slice(family):
 
 def test_every_template_is_compiled_by_a_candidate():
     """A part begins with an underscore, or is no entry point of a kernel."""
-    found = {f"{p.parent.name}/{p.name.split('.')[0]}" for p in (ROOT / "csrc").glob("*/*.cu.jinja")}
-    found |= {f"{p.parent.name}/{p.name.split('.')[0]}" for p in (ROOT / "csrc").glob("*/*.cc.jinja")}
+    paths = [p.relative_to(ROOT / "csrc").as_posix() for p in (ROOT / "csrc").rglob("*.jinja")]
+    found = {name.split(".")[0] for name in paths if name.endswith((".cu.jinja", ".cc.jinja"))}
     assert {name for name in found if "/_" not in name} == SERVICES | set().union(*templates().values())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
-from opfacade.backends.cuda import sample_across
+from opfacade.backends.cuda.collective import sample_across
 from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.jit.spec import JitSpec

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from opfacade.backends.cuda import program_source
-from opfacade.backends.cuda.ranges import is_plain_divisor, range_of
+from opfacade.backends.cuda.programs import source
+from opfacade.backends.cuda.programs.ranges import is_plain_divisor, range_of
 from opfacade.programs.activations import silu
 from opfacade.programs.expression import apply, constant, value
 
@@ -52,7 +52,7 @@ def test_a_divisor_is_plain_only_where_its_reciprocal_is_normal(divisor, plain):
 
 
 def printed(node, math):
-    return [statement[0] for statement in program_source.statements([node], ["x"], [], math)]
+    return [statement[0] for statement in source.statements([node], ["x"], [], math)]
 
 
 def test_only_approximate_quotients_are_products():

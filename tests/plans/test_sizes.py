@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from opfacade import Plan, Preference, Target, explain, telemetry
-from opfacade.backends.cuda.fold_engine import MAX_ROW
+from opfacade.backends.cuda.folds.engine import MAX_ROW
 from opfacade.core import plan_handles
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.core.model import Model

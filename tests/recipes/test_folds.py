@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, recipes
-from opfacade.backends.cuda.level_program import levels_of
+from opfacade.backends.cuda.folds.level_program import levels_of
 from opfacade.core.descriptor import operands_of
 from opfacade.errors import DescriptorError
 from opfacade.plans.elementwise import MapDescriptor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.gated_fold import gated_fold_kernel, gated_scaled_kernel
-from opfacade.backends.cuda.map_engine import MapForm, engine_constants, paired
+from opfacade.backends.cuda.folds.gated import gated_fold_kernel, gated_scaled_kernel
+from opfacade.backends.cuda.programs import source
+from opfacade.backends.cuda.programs.map_engine import MapForm, engine_constants, paired
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import PrecisionGuarantee

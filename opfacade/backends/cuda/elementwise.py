@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel
-from opfacade.backends.cuda.map_engine import MapForm
+from opfacade.backends.cuda.programs import source
+from opfacade.backends.cuda.programs.map_engine import MapForm
 from opfacade.core.candidate import Reason
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.target import Target

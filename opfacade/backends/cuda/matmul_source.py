@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda.declared import Fact
 from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_segments import Segments
 from opfacade.backends.cuda.matmul_tiles import Tile, stages_of
+from opfacade.backends.cuda.programs import source
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling
 from opfacade.plans._weight import Weight

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from opfacade.backends.cuda.fold_engine import fold_kernel
-from opfacade.backends.cuda.general_engine import general_kernel
-from opfacade.backends.cuda.scaled_engine import scaled_kernel, without_one_scale
+from opfacade.backends.cuda.folds.engine import fold_kernel
+from opfacade.backends.cuda.folds.general_engine import general_kernel
+from opfacade.backends.cuda.folds.scaled_engine import scaled_kernel, without_one_scale
 from opfacade.plans.norm import NormDescriptor
 
 CANDIDATES = (

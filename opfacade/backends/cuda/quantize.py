@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, Fact
-from opfacade.backends.cuda.fold_engine import fold_kernel
-from opfacade.backends.cuda.scaled_engine import scaled_kernel, unknown_bytes
+from opfacade.backends.cuda.folds.engine import fold_kernel
+from opfacade.backends.cuda.folds.scaled_engine import scaled_kernel, unknown_bytes
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import ITEMSIZE

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import sample_across
+from opfacade.backends.cuda.collective import sample_across
 from opfacade.plans.collective import SampleAcrossArgs, SampleAcrossDescriptor
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import tvm_ffi
 
-from opfacade.backends.cuda import sample_across
+from opfacade.backends.cuda.collective import sample_across
 from opfacade.backends.reference import _sample_across as in_torch
 from opfacade.core.target import Target
 from opfacade.plans.collective import SampleAcrossArgs, SampleAcrossDescriptor

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from opfacade.backends.cuda import collective_merge as merge_across
+from opfacade.backends.cuda.collective import merge_across
 from opfacade.core.target import Target
 from opfacade.plans.cascade import MergeStatesDescriptor
 from opfacade.plans.collective import MergeAcrossArgs, MergeAcrossDescriptor

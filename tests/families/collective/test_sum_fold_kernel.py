@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from opfacade.backends.cuda import sum_fold
+from opfacade.backends.cuda.collective import sum_fold
 from opfacade.core.target import Target
 from opfacade.plans._quant import Quant
 from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor

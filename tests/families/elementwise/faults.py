@@ -32,7 +32,7 @@ FAULTS = (
     ),
     Mutant(
         "programs: of an operation that rounds to fp8, hardware without it is thought able",
-        "opfacade/backends/cuda/program_source.py",
+        "opfacade/backends/cuda/programs/source.py",
         (("or any(node.op in _ROUNDS_FP8", "or any(node.op in _FP8"),),
         tests="tests/backends/test_architectures.py -k fp8",
     ),

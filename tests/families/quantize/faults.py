@@ -45,7 +45,7 @@ FAULTS = (
     ),
     cpu(
         "quantise: one scale of all rows is made without its zero point",
-        "opfacade/backends/cuda/scaled_engine.py",
+        "opfacade/backends/cuda/folds/scaled_engine.py",
         "elif descriptor.quant.zero:",
         "elif False:",
         f"{ZERO} -k large_tensor",

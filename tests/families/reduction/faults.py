@@ -59,7 +59,7 @@ FAULTS = (
     ),
     cpu(
         "fold: a row's lanes follow the number of rows",
-        "opfacade/backends/cuda/fold_config.py",
+        "opfacade/backends/cuda/folds/config.py",
         "vector = vector_of(program)\n",
         "vector = vector_of(program) if program.shape[0] > 1 else 2\n",
         f"{KERNEL} -k alone",

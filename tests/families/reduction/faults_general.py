@@ -3,7 +3,7 @@
 from tests.mutation.mutant import cpu
 
 GENERAL = "tests/families/reduction/test_general.py"
-ENGINE, KERNEL = "opfacade/backends/cuda/general_engine.py", "kernels/reduction/general.cuh"
+ENGINE, KERNEL = "opfacade/backends/cuda/folds/general_engine.py", "kernels/reduction/general.cuh"
 
 FAULTS = (
     cpu(

@@ -3,7 +3,7 @@
 from tests.mutation.mutant import cpu
 
 LEVELS = "tests/families/reduction/test_levels.py"
-ENGINE = "opfacade/backends/cuda/level_engine.py"
+ENGINE = "opfacade/backends/cuda/folds/level_engine.py"
 
 FAULTS = (
     cpu(

@@ -88,7 +88,7 @@ FAULTS = (
     ),
     cpu(
         "fold on the whole GPU: the workspace has room for a part of the states",
-        "opfacade/backends/cuda/fold_engine.py",
+        "opfacade/backends/cuda/folds/engine.py",
         "needed: int = 4 * column_config.state_words(program) * rows * warps",
         "needed: int = 4 * rows * warps",
         "tests/families/reduction/test_spread.py -k workspace",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import fold_config
+from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.core.descriptor import operands_of
 from opfacade.plans.reduction import FoldOutput, Stage
 from opfacade.programs.expression import apply, stage

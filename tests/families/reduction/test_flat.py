@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import fold_layout
+from opfacade.backends.cuda.folds import layout as fold_layout
 from opfacade.core.descriptor import operands_of
 from opfacade.testing import numerics
 from opfacade.testing.families.elementwise import differs

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.level_program import levels_of
+from opfacade.backends.cuda.folds.level_program import levels_of
 from opfacade.core.descriptor import operands_of
 from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import split_config
+from opfacade.backends.cuda.folds import split_config
 from opfacade.core.descriptor import operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda.programs import source
 from opfacade.plans._fold import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opfacade.backends.cuda import fold_engine as engine
-from opfacade.backends.cuda.column_config import ColumnConfig, config, kept_last
-from opfacade.backends.cuda.fold_layout import RowLayout
+from opfacade.backends.cuda.folds import engine
+from opfacade.backends.cuda.folds.column_config import ColumnConfig, config, kept_last
+from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.target import Target

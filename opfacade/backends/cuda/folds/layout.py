@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.fold_config import MOST_PARTS, Config, config, inner_axes, most_ctas, shifts, spreads
-from opfacade.backends.cuda.fold_flat import FLAT_BYTES, flat, is_shared
+from opfacade.backends.cuda.folds.config import MOST_PARTS, Config, config, inner_axes, most_ctas, shifts, spreads
+from opfacade.backends.cuda.folds.flat import FLAT_BYTES, flat, is_shared
+from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldOutput, FoldProgram

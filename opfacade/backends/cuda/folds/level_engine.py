@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import fold_engine as engine
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.column_engine import ColumnLayout
 from opfacade.backends.cuda.declared import plain
-from opfacade.backends.cuda.fold_layout import RowLayout, math_of
-from opfacade.backends.cuda.level_program import Levels, levels_of
+from opfacade.backends.cuda.folds import engine
+from opfacade.backends.cuda.folds.column_engine import ColumnLayout
+from opfacade.backends.cuda.folds.layout import RowLayout, math_of
+from opfacade.backends.cuda.folds.level_program import Levels, levels_of
+from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE

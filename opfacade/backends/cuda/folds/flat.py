@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opfacade.backends.cuda.fold_config import Config, inner_axes, placed, read_once, varies
+from opfacade.backends.cuda.folds.config import Config, inner_axes, placed, read_once, varies
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._fold import FoldProgram
 from opfacade.plans._fold_form import cached_by_form

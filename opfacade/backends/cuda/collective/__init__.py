@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import collective_merge, sample_across, sum_fold, support
-from opfacade.backends.cuda.collective_promise import bounded, in_f32, with_kernel
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.collective import merge_across, sample_across, sum_fold
+from opfacade.backends.cuda.collective.promise import bounded, in_f32, with_kernel
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
@@ -130,8 +131,8 @@ def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, al
         states_o, states_lse = _with_sink(d, args, *_in_torch.states_of_all(d, args))
         o, lse = args.o.contiguous(), args.lse.contiguous()
         merge.run(behind.args_type(states_o=states_o, states_lse=states_lse, o=o, lse=lse))
-        collective_merge.keep(o, args.o)
-        collective_merge.keep(lse, args.lse)
+        merge_across.keep(o, args.o)
+        merge_across.keep(lse, args.lse)
 
     filled = filled_on_failure(run, spreads=True)
     return lambda args, workspace: filled(d, args)
@@ -203,8 +204,8 @@ def _peers_launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, 
 
 
 def _merge_peers_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    module = sum_fold.module_of(collective_merge.jit_spec(d, target), allow_build, sku.id)
-    return _in_kernel(d, collective_merge.runner(d, module))
+    module = sum_fold.module_of(merge_across.jit_spec(d, target), allow_build, sku.id)
+    return _in_kernel(d, merge_across.runner(d, module))
 
 
 def _in_kernel(d: Across, run: Callable[[Any, Any], None]) -> Launcher:
@@ -235,10 +236,10 @@ _BY_PEERS = replace(
 _MERGE_BY_PEERS = replace(
     _as_in_torch(_REFERENCE[MergeAcrossDescriptor]),
     impl=_PEERS,
-    declines=_listed(partial(_declines_peers, collective_merge.declines)),
+    declines=_listed(partial(_declines_peers, merge_across.declines)),
     sku=_merge_peers_sku,
     launcher=in_inference_mode(_merge_peers_launcher),
-    jit_spec=collective_merge.jit_spec,
+    jit_spec=merge_across.jit_spec,
 )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from opfacade.backends.cuda import fold_engine as engine
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.fold_layout import RowLayout
+from opfacade.backends.cuda.folds import engine
+from opfacade.backends.cuda.folds.layout import RowLayout
+from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.joined import Peers

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypeVar
 
-from opfacade.backends.cuda import column_config, fold_config, support
-from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, plain
-from opfacade.backends.cuda.fold_layout import RowLayout
-from opfacade.backends.cuda.fold_printer import Printer
+from opfacade.backends.cuda.folds import column_config
+from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.layout import RowLayout
+from opfacade.backends.cuda.folds.printer import Printer
+from opfacade.backends.cuda.programs import source
 from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.ranges import is_plain_divisor
+from opfacade.backends.cuda.programs.ranges import is_plain_divisor
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram

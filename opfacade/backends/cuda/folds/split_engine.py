@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.backends.cuda import column_engine, fold_config, split_config, support
-from opfacade.backends.cuda import fold_engine as engine
-from opfacade.backends.cuda import program_source as source
-from opfacade.backends.cuda.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import plain
-from opfacade.backends.cuda.fold_layout import RowLayout
-from opfacade.backends.cuda.split_config import SplitConfig
+from opfacade.backends.cuda.folds import column_engine, engine, split_config
+from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.column_config import ColumnConfig, kept_last
+from opfacade.backends.cuda.folds.layout import RowLayout
+from opfacade.backends.cuda.folds.split_config import SplitConfig
+from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.backends.cuda import program_source as source
+from opfacade.backends.cuda.programs import source
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.fields import Number

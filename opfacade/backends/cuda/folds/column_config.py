@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.backends.cuda import fold_config
+from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram

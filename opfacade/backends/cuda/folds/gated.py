@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import plain, writes_nothing
-from opfacade.backends.cuda.fold_engine import fold_kernel
-from opfacade.backends.cuda.map_engine import paired
-from opfacade.backends.cuda.scaled_engine import ScaledKernel, ScaledRows, without_one_scale
+from opfacade.backends.cuda.folds.engine import fold_kernel
+from opfacade.backends.cuda.folds.scaled_engine import ScaledKernel, ScaledRows, without_one_scale
+from opfacade.backends.cuda.programs import source
+from opfacade.backends.cuda.programs.map_engine import paired
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku

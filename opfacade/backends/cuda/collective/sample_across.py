@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from opfacade.backends.cuda import sum_fold, support
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.collective import sum_fold
 from opfacade.backends.cuda.sampling.split import ctas_of
 from opfacade.core.target import Target
 from opfacade.plans._collective.sample_across import SampleAcrossArgs, SampleAcrossDescriptor

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from opfacade.backends.cuda import column_config, fold_config
+from opfacade.backends.cuda.folds import column_config
+from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
 from opfacade.plans._fold import FoldProgram

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opfacade.backends.cuda import fold_engine as engine
-from opfacade.backends.cuda import program_source as source
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import plain
-from opfacade.backends.cuda.fold_layout import RowLayout
-from opfacade.backends.cuda.fold_printer import Printer
+from opfacade.backends.cuda.folds import engine
+from opfacade.backends.cuda.folds.layout import RowLayout
+from opfacade.backends.cuda.folds.printer import Printer
+from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
