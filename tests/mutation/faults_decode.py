@@ -19,7 +19,7 @@ DECODE_FAULTS = (
     ),
     gpu(
         "decode: the size of a fixed split follows the batch",
-        "csrc/attention/paged_decode.cc.jinja",
+        "csrc/attention/decode/paged_decode.cc.jinja",
         "params.chunk = bounded(chunk);",
         "params.chunk = bounded(batch > 2 ? 2 * chunk : chunk);",
         DECODE,

@@ -238,7 +238,7 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
     constants = facts_of.default_constants(descriptor) | dict(facts(descriptor, config, partition.split)) | tuned
     for name in ("blocks", "chunk"):
         constants.pop(name, None)
-    return support.spec_of("attention/paged_decode", support.pairs(**constants), target)
+    return support.spec_of("attention/decode/paged_decode", support.pairs(**constants), target)
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> KernelSku:

@@ -104,7 +104,7 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
     tile = TILES[descriptor.dim]
     facts = {"tile_rows": tile.rows, "tile_kv": tile.keys, "warps": tile.warps}
     constants = constants_of(descriptor, splits_of(descriptor, target)[0]) | facts
-    return variant.spec_of(f"attention/{descriptor.op}", constants, descriptor, target)
+    return variant.spec_of(f"attention/prefill/{descriptor.op}", constants, descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:

@@ -109,7 +109,7 @@ def jit_spec(descriptor: Prefill, target: Target, config: PrefillConfig = DEFAUL
 
 def spec_of(descriptor: Prefill, target: Target, mode: str, config: PrefillConfig = DEFAULT) -> Any:
     constants = first.constants_of(descriptor, mode) | config.facts()
-    return variant.spec_of(f"attention/{descriptor.op}_sm90", constants, descriptor, target)
+    return variant.spec_of(f"attention/prefill_sm90/{descriptor.op}_sm90", constants, descriptor, target)
 
 
 def sku(descriptor: Prefill, target: Target, config: PrefillConfig = DEFAULT) -> KernelSku:

@@ -77,7 +77,7 @@ def jit_spec(descriptor: Prefill, target: Target) -> Any:
 
 def spec_of(descriptor: Prefill, target: Target, mode: str) -> Any:
     constants = facts_of.default_constants(descriptor) | dict(facts(descriptor, mode))
-    return support.spec_of(f"attention/{descriptor.op}_sm90_fp8", support.pairs(**constants), target)
+    return support.spec_of(f"attention/prefill_sm90/{descriptor.op}_sm90_fp8", support.pairs(**constants), target)
 
 
 def sku(descriptor: Prefill, target: Target) -> KernelSku:

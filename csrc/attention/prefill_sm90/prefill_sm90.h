@@ -1,6 +1,6 @@
 // Shared code of the paged and ragged prefill bindings for sm_90a: tensor maps and launch.
 #pragma once
-#include "csrc/attention/prefill.h"
+#include "csrc/attention/prefill/prefill.h"
 #include "csrc/common/tensor_map.h"
 #include "kernels/attention/prefill_sm90/params.h"
 

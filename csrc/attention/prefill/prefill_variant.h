@@ -1,6 +1,6 @@
 // Operands of a variant and of a packed mask, stored as in kernels/attention/prefill/variant_params.h.
 #pragma once
-#include "csrc/attention/prefill.h"
+#include "csrc/attention/prefill/prefill.h"
 #include "kernels/attention/prefill/variant_params.h"
 
 namespace opfacade {
