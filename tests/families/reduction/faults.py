@@ -24,7 +24,7 @@ FAULTS = (
     ),
     cpu(
         "fewer lanes: CTAs for the last rows are missing",
-        "csrc/reduction/_rows.cc.jinja",
+        "csrc/reduction/binding/_rows.cc.jinja",
         "Launch(ceil_div(p.rows, {{ rows * fewer }})",
         "Launch(p.rows / {{ rows * fewer }}",
         f"{FEWER} -k bits",
@@ -52,7 +52,7 @@ FAULTS = (
     ),
     cpu(
         "fold: each group is the first",
-        "csrc/reduction/_stores.cu.jinja",
+        "csrc/reduction/device/_stores.cu.jinja",
         'store_pack<kWide>(out.o{{ k }}, p.operand[{{ ins + k }}], at[{{ ins + k }}] + {{ "segment',
         'store_pack<kWide>(out.o{{ k }}, p.operand[{{ ins + k }}], at[{{ ins + k }}] + {{ "0 * segment',
         f"{KERNEL} -k groups",

@@ -46,7 +46,7 @@ FAULTS = (
     ),
     cpu(
         "flat: shared memory of a weight is missing",
-        "csrc/reduction/_rows.cc.jinja",
+        "csrc/reduction/binding/_rows.cc.jinja",
         "bytes += flat_bytes(1, p.elements, {{ sizes[loop.index0] }});",
         "bytes += 0;",
         f"{FLAT} -k rows_apart",
