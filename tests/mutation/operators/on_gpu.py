@@ -50,11 +50,11 @@ def _sources() -> dict[str, tuple[str, frozenset[str]]]:
                 if spec is None:  # a plan of plans, whose kernels are kinds of their own
                     continue
                 headers = {path for path, _ in codegen.render(spec).headers}
-                found[kind] = spec.template, frozenset(headers | _with_parts(codegen.templates(spec)))
+                found[kind] = spec.template, frozenset(headers | with_parts(codegen.templates(spec)))
     return found
 
 
-def _with_parts(paths: tuple[str, ...]) -> set[str]:
+def with_parts(paths: tuple[str, ...]) -> set[str]:
     """Templates with the parts that they read."""
     found, todo = set(), list(paths)
     while todo:
