@@ -11,7 +11,6 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import operands_of
 from opfacade.errors import UnsupportedError
-from opfacade.plans.reduction import EXAMPLES
 from opfacade.testing import inputs, numerics
 from opfacade.testing.families.elementwise import differs
 from opfacade.testing.families.reduction import resized
@@ -289,8 +288,3 @@ def test_long_rows_on_a_gpu(make, width):
     plan = Plan.select(problem, Preference(backend="cuda"))
     plan.run(call)
     assert numerics.check(problem, call, plan.sku).worst <= 1
-
-
-def test_examples_have_a_kernel():
-    for example in EXAMPLES:
-        assert Plan.select(example, Preference(backend="cuda"), SM_90A).sku.backend == "cuda"
