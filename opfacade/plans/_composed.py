@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import COMPILER_TOO_OLD, WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
-from opfacade.core.descriptor import Args, Descriptor, memoize_last, operands_of
+from opfacade.core.descriptor import Args, Descriptor, cached_by_specialization, memoize_last, operands_of
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
@@ -59,13 +59,15 @@ def composed(
     dtypes: Callable[[Any], Pairs],
     facts: Callable[[Any], Pairs],
     impl: str = "plans",
+    size_free: bool = False,
 ) -> Candidate:
-    """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU."""
+    """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU. size_free: whether the
+    kernels and workspaces of all steps follow from the specialization key."""
 
     def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
         chosen = _chosen(problem, backend, target)
         reasons = [_of_step(step, reason) for step, one in chosen for reason in _refusals(step, one, backend, target)]
-        return list(dict.fromkeys(reasons))
+        return tuple(dict.fromkeys(reasons))
 
     def of_parts(problem: Stepwise, target: Target) -> Hashable:
         """Sizes change the SKU only through those of the steps."""
@@ -105,9 +107,9 @@ def composed(
         backend,
         impl,
         descriptor,
-        declines,
-        cached_by(of_parts, sku),
-        workspace,
+        cached_by_specialization(declines) if size_free else declines,
+        cached_by_specialization(sku) if size_free else cached_by(of_parts, sku),
+        cached_by_specialization(workspace) if size_free else workspace,
         launcher,
         parts=compiled,
         allocates=slow,

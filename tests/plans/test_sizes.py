@@ -23,7 +23,6 @@ ROWS = ("total_num_rows", "batch_size", "shape", "width", "n")
 _DESCRIBE, _SELECT = 250, 240  # Python calls; a program that is built again takes 500 and more
 _SELECT_ANY = 200
 _SEVERAL = {"fused_moe": 1200}  # steps, which are problems with sizes of their own
-_CONVERSIONS = {"pack_weights", "unpack_weights"}  # run once for a weight, and their programs contain its sizes
 NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
 OTHER = (1, 5, 130, 4099)
 
@@ -100,6 +99,23 @@ def test_candidates_answer_alike_whichever_size_came_first(example):
             assert told.setdefault(rows, answers) == answers
 
 
+@of_named([one for one in examples() if one.op in ("pack_weights", "unpack_weights")])
+def test_a_conversion_of_weights_has_its_kernels_at_every_size(example):
+    told = {}
+    for first in (example, None):
+        forget_specializations()
+        for times in (3, 1, 40):
+            problem = type(example)(**(dict(example) | {"n": example.n * times, "k": example.k * times}))
+            if first is None:
+                forget_specializations()
+            for one in candidates_for(type(example)):
+                why = tuple(one.declines(problem, TARGET))
+                answers = why, None if why else (one.sku(problem, TARGET), one.workspace(problem, TARGET))
+                assert told.setdefault((times, one.name), answers) == answers
+                specs = () if why or not one.compiles else one.jit_specs(problem, TARGET)
+                assert told.setdefault((times, one.name, "specs"), specs) == specs
+
+
 @of_named(NAMED)
 def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(example):
     for rows in (5000, 5001):
@@ -109,7 +125,7 @@ def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(examp
     assert calls_of(lambda: Plan.select(made[0], target=TARGET)) <= _SELECT
 
 
-@pytest.mark.parametrize("op", sorted({one.op for one in examples()} - _CONVERSIONS))
+@pytest.mark.parametrize("op", sorted({one.op for one in examples()}))
 @pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
 def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
     example = next(one for one in examples() if one.op == op)
@@ -119,7 +135,7 @@ def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
     assert calls_of(lambda: Plan.select(made, target=TARGET)) <= _SEVERAL.get(op, _SELECT_ANY)
 
 
-@pytest.mark.parametrize("op", sorted({one.op for one in examples()} - _CONVERSIONS - _SEVERAL.keys()))
+@pytest.mark.parametrize("op", sorted({one.op for one in examples()} - _SEVERAL.keys()))
 @pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
 def test_a_selection_of_a_new_size_makes_and_validates_no_model(op, monkeypatch):
     """No program, SKU or guarantee is built again: all of them are models."""

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="Descriptor[Any]")
 
 
-def composed_on_cuda(descriptor: type[D], dtypes: Callable[[D], Pairs], facts: Callable[[D], Pairs]) -> Candidate:
-    """dtypes, facts: as `composed` has them. Steps take what the whole has checked, or memory between them."""
-    plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels")
+def composed_on_cuda(
+    descriptor: type[D], dtypes: Callable[[D], Pairs], facts: Callable[[D], Pairs], size_free: bool = False
+) -> Candidate:
+    """dtypes, facts, size_free: as `composed` has them. Steps take what the whole has checked, or memory between them."""
+    plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels", size_free=size_free)
 
     def launcher(problem: Stepwise, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         run = plain.launcher(problem, target, sku, allow_build)
