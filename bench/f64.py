@@ -21,7 +21,7 @@ from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.expression import Node, apply, value
 from opfacade.programs.fields import Input, Output
 from opfacade.programs.operations import BINARY_FUNCTIONS, FUNCTIONS
-from opfacade.programs.ulps import ABSOLUTE, DEVICE, LGAMMA_OUTSIDE
+from opfacade.programs.ulps import ABSOLUTE, LGAMMA_OUTSIDE, documented
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,9 +152,9 @@ class Judge:
         found.inputs, found.judged = found.inputs + len(got), found.judged + len(places)
 
     def close(self, found: Found) -> Found:
-        documented = DEVICE[found.function][1]
-        if found.ulps > documented:
-            found.wrong = f"{found.ulps:.4g} ulps at {found.at}, documented are {documented}"
+        most = documented(found.function, "f64")
+        if found.ulps > most:
+            found.wrong = f"{found.ulps:.4g} ulps at {found.at}, documented are {most}"
         elif found.apart > AGREED:
             found.wrong = f"the screen is {found.apart:.3g} beside mpmath"
         return found

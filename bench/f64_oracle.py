@@ -79,12 +79,27 @@ def _lgamma(a: Any) -> Any:
     return mpmath.loggamma(a) if a > 0 else mpmath.log(mpmath.pi / abs(mpmath.sinpi(a))) - mpmath.loggamma(1 - a)
 
 
+_FAR = 1e8  # mpmath takes no erfc of much larger arguments
+
+
+def _erfc(a: Any) -> Any:
+    """Far out some number below every f64."""
+    return mpmath.erfc(a) if a < _FAR else TINY * TINY
+
+
+def _erfcx(a: Any) -> Any:
+    """Far out the first two terms of the series in 1 / a^2; the third is 10^-32 of them."""
+    if a < _FAR:
+        return mpmath.exp(a * a) * mpmath.erfc(a)
+    return (1 - 1 / (2 * a * a)) / (a * mpmath.sqrt(mpmath.pi))
+
+
 REAL: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(mpmath, name)
         for name in (
             "exp", "expm1", "log", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-            "asinh", "acosh", "atanh", "erf", "erfc", "atan2", "hypot",
+            "asinh", "acosh", "atanh", "erf", "atan2", "hypot",
         )
     },
     "exp2": lambda a: mpmath.mpf(2) ** a,
@@ -94,7 +109,8 @@ REAL: dict[str, Callable[..., Any]] = {
     "lgamma": _lgamma,
     "pow": mpmath.power,
     "erfinv": _erfinv,
-    "erfcx": lambda a: mpmath.exp(a * a) * mpmath.erfc(a),
+    "erfc": _erfc,
+    "erfcx": _erfcx,
     "ndtri": _ndtri,
     **{f"bessel_{kind}{order}": partial(getattr(mpmath, f"bessel{kind}"), order) for kind in "ijy" for order in (0, 1)},
 }  # fmt: skip

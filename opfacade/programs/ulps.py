@@ -1,6 +1,7 @@
 """How far functions are from their real values, in units in the last place of their type.
 
-DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64. A constant of a SKU is `ulp.<function>`: the
+DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64: how far a result is from the correctly
+rounded one, which is itself up to half a unit from the real value (ROUNDED). A constant of a SKU is `ulp.<function>`: the
 largest error over all 2^32 inputs where `measured.json` has it for the SKU's architecture, never above the documented one; on
 any other architecture the documented one. `ulp64.<function>` is the largest over at least 10^7 random arguments, rounded up to
 a whole number, since a sample may miss the worst. `python -m bench.functions` writes that record.
@@ -25,6 +26,7 @@ DEVICE: dict[str, tuple[float, float]] = {
     "erfinv": (2, 5), "erfcx": (4, 4), "ndtri": (5, 8), "bessel_i0": (6, 6), "bessel_i1": (6, 6), "bessel_j0": (9, 7),
     "bessel_j1": (9, 7), "bessel_y0": (9, 7), "bessel_y1": (9, 7),
 }  # fmt: skip
+ROUNDED = 0.5
 # Beside those in units: errors that do not fall with the value, where the argument is 8 or more. Zeros lie there.
 ABSOLUTE: dict[str, tuple[float, float]] = dict.fromkeys(("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"), (2.2e-6, 5e-12))
 # lgamma is only bounded outside of this interval.
@@ -63,15 +65,19 @@ def measured_f64() -> tuple[int, Mapping[str, float]]:
     return int(record["machine"]["capability"].replace(".", "")), errors
 
 
+def documented(function: str, type: str) -> float:
+    """The largest distance of a function of f32 or f64 from its real value, as far as CUDA's tables say."""
+    single, double = DEVICE[function]
+    return (single if type == "f32" else double) + ROUNDED
+
+
 def ulps_of(function: str, type: str, sm_version: int) -> float:
     """The constant of a function of f32 or f64 on an architecture, 90 for sm_90 and sm_90a."""
-    single, double = DEVICE[function]
-    documented = float(single if type == "f32" else double)
     tried, errors = measured() if type == "f32" else measured_f64()
     if tried != sm_version or function not in errors:
-        return documented
+        return documented(function, type)
     finest = FINEST if type == "f32" else 1
-    return min(documented, max(math.ceil(errors[function] * finest), 1) / finest)
+    return min(documented(function, type), max(math.ceil(errors[function] * finest), 1) / finest)
 
 
 def functions_in(nodes: Iterable[Node], type: str) -> list[str]:

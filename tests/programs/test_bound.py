@@ -15,11 +15,11 @@ from opfacade.programs.bound import Bounds, Machine, machine_of, stored
 from opfacade.programs.evaluate import Evaluation, Values
 from opfacade.programs.expression import apply, constant, ordered, value
 from opfacade.programs.operations import FUNCTIONS, OPERATIONS, UNARY_FUNCTIONS
-from opfacade.programs.ulps import APPROXIMATE, DEVICE, functions_in
+from opfacade.programs.ulps import APPROXIMATE, DEVICE, documented, functions_in
 from tests.support import naive_program
 
 X, Y = value("x", "f32"), value("y", "f32")
-DEVICE_F32 = machine_of({"u": 2.0**-24, **{f"ulp.{name}": DEVICE[name][0] for name in FUNCTIONS}})
+DEVICE_F32 = machine_of({"u": 2.0**-24, **{f"ulp.{name}": documented(name, "f32") for name in FUNCTIONS}})
 F16 = torch.arange(2**16).to(torch.uint16).view(torch.float16)
 FINITE = F16[F16.isfinite()].float()
 

@@ -7,11 +7,11 @@ from opfacade.programs.activations import ACTIVATIONS, activation
 from opfacade.programs.bound import Bounds, machine_of
 from opfacade.programs.evaluate import Evaluation, Values
 from opfacade.programs.operations import FUNCTIONS
-from opfacade.programs.ulps import APPROXIMATE, DEVICE
+from opfacade.programs.ulps import APPROXIMATE, documented
 
 HALVES = torch.arange(2**16).to(torch.uint16)
 EVERY = torch.cat([HALVES.view(torch.float16).float(), HALVES.view(torch.bfloat16).float()])
-ULPS = {"u": 2.0**-24, **{f"ulp.{name}": DEVICE[name][0] for name in FUNCTIONS}}
+ULPS = {"u": 2.0**-24, **{f"ulp.{name}": documented(name, "f32") for name in FUNCTIONS}}
 MACHINES = {
     "device": machine_of(ULPS),
     "approx": machine_of(ULPS | {"least": 2.0**-126} | {f"ulp.{name}": ulps for name, ulps in APPROXIMATE.items()}),

@@ -14,7 +14,7 @@ from opfacade.programs.expression import Node, apply, constant, value
 from opfacade.programs.fields import Input, Output
 from opfacade.programs.operations import UNARY_FUNCTIONS
 from opfacade.programs.types import LARGEST, NARROW
-from opfacade.programs.ulps import ABSOLUTE, DEVICE, LGAMMA_OUTSIDE
+from opfacade.programs.ulps import ABSOLUTE, DEVICE, LGAMMA_OUTSIDE, documented
 from opfacade.testing import numerics, prebuilt
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def measured(make: Make, op: str, chunks: Iterable[Tensor], root: Callable[[Node
         if float(found[place]) > most:
             most, at = float(found[place]), float(x[place])
         count += x.numel()
-    documented = DEVICE[op][0] if op in DEVICE else 0.5
-    wrong = () if most <= documented else (f"{most:.4g} ulps at {at!r}, documented are {documented}",)
+    limit = documented(op, "f32") if op in DEVICE else 0.5
+    wrong = () if most <= limit else (f"{most:.4g} ulps at {at!r}, documented are {limit}",)
     return Exhausted(op, "f32", count, wrong, ulps=most, at=at)
 
 

@@ -28,7 +28,7 @@ from opfacade.plans._fold_op import FoldOp
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS
-from opfacade.programs.ulps import APPROXIMATE
+from opfacade.programs.ulps import APPROXIMATE, documented
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
@@ -182,7 +182,7 @@ def _error_model(layout: RowLayout, program: FoldProgram, target: Target) -> Err
     if precision == "approx" and (summed or "ulp.exp" in found):
         found["ulp.exp"] = float(APPROXIMATE["exp"])
     elif summed:
-        found.setdefault("ulp.exp", 2.0)
+        found.setdefault("ulp.exp", documented("exp", "f32"))
     return ErrorModel(id=model.id, constants=tuple(sorted(found.items())))
 
 
