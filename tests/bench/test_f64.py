@@ -116,11 +116,27 @@ def test_a_record_keeps_what_was_not_measured_again(tmp_path):
         assert whole["f64"]["rows"] == [{"function": "sin"}]
 
 
+def test_the_record_has_every_function_and_constants_leave_room_above_it():
+    version, errors = ulps.measured_f64()
+    assert version == 90
+    assert set(errors) == set(FUNCTIONS)
+    for name, error in errors.items():
+        assert ulps.ulps_of(name, "f64", 90) >= min(error + 0.2, ulps.documented(name, "f64")), name
+        assert ulps.documented(name, "f64") > 1.1 * error, name
+
+
 def test_a_constant_of_f64_is_a_whole_number_of_units_and_of_enough_arguments_alone(tmp_path):
     place = tmp_path / "measured.json"
     row = '{"function": "%s", "dtype": "f64", "inputs": %d, "ulps": %s}'
     rows = ", ".join(
-        row % one for one in (("tan", 10**7, 1.2), ("lgamma", 10**7, 2.3), ("sin", 10**6, 0.6), ("cos", 10**7, 7.0))
+        row % one
+        for one in (
+            ("tan", 10**7, 1.2),
+            ("lgamma", 10**7, 2.3),
+            ("sin", 10**6, 0.6),
+            ("cos", 10**7, 7.0),
+            ("exp2", 10**7, 0.99),
+        )
     )
     place.write_text(
         f'{{"machine": {{"capability": "9.0"}}, "rows": [], "f64": {{"machine": {{"capability": "9.0"}}, "rows": [{rows}]}}}}'
@@ -129,4 +145,5 @@ def test_a_constant_of_f64_is_a_whole_number_of_units_and_of_enough_arguments_al
         read = ulps.measured_f64.__wrapped__()
     with patch.object(ulps, "measured_f64", lambda: read):
         assert [ulps.ulps_of(name, "f64", 90) for name in ("tan", "lgamma", "sin", "cos")] == [2, 3, 2.5, 2.5]
+        assert ulps.ulps_of("exp2", "f64", 90) == 1.5  # not 1, which another sample may exceed
         assert ulps.ulps_of("lgamma", "f64", 80) == 4.5
