@@ -11,8 +11,9 @@ from torch import Tensor
 
 from opfacade.integrations.paged_layer import Layer, Pool, Requests
 from opfacade.integrations.refusal import refuse
+from opfacade.integrations.sglang.buffers import WAY
 from opfacade.integrations.sglang.page_table import PageTable
-from opfacade.integrations.sglang.refusals import WAY, refuse_arguments, refuse_layer, refuse_server
+from opfacade.integrations.sglang.refusals import refuse_arguments, refuse_layer, refuse_server
 
 if TYPE_CHECKING:
     from opfacade.integrations.sglang.parts import AttentionLayer, Batch, Runner

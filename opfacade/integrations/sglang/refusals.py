@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.layers.radix_attention import RadixAttention
 
 from opfacade.integrations.refusal import refuse
+from opfacade.integrations.sglang.buffers import WAY, refuse_buffers
 from opfacade.integrations.support import here, refusals
 from opfacade.integrations.tensors import name_of
 
 if TYPE_CHECKING:
     from opfacade.integrations.sglang.parts import AttentionLayer, Runner
 
-WAY = "sglang"
 LAYOUTS = ("nhd", "hnd")
 _HINT = "Choose another backend for it."
 
@@ -30,6 +30,7 @@ def refuse_server(runner: Runner) -> None:
     for layer in runner.model.modules():
         if isinstance(layer, RadixAttention):
             refuse_layer(layer)
+            refuse_buffers(runner.token_to_kv_pool, layer, runner.page_size or 1)
     _refuse_kernels(runner)
 
 
