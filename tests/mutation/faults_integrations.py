@@ -88,6 +88,13 @@ INTEGRATION_FAULTS = (
         f"{_SGLANG} -k at_start",
     ),
     cpu(
+        "sglang: buffers are looked at by the first step",
+        f"{_AT}/sglang/refusals.py",
+        "refuse_buffers(runner.token_to_kv_pool, layer, runner.page_size or 1)",
+        "pass",
+        "tests/integrations/test_sglang_buffers.py -k no_step",
+    ),
+    cpu(
         "sglang: slots serve as pages",
         f"{_AT}/sglang/page_table.py",
         'torch.div(self._first_slots[requests], self._page_size, rounding_mode="floor", out=table)',
