@@ -1,7 +1,7 @@
-// Sampling where p, min_p or both filter alone: a row is streamed, not held. Kept tokens precede all others in the order, so the
-// winner of a race of all is the token if it is kept. A second pass says so by sums in f32, and races the tokens that precede the
-// winner on a ladder of octaves, which mostly says what is drawn if the winner is not kept. If it does not, a third pass judges the
-// next winner. Where sums in f32 cannot tell, masses are added as they are defined.
+// Sampling where p, min_p or both filter alone: a row is streamed, not held. Kept tokens are a prefix of the order, so the drawn one
+// is on the front of the row, which a race notes. A second pass adds the masses before the last few places of the front in f32; the
+// last place that is kept is drawn. Where these sums cannot tell, masses are added as they are defined, and where the front has no
+// room, so is every pass.
 #pragma once
 #include "kernels/sampling/joint.cuh"
 #include "kernels/sampling/kept.cuh"
@@ -9,126 +9,224 @@
 
 namespace opfacade {
 
+// The filters of a row, and the octaves of its most likely token, in shared memory: registers are short.
+struct Limits {
+  float share, most, top;
+  uint64_t place;  // which exact passes have a question about
+};
+
 struct KeptShared {
   StreamShared stream;
+  FrontShared front;
   JointShared joint;
-  LadderShared ladder;
-  Winner winner;
+  Limits limits;
 };
 static_assert(sizeof(KeptShared) <= kKeptShared, "as the binding launches it");
 
+__device__ __forceinline__ KeptShared& kept_shared() { return *reinterpret_cast<KeptShared*>(dynamic_shared()); }
+
+// The row of this CTA, and its tokens.
+__device__ __forceinline__ uint32_t row_of(const SampleParams& p) { return blockIdx.x >> (31 - __clz(p.ctas)); }
+__device__ __forceinline__ uint32_t first_of(const SampleParams& p) { return rank_of(p) * p.slice; }
+__device__ __forceinline__ uint32_t end_of(const SampleParams& p) {
+  return min(static_cast<uint32_t>(p.vocab), first_of(p) + p.slice);
+}
+
+// Masses of the tokens of this thread as they are defined, and of those before the place. Calls, which few rows need: registers
+// are short, and so nothing is live across them but what is in shared memory.
 struct ExactMasses {
   uint64_t before, all;
 };
-
-// Masses of the tokens of this thread as they are defined, and of those before a place. A call: few rows need it.
 template <class C>
-__device__ __noinline__ ExactMasses exact_masses(
-    const SampleParams& p, uint32_t at, float top, uint64_t place, uint32_t first, uint32_t end) {
-  const Row<C> row(p, at, nullptr, nullptr);
+__device__ __noinline__ ExactMasses exact_masses(const SampleParams& p) {
+  const Row<C> row(p, row_of(p), nullptr, nullptr);
+  const Limits& limits = kept_shared().limits;
   ExactMasses found{0, 0};
-  row.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {
+  row.each_group(first_of(p), end_of(p), [&](uint32_t token, const float (&a)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (!is_candidate(a[j])) continue;
       const float own = row.heated(a[j]);
-      const uint64_t mass = Likelihood<C>{top}.mass(own);
+      const uint64_t mass = Likelihood<C>{limits.top}.mass(own);
       found.all += mass;
-      if (ranked(own, token + j) > place) found.before += mass;
+      if (ranked(own, token + j) > limits.place) found.before += mass;
     }
   });
   return found;
+}
+// The first of the order.
+template <class C>
+__device__ __noinline__ uint64_t exact_first(const SampleParams& p) {
+  const Row<C> row(p, row_of(p), nullptr, nullptr);
+  uint64_t first = 0;
+  row.each_group(first_of(p), end_of(p), [&](uint32_t token, const float (&a)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (is_candidate(a[j])) first = Larger()(first, ranked(row.heated(a[j]), token + j));
+  });
+  return first;
+}
+// The winner of those before the place.
+template <class C>
+__device__ __noinline__ uint64_t exact_winner(const SampleParams& p) {
+  const Row<C> row(p, row_of(p), nullptr, nullptr);
+  const uint64_t place = kept_shared().limits.place;
+  const Philox philox(p.seed[row.row], p.offset[row.row], p.stream);
+  uint64_t winner = 0;
+  row.each_group(first_of(p), end_of(p), [&](uint32_t token, const float (&a)[4]) {
+    uint32_t words[4];
+    philox.sparing().words(token / 4, words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (!is_candidate(a[j])) continue;
+      const float own = row.heated(a[j]);
+      if (ranked(own, token + j) <= place) continue;
+      winner = Larger()(winner, ranked(fmaf(own, kLog2E, minus_log2_exponential(words[j])), token + j));
+    }
+  });
+  return winner;
+}
+
+template <class Op>
+__device__ __forceinline__ uint64_t reduced(const SampleParams& p, uint64_t value, Op op) {
+  ClusterRow cluster(kept_shared().stream.reduce, p.ctas);
+  value = cluster.reduce(value, op);
+  cluster.sync();  // the next one is a new object
+  return value;
+}
+// By all threads, which wait for each other then.
+__device__ __forceinline__ void note_place(uint64_t place) {
+  if (threadIdx.x == 0) kept_shared().limits.place = place;
+  __syncthreads();
+}
+template <class C>
+__device__ __forceinline__ void note_top(uint64_t first) {
+  if (threadIdx.x == 0) kept_shared().limits.top = Likelihood<C>::of(key_of(first)).top;
+  __syncthreads();
+}
+template <class C>
+__device__ __forceinline__ bool has_share() {
+  return C::kTopP && kept_shared().limits.share < 1.f;
+}
+template <class C>
+__device__ __forceinline__ bool reaches(float a) {
+  return Likelihood<C>{kept_shared().limits.top}.distance(a) <= kept_shared().limits.most;
+}
+
+// Whether p keeps the token of the place, by masses of all tokens as they are defined.
+template <class C>
+__device__ __forceinline__ bool is_kept_exactly(const SampleParams& p) {
+  const ExactMasses own = exact_masses<C>(p);
+  const uint64_t before = reduced(p, own.before, Sum()), all = reduced(p, own.all, Sum());
+  return before < need_of(kept_shared().limits.share, all);
+}
+
+// The drawn token without a front: the winner of what precedes the last one, until it is kept.
+template <class C>
+__device__ __forceinline__ uint64_t drawn_exactly(const SampleParams& p) {
+  const uint64_t first = reduced(p, exact_first<C>(p), Larger());
+  if (first == 0 || !(Row<C>(p, row_of(p), nullptr, nullptr).temperature > 0.f)) return first;
+  note_top<C>(first);
+  note_place(0);
+#pragma unroll 1
+  for (;;) {
+    const uint64_t winner = reduced(p, exact_winner<C>(p), Larger());
+    const Row<C> row(p, row_of(p), nullptr, nullptr);
+    Loaded<1> one;
+    row.load(token_of(winner), one);
+    row.adjust(token_of(winner), one);
+    const float a = row.heated(one.a[0]);
+    note_place(ranked(a, token_of(winner)));
+    if (reaches<C>(a) && (!has_share<C>() || is_kept_exactly<C>(p))) return kept_shared().limits.place;
+    __syncthreads();
+  }
 }
 
 template <class C>
 class KeptStream {
  public:
   __device__ __forceinline__ KeptStream(const Row<C>& row, KeptShared& shared)
-      : row_(row), shared_(shared), joint_(shared.joint, ClusterRow(shared.stream.reduce, row.p.ctas)) {}
+      : row_(row), shared_(shared), front_(shared.front), cluster_(shared.stream.reduce, row.p.ctas), joint_(shared.joint, cluster_) {}
 
-  // best: the winner of all tokens of this thread. most: its largest logit before it is brought into its range.
-  __device__ __forceinline__ uint64_t drawn(uint64_t best, float most, uint32_t first, uint32_t end) {
-    Joint::Values found = {best, is_candidate(most) ? ordered(most) : 0u};
-    joint_.reduce(found, Larger());
-    if (found[0] == 0 || row_.greedy()) return found[0];
-    top_ = Likelihood<C>::of(row_.settled(of_ordered(static_cast<uint32_t>(found[1])))).top;
-    if (threadIdx.x == 0) note_row(first, end);
-    uint64_t next = found[0];
-    while (next != 0 && !is_drawn(next)) continue;
-    return next;
+  // The drawn token as ranked, after the race of all; 0: none.
+  __device__ __forceinline__ uint64_t drawn() {
+    if (threadIdx.x == 0) {
+      const Filters<C> filters(row_.p, row_.row);
+      shared_.limits.share = filters.share, shared_.limits.most = filters.most();
+    }
+    front_.list();
+    cluster_.sync();
+    if (!front_.gather(cluster_)) return drawn_exactly<C>(row_.p);
+    const uint64_t first = front_.first(cluster_);
+    if (first == 0 || row_.greedy()) return first;
+    note_top<C>(first);
+    for (uint64_t place = 0;;) {
+      find_places(place);
+      uint64_t found = front_.place(0);
+      if (!has_share<C>() || is_found(found)) return found;
+      place = front_.place(kPlaces - 1);
+    }
   }
 
  private:
-  __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
-
-  __device__ __forceinline__ void note_row(uint32_t first, uint32_t end) const {
-    const SampleParams& p = row_.p;
-    const Filters<C> filters(p, row_.row);
-    shared_.winner.first = first, shared_.winner.end = end;
-    shared_.winner.share = filters.share, shared_.winner.most = filters.most();
-    shared_.winner.noise = Philox(p.seed[row_.row], p.offset[row_.row], p.stream);
+  // The next places of the front.
+  __device__ __forceinline__ void find_places(uint64_t place) const {
+    __syncthreads();
+    if (threadIdx.x < 32) front_.find_places(cluster_, place, [](uint64_t own) { return reaches<C>(key_of(own)); });
+    __syncthreads();
   }
 
-  // Whether the token of `next` is what is drawn. If it is not kept, `next` becomes the winner of the tokens before it that may be,
-  // which is drawn if it is known to be kept.
-  __device__ __forceinline__ bool is_drawn(uint64_t& next) {
-    Loaded<1> one;
-    row_.load(token_of(next), one);
-    row_.change(token_of(next), one);
-    const float a = row_.settled(one.a[0]);
-    __syncthreads();
-    const bool reaches = likelihood().distance(a) <= shared_.winner.most;
-    if (reaches && !(shared_.winner.share < 1.f)) return true;
-    if (threadIdx.x == 0) shared_.winner.place = ranked(a, token_of(next)), shared_.winner.x = one.a[0];
-    Ladder::clear(shared_.ladder);
-    const RoughPass<C> pass(row_, shared_.winner, shared_.ladder, one.a[0], top_);
-    __syncthreads();
-    Masses own{0.f, 0.f};
-    pass.run(own);
-    __syncthreads();
-    Joint::Values found = {0, fixed(own.before), fixed(own.all), threadIdx.x == 0 ? shared_.ladder.unsure : 0};
-    joint_.reduce(found, Sum());
-    const Masses sums{number(found[1]), number(found[2])};
-    const Need need = pass.need(sums.all, shared_.winner.share);
-    next = shared_.winner.place;
-    const Verdict verdict = reaches ? pass.verdict(sums, static_cast<uint32_t>(found[3]), need) : Verdict::kLost;
-    if (verdict == Verdict::kKept || (verdict == Verdict::kUnsure && is_kept_exactly(next))) return true;
-    bool kept;
-    next = pass.ladder().winner(ClusterRow(shared_.stream.reduce, row_.p.ctas), joint_, need.least, need.most, kept);
-    return kept;
+  // Whether one of the places is kept that `found` becomes then, the last of the order first.
+  __device__ __forceinline__ bool is_found(uint64_t& found) {
+    const RoughPass<C> pass(row_, front_.placed(), shared_.limits.top);
+    Masses own;
+    pass.run(first_of(row_.p), end_of(row_.p), own);
+    Joint::Values sums;
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) sums[i] = fixed(own.before[i]);
+    sums[kPlaces] = fixed(own.all);
+    joint_.add(sums);
+#pragma unroll 1
+    for (int i = 0; i < kPlaces; ++i) {
+      found = front_.place(i);
+      if (found == 0) return true;
+      uint64_t before = sums[0];
+#pragma unroll
+      for (int at = 1; at < kPlaces; ++at) before = i == at ? sums[at] : before;
+      const Verdict verdict = pass.verdict(i, number(before), number(sums[kPlaces]), shared_.limits.share);
+      if (verdict == Verdict::kKept) return true;
+      if (verdict == Verdict::kLost) continue;
+      note_place(found);
+      if (is_kept_exactly<C>(row_.p)) return true;
+    }
+    return false;
   }
 
   // Sums of threads as integers, which have no order.
   static __device__ __forceinline__ uint64_t fixed(float sum) { return static_cast<uint64_t>(sum * 0x1p30f); }
   static __device__ __forceinline__ float number(uint64_t fixed) { return static_cast<float>(fixed) * 0x1p-30f; }
 
-  // By masses of all tokens, as they are defined.
-  __device__ __forceinline__ bool is_kept_exactly(uint64_t place) {
-    const ExactMasses own = exact_masses<C>(row_.p, row_.row, top_, place, shared_.winner.first, shared_.winner.end);
-    Joint::Values found = {0, own.before, own.all};
-    joint_.reduce(found, Sum());
-    return found[1] < need_of(shared_.winner.share, found[2]);
-  }
-
   const Row<C>& row_;
   KeptShared& shared_;
+  Front front_;
+  ClusterRow cluster_;
   Joint joint_;
-  float top_ = 0.f;     // octaves of the most likely token
 };
 
 template <class C>
 __device__ __forceinline__ void sample_kept(const SampleParams& p) {
-  KeptShared& shared = *reinterpret_cast<KeptShared*>(dynamic_shared());
-  const int64_t at = blockIdx.x / p.ctas;
-  const uint32_t first = rank_of(p) * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);
+  KeptShared& shared = kept_shared();
+  const int64_t at = row_of(p);
+  const uint32_t first = first_of(p), end = end_of(p);
   if (!is_valid_row(p, at)) return;
   const Row<C> row(p, at, nullptr, nullptr);
   if (Stream<C>::kSpans) row.ask(first, min(end, first + Stream<C>::kAsked));
-  Stream<C> stream(row, shared.stream, first, end);
+  Stream<C> stream(row, shared.stream, first, end, &shared.front);
   if (threadIdx.x == 0) shared.stream.clear();
+  Front(shared.front).clear();
   __syncthreads();
-  const uint64_t best = stream.best();
-  const uint64_t drawn = KeptStream<C>(row, shared).drawn(best, stream.most(), first, end);
+  stream.best();
+  const uint64_t drawn = KeptStream<C>(row, shared).drawn();
   if (rank_of(p) == 0 && threadIdx.x == 0) write_token(p, at, drawn);
   ClusterRow(shared.stream.reduce, p.ctas).sync();  // no CTA exits while others read its shared memory
 }

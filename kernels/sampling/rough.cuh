@@ -1,88 +1,61 @@
-// A pass over a row with respect to its winner: the mass that precedes it, in f32, and the race of the tokens that do. Bounds of
-// all errors say whether the sums decide; a token whose logit is near the winner's, but not equal, counts as unsure.
+// A pass over a row with respect to a few places of its order: the mass of all tokens, and that before each place, in f32. Which
+// tokens are before a place is exact, and masses have a bound of their errors, which says whether the sums decide.
 #pragma once
+#include "kernels/sampling/front.cuh"
 #include "kernels/sampling/held.cuh"
-#include "kernels/sampling/ladder.cuh"
 
 namespace opfacade {
 
-// The winner so far: its place in the order, and its logit before it is brought into its range. Beside it the filters and the noise
-// of the row. In shared memory, since few tokens need them and registers are short.
-struct Winner {
-  uint64_t place;
-  float x, most, share;
-  uint32_t first, end;  // of the part of this CTA
-  Philox noise;
-};
-
 // Masses, where the most likely token has 1.
 struct Masses {
-  float before, all;
+  float before[kPlaces], all;
 };
 
 enum class Verdict { kKept, kLost, kUnsure };
 
-// The mass before which tokens are kept, at least and at most.
-struct Need {
-  float least, most;
-};
-
 template <class C>
 class RoughPass {
  public:
-  // winner: that with the logit x. top: octaves of the most likely token.
-  __device__ __forceinline__ RoughPass(const Row<C>& row, const Winner& winner, LadderShared& ladder, float x, float top)
-      : row_(row), winner_(winner), ladder_(ladder), top_(top) {
+  // top: octaves of the most likely token.
+  __device__ __forceinline__ RoughPass(const Row<C>& row, const Placed& placed, float top) : row_(row), placed_(placed), top_(top) {
     scale_ = C::kTemperature ? __fdiv_rn(kLog2E, row.temperature) : kLog2E;
-    const float near = (fabsf(top) + 256.f) * 0x1p-20f, octaves = fmaf(x, scale_, -top);
-    const bool usual = fabsf(top) < 4096.f && scale_ < 0x1p100f && scale_ > 0x1p-100f && octaves > -64.f;
-    least_ = usual ? fmaxf(octaves, -winner.most) - near : minus_infinity();
-    ahead_ = octaves + near;
-    ladder_.span(C::kTopP && usual ? fmaxf(-octaves, 2 * kSteps * near) : 0.f);
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) x_[i] = placed.x[i], below_[i] = below(placed.x[i]), group_[i] = placed.token[i] / 4;
   }
 
-  // The part of this thread. The ladder has the tokens before `winner` afterwards.
-  __device__ __forceinline__ void run(Masses& sums) const {
-    uint32_t base = winner_.first;
-    const uint32_t stop = row_.whole(base, winner_.end);
-#pragma unroll 1
-    while (base < stop || base < winner_.end) {
-      const uint32_t from = base + 4 * thread();
-      float most[kAhead];
-      if (base < stop) take(from, stop, most, sums), base = min(stop, base + kAhead * kGroupStep);
-      else take_narrow(from, winner_.end, most, sums), base += kGroupStep;
-#pragma unroll 1
-      for (uint32_t close = near(most); close != 0; close &= close - 1) {
-        const int at = __ffs(static_cast<int>(close)) - 1;
-        float bound = most[0];
+  // The part of this thread.
+  __device__ __forceinline__ void run(uint32_t base, uint32_t end, Masses& sums) const {
+    const uint32_t stop = row_.whole(base, end);
 #pragma unroll
-        for (int i = 1; i < kAhead; ++i) bound = at == i ? most[i] : bound;
-        race(from + kGroupStep * at, bound);
-      }
+    for (int i = 0; i < kPlaces; ++i) sums.before[i] = 0.f;
+    sums.all = 0.f;
+#pragma unroll 1
+    while (base < end) {
+      const uint32_t from = base + 4 * thread();
+      if (base < stop) take(from, stop, sums), base = min(stop, base + kAhead * kGroupStep);
+      else take_narrow(from, end, sums), base += kGroupStep;
     }
   }
 
   // In every thread of the row alike. A thread adds as many numbers as it has tokens of a slice.
-  __device__ __forceinline__ Verdict verdict(const Masses& sums, uint32_t unsure, const Need& need) const {
-    if (fmaf(static_cast<float>(unsure), exp2_approx(ahead_), sums.before) < need.least) return Verdict::kKept;
-    return sums.before > need.most ? Verdict::kLost : Verdict::kUnsure;
-  }
-  // all: the mass of the row. Without a share all is needed; where sums tell nothing, none is known to be.
-  __device__ __forceinline__ Need need(float all, float share) const {
-    if (!(share < 1.f)) return {-minus_infinity(), -minus_infinity()};
-    if (ladder_.is_one()) return {minus_infinity(), -minus_infinity()};
+  __device__ __forceinline__ Verdict verdict(int place, float before, float all, float share) const {
+    const float octaves = fmaf(placed_.x[place], scale_, -top_);
+    const bool usual = fabsf(top_) < 4096.f && scale_ < 0x1p100f && scale_ > 0x1p-13f && octaves > -64.f;
+    if (!usual) return Verdict::kUnsure;
     const float error = 0x1p-14f + (fabsf(top_) + 64.f) * 0x1p-21f + static_cast<float>(row_.p.slice) * 0x1p-33f;
     const float middle = fmaxf(share, 0.f) * all, margin = 2.f * error * all;
-    return {middle - margin, middle + margin};
+    if (before < middle - margin) return Verdict::kKept;
+    return before > middle + margin ? Verdict::kLost : Verdict::kUnsure;
   }
-  __device__ __forceinline__ const Ladder& ladder() const { return ladder_; }
 
  private:
   static constexpr int kAhead = sizeof(typename Row<C>::Bits) == 2 ? 4 : C::kBitmask ? 1 : 2;  // groups whose loads are in flight together
   static constexpr float kFar = 1024.f;  // octaves, where a mass is 0
+  // Quotients of different logits may be equal; those of 16 bits are too far apart.
+  static constexpr bool kTies = C::kTemperature && sizeof(typename Row<C>::Bits) == 4;
 
   // Groups whose loads are in flight together.
-  __device__ __forceinline__ void take(uint32_t from, uint32_t stop, float (&most)[kAhead], Masses& sums) const {
+  __device__ __forceinline__ void take(uint32_t from, uint32_t stop, Masses& sums) const {
     Packed<C> ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) ahead[i] = {};
@@ -92,78 +65,57 @@ class RoughPass {
       const uint32_t token = from + kGroupStep * i;
       Loaded<4> group;
       row_.unpack(token, ahead[i], group);
-      most[i] = token < stop ? add(token, group, sums) : minus_infinity();
+      if (token < stop) add(token, group, sums);
     }
   }
   // One group, of any alignment.
-  __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, float (&most)[kAhead], Masses& sums) const {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
+  __device__ __forceinline__ void take_narrow(uint32_t token, uint32_t end, Masses& sums) const {
     if (token >= end) return;
     Loaded<4> group;
     row_.load(token, group);
-    most[0] = add(token, group, sums);
+    add(token, group, sums);
   }
 
-  // Adds the masses of a group. Returns its largest octaves; those of NaN are far.
-  __device__ __forceinline__ float add(uint32_t token, Loaded<4>& group, Masses& sums) const {
+  // The masses of a group. Equal logits precede a place in groups before that of its token: the next smaller number is the limit.
+  __device__ __forceinline__ void add(uint32_t token, Loaded<4>& group, Masses& sums) const {
     row_.change(token, group);
-    float most = -kFar;
+    float limit[kPlaces];
+#pragma unroll
+    for (int i = 0; i < kPlaces; ++i) limit[i] = token / 4 < group_[i] ? below_[i] : x_[i];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float octaves = octaves_of(group.a[j]);
-      most = fmaxf(most, octaves);
-      if constexpr (C::kTopP) add(token + j, group.a[j], octaves, sums);
-    }
-    return most;
-  }
-  __device__ __forceinline__ void add(uint32_t token, float x, float octaves, Masses& sums) const {
-    const float mass = exp2_approx(octaves);
-    sums.all += mass;
-    if (octaves < least_) return;
-    ladder_.count(octaves);
-    if (octaves > ahead_) sums.before += mass;
-    else if (x != winner_.x) ladder_.count_unsure();
-    else if (token < token_of(winner_.place)) sums.before += mass;
-  }
-
-  // A bit for each group that may have a kept token before the winner.
-  __device__ __forceinline__ uint32_t near(const float (&most)[kAhead]) const {
-    uint32_t close = 0;
+      const float x = group.a[j], mass = exp2_approx(fmaxf(fmaf(x, scale_, -top_), -kFar));
+      sums.all += mass;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      close |= is_candidate(most[i]) && most[i] >= least_ ? 1u << i : 0;
+      for (int i = 0; i < kPlaces; ++i) {
+        if (x > limit[i]) sums.before[i] += mass;
+        if constexpr (kTies)
+          if (x != x_[i] && fabsf(x - x_[i]) < fmaf(fabsf(x), 0x1p-21f, 0x1p-120f)) sums.before[i] += tied(i, x, token + j) * mass;
+      }
     }
-    return close;
-  }
-
-  // Keys as they are defined, of few groups. The others are not read again.
-  __device__ __forceinline__ void race(uint32_t token, float most) const {
-    const Lead lead(ladder_.best(most), is_candidate(least_) ? most + top_ : -minus_infinity());
-    if (lead.is_lost()) return;
-    uint32_t words[4];
-    winner_.noise.sparing().words(token / 4, words);
-    if (lead.is_lost(words)) return;
-    Loaded<4> group;
-    row_.load(token, group);
-    row_.change(token, group);
-    const Likelihood<C> likelihood{top_};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (!is_candidate(group.a[j])) continue;
-      const float a = row_.settled(group.a[j]);
-      if (ranked(a, token + j) <= winner_.place || !(likelihood.distance(a) <= winner_.most)) continue;
-      ladder_.tell(octaves_of(group.a[j]), ranked(fmaf(a, kLog2E, minus_log2_exponential(words[j])), token + j));
-    }
+    for (int i = 0; i < kPlaces; ++i)
+      if (token / 4 == group_[i]) sums.before[i] += equal(token, group, placed_.token[i], x_[i]);
   }
-  __device__ __forceinline__ float octaves_of(float x) const { return fmaxf(fmaf(x, scale_, -top_), -kFar); }
+  // How often a token near a place has to be added, so that it counts before the place if it is, though the quotients are equal.
+  __device__ __forceinline__ float tied(int place, float x, uint32_t token) const {
+    if (row_.settled(x) != row_.settled(x_[place])) return 0.f;
+    return (token < placed_.token[place] ? 1.f : 0.f) - (x > x_[place] ? 1.f : 0.f);
+  }
+  // The mass of equal logits before the token of a place, in its group.
+  __device__ __forceinline__ float equal(uint32_t token, const Loaded<4>& group, uint32_t placed, float x) const {
+    float count = 0.f;
+#pragma unroll
+    for (int j = 0; j < 3; ++j) count += token + j < placed && group.a[j] == x ? 1.f : 0.f;
+    return count * exp2_approx(fmaxf(fmaf(x, scale_, -top_), -kFar));
+  }
+  // The next smaller number.
+  static __device__ __forceinline__ float below(float x) { return x == 0.f ? -0x1p-149f : of_ordered(ordered(x) - 1); }
 
   const Row<C>& row_;
-  const Winner& winner_;
-  Ladder ladder_;
-  float top_, scale_;
-  float least_;  // octaves of tokens that matter; -inf if octaves tell nothing
-  float ahead_;  // octaves of tokens that precede the winner for certain
+  const Placed& placed_;
+  float top_, scale_, x_[kPlaces], below_[kPlaces];
+  uint32_t group_[kPlaces];
 };
 
 }  // namespace opfacade

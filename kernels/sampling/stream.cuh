@@ -4,6 +4,7 @@
 #include "kernels/ptx/cluster_store.cuh"
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/cluster_row.cuh"
+#include "kernels/sampling/front.cuh"
 #include "kernels/sampling/race.cuh"
 
 namespace opfacade {
@@ -14,14 +15,13 @@ struct StreamShared {
   ReduceShared reduce;
   uint64_t of_cta[kMostCtas];  // the best of each, in the first CTA
   uint32_t best;          // ordered key that some thread of the CTA has found
-  uint32_t most;          // ordered logit of its most likely token so far
   uint32_t num_close[2];  // of the list now, and of the next one
   uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
   Biased biased[kBiasedCopied];
 
-  __device__ __forceinline__ void clear() { best = most = num_close[0] = num_close[1] = 0; }
+  __device__ __forceinline__ void clear() { best = num_close[0] = num_close[1] = 0; }
 };
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
@@ -45,17 +45,18 @@ constexpr bool kFilters = C::kTopP || C::kMinP;
 template <class C>
 class Stream {
  public:
-  // The first loads are under way then.
-  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
-      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
+  // The first loads are under way then. front: of rows with filters.
+  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end, FrontShared* front = nullptr)
+      : row_(row), shared_(shared), front_(front), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
         stop_(row.whole(first, end)) {
     if (!kSpans) ask_groups(2);
     scale_ = kLog2E;
-    if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
+    if (C::kTemperature && !row.greedy()) scale_ = __fdiv_rn(kLog2E, row.temperature);
+    if (C::kTemperature && row.greedy() && !kFilters<C>) scale_ = 1.f;
     if (C::kPenalties && !row.lowers) row.ask_counts(first, min(end, first + kAsked));
   }
 
-  // The largest key of the tokens in this thread, and which token has it. By all threads.
+  // The largest key of the tokens in this thread, and which token has it. With filters, the front is complete then. By all threads.
   __device__ __forceinline__ uint64_t best() {
     uint32_t due = base_;  // where the list is looked at
     list_first();
@@ -72,9 +73,6 @@ class Stream {
       else return found_;
     }
   }
-
-  // The largest bound of the groups in this thread: with filters, that of its tokens.
-  __device__ __forceinline__ float most() const { return most_; }
 
   static constexpr bool kSpans = !C::kBias;           // a bias doubles the bytes: single groups are prefetched then
   static constexpr uint32_t kAsked = 4 * kGroupStep;  // tokens that are on the way into the cache; more delay the first ones
@@ -169,33 +167,24 @@ class Stream {
   // A finite logit below the range counts as the lowest of it before it is divided.
   __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
 
-  // Whether min_p may keep a token with this bound, since the most likely one so far is no more likely than that of the row. The
-  // range of logits in octaves takes out what an overflow of a product would tell apart.
-  __device__ __forceinline__ bool may_reach(float bound) const {
-    if constexpr (!C::kMinP) return true;
-    return !(in_range(heated(bound)) < floor_);
-  }
-  static __device__ __forceinline__ float in_range(float octaves) {
-    return fminf(fmaxf(octaves, -kLargest * kLog2E), kLargest * kLog2E);
-  }
-  __device__ __forceinline__ void raise_floor() {
-    if constexpr (!C::kMinP) return;
-    const float top = in_range(heated(best_key(&shared_.most)));
-    const float least = row_.p.min_p[row_.row], reach = least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
-    floor_ = top - reach - fmaf(2.f * fabsf(top) + 256.f, 0x1p-20f, 0x1p-6f);
+  // With filters, the best key is that of tokens that are more likely.
+  __device__ __forceinline__ Lead lead_of(const FrontScale& scale, float bound) const {
+    const float octaves = heated(bound);
+    if constexpr (kFilters<C>) return Lead(Front(*front_).least(scale, octaves), octaves);
+    return Lead(least_, octaves);
   }
 
   // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
-#pragma unroll
-    for (int i = 0; kFilters<C> && i < kAhead; ++i) most_ = fmaxf(most_, most[i]);
+    FrontScale scale{};
+    if constexpr (kFilters<C>) scale = Front(*front_).scale();
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const Lead lead(least_, heated(most[i])), other(least_, heated(most[i + 1]));
-      const bool may = is_candidate(most[i]) && may_reach(most[i]) && !lead.is_lost(noise);
-      const bool other_may = is_candidate(most[i + 1]) && may_reach(most[i + 1]) && !other.is_lost(noise);
+      const Lead lead = lead_of(scale, most[i]), other = lead_of(scale, most[i + 1]);
+      const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
+      const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;
       uint32_t words[4], other_words[4];
       philox_.words((from + kStep * i) / 4, words);
@@ -232,18 +221,28 @@ class Stream {
     return (at < kBiasedCopied ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
   }
 
+  // Octaves below the most likely token within which min_p keeps tokens.
+  __device__ __forceinline__ float reach() const {
+    if constexpr (!C::kMinP) return -minus_infinity();
+    const float least = row_.p.min_p[row_.row];
+    return least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
+  }
+
   // Returns false if there were more groups than the list has places for.
   __device__ __forceinline__ bool look_at_listed() {
     __syncthreads();
     const uint32_t count = shared_.num_close[slot_ & 1];
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < 4 * min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i / 4] + i % 4);
+    for (uint32_t i = threadIdx.x, end = 4 * min(count, kCloseRoom); (kFilters<C> ? i / 32 * 32 : i) < end; i += kSampleThreads) {
+      if constexpr (kFilters<C>) note(i < end, i);
+      else look(shared_.close[i / 4] + i % 4);
+    }
     if (C::kBiasList && base_ >= end_) look_at_biased();
-    tell();
+    if (!kFilters<C>) tell();
     slot_ ^= 1;
     __syncthreads();
-    least_ = best_key(&shared_.best);
-    raise_floor();
+    if constexpr (kFilters<C>) Front(*front_).settle(reach());
+    else least_ = best_key(&shared_.best);
     if (threadIdx.x == 0) shared_.num_close[~slot_ & 1] = 0;
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
@@ -255,29 +254,38 @@ class Stream {
     row_.adjust(token, one);
     const float a = one.a[0];
     if (!is_candidate(a)) return;
-    if constexpr (C::kMinP) most_ = fmaxf(most_, a);
     const float noisy = fmaf(row_.heated(a), kLog2E, minus_log2_exponential(philox_.word(token)));
     const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
     if (own > found_) found_ = own;
+  }
+  // The same for the front, by whole warps. at: of the list, if `is`.
+  __device__ __forceinline__ void note(bool is, uint32_t at) const {
+    Noted own{0, 0, minus_infinity()};
+    float a = minus_infinity();
+    if (is) {
+      const uint32_t token = shared_.close[at / 4] + at % 4;
+      Loaded<1> one;
+      row_.load(token, one);
+      row_.adjust(token, one);
+      a = row_.heated(one.a[0]);
+      own = {ranked(a, token), ordered(fmaf(a, kLog2E, minus_log2_exponential(philox_.word(token)))), one.a[0]};
+    }
+    Front(*front_).note(is_candidate(a), a, own);
   }
   // The best of the warp to the CTA, by one thread: atomics of many threads on a word follow one another.
   __device__ __forceinline__ void tell() const {
     __syncwarp();
     const uint32_t most = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(found_ >> 32));
     if (threadIdx.x % 32 == 0 && most > 0) atomicMax(&shared_.best, most);
-    if constexpr (C::kMinP) {
-      const uint32_t likely = __reduce_max_sync(0xffffffffu, is_candidate(most_) ? ordered(most_) : 0u);
-      if (threadIdx.x % 32 == 0 && likely > 0) atomicMax(&shared_.most, likely);
-    }
   }
 
   const Row<C>& row_;
   StreamShared& shared_;
+  FrontShared* const front_;
   Philox philox_;
   Packed<C> next_[kAhead];
   uint32_t base_, end_, stop_;
   float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
-  float most_ = minus_infinity(), floor_ = minus_infinity();  // with filters
   uint64_t found_ = 0;
   uint32_t slot_ = 0;  // bit 0: of the list now
 };

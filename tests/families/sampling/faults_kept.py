@@ -16,7 +16,22 @@ def _anywhere(name, old, new, words):
 
 FAULTS = (
     _kept(
-        "numbers beyond f32 in octaves are usual", "rough.cuh", "usual = fabsf(top) < 4096.f &&", "usual = true ||", "extreme"
+        "numbers beyond f32 in octaves are usual", "rough.cuh", "usual = fabsf(top_) < 4096.f &&", "usual = true ||", "extreme"
+    ),
+    _kept(
+        "a front has its winner alone",
+        "front.cuh",
+        "other.place > own.place ? other.wins(own)",
+        "other.wins(own) ? true",
+        "rejected",
+    ),
+    _kept("min_p reaches half as far", "front.cuh", "const float end = (reach +", "const float end = (0.5f * reach +", "floor"),
+    _kept(
+        "equal logits are not before a place",
+        "rough.cuh",
+        "token / 4 < group_[i] ? below_[i] : x_[i]",
+        "x_[i]",
+        "share_that_ends",
     ),
     _anywhere(
         "words that rows share are not shifted",

@@ -20,8 +20,7 @@ pytestmark = emulator.needed
 @pytest.fixture(autouse=True)
 def _streamed(monkeypatch):
     """Rows that p alone cuts are streamed however few and short they are."""
-    monkeypatch.setattr(sample, "_MANY_ROWS", 0)
-    monkeypatch.setattr(sample, "_LONG_ROW", 0)
+    monkeypatch.setattr(sample, "_FEW_ROWS", 0)
     forget_selections()
     yield
     forget_selections()
@@ -119,21 +118,35 @@ def test_held_rows_have_the_tokens_of_streamed_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("sizes", "filters", "on_chip"),
     [
-        ((127, 8192), ("top_p",), True),
-        ((128, 8191), ("top_p",), True),
-        ((128, 8192), ("top_p",), False),
+        ((7, 16384), ("top_p",), True),
+        ((8, 16384), ("top_p",), False),
+        ((15, 16383), ("top_p",), True),
+        ((16, 16383), ("top_p",), False),
         ((1, 100), ("top_p", "min_p"), False),
         ((1, 100), ("min_p",), False),
         ((1, 100), ("top_p", "top_k"), False),
     ],
 )
-def test_rows_that_p_alone_cuts_are_held_where_they_are_few_or_short(monkeypatch, sizes, filters, on_chip):
+def test_rows_that_p_alone_cuts_are_held_where_they_are_few(monkeypatch, sizes, filters, on_chip):
     monkeypatch.undo()
     forget_selections()
     described = SampleDescriptor(total_num_rows=sizes[0], vocab=sizes[1], dtype="f32", **dict.fromkeys(filters, True))
     plan = Plan.select(described, Preference(backend="cuda"), Target.parse("sm_90a"))
     assert ("on_chip=true" in plan.sku.id) is on_chip
     assert (("on_chip", True) in plan.jit_spec.params) is on_chip
+
+
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_rows_whose_front_overflows_are_drawn_by_passes_without_bounds(ctas):
+    """More equal tokens than a front has room for: the share says how many of the first ones are kept."""
+    x = torch.zeros(2, 6000)
+    x[1, 4000:] = -30.0
+    shares = [0.25, 0.5, 0.9, 1.0]
+    given = {"rows": 16, "indices": [i % 2 for i in range(16)], "seed": list(range(16)), "top_p": 4 * shares}
+    with split_as(ctas, 0):
+        token = run(x, temperature=1.0, min_p=8 * [1e-6, 0.5], **given).token
+    assert all(int(t) < [6000, 4000][i % 2] * shares[i % 4] for i, t in enumerate(token))
+    assert len(set(token.tolist())) > 8
 
 
 PATHS = {

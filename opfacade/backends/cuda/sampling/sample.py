@@ -28,9 +28,8 @@ _FIELDS = (
 _OUTPUTS = ("report", "probs_out")  # which concern other candidates than the winner
 _HELD = ("top_k", *_OUTPUTS)  # a cluster holds the row
 _FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
-# A row of which p has rejected the winner is read once more where it is streamed, and lies on chip where it is held. Streams
-# are faster where rows fill the GPU and each is long.
-_MANY_ROWS, _LONG_ROW = 128, 8192
+# Rows that p alone cuts are drawn faster from a cluster where they are few, because a front takes barriers.
+_FEW_ROWS, _SHORT_ROW = 8, 16384
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -63,7 +62,8 @@ def _holds_p(descriptor: SampleDescriptor) -> bool:
     """Whether a row that p alone cuts is held, though it could be streamed."""
     held = _has(descriptor, _HELD) or _has(descriptor, _ADJUSTMENTS)
     alone = descriptor.top_p and not descriptor.min_p and not held
-    return alone and (descriptor.total_num_rows < _MANY_ROWS or descriptor.vocab < _LONG_ROW)
+    few = _FEW_ROWS if descriptor.vocab >= _SHORT_ROW else 2 * _FEW_ROWS
+    return alone and descriptor.total_num_rows < few
 
 
 def path_of(descriptor: SampleDescriptor) -> str:
