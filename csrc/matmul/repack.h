@@ -31,7 +31,8 @@ class Repacking {
  private:
   void add(const RepackOperand& of, int64_t chunks) {
     params_.operand[count_++] = of;
-    const int64_t warps = int64_t{of.batches} * of.lines * ceil_div(chunks, kRepackPart);
+    const int64_t lines = ceil_div(int64_t{of.batches} * of.lines, 32 / lanes_of_line(static_cast<int>(chunks)));
+    const int64_t warps = lines * ceil_div(chunks, kRepackPart);
     const int64_t blocks = ceil_div(warps, kRepackThreads / 32);
     blocks_ = blocks > blocks_ ? blocks : blocks_;
   }

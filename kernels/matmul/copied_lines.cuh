@@ -15,6 +15,7 @@ struct CopiedLines {
   static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements of a chunk; chunks of a line in a stage
   static constexpr int kLines = kWarpgroup / kChunks, kCount = kRows / kLines;  // lines at a time; lines of a thread
   static constexpr int kBatch = kComputing<C> == 1 && kCount % 4 == 0 ? 4 : 2;  // lines whose chunks are in registers at a time
+  static constexpr bool kApart = kComputing<C> == 1;  // each thread copies first chunks of lines of its own; else no registers are left
   static_assert(kCount % kBatch == 0, "whole batches");
 
   const Bits* begin;  // of the first line of this thread
@@ -44,6 +45,15 @@ struct CopiedLines {
       if (at >= 0) cp_async_part(place(stage, i, chunk), begin + i * step + at, min(max(length - at, 0), kEach) * C::kSize);
     }
   }
+  // The first chunk of each line that is not aligned, which has elements before the first aligned vector. A thread has other lines here.
+  __device__ __forceinline__ void copy_first(uint32_t stage) const {
+#pragma unroll 1
+    for (int own = threadIdx.x % kWarpgroup; own < min(kRows, lines); own += kWarpgroup) {
+      const Bits* from = begin + (own - line) * (step / kLines);
+      if (reinterpret_cast<uintptr_t>(from) % 16 == 0) continue;
+      store_shared_16(stage + panel_address(own, 0), chunk_of(from, 1, length));
+    }
+  }
   // Moves vectors that have come to this stage and the next by all threads of the warp.
   __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
     __syncwarp();
@@ -55,15 +65,15 @@ struct CopiedLines {
       __syncwarp();  // all have read what is overwritten
 #pragma unroll
       for (int j = 0; j < kBatch; ++j)
-        if (moves(first + j)) store_shared_16(place(stage, first + j, chunk), moved[j]);
+        if (moves(first + j, k)) store_shared_16(place(stage, first + j, chunk), moved[j]);
     }
   }
 
  private:
-  __device__ __forceinline__ bool moves(int i) const { return line + i * kLines < lines && over(i) != 0; }
+  __device__ __forceinline__ bool moves(int i, int k) const { return line + i * kLines < lines && over(i) != 0 && (!kApart || k + chunk > 0); }
   __device__ __forceinline__ uint4 moved_chunk(uint32_t stage, uint32_t next, int i, int k) const {
-    if (!moves(i)) return make_uint4(0, 0, 0, 0);
-    if (k + chunk == 0) return chunk_of(begin + i * step, 1, length);
+    if (!moves(i, k)) return make_uint4(0, 0, 0, 0);
+    if (!kApart && k + chunk == 0) return chunk_of(begin + i * step, 1, length);
     const uint4 own = load_shared_16(place(stage, i, chunk));
     const uint4 behind = load_shared_16(chunk + 1 < kChunks ? place(stage, i, chunk + 1) : place(next, i, 0));
     uint32_t word[8] = {own.x, own.y, own.z, own.w, behind.x, behind.y, behind.z, behind.w};

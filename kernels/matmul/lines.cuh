@@ -22,28 +22,47 @@ __device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int le
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+// Elements of a chunk, loaded one by one: a word has one, where there are eight of them, or they are packed at once.
+template <class Bits>
+struct EdgeChunk {
+  static constexpr bool kApart = sizeof(Bits) == 2;
+
+  static __device__ __forceinline__ void load(uint32_t (&word)[8], const Bits* from, int64_t step, int left) {
+    if constexpr (kApart) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) word[i] = i < left ? from[i * step] : 0;
+    } else {
+      const uint4 packed = chunk_of(from, step, left);
+      word[0] = packed.x, word[1] = packed.y, word[2] = packed.z, word[3] = packed.w;
+    }
+  }
+  static __device__ __forceinline__ uint4 get(const uint32_t (&word)[8]) {
+    if constexpr (!kApart) return make_uint4(word[0], word[1], word[2], word[3]);
+    return make_uint4(word[0] | word[1] << 16, word[2] | word[3] << 16, word[4] | word[5] << 16, word[6] | word[7] << 16);
+  }
+};
+
 // A chunk in two steps, so that a thread has several loads under way before it waits for one.
 template <class Bits>
 struct LineChunk {
-  const Bits* from;
   int left;       // elements of the line from here on; 0 and less: none
-  uint32_t over;  // bytes from an aligned address to `from`
+  uint32_t over;  // bytes from an aligned address to the chunk
   bool whole;     // the vectors lie in the line
-  uint4 first, second;
+  uint32_t word[8];
 
   // step: from one element to the next; before: elements of the line in front of `from`.
   __device__ __forceinline__ void load(const Bits* at, int64_t step, int64_t before, int behind) {
-    from = at, left = behind, over = reinterpret_cast<uintptr_t>(at) % 16;
+    left = behind, over = reinterpret_cast<uintptr_t>(at) % 16;
     const int64_t size = sizeof(Bits), bytes = left * size;
     whole = step == 1 && over <= before * size && (over == 0 ? 16 : 32 - static_cast<int>(over)) <= bytes;
-    first = second = make_uint4(0, 0, 0, 0);
+    if (!whole) return EdgeChunk<Bits>::load(word, at, step, left);
     const uint4* vector = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(at) - over);
-    if (whole) first = vector[0];
-    if (whole && over != 0) second = vector[1];
+    const uint4 first = vector[0], second = over != 0 ? vector[1] : make_uint4(0, 0, 0, 0);
+    word[0] = first.x, word[1] = first.y, word[2] = first.z, word[3] = first.w;
+    word[4] = second.x, word[5] = second.y, word[6] = second.z, word[7] = second.w;
   }
-  __device__ __forceinline__ uint4 get(int64_t step) const {
-    if (!whole) return chunk_of(from, step, left);
-    uint32_t word[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+  __device__ __forceinline__ uint4 get() {
+    if (!whole) return EdgeChunk<Bits>::get(word);
     shift_down<4, sizeof(Bits)>(word, over);
     return make_uint4(word[0], word[1], word[2], word[3]);
   }

@@ -1,6 +1,7 @@
 // The producer of a product: TMA, or threads that copy elements of any stride and alignment.
 #pragma once
 #include "kernels/matmul/copied_lines.cuh"
+#include "kernels/matmul/factors.cuh"
 #include "kernels/matmul/tiles.cuh"
 
 namespace opfacade {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
     for (int j = 0; j < kBatch; ++j) {
       const int i = start + j * threads, line = i / kChunks, chunk = i % kChunks;
       const uint32_t at = kRowsAcross ? line / kPanel<C> * kRows * 128 + panel_address(line % kPanel<C>, chunk % 8) : panel_address(line, chunk % 8);
-      if (i < kLines * kChunks) store_shared_16(to + chunk / 8 * kGroup + at, found[j].get(step));
+      if (i < kLines * kChunks) store_shared_16(to + chunk / 8 * kGroup + at, found[j].get());
     }
   }
 }
@@ -103,6 +104,11 @@ struct CopiedTile {
     if (in_lines()) return lines.copy(stage, k, behind);
     if (!behind) copy_panels<C, kRows, kRowsAcross>(stage, from, batch, first, rows, k, size);
   }
+  __device__ __forceinline__ void copy_first(uint32_t stage) const {
+    if constexpr (CopiedLines<C, kRows>::kApart) {
+      if (in_lines()) lines.copy_first(stage);
+    }
+  }
   __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
     if (in_lines()) lines.shift(stage, next, k);
   }
@@ -113,7 +119,7 @@ struct CopiedTile {
 // begun the next one.
 template <class C>
 __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
-                                           const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, int begin, int steps) {
+                                           const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, CopiedFactors<C>& factors, int begin, int steps) {
   constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6, kStep = C::kPanels * kPanel<C>;
   static_assert(kDepth > 0, "three stages at least");
   Ring<C::kStages> done = ring;
@@ -123,7 +129,8 @@ __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::
       const int k = (begin + step) * kStep;
       mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
       x.copy(smem.x(ring.stage), k, step == steps), weight.copy(smem.weight(ring.stage), k, step == steps);
-      if (step < steps) ring.advance();
+      if (k == 0) x.copy_first(smem.x(ring.stage)), weight.copy_first(smem.weight(ring.stage));
+      if (step < steps) factors.put(smem.factors(ring.stage), begin + step + 1), ring.advance();
     }
     cp_async_commit();
     cp_async_wait<kDepth - 1>();
@@ -147,7 +154,8 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
     const Tile tile = tiles.at(index);
     const CopiedTile<C, C::kRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
     const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
-    copy_steps<C>(smem, ring, x, weight, tiles.begin, tiles.steps);
+    CopiedFactors<C> factors(p, tile, tiles.begin);
+    copy_steps<C>(smem, ring, x, weight, factors, tiles.begin, tiles.steps);
   }
 }
 

@@ -29,7 +29,7 @@ struct Boxes {
   int32_t begin, columns, count;  // of shared memory, in bytes; of a box; of a warp
   constexpr int32_t bytes() const { return 16 * 2 * columns; }
 };
-// stage: its bytes; rows and columns: of a tile. As many as results have, or fit; narrow ones where two of 64 columns do not fit.
+// stage: its bytes, with those of factors; rows and columns: of a tile. As many as results have, or fit; narrow ones where two of 64 columns do not fit.
 constexpr Boxes boxes_of(int32_t stages, int32_t stage, int32_t rows, int32_t columns) {
   constexpr int32_t kShared = 227 * 1024, kAligned = 1024;
   Boxes found{(stages * (stage + 16) + kAligned - 1) / kAligned * kAligned, columns % 64 == 0 ? 64 : 32, 0};

@@ -12,6 +12,7 @@ namespace opfacade {
 template <class C>
 struct PlainPart {
   __device__ __forceinline__ PlainPart(const MatmulParams&, const Tile&, int) {}
+  __device__ __forceinline__ void read(uint32_t, int, int) const {}
   template <int kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int) const {
 #pragma unroll
@@ -20,19 +21,41 @@ struct PlainPart {
   __device__ __forceinline__ void later(int) const {}
 };
 
-// Blocks: a chain has one scale of each row and one of a block of columns. Scales are read two parts ahead.
+// Blocks: a chain has one factor of each row, which lies beside its stage.
 template <class C>
 struct BlockPart {
+  int own;  // this thread's first row
+  float found[2][2];
+
+  __device__ __forceinline__ BlockPart(const MatmulParams&, const Tile&, int group)
+      : own(group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {}
+  // The factors of one panel, before its stage is released.
+  __device__ __forceinline__ void read(uint32_t factors, int panel, int slot) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) found[slot][half] = __uint_as_float(load_shared_4(factors + 4 * (panel * C::kRows + own + 8 * half)));
+  }
+  template <int kCount>
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int slot) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i] = fmaf(part[i], found[slot][i / 2 % 2], sums[i]);
+  }
+  __device__ __forceinline__ void later(int) const {}
+};
+
+// The same with scales that are read where they lie, two parts ahead.
+template <class C>
+struct FarBlockPart {
   using S = typename C::Scales;
   BlockScales<C> scales;
   int second;  // how many columns, from the first of this thread on, do not lie in the second block
   PartScales found[2];
 
-  __device__ __forceinline__ BlockPart(const MatmulParams& p, const Tile& tile, int group)
+  __device__ __forceinline__ FarBlockPart(const MatmulParams& p, const Tile& tile, int group)
       : scales(p, tile, tile.row + group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {
     second = scales.second - tile.column - threadIdx.x % 4 * 2;
     found[0] = scales.next(), found[1] = scales.next();
   }
+  __device__ __forceinline__ void read(uint32_t, int, int) const {}
   template <int kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int slot, int next = 0) {
     float factor[2][2];
@@ -58,12 +81,13 @@ struct PartsConsumer : StageReader<C> {
   using StageReader<C>::ring;
 
   // Issues the products of the next part; its stage.
-  __device__ __forceinline__ int multiply(Sums& part, int panel) {
+  __device__ __forceinline__ int multiply(Sums& part, Own& own, int panel, int slot) {
     const int stage = ring.stage;
     if (panel == 0) mbarrier_wait(smem.full(stage), ring.parity);
     wgmma_fence();
     Wgmma<typename C::T, C::kColumns>::ss(part, this->x_steps(panel), this->weight_steps(panel), false);
     wgmma_commit();
+    own.read(smem.factors(stage), panel, slot);
     if (panel + 1 == C::kPanels) ring.advance();
     return stage;
   }
@@ -82,18 +106,18 @@ struct PartsConsumer : StageReader<C> {
     for (float& one : sums) one = 0.f;
     const int parts = tiles.steps * C::kPanels;
     Sums even, odd;
-    int of_even = multiply(even, 0), part = 1;
+    int of_even = multiply(even, own, 0, 0), part = 1;
 #pragma unroll 1
     for (; part + 1 < parts; part += 2) {
-      const int of_odd = multiply(odd, kSecond);
+      const int of_odd = multiply(odd, own, kSecond, 1);
       wgmma_wait<1>();
       add(sums, even, own, of_even, 0);
-      of_even = multiply(even, 0);
+      of_even = multiply(even, own, 0, 0);
       wgmma_wait<1>();
       add(sums, odd, own, of_odd, 1);
     }
     if (part < parts) {
-      const int of_odd = multiply(odd, kSecond);
+      const int of_odd = multiply(odd, own, kSecond, 1);
       wgmma_wait<1>();
       add(sums, even, own, of_even, 0);
       wgmma_wait<0>();
@@ -124,7 +148,7 @@ struct CutParts : StageReader<C> {
   }
   template <class All>
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams& p, const All& tiles, int index) {
-    BlockPart<C> own(p, tiles.at(index), this->group);
+    FarBlockPart<C> own(p, tiles.at(index), this->group);
 #pragma unroll
     for (float& one : sums) one = 0.f;
 #pragma unroll 1
@@ -152,5 +176,7 @@ template <class C>
 using PlainParts = PartsConsumer<C, PlainPart<C>>;
 template <class C>
 using BlockParts = PartsConsumer<C, BlockPart<C>>;
+template <class C>
+using FarBlockParts = PartsConsumer<C, FarBlockPart<C>>;
 
 }  // namespace opfacade

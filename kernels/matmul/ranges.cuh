@@ -84,7 +84,8 @@ __device__ __forceinline__ void load_ranges(const MatmulParams& p, const MatmulS
     const int size = own.range.stop - own.range.first;
     const CopiedTile<C, C::kRows, C::kXAcross> x(of_x, 0, tile.row, tile.end, size);
     const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(of_weight, 0, tile.column, p.columns, size);
-    copy_steps<C>(smem, ring, x, weight, 0, own.steps);
+    CopiedFactors<C> factors(p, tile, 0);
+    copy_steps<C>(smem, ring, x, weight, factors, 0, own.steps);
   }
 }
 

@@ -1,5 +1,5 @@
 // Copies of operands whose lines are no multiples of sixteen bytes apart, for TMA: memory is read and written once, while threads
-// that copy elements into stages read an operand once for each tile. A warp has some chunks of a line.
+// that copy elements into stages read an operand once for each tile. A warp has some chunks of a line, or some short lines.
 #pragma once
 #include "kernels/matmul/lines.cuh"
 #include "kernels/matmul/repack_params.h"
@@ -10,7 +10,7 @@ namespace opfacade {
 
 constexpr int kRepackChunks = kRepackPart / 32;  // of a thread, which loads all before it waits for one
 
-// Chunks of one line, from `first` on, 32 apart.
+// Chunks of one line, from `first` on, 32 apart; a line that has fewer is read in one go.
 template <class Bits>
 __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits* from, uint4* to, int64_t first) {
   constexpr int kEach = 16 / sizeof(Bits);
@@ -22,7 +22,7 @@ __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits*
   }
 #pragma unroll
   for (int i = 0; i < kRepackChunks; ++i)
-    if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get(of.step));
+    if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get());
 }
 
 // blockIdx.y: which operand. Each warp has one part of a line.
@@ -33,9 +33,11 @@ __device__ __forceinline__ void repack(const RepackParams& p) {
   wait_for_previous();
   const RepackOperand& of = p.operand[blockIdx.y];
   const int chunks = (of.length + kEach - 1) / kEach, parts = (chunks + kRepackPart - 1) / kRepackPart;
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (kRepackThreads / 32) + threadIdx.x / 32, row = warp / parts;
+  const int lanes = lanes_of_line(chunks), lane = threadIdx.x % 32;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (kRepackThreads / 32) + threadIdx.x / 32;
+  const int64_t row = warp / parts * (32 / lanes) + lane / lanes;
   if (row >= static_cast<int64_t>(of.lines) * of.batches) return;
-  const int64_t batch = row / of.lines, line = row % of.lines, first = warp % parts * kRepackPart + threadIdx.x % 32;
+  const int64_t batch = row / of.lines, line = row % of.lines, first = warp % parts * kRepackPart + lane % lanes;
   const Bits* from = static_cast<const Bits*>(of.from) + batch * of.batch + line * of.line;
   uint4* to = static_cast<uint4*>(of.to) + row * chunks;
   repack_part(of, from, to, first);

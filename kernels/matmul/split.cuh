@@ -1,5 +1,5 @@
-// A product with few columns for few rows: the CTAs of a cluster share a tile, and each sums a segment of k. Its partial sums go to
-// its own shared memory, where the stages were; then each of four CTAs adds those of all segments, in their order, for the rows of one
+// A product with few columns for few rows: the CTAs of a cluster share a tile, and each sums kOwn segments of k. Their sums go to its
+// own shared memory, where the stages were; then each of four CTAs adds those of all segments, in their order, for the rows of one
 // warp, and finishes them. The order is that of SegmentConsumer.
 #pragma once
 #include "kernels/matmul/finish.cuh"
@@ -22,13 +22,15 @@ __device__ __forceinline__ void put_sums(uint32_t base, const float (&sums)[kCou
   }
 }
 
-template <int kSplit, int kCount>
-__device__ __forceinline__ void add_segments(uint32_t base, float (&sums)[kCount]) {
+// many: segments, of which each CTA has the next kOwn.
+template <int kOwn, int kCount>
+__device__ __forceinline__ void add_segments(uint32_t base, int many, float (&sums)[kCount]) {
 #pragma unroll 4
-  for (int segment = 0; segment < kSplit; ++segment)
+  for (int segment = 0; segment < many; ++segment)
 #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
-      const float4 more = cluster_load_4(cluster_address(place_of(base, i / 4), segment));
+      const uint32_t place = place_of(base, segment % kOwn * (kCount / 4) + i / 4);
+      const float4 more = cluster_load_4(cluster_address(place, segment / kOwn));
       sums[i] = segment == 0 ? more.x : sums[i] + more.x, sums[i + 1] = segment == 0 ? more.y : sums[i + 1] + more.y;
       sums[i + 2] = segment == 0 ? more.z : sums[i + 2] + more.z, sums[i + 3] = segment == 0 ? more.w : sums[i + 3] + more.w;
     }
@@ -40,12 +42,23 @@ __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulSh
   static_assert(C::kRows == 64 && C::kCluster == 1, "one computing warpgroup");
   const int index = tiles.first(), warp = threadIdx.x % kWarpgroup / 32;
   const bool computes = group == 0 && index < tiles.count(p);
-  float sums[C::kColumns / 2];
+  constexpr int kCount = C::kColumns / 2;
+  float sums[kCount];
   if (computes) {
     typename C::template Consumer<C> consumer{{smem, group, false, {}}};
-    consumer.sum(sums, p, tiles, index);
+    const int length = p.segment / (C::kPanels * kPanel<C>);
+    Tiles<C> part = tiles;
+    float own[C::kOwn * kCount];
+#pragma unroll
+    for (int i = 0; i < C::kOwn; ++i) {
+      part.steps = min(length, tiles.steps - i * length);
+      if (part.steps <= 0) break;
+      consumer.sum(sums, p, part, index);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) own[i * kCount + j] = sums[j];
+    }
     named_sync(1, kWarpgroup);  // products of the other warps still read the stages
-    put_sums(smem.base, sums);
+    put_sums(smem.base, own);
   } else if (group < 0) {
     if (p.mapped == 0) load_copied<C>(p, smem, tiles);
     else if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
@@ -54,7 +67,7 @@ __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulSh
   if (computes && warp % (C::kSplit < 4 ? C::kSplit : 4) == tiles.segment()) {
     const Tile tile = tiles.at(index);
     if (tile.row + warp * 16 < tiles.rows) {
-      add_segments<C::kSplit>(smem.base, sums);
+      add_segments<C::kOwn>(smem.base, (p.k + p.segment - 1) / p.segment, sums);
       finish_tile<C>(p, tile, group, sums);
     }
   }

@@ -17,7 +17,7 @@ constexpr bool kIsInteger<Integer<T>> = true;
 template <class C>
 struct StagedRows {
   static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded && !kIsInteger<typename C::T>;
-  static constexpr Boxes kBoxes = boxes_of(C::kStages, MatmulShared<C>::kStage, C::kRows, C::kColumns);
+  static constexpr Boxes kBoxes = boxes_of(C::kStages, MatmulShared<C>::kStage + MatmulShared<C>::kEach, C::kRows, C::kColumns);
   static constexpr int kColumns = kBoxes.columns, kLine = 2 * kColumns;  // of a box; bytes of a row
   static constexpr int kVectors = kLine / 16, kLines = 32 / kVectors, kRound = 16 / kLines;  // of a line; at a time; how often
   static constexpr bool kShort = C::kBlocks == 8;  // long programs are there once, and sums move down

@@ -39,6 +39,9 @@ __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const Matmu
   if constexpr (C::kCoded) return load_coded<C>(p, smem, tiles);
   if (p.mapped == 0) return load_copied<C>(p, smem, tiles);
   if (threadIdx.x / 32 == 0 && elected()) load_mapped<C>(p, smem, tiles);
+  if constexpr (C::kFactors) {
+    if (threadIdx.x / 32 > 0) load_factors<C>(p, smem, tiles);
+  }
 }
 
 // All threads that share barriers.
@@ -59,7 +62,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
-      mbarrier_init(smem.full(stage), (p.mapped != 0 ? 1 : 0) + (C::kCoded ? 32 : p.mapped == 0 || C::kGather ? kWarpgroup : 0));
+      mbarrier_init(smem.full(stage), (p.mapped == 0 ? 0 : C::kFactors ? 2 : 1) + (C::kCoded ? 32 : p.mapped == 0 || C::kGather ? kWarpgroup : 0));
       mbarrier_init(smem.empty(stage), 4 * kGroups * (p.mapped != 0 ? C::kCluster : 1));
     }
     mbarrier_init_fence();

@@ -17,22 +17,26 @@ constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 // A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all. Or the
-// kSplit CTAs of a cluster have one tile, and each a segment of k. kTerms: operands that a weight is the sum of, one behind the
+// kSplit CTAs of a cluster have one tile, and each kOwn segments of k. kTerms: operands that a weight is the sum of, one behind the
 // other in a stage. kSwapped: rows of x lie on N of wgmma and columns of the product on M (swapped.cuh); then kColumns is 64 for
-// each computing warpgroup, and kRows are the most rows of a tile.
+// each computing warpgroup, and kRows are the most rows of a tile. kFactors: the producer puts
+// factors of sums behind the barriers, one for each row and part of k (factors.cuh).
 template <class C>
 constexpr int kComputing = (C::kSwapped ? C::kColumns : C::kRows) / 64;  // warpgroups
 template <class C>
 struct MatmulShared {
   static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kTerms * C::kPanels * C::kColumns * 128;
   static constexpr int kStage = kX + kWeight, kBarriers = C::kStages * kStage;
-  static constexpr int kBytes = kBarriers + C::kStages * 16;
+  static constexpr int kEach = C::kFactors ? 4 * C::kPanels * C::kRows : 0, kFactors = kBarriers + C::kStages * 16;
+  static constexpr int kBytes = kFactors + C::kStages * kEach;
 
   uint32_t base;
   __device__ __forceinline__ uint32_t x(int stage) const { return base + stage * kStage; }
   __device__ __forceinline__ uint32_t weight(int stage) const { return base + stage * kStage + kX; }
   __device__ __forceinline__ uint32_t full(int stage) const { return base + kBarriers + stage * 16; }
   __device__ __forceinline__ uint32_t empty(int stage) const { return base + kBarriers + stage * 16 + 8; }
+  // Factors of rows lie behind each other, and those of the next panel behind them.
+  __device__ __forceinline__ uint32_t factors(int stage) const { return base + kFactors + stage * kEach; }
 };
 
 // end: behind its last row; weight: which of the batch of weights it has.
@@ -69,8 +73,11 @@ struct Tiles {
     if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
     down = (rows + kHeight - 1) / kHeight, across = (p.columns + C::kColumns - 1) / C::kColumns;
     steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>));  // without k one step of zeros
-    begin = C::kSplit > 1 ? segment() * (p.segment / (C::kPanels * kPanel<C>)) : 0;
-    if (C::kSplit > 1) steps = min(p.segment / (C::kPanels * kPanel<C>), steps - begin);
+    begin = 0;
+    if constexpr (C::kSplit > 1) {
+      const int own = C::kOwn * (p.segment / (C::kPanels * kPanel<C>));
+      begin = segment() * own, steps = min(own, steps - begin);
+    }
   }
   static __device__ __forceinline__ int rank() { return C::kCluster > 1 ? blockIdx.x % C::kCluster : 0; }
   static __device__ __forceinline__ int segment() { return C::kSplit > 1 ? blockIdx.x % C::kSplit : 0; }

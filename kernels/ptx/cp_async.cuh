@@ -1,4 +1,4 @@
-// Shared memory accesses of 8 and 16 bytes, and cp.async copies from global memory.
+// Shared memory accesses of 4, 8 and 16 bytes, and cp.async copies from global memory.
 #pragma once
 #include <stdint.h>
 
@@ -16,6 +16,14 @@ __device__ __forceinline__ unsigned char* dynamic_shared() {
 
 __device__ __forceinline__ void store_shared_16(uint32_t dst, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void store_shared_4(uint32_t dst, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(dst), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t src) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(src) : "memory");
+  return v;
 }
 __device__ __forceinline__ uint4 load_shared_16(uint32_t src) {
   uint4 v;

@@ -17,6 +17,7 @@ from opfacade.backends.cuda import (
 from opfacade.backends.cuda.matmul_decoding import terms
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
+from opfacade.backends.cuda.matmul_source import has_factors
 from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
@@ -49,12 +50,12 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
         return matmul_codes.shape_of(sizes, sms, terms(problem.weight_format, problem.dtype))
     tile = tile_of(sizes, sms)
     if not matmul_repack.copies_of(problem):
-        return Shape(tile, segments)
+        return Shape(tile, segments, factors=has_factors(problem))
     copied = sizes._replace(copied=matmul_repack.rate_of(problem))
     by_threads = tile_of(copied, sms)
     times = nanoseconds(tile, sizes, sms), nanoseconds(by_threads, copied, sms)
     repack = matmul_repack.pays(problem, *times)
-    return Shape(tile if repack else by_threads, segments, repack)
+    return Shape(tile if repack else by_threads, segments, repack, factors=has_factors(problem))
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

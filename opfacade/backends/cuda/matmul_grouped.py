@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul_segments import segments_of
+from opfacade.backends.cuda.matmul_source import has_factors
 from opfacade.backends.cuda.matmul_tiles import Sizes, swapped_tile_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
@@ -39,7 +40,8 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     size, many = ITEMSIZE[problem.dtype], 1 if segments is None else segments.many
     sizes = Sizes(rows, problem.n * problem.columns, problem.k, drawn, least, size, many, problem.dtype in FP8)
     few = rows <= _FEW_ROWS and problem.dtype in HALVES
-    return Shape(swapped_tile_of(sizes, sms) if few else whole_tile_of(sizes, sms, problem.gather), segments)
+    tile = swapped_tile_of(sizes, sms) if few else whole_tile_of(sizes, sms, problem.gather)
+    return Shape(tile, segments, factors=has_factors(problem))
 
 
 def _rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:

@@ -63,12 +63,13 @@ class Form(NamedTuple):
 
 class Shape(NamedTuple):
     """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain. repack: operands
-    that TMA cannot load are copied first. terms: operands that a weight is the sum of."""
+    that TMA cannot load are copied first. terms: operands that a weight is the sum of. factors: of rows, beside stages."""
 
     tile: Tile
     segments: Segments | None
     repack: bool = False
     terms: int = 1
+    factors: bool = False
 
     def facts(self) -> dict[str, Fact]:
         return matmul_source.shape_of(*self[:3])

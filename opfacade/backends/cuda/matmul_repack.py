@@ -9,7 +9,10 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 _CHUNK = 16  # bytes
 _MEMORY = 2900.0  # bytes a nanosecond
-_LAUNCH = 2500.0  # nanoseconds of a copy of nothing
+# Nanoseconds of a copy of nothing, of each warp that has chunks of lines, and of threads that copy a first step; measured on an
+# H200.
+_LAUNCH, _WARP, _FIRST = 1800.0, 0.7, 2000.0
+_PART = 128  # chunks of a line that a warp has
 # Bytes a nanosecond that threads of a CTA copy: where k is contiguous, as measured on an H100, and where it is not, as counted.
 _LINES, _ACROSS = 4.2, 2.0
 
@@ -40,7 +43,20 @@ def pays(problem: MatmulDescriptor, with_tma: float, by_threads: float) -> bool:
     """Whether copies, each read and written once, and the product of them by TMA take less time than threads that copy for each
     tile. Times of both products are in nanoseconds."""
     copied = copies_of(problem)
-    return copied > 0 and with_tma + _LAUNCH + 2 * copied / _MEMORY < by_threads
+    of_copies = _LAUNCH + max(2 * copied / _MEMORY, _WARP * _warps(problem))
+    return copied > 0 and with_tma + of_copies < by_threads + _FIRST
+
+
+def _warps(problem: MatmulDescriptor) -> float:
+    """Warps that copy both operands; several short lines have one."""
+    columns = problem.n * problem.columns
+    operands = ((problem.x_layout == "km", problem.total_num_rows), (problem.weight_layout == "kn", columns))
+    found = 0.0
+    for across, rows in operands:
+        length, lines = (rows, problem.k) if across else (problem.k, rows)
+        chunks = -(-length * ITEMSIZE[problem.dtype] // _CHUNK)
+        found += problem.batch * lines * (-(-chunks // _PART) if chunks > 16 else chunks / 32)
+    return found
 
 
 def bytes_of(problem: MatmulDescriptor | GroupedMatmulDescriptor, repack: bool) -> int:

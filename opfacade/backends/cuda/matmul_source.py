@@ -98,13 +98,29 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
     found |= {"swapped": True} if tile.swapped else {}
     found |= {"segment": segments.length} if segments is not None else {}
     found |= {"repack": True} if repack else {}
+    found |= {"own": own} if (own := _own(tile, segments)) > 1 else {}
     return found | ({"split": tile.split} if tile.split > 1 else {})
 
 
-def printed_shape(tile: Tile, segments: Segments | None, repack: bool = False, terms: int = 1) -> dict[str, Fact]:
+def _own(tile: Tile, segments: Segments | None) -> int:
+    """Segments of each CTA of a cluster that shares a tile."""
+    return 1 if segments is None or tile.split == 1 else -(-segments.many // tile.split)
+
+
+def has_factors(problem: Product) -> bool:
+    """Whether factors of rows lie beside a stage; else threads that multiply read scales where they lie."""
+    scaling = problem.scaling
+    if scaling is None or not scaling.in_k or scaling.block_offset != (0, 0):
+        return False
+    return isinstance(problem, MatmulDescriptor) or (not problem.gather and problem.layout != "k")
+
+
+def printed_shape(
+    tile: Tile, segments: Segments | None, repack: bool = False, terms: int = 1, factors: bool = False
+) -> dict[str, Fact]:
     shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
-    shape |= {"stages": stages_of(tile, terms), "cluster": tile.cluster, "split": tile.split, "terms": terms}
-    shape |= {"swapped": tile.swapped}
+    shape |= {"stages": stages_of(tile, terms, factors), "cluster": tile.cluster, "split": tile.split, "terms": terms}
+    shape |= {"swapped": tile.swapped, "factors": factors, "own": _own(tile, segments)}
     return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 

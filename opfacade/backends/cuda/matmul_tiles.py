@@ -16,7 +16,7 @@ _NARROW = 0.96  # of the rate of memory, where few rows read 128 bytes of each r
 _MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
 _TILE, _STORE = 310.0, 0.09  # nanoseconds of a tile, and of an element of a tile
 _CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
-_CLUSTERED = 0.8  # of all SMs: clusters of eight do not fit everywhere
+_CLUSTERED = {4: 0.9, 8: 0.8}  # of all SMs: clusters of so many CTAs do not fit everywhere
 _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
 
 
@@ -42,11 +42,11 @@ class Tile(NamedTuple):
         return stages_of(self, 1)
 
 
-def stages_of(tile: Tile, terms: int) -> int:
+def stages_of(tile: Tile, terms: int, factors: bool = False) -> int:
     """Stages that fit, of a large tile beside all of its results if these are four. terms: operands in one that a weight is the
-    sum of."""
+    sum of; factors: of each row and part of k, beside a stage, in f32."""
     stage = tile.panels * _PANEL * (tile.rows + terms * tile.columns)
-    beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // stage
+    beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // (stage + (4 * tile.panels * tile.rows if factors else 0))
     most = min(12, _SHARED // stage)
     return beside if tile.rows >= 128 and 4 <= beside < most else most
 
@@ -110,8 +110,7 @@ class _Work(NamedTuple):
 def tile_of(sizes: Sizes, sms: int) -> Tile:
     works = _works(sizes[1:], sms)
     if sizes.segments > 1:  # CTAs that wait for each other run at once
-        most = _CLUSTERED * sms
-        works = tuple(w for w in works if w.tile.split == 1 or _tiles(w, sizes.rows) * sizes.segments <= most)
+        works = tuple(w for w in works if w.tile.split == 1 or _resident(w, sizes.rows, sms))
     return _fastest(works, sizes.rows)
 
 
@@ -164,6 +163,8 @@ def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
     for tile in SPLIT if sizes.segments > 1 else ():
         if tile.columns >= sizes.least:
             yield tile._replace(split=sizes.segments)
+            if sizes.segments > 4:  # each CTA has two
+                yield tile._replace(split=-(-sizes.segments // 2))
 
 
 def _work(tile: Tile, sizes: Sizes, sms: int) -> _Work:
@@ -185,6 +186,12 @@ def _work(tile: Tile, sizes: Sizes, sms: int) -> _Work:
         narrow=_NARROW * _MEMORY if tile.panels == 1 else _MEMORY,
         copied=sizes.copied / line * tile.split if sizes.copied else 0.0,
     )
+
+
+def _resident(work: _Work, rows: int, sms: int) -> bool:
+    """Whether all clusters of a split run at once."""
+    split = work.tile.split
+    return _tiles(work, rows) * split <= _CLUSTERED[4 if split <= 4 else 8] * sms
 
 
 def _tiles(work: _Work, rows: int) -> int:

@@ -43,6 +43,7 @@ FORMS = {f"example-{i}": one for i, one in enumerate(TAKEN) if one.scaling.kind 
     "long": made(rows=2, n=32, k=5000, scaling=BLOCK, out_dtype="f32"),
     "odd": made(rows=9, n=131, k=259, scaling=BLOCK, out_dtype="f32"),
     "padded": made(rows=66, n=140, k=300, scaling=BLOCK | {"x_scale_layout": "column_padded4", "x_scale_dtype": "f8_e8m0"}),
+    "blocks": made(rows=3, n=300, k=272, scaling=BLOCK, out_dtype="f32"),
     "offset": made(rows=7, n=200, k=320, scaling=BLOCK | {"block_offset": (64, 64)}, out_dtype="f32"),
     "offset-odd": made(rows=7, n=70, k=40, scaling=BLOCK | {"block_offset": (77, 96)}, out_dtype="f32"),
     "ranges": made(rows=6, n=90, k=64, scaling={"kind": "token", "weight_kind": "tensor", "weight_starts": (3, 40, 41)}),
@@ -83,7 +84,8 @@ def test_planted_products_show_each_step(first, scaling):
 
 @emulator.needed
 @pytest.mark.parametrize(
-    ("name", "tile"), [("odd", PAIR), ("offset", SMALL), pytest.param("offset", WIDE, marks=pytest.mark.heavy)]
+    ("name", "tile"),
+    [("odd", PAIR), ("blocks", WIDE), ("offset", SMALL), pytest.param("offset", WIDE, marks=pytest.mark.heavy)],
 )
 def test_no_tile_and_no_address_changes_a_bit(name, tile):
     """Rows off 16 bytes are copied by threads."""
@@ -153,6 +155,13 @@ def test_what_tensor_cores_cannot_do_is_declined_by_name(field, fields):
 def test_sums_of_bytes_have_half_the_columns(rows):
     """The part that is summed and the sum before it are both in registers."""
     assert tile_of(Sizes(rows, 7168, 2048, 1, 32, 1, parts=True), 132).columns <= 128
+
+
+@pytest.mark.parametrize(("offset", "staged"), [((0, 0), True), ((64, 0), False), ((0, 64), False)])
+def test_blocks_that_begin_with_the_weight_have_factors_in_shared_memory(offset, staged):
+    """A tile lies in one block of columns then."""
+    problem = made(rows=4096, n=4096, k=4096, scaling=BLOCK | {"block_offset": offset})
+    assert backend._shape(problem, SM_90A).factors is staged
 
 
 def test_bytes_of_k_decide_the_tile_and_not_elements():

@@ -232,6 +232,22 @@ def test_segments_have_their_bits_in_a_cluster_and_in_one_cta(rows):
 
 
 @emulator.needed
+@pytest.mark.parametrize(("k", "many"), [(4104, 7), (5000, 8)])
+def test_segments_have_their_bits_in_a_cluster_whose_ctas_have_two(k, many):
+    """The last CTA of four has one where there are seven."""
+    problem = replace_sizes(SEGMENTED, total_num_rows=66, n=40, k=k)
+    args, found = inputs.make_args(problem, 5), []
+    for tile in (Tile(64, 64, 2), split(Tile(64, 32, 2), 4), split(Tile(64, 64, 2), many)):
+        with tiled(tile):
+            call = replace(args, out=torch.full_like(args.out, float("nan")))
+            checked(problem, call)
+            found.append(call.out)
+    forget_specializations()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@emulator.needed
 def test_order_k_has_no_segments():
     """Their sums differ from those of one chain."""
     args, found = inputs.make_args(SEGMENTED, 5), []

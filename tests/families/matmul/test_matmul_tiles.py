@@ -46,6 +46,12 @@ def test_clusters_of_segments_run_at_once(rows):
     assert tile_of(Sizes(1, 96, 7168, 1, 32, 2, 8), 132).split == 8
 
 
+def test_ctas_of_a_cluster_have_two_segments_where_clusters_of_all_would_not_run_at_once():
+    assert tile_of(Sizes(256, 256, 7168, 1, 32, 2, 8), 132) == Tile(64, 64, 2, split=4)
+    assert tile_of(Sizes(256, 256, 7168, 1, 32, 2, 7), 132) == Tile(64, 64, 2, split=4)  # the last has one
+    assert tile_of(Sizes(256, 256, 7168, 1, 32, 2, 8), 70).split == 1  # 64 CTAs are more than 0.9 of the SMs
+
+
 def test_few_rows_read_much_of_each_row_of_the_weight():
     for n in (10240, 28672, 57344, 128256):
         for rows in (1, 64):

@@ -9,6 +9,12 @@ inline uint32_t smem_address(const void* pointer) {
 }
 inline unsigned char* dynamic_shared() { return simt::current->block->shared; }
 
+inline void store_shared_4(uint32_t dst, uint32_t v) { memcpy(simt::at(dst), &v, 4); }
+inline uint32_t load_shared_4(uint32_t src) {
+  uint32_t v;
+  memcpy(&v, simt::at(src), 4);
+  return v;
+}
 inline void store_shared_16(uint32_t dst, uint4 v) { memcpy(simt::at(dst), &v, 16); }
 inline uint4 load_shared_16(uint32_t src) {
   uint4 v;
