@@ -15,7 +15,8 @@ HEAD = ["| operator | plan | CUDA kernels | measured | speed-up over the fastest
 ANY, HOPPER = "sm_80 and later", "sm_90a only"
 TUNED = f"{ANY}, tuned for sm_90a"
 RANKS = f"{ANY}, with NCCL"
-PRODUCTS = "sm_90a; 4-bit weights since sm_80, others there by cuBLASLt"
+PRODUCTS = "sm_90a; 4-bit and fp8 weights since sm_80, others there by cuBLASLt"
+GROUPS = "sm_90a; 16-bit rows since sm_80"
 
 
 class Line(NamedTuple):
@@ -172,8 +173,8 @@ LINES = (
     Line("quantisation", "QuantizePlan", ANY, lambda: programs("rows", "quantise"), "rows"),
     Line("dequantisation", "DequantizePlan", ANY, lambda: programs("rows", "dequantise"), "rows"),
     Line("matrix products (GEMM)", "MatmulPlan", PRODUCTS, products),
-    Line("grouped matrix products", "GroupedMatmulPlan", HOPPER, unrecorded),
-    Line("MoE layers", "FusedMoePlan", HOPPER, experts),
+    Line("grouped matrix products", "GroupedMatmulPlan", GROUPS, unrecorded),
+    Line("MoE layers", "FusedMoePlan", GROUPS, experts),
     Line("collectives", "CollectivePlan", RANKS, unrecorded),
     Line("merge over a sharded cache", "MergeAcrossPlan", RANKS, unrecorded),
     Line("log-probabilities over a sharded vocabulary", "LogprobAcrossPlan", RANKS, unrecorded),

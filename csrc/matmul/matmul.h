@@ -60,6 +60,13 @@ inline bool map_codes(TensorMap& map, const MatmulParams& p, int32_t columns) {
   return tensor_map(map, {p.weight.data, {p.k / 2, p.columns, p.batch, 1, 1}, {p.weight.row, p.weight.batch, 0, 0}, {columns, 1, 1, 1}, MapElement::kByte, 0});
 }
 
+// Whether chunks of 16 bytes of an operand are aligned and whole; bits: of an element.
+inline bool chunks_fit(const MatmulOperand& of, int32_t k, int32_t bits) {
+  const int64_t size = bits == 16 ? 2 : 1;
+  const bool strides = of.k == 1 && of.row * size % 16 == 0 && of.batch * size % 16 == 0;
+  return strides && k % (128 / bits) == 0 && reinterpret_cast<uintptr_t>(of.data) % 16 == 0;
+}
+
 // Bytes of stages and their barriers, and behind them the boxes of all warps (kernels/matmul/staged_rows.cuh).
 constexpr int32_t shared_with_boxes(const Boxes& of, int32_t rows) { return of.begin + rows / 16 * of.count * of.bytes(); }
 

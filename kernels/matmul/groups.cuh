@@ -34,7 +34,7 @@ struct GroupTiles {
   int steps, begin, across;
 
   // By all threads of the CTA.
-  __device__ __forceinline__ explicit GroupTiles(const MatmulParams& params) : before(group_table()), p(params) {
+  __device__ __forceinline__ explicit GroupTiles(const MatmulParams& params, int* table = group_table()) : before(table), p(params) {
     steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>)), begin = 0;
     across = (p.columns + C::kColumns - 1) / C::kColumns;
     for (int group = threadIdx.x; group < p.batch; group += blockDim.x) {

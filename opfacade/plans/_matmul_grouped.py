@@ -17,6 +17,9 @@ from opfacade.plans import _matmul_checks as checks
 from opfacade.plans import _matmul_groups as groups
 from opfacade.plans._matmul_program import Activation, epilogue, numbers
 from opfacade.plans._scaling import Scaling
+from opfacade.plans._weight import Weight
+from opfacade.plans._weight import refuse as refuse_weight
+from opfacade.plans._weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,12 +33,16 @@ class GroupedMatmulArgs(Args):
     """The tensors of one call. The first axis of an operand with one part per group is groups."""
 
     x: Tensor | None = operand("[total_num_rows, k] in dtype; masked: [groups, total_num_rows, k]; gather: [num_x_rows, k]")
-    weight: Tensor | None = operand("[groups, n, k] in dtype, 2 n with `gated`; layout k: as in matmul, [n, k]")
+    weight: Tensor | None = operand(
+        "[groups, n, k] in dtype, 2 n with `gated`; layout k: as in matmul, [n, k]; with weight_format, codes"
+    )
     bias: Tensor | None = operand("in bias_dtype, with `bias`: [groups, n], 2 n with `gated`")
     add: Tensor | None = operand("like out, with `add`: added to the result")
     out: Tensor | None = operand("written: [total_num_rows, n]; masked and k: [groups, total_num_rows, n]")
     x_scale: Tensor | None = operand("with `scaling`: the scales of x, in the order of its rows")
-    weight_scale: Tensor | None = operand("with `scaling`: the scales of weight, with a first axis [groups]")
+    weight_scale: Tensor | None = operand("with `scaling` or weight_format: the scales of weight, with a first axis [groups]")
+    weight_zero: Tensor | None = operand("with weight_format.zero: as weight_scale")
+    weight_global: Tensor | None = operand("f32 [groups], with weight_format.global_scale: one scale for each group's weight")
     indptr: Tensor | None = operand("int32 [groups + 1]: group g has rows (layout k: elements) indptr[g] to indptr[g + 1]")
     counts: Tensor | None = operand("int32 [groups], with layout masked: group g has its first counts[g] rows")
     x_rows: Tensor | None = operand("int32, with `gather`: the row of x for each row of out")
@@ -82,6 +89,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Order of the last two axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; km only with layout k.")
     scaling: Scaling | None = Field(default=None, description="Scales of 8-bit operands; null: 1.")
+    weight_format: Weight | None = Field(default=None, description="Format of a weight with fewer bits than x; null: dtype.")
     bias: bool = Field(default=False, description="Whether the operand bias is added before the activation.")
     bias_dtype: Literal["f16", "bf16", "f32", "f64"] | None = Field(
         default=None, description="Element type of bias; null: out_dtype."
@@ -142,6 +150,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
         """Elements outside every group are not read."""
         found = super().wrong_values(name, args)
+        found = found if self.weight_format is None else wrong_weights(name, getattr(args, name), found)
         read = None if found is None else groups.read(self, args, name)
         return found if found is None or read is None else (found[0] & read, found[1])
 
@@ -156,6 +165,8 @@ def _refuse(problem: GroupedMatmulDescriptor) -> None:
         raise contradiction("zero_tail", "False with accumulate, because out keeps its values", True)
     if problem.scaling is not None and problem.scaling.x_zero:
         raise contradiction("scaling.x_zero", "False, because grouped products do not support zero points", True)
+    if problem.weight_format is not None:
+        _refuse_weight(problem, problem.weight_format)
     if problem.layout != "k":
         return
     for field in ("gather", "zero_tail"):
@@ -165,6 +176,14 @@ def _refuse(problem: GroupedMatmulDescriptor) -> None:
         raise contradiction(
             "scaling.kind", "tensor or token with layout k, because a group may begin inside a block", problem.scaling.kind
         )
+
+
+def _refuse_weight(problem: GroupedMatmulDescriptor, weight: Weight) -> None:
+    refuse_weight(problem, weight)
+    if problem.layout == "k":
+        raise contradiction("weight_format", "null with layout k, because gradients have no codes", weight.dtype)
+    if weight.num_groups is not None:
+        raise contradiction("weight_format.num_groups", "null, because all groups have one order of k", weight.num_groups)
 
 
 class GroupedMatmulPlan(Plan[GroupedMatmulArgs]):
@@ -196,4 +215,12 @@ EXAMPLES = (
     GroupedMatmulDescriptor(groups=3, total_num_rows=19, n=17, k=33, dtype="f32", accumulate=True, beta=0.5),
     GroupedMatmulDescriptor(groups=2, total_num_rows=9, n=5, k=21, dtype="f64", layout="k", bias=True),
     GroupedMatmulDescriptor(groups=3, total_num_rows=11, n=9, k=31, dtype="i8", zero_tail=True),
+    GroupedMatmulDescriptor(
+        groups=4, total_num_rows=30, n=40, k=160, dtype="bf16", gated=True, activation="silu", gather=True, num_x_rows=9,
+        weight_format=Weight(dtype="uint4", group=32, zero="int", dequantise="rounded"),
+    ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=5, n=24, k=72, dtype="f16", layout="masked", bias=True,
+        weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32"),
+    ),
 )  # fmt: skip

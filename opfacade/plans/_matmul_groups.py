@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.plans import _weight
 from opfacade.plans._fold_ragged import ranges_of
 from opfacade.plans._matmul_fields import CallTensors
 from opfacade.plans._scaling import BLOCK, Scaling
@@ -40,6 +41,8 @@ class GroupedFields(Protocol):
     @property
     def scaling(self) -> Scaling | None: ...
     @property
+    def weight_format(self) -> _weight.Weight | None: ...
+    @property
     def bias(self) -> bool: ...
     @property
     def bias_dtype(self) -> str | None: ...
@@ -59,6 +62,10 @@ class GroupedCall(CallTensors, Protocol):
     """And those of groups."""
 
     @property
+    def weight_zero(self) -> Tensor | None: ...
+    @property
+    def weight_global(self) -> Tensor | None: ...
+    @property
     def counts(self) -> Tensor: ...
     @property
     def indptr(self) -> Tensor: ...
@@ -77,6 +84,8 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
         "x": _spec((*taken, k) if problem.x_layout == "mk" else (k, *taken), problem.dtype),
         "weight": _spec((*own, n, k) if problem.weight_layout == "nk" else (*own, k, n), problem.dtype),
     }
+    if problem.weight_format is not None:
+        found |= _codes(problem.weight_format, groups, n, problem.k)
     if problem.bias:
         dtype = problem.bias_dtype or problem.result
         found["bias"] = TensorSpec((groups, n), dtype, "in", "contiguous", ITEMSIZE[dtype])
@@ -86,8 +95,14 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     found["out"] = out._replace(role="inout" if problem.accumulate else "out")
     if problem.scaling is not None:
         found["x_scale"] = _scale(_x_scale(problem, problem.scaling, taken), problem.scaling.x_scale_dtype)
+    if problem.scaling is not None and problem.weight_format is None:  # which has its own
         found["weight_scale"] = _scale((*own, *_weight_scale(problem, problem.scaling, n)), problem.scaling.weight_scale_dtype)
     return found | _tables(problem, rows)
+
+
+def _codes(weight: _weight.Weight, groups: Dim, n: Dim, k: int) -> dict[str, TensorSpec]:
+    found = _weight.operands(weight, (groups,), n, k)
+    return found | ({"weight_global": TensorSpec((groups,), "f32", "in", "contiguous", 4)} if weight.global_scale else {})
 
 
 def _rows_of_x(problem: GroupedFields, rows: Dims, room: Dims) -> Dims:

@@ -40,7 +40,7 @@ def _linear(problem: ProductFields, found: Node, end: str) -> Node:
     kind = problem.math
     if problem.scaling is not None and not problem.scaling.in_k:
         found = found * value("x_scale", kind)
-        found = found * value(f"weight_scale{end}", kind) if getattr(problem, "weight_format", None) is None else found
+        found = found * value(f"weight_scale{end}", kind) if problem.weight_format is None else found
     found = found * scalar("alpha", kind)
     return found + value(f"bias{end}", kind) if problem.bias else found
 

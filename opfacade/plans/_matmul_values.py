@@ -35,7 +35,7 @@ def leaves_of(problem: ProductFields, args: ProductCall) -> dict[tuple[str, Any]
         own = slice(part, None, problem.columns)
         if args.bias is not None:
             leaves["input", f"bias{end}"] = args.bias[own]
-        if problem.scaling is not None and not problem.scaling.in_k and getattr(problem, "weight_format", None) is None:
+        if problem.scaling is not None and not problem.scaling.in_k and problem.weight_format is None:
             leaves["input", f"weight_scale{end}"] = weight_scales(problem, args)[..., own]
     if problem.scaling is not None and not problem.scaling.in_k:
         leaves["input", "x_scale"] = args.x_scale if problem.scaling.kind == "tensor" else args.x_scale[..., None]

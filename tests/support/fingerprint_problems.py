@@ -43,6 +43,7 @@ def emulated():
         mxfp4 = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="exact")
         codes = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16", weight_format=mxfp4)
         found[f"matrices of codes before sm_90, k {k}"] = emulator.subject(codes, device_like=Target.parse("sm_89")), None
+    found |= {name: (emulator.subject(one, device_like=Target.parse("sm_89")), None) for name, one in _copied().items()}
     covered = {_implementation(subject) for subject, _ in found.values()}
     for name, descriptor in cases.items():  # of other ops, the first case of each implementation
         subject = emulator.subject(descriptor)
@@ -59,6 +60,17 @@ def _of_fp8(**scaling):
 def _codes_of_fp8(**more):
     codes = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="group_sum")
     return MatmulDescriptor(n=72, k=640, dtype="f8_e4m3", scaling=Scaling(kind="token"), weight_format=codes, **more)
+
+
+def _copied():
+    """Products by mma.sync: codes of e4m3, and groups."""
+    e4m3, int4 = Weight(dtype="f8_e4m3", scale_dtype="f32"), Weight(dtype="int4", group=32, dequantise="rounded")
+    sizes, found = {"total_num_rows": 20, "n": 40, "dtype": "bf16"}, {}
+    for k in (320, 1088):
+        found[f"matrices of e4m3 before sm_90, k {k}"] = MatmulDescriptor(**sizes, k=k, weight_format=e4m3)
+        for name, weight in (("codes", int4), ("e4m3", e4m3), ("rows before sm_90", None)):
+            found[f"groups of {name}, k {k}"] = GroupedMatmulDescriptor(**sizes, groups=3, k=k, weight_format=weight)
+    return found
 
 
 def _groups(dtype, **scaling):

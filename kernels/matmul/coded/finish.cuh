@@ -30,6 +30,7 @@ __device__ __forceinline__ void finish_round(const MatmulParams& p, const Tile& 
   for (int token = first / kCodesPairs; token < CodedShared<C>::kRound; token += threads / kCodesPairs) {
     const int row = tile.row + token;
     if (row >= tile.end) return;
+    if (C::kGather && row_taken(p, tile, row) < 0) continue;
     float result[2];
     const float2 sum = add(token);
     Program::values(result, p, columns, tile.batch, row, column, left, sum.x, sum.y);

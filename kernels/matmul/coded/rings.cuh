@@ -16,11 +16,11 @@ constexpr int kSumsPitch = 68;  // floats: neighbouring rows of x are 2 * 68 % 3
 // A config C, besides those of Tiles: kTokens rows of x in a tile; kAlong warpgroups have the columns of a tile together, and each a
 // segment of k, with rings of its own: a team; or kBeside warpgroups of one team have columns side by side. kSplit CTAs have a tile,
 // and kAlong segments each. kSegments: k has several segments, which one warpgroup adds where it has all of them.
-// kCodeStages; kXStages of kXPanels panels each. kLoaders threads only load. kAside CTAs of a cluster, those of a segment, have columns side by side, and each
+// kCodeStages of kLines lines of 128 bytes of a column each; kXStages of kXPanels panels each. kLoaders threads only load. kAside CTAs of a cluster, those of a segment, have columns side by side, and each
 // loads a part of their rows of x for all.
 template <class C>
 struct CodedShared {
-  static constexpr int kCodes = C::kBeside * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
+  static constexpr int kCodes = C::kBeside * C::kLines * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
   static constexpr int kTeam = C::kCodeStages * kCodes + C::kXStages * kX, kBarriersOfTeam = 16 * (C::kCodeStages + C::kXStages);
   static constexpr int kRound = C::kTokens < 32 ? C::kTokens : 32;  // rows of x whose sums are finished together
   static constexpr int kPartial = kRound * kSumsPitch * 4, kWarpgroups = C::kAlong * C::kBeside;

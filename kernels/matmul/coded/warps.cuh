@@ -1,6 +1,6 @@
 // Stages of codes and of x that warps multiply by mma.sync, and how a segment of k goes through its stages.
 #pragma once
-#include "kernels/matmul/coded/decode.cuh"
+#include "kernels/matmul/coded/bytes.cuh"
 #include "kernels/ptx/mma_chain.cuh"
 
 namespace opfacade {
@@ -32,16 +32,14 @@ __device__ __forceinline__ void each_stage(const MatmulParams& p, const Tile& ti
       tables.turn();
       tables.ask(k + CodeTables<C>::kStages * kCodesStep);
     }
-    multiply(decoder, tables, stage, min(kCodesPanels, (segment.end - k) / 64));
+    multiply(decoder, tables, stage, min(kCodesPanels, (segment.end - k + 63) / 64));
   }
 }
 
-// line: line_of the codes; x: the panels of x.
+// Adds the products of a panel. a: the A operand of its k-steps; x: the panels of x.
 template <class C>
-__device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel, uint32_t line, uint32_t x) {
+__device__ __forceinline__ void multiply_rows(float (&sums)[C::kTokens / 2], const uint32_t (&a)[16], int panel, uint32_t x) {
   const int lane = threadIdx.x % 32;
-  uint32_t a[16];
-  decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, stage, panel);
 #pragma unroll
   for (int rows = 0; rows < C::kTokens / 8; ++rows) {
     uint32_t b[2][4];
@@ -54,6 +52,15 @@ __device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], De
       mma_chain<typename C::T>(own, of, b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]);
     }
   }
+}
+
+// line: line_of the codes.
+template <class C>
+__device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel, uint32_t line, uint32_t x) {
+  uint32_t a[16];
+  if constexpr (C::kLines == 1) decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, stage, panel);
+  else decode_bytes<C>(a, decoder, tables, stage, panel, line);
+  multiply_rows<C>(sums, a, panel, x);
 }
 
 template <class C>

@@ -9,6 +9,7 @@ from opfacade.backends.cuda import (
     matmul_coded_mma,
     matmul_codes,
     matmul_grouped,
+    matmul_grouped_mma,
     matmul_ranges,
     matmul_repack,
     ptxas,
@@ -79,7 +80,9 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 CANDIDATES = (
     matmul_coded.CANDIDATE,
     matmul_coded_mma.CANDIDATE,
+    matmul_coded_mma.BYTES,
     candidate(_FORM, _declines, _shape),
     matmul_grouped.CANDIDATE,
+    *matmul_grouped_mma.CANDIDATES,
     matmul_ranges.CANDIDATE,
 )

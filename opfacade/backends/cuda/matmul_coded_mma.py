@@ -1,93 +1,111 @@
-"""Products whose weight has codes of four bits, for GPUs before sm_90: mma.sync in place of wgmma, and copies by threads in
-place of TMA. Compiled and emulated; no such GPU has measured them."""
+"""Products whose weight has codes of four or eight bits, for GPUs before sm_90: mma.sync in place of wgmma, and copies by
+threads in place of TMA. Compiled and emulated; no such GPU has measured them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from opfacade.backends.cuda import matmul_coded, matmul_codes, support
-from opfacade.backends.cuda.declared import Fact
+from opfacade.backends.cuda.matmul_copied import Copied, segments_of, shape_of
+from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_kernel import Form, candidate
-from opfacade.backends.cuda.matmul_segments import Segments
+from opfacade.backends.cuda.matmul_source import Product
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
+from opfacade.plans._weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
 ARCHS = ("sm_80", "sm_86", "sm_89")
-_STAGE = 256  # elements of k
-_LEAST = 1024  # elements of k that two segments have
-_FEW, _MANY = 16, 64  # rows of a tile
-_CODES, _SUMS = 64 * 128, 64 + 4  # bytes of codes in a stage; floats of a row of partial sums
-_STAGES = 2
+_FOURS, _BYTES = ("int4", "uint4", "e2m1"), "f8_e4m3"
+_FEW, _MANY = 16, 64  # rows of a tile of codes of four bits
 
-_TEST = "tests/families/matmul/test_copied_codes.py::test_a_row_has_its_bits_in_any_batch"
+_TESTS = "tests/families/matmul/test_copied_codes.py"
 _FORM = Form(
     descriptor=MatmulDescriptor,
     template="matmul/copied_codes",
     impl="mma_codes",
-    in_any_batch={"codes": _TEST},
-    on_a_gpu="tests/families/matmul/test_copied_codes.py::test_it_keeps_its_bound",
+    in_any_batch={"codes": f"{_TESTS}::test_a_row_has_its_bits_in_any_batch"},
+    on_a_gpu=f"{_TESTS}::test_it_keeps_its_bound",
 )
-
-
-class Copied(NamedTuple):
-    """rows: of x in a tile; along: warpgroups of a CTA that have a segment of k each."""
-
-    rows: int
-    along: int
-    segments: Segments | None
-    slot: int
-    repack: bool = False
-
-    @property
-    def shared(self) -> int:
-        """Bytes, as CodedShared has them."""
-        team = _STAGES * (_CODES + self.rows * _STAGE * 2) + 32 * _STAGES
-        return self.along * (team + min(self.rows, 32) * _SUMS * 4)
-
-    def facts(self) -> dict[str, Fact]:
-        found: dict[str, Fact] = {"tile_rows": self.rows, "tile_columns": 64}
-        found |= {"along": self.along} if self.along > 1 else {}
-        found |= {"segment": self.segments.length} if self.segments is not None else {}
-        return found | ({"slot": self.slot} if self.slot else {})
-
-    def printed(self) -> dict[str, Fact]:
-        shape: dict[str, Fact] = {"tokens": self.rows, "along": self.along, "stages": _STAGES, "shared": self.shared}
-        return shape | {"slot": self.slot, "segmented": self.segments is not None}
-
-
-def segments_of(k: int) -> Segments | None:
-    """Two, by k alone, so that a CTA of few rows has eight warps."""
-    return Segments(2, -(-k // (2 * _STAGE)) * _STAGE) if k >= _LEAST else None
+_BYTE_TESTS = "tests/families/matmul/test_copied_bytes.py"
+_BYTE_FORM = Form(
+    descriptor=MatmulDescriptor,
+    template="matmul/copied_codes",
+    impl="mma_byte_codes",
+    in_any_batch={"codes": f"{_BYTE_TESTS}::test_a_row_has_its_bits_in_any_batch"},
+    on_a_gpu=f"{_BYTE_TESTS}::test_it_keeps_its_bound",
+)
 
 
 def _shape(problem: MatmulDescriptor, target: Target) -> Copied:
     assert problem.weight_format is not None
-    segments, few = segments_of(problem.k), problem.total_num_rows <= _FEW
-    along = 2 if few and segments is not None else 1
-    return Copied(_FEW if few else _MANY, along, segments, matmul_coded.slot_of(problem.weight_format))
+    rows = _FEW if problem.total_num_rows <= _FEW else _MANY
+    return shape_of(rows, segments_of(problem.k, problem.order), matmul_coded.slot_of(problem.weight_format), 4)
 
 
-def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
+def _shape_of_bytes(problem: MatmulDescriptor, target: Target) -> Copied:
+    assert problem.weight_format is not None
+    segments = segments_of(problem.k, problem.order)
+    return shape_of(problem.total_num_rows, segments, slot_of_bytes(problem.weight_format, problem.dtype), 8)
+
+
+def slot_of_bytes(weight: Weight, dtype: str) -> int:
+    """Scales of columns multiply their sums."""
+    return 0 if way_of(weight, dtype) == "column" else matmul_coded.slot_of(weight)
+
+
+def _lacks(problem: MatmulDescriptor, target: Target, bytes_of: bool) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, ARCHS)
     if problem.weight_format is None:
-        yield from support.choice_reason("OPF-S003", "weight_format", None, ("int4", "uint4", "e2m1"))
+        yield from support.choice_reason("OPF-S003", "weight_format", None, (_BYTES,) if bytes_of else _FOURS)
         return
-    yield from matmul_codes.lacks(problem, problem.weight_format)
-    yield from matmul_coded.lacks_of_codes(problem.weight_format, problem.dtype)
-    if problem.weight_format.scale_dtype == "f8_e4m3":  # no instruction converts it
-        yield from support.choice_reason("OPF-S001", "target.arch with scales of f8_e4m3", target.arch, ("sm_89",))
+    yield from lacks_of_format(problem, problem.weight_format, target, (_BYTES,) if bytes_of else _FOURS)
+
+
+def lacks_of_format(problem: Product, weight: Weight, target: Target, kinds: tuple[str, ...]) -> Iterator[Reason]:
+    """kinds: types of codes that a kernel takes."""
+    yield from matmul_codes.lacks(problem, weight)
+    yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, kinds)
+    if weight.dtype in _FOURS:
+        yield from matmul_coded.lacks_of_codes(weight, problem.dtype)
+    else:
+        yield from _lacks_of_bytes(weight, problem.dtype)
+    if weight.scale_dtype == "f8_e4m3":  # no instruction converts it
+        yield from support.choice_reason("OPF-S001", "target.arch with scales of f8_e4m3", target.arch, ("sm_89", "sm_90a"))
+
+
+def _lacks_of_bytes(weight: Weight, dtype: str) -> Iterator[Reason]:
+    """A number is rounded once in the type of x, or is of that type, or its column has the scale."""
+    if way_of(weight, dtype) == "halves":
+        hint = 'Set dequantise="rounded", or use one scale for each column.'
+        yield from support.choice_reason("OPF-S003", "weight_format.dequantise", weight.dequantise, ("rounded",), hint)
+    if weight.dequantise == "rounded":
+        yield from support.choice_reason("OPF-S003", "weight_format.global_scale", weight.global_scale, (False,))
 
 
 @cached_by_specialization
 def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return tuple(_lacks(problem, target))
+    return tuple(_lacks(problem, target, False))
+
+
+@cached_by_specialization
+def _unfit_bytes(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks(problem, target, True))
+
+
+def unfit_sizes(problem: Product) -> tuple[Reason, ...]:
+    """Not remembered with what a kind of problems lacks: k is a size."""
+    return tuple(support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,)))
 
 
 def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return _unfit(problem, target) or tuple(matmul_coded.unfit_sizes(problem))
+    return _unfit(problem, target) or unfit_sizes(problem)
+
+
+def _declines_bytes(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit_bytes(problem, target) or unfit_sizes(problem)
 
 
 CANDIDATE = candidate(_FORM, _declines, _shape)
+BYTES = candidate(_BYTE_FORM, _declines_bytes, _shape_of_bytes)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.matmul_decoding import way_of
 from opfacade.backends.cuda.matmul_kernel import HALVES, Shape
+from opfacade.backends.cuda.matmul_source import Product
 from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, nanoseconds, stages_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.plans._weight import Weight
-from opfacade.plans.matmul import MatmulDescriptor
 
 _CHUNK = 32  # codes that a thread decodes at a time
 _PRODUCERS = 4  # warps, which fill a stage each
@@ -29,7 +29,7 @@ def _with_terms(terms: int) -> Iterator[Tile]:
     return (tile for tile in TILES if tile.cluster == 1 and stages_of(tile, terms) >= _PRODUCERS)
 
 
-def lacks(problem: MatmulDescriptor, weight: Weight, ordered: bool = False) -> Iterator[Reason]:
+def lacks(problem: Product, weight: Weight, ordered: bool = False) -> Iterator[Reason]:
     """Why a kernel that decodes codes declines. ordered: it takes activation order."""
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
     yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
@@ -41,7 +41,7 @@ def lacks(problem: MatmulDescriptor, weight: Weight, ordered: bool = False) -> I
         yield from _inexact(problem, weight)
 
 
-def _inexact(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
+def _inexact(problem: Product, weight: Weight) -> Iterator[Reason]:
     """Why numbers of this format are not operands without a rounding."""
     field = "weight_format"
     if weight.zero not in ("none", "int"):

@@ -36,7 +36,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     segments = segments_of(problem)
-    rows, drawn = _rows_of(problem)
+    rows, drawn = rows_of(problem)
     size, many = ITEMSIZE[problem.dtype], 1 if segments is None else segments.many
     sizes = Sizes(rows, problem.n * problem.columns, problem.k, drawn, least, size, many, problem.dtype in FP8)
     few = rows <= _FEW_ROWS and problem.dtype in HALVES
@@ -44,7 +44,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     return Shape(tile, segments, factors=has_factors(problem))
 
 
-def _rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
+def rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
     """Rows of a group, and how many groups have some."""
     if problem.layout == "masked":
         return problem.total_num_rows, problem.groups
@@ -56,6 +56,8 @@ def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, (*HALVES, *FP8, *INTEGERS))
     yield from support.choice_reason("OPF-S003", "layout", problem.layout, ("ragged", "masked"))
+    if problem.weight_format is not None:
+        yield from support.choice_reason("OPF-S003", "weight_format", problem.weight_format.dtype, (None,))
     if problem.dtype not in HALVES:
         yield from lacks_of_bytes(problem)
 

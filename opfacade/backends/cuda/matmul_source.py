@@ -45,7 +45,7 @@ def facts(problem: Product) -> Mapping[str, Fact]:
 
 def codes_of(problem: Product) -> Weight | None:
     """How few bits a weight has; None: those of x."""
-    return problem.weight_format if isinstance(problem, MatmulDescriptor) else None
+    return problem.weight_format
 
 
 def part_of(weight: Weight) -> int:

@@ -53,7 +53,8 @@ def _run_rows(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: s
     """A group that is a part of the rows. Gathered rows with an id out of range are left out."""
     masked = d.layout == "masked"
     of_out = {name: None if t is None else (t[group] if masked else t)[part] for name, t in _outs(args)}
-    shared = {name: _at(getattr(args, name), group) for name in ("weight", "bias", "weight_scale")}
+    shared = {name: _at(getattr(args, name), group) for name in ("weight", "bias", "weight_scale", "weight_zero")}
+    shared["weight_global"] = None if args.weight_global is None else args.weight_global[group : group + 1]
     if not d.gather:
         x = (args.x[group] if masked else args.x)[part]
         run({"x": x, "x_scale": _rows_of_scale(d, args.x_scale, group, part), **shared, **of_out})

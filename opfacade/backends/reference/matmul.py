@@ -127,7 +127,7 @@ def _facts(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
     found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
     found |= {"activation": descriptor.activation} if descriptor.activation != "none" else {}
     found |= {"scale": descriptor.scaling.kind} if descriptor.scaling is not None else {}
-    weight = getattr(descriptor, "weight_format", None)
+    weight = descriptor.weight_format
     found |= {"weight": weight.dtype, "dequantise": weight.dequantise, "zero": weight.zero} if weight is not None else {}
     found |= {"x_zero": True} if descriptor.scaling is not None and descriptor.scaling.x_zero else {}
     return tuple(sorted(found.items()))

@@ -13,6 +13,7 @@ from opfacade.testing.batches import Batches, Campaign, DenseBatches, changed
 from opfacade.testing.bits import same_bits
 from opfacade.testing.bounds import Report, compare, constants, join
 from opfacade.testing.families._matmul_batches import GroupedBatches
+from opfacade.testing.families._matmul_weights import draw_weight
 from opfacade.testing.harness import Amount, Harness, HasLengths, Ran, Sample
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class GroupedHarness(Harness):
     def inputs(self, draw: Draw) -> None:
         """Groups of which some are empty, with rows before, between and behind them that are NaN."""
         self._draw_scales(draw)
+        if draw.descriptor.weight_format is not None:
+            draw_weight(draw)
         if "indptr" in draw.values:
             draw.values["indptr"] = draw.values["indptr"].sort().values
         for name, axis in (_axes_of_rows(draw.descriptor) or _axes_of_k(draw.descriptor)).items():
@@ -101,12 +104,14 @@ class GroupedHarness(Harness):
     def label(self, descriptor: GroupedMatmulDescriptor, lengths: HasLengths) -> str:
         sizes = f"{descriptor.groups} {descriptor.layout} {descriptor.total_num_rows} x {descriptor.n} x {descriptor.k}"
         scaled = f" {descriptor.scaling.kind}" if descriptor.scaling is not None else ""
+        scaled += "" if descriptor.weight_format is None else f" {descriptor.weight_format.dtype}"
         return f"{descriptor.op} {sizes} {descriptor.dtype}{scaled} to {descriptor.result}{' gather' * descriptor.gather}"
 
 
 def product_of(problem: GroupedMatmulDescriptor) -> MatmulDescriptor:
     """The product of one group."""
     layout: dict[str, Any] = {"x_layout": problem.x_layout, "weight_layout": problem.weight_layout, "scaling": problem.scaling}
+    layout["weight_format"] = problem.weight_format
     if problem.scaling is not None and problem.scaling.x_scale_layout == "column_padded4":
         layout["scaling"] = changed(cast("Any", problem.scaling), x_scale_layout="column")
     epilogue = ("bias", "bias_dtype", "activation", "gated", "add", "accumulate", "alpha", "beta", "dtype", "out_dtype")
@@ -132,7 +137,9 @@ def part_of(problem: GroupedMatmulDescriptor, args: GroupedCall, group: int, pla
         own = {name: _of(getattr(args, name), group) for name in ("bias", "add", "out")}
         return MatmulArgs(**picked, **own, x_scale=args.x_scale, weight_scale=args.weight_scale)
     masked = problem.layout == "masked"
-    found: dict[str, Any] = {name: _of(getattr(args, name), group) for name in ("weight", "bias", "weight_scale")}
+    of_group = ("weight", "bias", "weight_scale", "weight_zero")
+    found: dict[str, Any] = {name: _of(getattr(args, name), group) for name in of_group}
+    found["weight_global"] = None if args.weight_global is None else args.weight_global[group : group + 1]
     ids = [(args.x_rows[group] if masked else args.x_rows).tolist()[r] for r in places] if problem.gather else places
     for name, axis in _axes_of_rows(problem).items():
         tensor = getattr(args, name)

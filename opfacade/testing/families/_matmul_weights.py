@@ -80,4 +80,4 @@ def draw_weight(draw: Draw) -> None:
     elif weight.zero == "added":
         values["weight_zero"] = draw.normal(shape).to(dtype)
     if weight.global_scale:
-        values["weight_global"] = 0.25 + draw.uniform((1,))
+        values["weight_global"] = 0.25 + draw.uniform(values["weight_global"].shape)

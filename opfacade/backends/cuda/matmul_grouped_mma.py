@@ -1,0 +1,90 @@
+"""Products of groups of rows by mma.sync: those whose weight has codes of four or eight bits, and for GPUs before sm_90 those
+of 16-bit types, which are compiled and emulated; no such GPU has measured them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opfacade.backends.cuda import matmul_coded, matmul_coded_mma, matmul_grouped, support
+from opfacade.backends.cuda.matmul_copied import Copied, CopiedGroups, segments_of, shape_of
+from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, candidate
+from opfacade.core.candidate import Reason
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.target import Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor
+
+BEFORE = matmul_coded_mma.ARCHS
+_ARCHS = (*BEFORE, ARCH)
+_CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
+_MOST_GROUPS = 1024  # whose numbers of tiles lie in shared memory beside the stages
+
+_TESTS = "tests/families/matmul/test_copied_groups.py"
+_FORM = Form(
+    descriptor=GroupedMatmulDescriptor,
+    template="matmul/copied_groups",
+    impl="mma_grouped_codes",
+    in_any_batch={"codes": f"{_TESTS}::test_a_row_has_its_bits_in_any_group"},
+    on_a_gpu="tests/families/matmul/test_copied_gpu.py::test_a_row_has_its_bits_in_any_group_on_a_gpu",
+)
+_PLAIN_FORM = Form(
+    descriptor=GroupedMatmulDescriptor,
+    template="matmul/copied_groups",
+    impl="mma_groups",
+    in_any_batch={"matmul-mma16": f"{_TESTS}::test_a_row_has_its_bits_in_any_group"},
+    on_a_gpu=f"{_TESTS}::test_it_keeps_its_bound_and_writes_no_row_of_no_group",
+)
+
+
+@memoize_last
+def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Copied:
+    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
+    rows, _ = matmul_grouped.rows_of(problem)
+    segments, weight = segments_of(problem.k, problem.order), problem.weight_format
+    if weight is None:
+        return CopiedGroups(*shape_of(rows, segments, 0, 16))
+    if weight.packed:
+        return CopiedGroups(*shape_of(rows, segments, matmul_coded.slot_of(weight), 4))
+    return CopiedGroups(*shape_of(rows, segments, matmul_coded_mma.slot_of_bytes(weight, problem.dtype), 8))
+
+
+def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, _ARCHS)
+    if problem.weight_format is None:
+        yield from support.choice_reason("OPF-S003", "weight_format", None, _CODES)
+        return
+    yield from matmul_coded_mma.lacks_of_format(problem, problem.weight_format, target, _CODES)
+
+
+def _lacks_of_plain(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, BEFORE)
+    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
+    yield from support.choice_reason("OPF-S003", "layout", problem.layout, ("ragged", "masked"))
+    hint = 'Store the weight as [groups, n, k], with weight_layout="nk".'
+    yield from support.choice_reason("OPF-S003", "weight_layout", problem.weight_layout, ("nk",), hint)
+    if problem.weight_format is not None:
+        yield from support.choice_reason("OPF-S003", "weight_format", problem.weight_format.dtype, (None,))
+
+
+@cached_by_specialization
+def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks(problem, target))
+
+
+@cached_by_specialization
+def _unfit_plain(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks_of_plain(problem, target))
+
+
+def _many(problem: GroupedMatmulDescriptor) -> tuple[Reason, ...]:
+    return tuple(support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS))
+
+
+def _declines(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit(problem, target) or (*_many(problem), *matmul_coded_mma.unfit_sizes(problem))
+
+
+def _declines_plain(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit_plain(problem, target) or _many(problem)
+
+
+CANDIDATES = (candidate(_FORM, _declines, _shape), candidate(_PLAIN_FORM, _declines_plain, _shape))
