@@ -221,6 +221,6 @@ EXAMPLES = (
     ),
     GroupedMatmulDescriptor(
         groups=3, total_num_rows=5, n=24, k=72, dtype="f16", layout="masked", bias=True,
-        weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32"),
+        weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32", global_scale=True),
     ),
 )  # fmt: skip

@@ -107,7 +107,6 @@ def test_it_compiles_and_its_shared_memory_fits(arch, rows):
 REFUSED = {
     "exact": ({"dequantise": "exact"}, 'dequantise expected "rounded"|rounded'),
     "nvfp4": (NVFP4, "sm_89"),
-    "fp8": ({"dtype": "f8_e4m3", "scale_dtype": "bf16"}, "int4"),
     "order": ({"zero": "int", "group": None, "num_groups": 3}, "num_groups"),
 }
 
