@@ -1,6 +1,7 @@
-"""Products whose weight has codes of few bits, beside cuBLAS with a weight of 16 bits, on one GPU: `python -m bench.codes`.
+"""Products whose weight has codes of few bits, beside cuBLAS and our kernel with a weight of 16 bits, on one GPU:
+`python -m bench.codes`.
 
-Microseconds, L2 cold, both by turns in one run. A row states the floor of its bytes, 1.8 us + bytes / (0.97 * copy), with the
+Microseconds, L2 cold, all by turns in one run. A row states the floor of its bytes, 1.8 us + bytes / (0.97 * copy), with the
 rate of a copy of this run. Our outputs are held to their bound before they are timed.
 """
 
@@ -26,7 +27,7 @@ LAYERS = {
     "8B o": (4096, 4096), "8B down": (4096, 14336), "70B o": (8192, 8192), "70B down": (8192, 28672),
     "gpt-oss qkv": (5120, 2880), "gpt-oss o": (2880, 4096),
 }  # fmt: skip
-ROWS = (1, 16, 64, 128, 512, 4096)
+ROWS = (1, 16, 64, 128, 512, 1024, 4096, 8192)
 FORMATS = {
     "uint4 g128, rounded": Weight(dtype="uint4", group=128, zero="int", dequantise="rounded"),
     "int4 g32, rounded": Weight(dtype="int4", group=32, dequantise="rounded"),
@@ -73,35 +74,45 @@ def bytes_of(args: MatmulArgs) -> int:
     return sum(one.numel() * one.itemsize for one in tensors if one is not None)
 
 
-def plan_of(problem: Problem) -> Plan[Any]:
-    return Plan.select(problem.descriptor, Preference(backend="cuda"))
+def plan_of(descriptor: MatmulDescriptor) -> Plan[Any]:
+    return Plan.select(descriptor, Preference(backend="cuda"))
+
+
+def wide(descriptor: MatmulDescriptor) -> MatmulDescriptor:
+    """The same product with a weight of 16 bits."""
+    return descriptor.model_copy(update={"weight_format": None}).revalidated()
 
 
 def measured(problem: Problem, copy: float) -> dict[str, Any]:
-    d, plan = problem.descriptor, plan_of(problem)
+    d = problem.descriptor
+    plan, bf16 = plan_of(d), plan_of(wide(d))
     args = inputs.make_args(d, 3, DEVICE)
     plan.run(args)
     report = numerics.check(d, args, plan.sku, rows=min(CHECKED, d.total_num_rows))
     if not report.worst <= 1:
         raise SystemExit(f"{problem.name}: wrong result, not timed: {report}")
     weight = torch.randn(d.n, d.k, device=DEVICE, dtype=torch.float32).to(torch.bfloat16)
-    mine = interleaved.Contender({}, lambda: plan.run(args))
-    own, peer = interleaved.timed([mine, interleaved.Contender({}, lambda: args.x @ weight.T)], interleaved.DIRTY)
+    plain = MatmulArgs(x=args.x, weight=weight, out=torch.empty_like(args.out))
+    calls = (lambda: plan.run(args), lambda: bf16.run(plain), lambda: args.x @ weight.T)
+    own, ours, peer = interleaved.timed([interleaved.Contender({}, call) for call in calls], interleaved.DIRTY)
     floor = 1.8 + bytes_of(args) / (0.97 * copy) * 1e-6
-    us, theirs = own["us"]["median"], peer["us"]["median"]
+    us, widely, theirs = (one["us"]["median"] for one in (own, ours, peer))
     row: dict[str, Any] = {"layer": problem.layer, "format": problem.format, "rows": d.total_num_rows, "n": d.n, "k": d.k}
-    row |= {"sku": plan.sku.id, "worst": report.worst, "us": own["us"], "cublas_bf16": peer["us"]}
-    return row | {"floor_us": round(floor, 1), "of_floor": round(us / floor, 2), "of_cublas": round(theirs / us, 3)}
+    row |= {"sku": plan.sku.id, "worst": report.worst, "us": own["us"], "bf16": ours["us"], "cublas_bf16": peer["us"]}
+    row |= {"floor_us": round(floor, 1), "of_floor": round(us / floor, 2)}
+    return row | {"of_bf16": round(widely / us, 3), "of_cublas": round(theirs / us, 3)}
 
 
 def shown(row: dict[str, Any]) -> str:
     sizes = f"{row['layer']}, {row['format']}: {row['rows']} x {row['n']} x {row['k']}"
-    times = f"{row['us']['median']:.1f} us, cuBLAS {row['cublas_bf16']['median']:.1f} ({row['of_cublas']})"
+    times = f"{row['us']['median']:.1f} us, bf16 {row['bf16']['median']:.1f} ({row['of_bf16']})"
+    times += f", cuBLAS {row['cublas_bf16']['median']:.1f} ({row['of_cublas']})"
     return f"{sizes}: {times}, floor {row['floor_us']} ({row['of_floor']}); {row['sku'].split('/')[3]}"
 
 
 def compile_all(which: Sequence[Problem]) -> None:
-    plans = {plan.sku.id: plan for plan in map(plan_of, which)}
+    wanted = [one for problem in which for one in (problem.descriptor, wide(problem.descriptor))]
+    plans = {plan.sku.id: plan for plan in map(plan_of, wanted)}
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda plan: plan.compile(), plans.values()))
 

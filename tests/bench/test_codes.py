@@ -24,16 +24,16 @@ def test_bytes_are_those_of_codes_tables_rows_and_results():
 
 
 def times(contenders, ways):
-    return [one.row | {"us": {"median": us}} for one, us in zip(contenders, (10.0, 25.0), strict=True)]
+    return [one.row | {"us": {"median": us}} for one, us in zip(contenders, (10.0, 9.0, 25.0), strict=True)]
 
 
 def few():
     return patch.dict(LAYERS, {"small": (64, 128)})
 
 
-def test_a_row_has_the_floor_and_the_peer():
-    def plan(problem):
-        return Plan.select(problem.descriptor, target=Target.cpu())
+def test_a_row_has_the_floor_and_the_peers():
+    def plan(descriptor):
+        return Plan.select(descriptor, target=Target.cpu())
 
     make = inputs.make_args
     with (
@@ -45,14 +45,14 @@ def test_a_row_has_the_floor_and_the_peer():
     ):
         row = codes.measured(Problem("small", "mxfp4", 2), 2.0)
     assert row["floor_us"] == pytest.approx(1.8, abs=0.05)
-    assert row["of_cublas"] == 2.5
+    assert (row["of_bf16"], row["of_cublas"]) == (0.9, 2.5)
     assert row["worst"] <= 1
-    assert "10.0 us, cuBLAS 25.0 (2.5)" in shown(row)
+    assert "10.0 us, bf16 9.0 (0.9), cuBLAS 25.0 (2.5)" in shown(row)
 
 
 def test_a_wrong_result_is_not_timed():
-    def wrong(problem):
-        plan = Plan.select(problem.descriptor, target=Target.cpu())
+    def wrong(descriptor):
+        plan = Plan.select(descriptor, target=Target.cpu())
 
         class Wrong:
             sku = plan.sku

@@ -26,15 +26,23 @@ __device__ __forceinline__ void finish_round(const MatmulParams& p, const Tile& 
   if (left <= 0) return;
   typename Program::Columns columns;
   Program::load_columns(columns, p, tile.weight, column, left);
+  constexpr int kEach = C::kAlong == 1 ? 4 : 1;  // sums that are read at once, where they are not added
+  const int step = threads / kCodesPairs;
 #pragma unroll 1
-  for (int token = first / kCodesPairs; token < CodedShared<C>::kRound; token += threads / kCodesPairs) {
-    const int row = tile.row + token;
-    if (row >= tile.end) return;
-    if (C::kGather && row_taken(p, tile, row) < 0) continue;
-    float result[2];
-    const float2 sum = add(token);
-    Program::values(result, p, columns, tile.batch, row, column, left, sum.x, sum.y);
-    Program::store(p, tile.batch, row, column, left, result);
+  for (int token = first / kCodesPairs; token < CodedShared<C>::kRound; token += kEach * step) {
+    if (tile.row + token >= tile.end) return;
+    float2 sum[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum[i] = add(token + i * step);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = tile.row + token + i * step;
+      if (row >= tile.end) return;
+      if (C::kGather && row_taken(p, tile, row) < 0) continue;
+      float result[2];
+      Program::values(result, p, columns, tile.batch, row, column, left, sum[i].x, sum[i].y);
+      Program::store(p, tile.batch, row, column, left, result);
+    }
   }
 }
 

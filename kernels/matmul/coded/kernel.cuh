@@ -3,35 +3,55 @@
 // with many one warpgroup adds all segments of its columns, in the same order: bits do not depend on the number of rows.
 #pragma once
 #include "kernels/common/registers.h"
+#include "kernels/matmul/coded/ahead.cuh"
 #include "kernels/matmul/coded/chain.cuh"
 #include "kernels/matmul/coded/finish.cuh"
 #include "kernels/matmul/coded/load.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
+#include "kernels/ptx/forget.cuh"
 
 namespace opfacade {
 
 // All segments of the columns of a warpgroup.
 template <class C>
+__device__ __forceinline__ void sum_segments(float (&sums)[C::kTokens / 2], const MatmulParams& p, CodedConsumer<C>& consumer, const Tile& tile, int segments) {
+  if constexpr (!C::kSegments) return consumer.sum(sums, p, tile, Segment(p, 0));
+#pragma unroll 1
+  for (int segment = 0; segment < segments; ++segment) {
+    float found[C::kTokens / 2];
+    consumer.sum(found, p, tile, Segment(p, segment));
+#pragma unroll
+    for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = segment == 0 ? found[i] : sums[i] + found[i];
+  }
+}
+
+template <class C>
 __device__ __forceinline__ void consume_beside(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles, int warpgroup) {
-  CodedConsumer<C> consumer{smem, warpgroup, shares_x<C>(p), {}, {}};
   const SegmentsOf<C> segments(p, smem.team);
   const int count = tiles.count(p);
+  CodedConsumer<C> consumer{smem, warpgroup, shares_x<C>(p), {}, {}};
 #pragma unroll 1
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     float sums[C::kTokens / 2];
-    if constexpr (!C::kSegments) {
-      consumer.sum(sums, p, tile, Segment(p, 0));
-    } else {
-#pragma unroll 1
-      for (int segment = 0; segment < segments.all; ++segment) {
-        float found[C::kTokens / 2];
-        consumer.sum(found, p, tile, Segment(p, segment));
-#pragma unroll
-        for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = segment == 0 ? found[i] : sums[i] + found[i];
-      }
-    }
+    sum_segments<C>(sums, p, consumer, tile, segments.all);
     finish_beside<C>(p, tile, warpgroup, sums);
+  }
+}
+
+// The same for 16-bit rows of x.
+template <class C>
+__device__ __forceinline__ void consume_ahead(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles, int warpgroup) {
+  const int count = tiles.count(p), first = tiles.first();
+  if (first >= count) return;
+  AheadConsumer<C> consumer(p, smem, warpgroup, shares_x<C>(p), tiles.at(first));
+#pragma unroll 1
+  for (int index = first; index < count; index += tiles.stride()) {
+    float sums[C::kTokens / 2];
+    consumer.sum(sums, tile_behind<C>(p, tiles, index, count));
+    uint32_t again = index;
+    forget_origin(again);  // its tile is found again, and took no registers meanwhile
+    finish_beside<C>(p, tiles.at(again), warpgroup, sums);
   }
 }
 
@@ -98,7 +118,7 @@ __device__ __forceinline__ void start_barriers(const MatmulParams& p, CodedShare
 
 template <class C>
 __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
-  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : 72, kConsumer = kWarpgroups == 4 ? 104 : 216;
+  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : 56, kConsumer = kWarpgroups == 4 ? 104 : 224;
   static_assert(kWarpgroups == 4 || kWarpgroups == 2, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
@@ -117,6 +137,7 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
     acquire_registers<kConsumer>();
     if constexpr (C::kSplit > 1) consume_split<C>(p, smem, tiles);
     else if constexpr (C::kAlong > 1) consume_along<C>(p, smem, tiles);
+    else if constexpr (C::kSize == 2) consume_ahead<C>(p, smem, tiles, group);
     else consume_beside<C>(p, smem, tiles, group);
   }
   if constexpr (C::kSplit == 1 && C::kAside > 1) cluster_sync();  // others may still arrive at barriers of this CTA

@@ -20,12 +20,19 @@ struct CodeTables {
     ZeroBits zero;
   };
 
+  // Scales of a byte, of which a thread has several, are bytes of a word: registers are few, and one exchange brings all of it.
+  static constexpr bool kBytes = sizeof(ScaleBits) == 1 && Q::kZero == ZeroPoint::kNone && kHeld > 1;
+
   const MatmulParams& p;
   int batch, column;  // the first column; the second is eight further
-  Entry now[2][kHeld], next[2][kHeld];
+  Entry now[2][kBytes ? 1 : kHeld], next[2][kHeld];
+  uint32_t bytes[2];
 
-  __device__ __forceinline__ CodeTables(const MatmulParams& of, const Tile& tile, int warpgroup)
-      : p(of), batch(tile.weight), column(tile.column + warpgroup * kCodesRows + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {}
+  __device__ __forceinline__ CodeTables(const MatmulParams& of, const Tile& tile, int warpgroup) : p(of) { move(tile, warpgroup); }
+  // Loads are of this tile from now on.
+  __device__ __forceinline__ void move(const Tile& tile, int warpgroup) {
+    batch = tile.weight, column = tile.column + warpgroup * kCodesRows + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4;
+  }
   // Loads the tables of the window that begins with element k.
   __device__ __forceinline__ void ask(int k) {
 #pragma unroll
@@ -35,16 +42,24 @@ struct CodeTables {
   }
   __device__ __forceinline__ void turn() {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kBytes) bytes[half] = 0;
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) now[half][i] = next[half][i];
+      for (int i = 0; i < kHeld; ++i) {
+        if constexpr (kBytes) bytes[half] |= next[half][i].scale << 8 * i; else now[half][i] = next[half][i];
+      }
+    }
   }
   // Slot `slot` of stage `stage` of the segment, for a half of the columns.
   __device__ __forceinline__ Entry of(int half, int stage, int slot) const {
     if constexpr (Q::kSlot == 0) return now[half][0];
     const int from = (stage % kStages * kSlots + slot) / kHeld, lane = static_cast<int>(threadIdx.x % 32) / 4 * 4 + from;
-    const Entry& own = now[half][kHeld > 1 ? slot % kHeld : 0];
-    Entry found;
+    Entry found{0, 0};
+    if constexpr (kBytes) {
+      found.scale = static_cast<ScaleBits>(__shfl_sync(0xffffffffu, bytes[half], lane) >> slot % kHeld * 8);
+      return found;
+    }
+    const Entry& own = now[half][kHeld > 1 && !kBytes ? slot % kHeld : 0];
     if constexpr (sizeof(ScaleBits) <= 2 && sizeof(ZeroBits) <= 2) {
       const uint32_t both = __shfl_sync(0xffffffffu, own.scale | static_cast<uint32_t>(own.zero) << 16, lane);
       found.scale = static_cast<ScaleBits>(both), found.zero = static_cast<ZeroBits>(both >> 16);

@@ -1,0 +1,131 @@
+// The sums of a warpgroup that has all segments of its columns: it decodes the next panel while the products of one run. Codes and
+// their tables go on from one segment of k to the next, and tables to the next tile, so that only sums end with a segment.
+// requires: ptxas >= 13.3
+#pragma once
+#include "kernels/matmul/coded/warps.cuh"
+#include "kernels/ptx/wgmma_kept.cuh"
+
+namespace opfacade {
+
+template <class C>
+struct AheadConsumer {
+  static_assert(C::kXPanels == 1, "a stage of x is a panel");
+  using Sums = float[C::kTokens / 2];
+  using Operands = uint32_t[2][16];  // A of the panel that is multiplied, and of the next
+  const MatmulParams& p;
+  const CodedShared<C>& smem;
+  int warpgroup;
+  bool shares;  // CTAs of the cluster write to each other's x
+  CodeTables<C> tables;
+  Decoder<C> decoder[2];
+  uint32_t both;
+  Ring<C::kCodeStages> codes_ring;
+  Ring<C::kXStages> x_ring;
+  int before;  // the stage of x of the last product; below 0: none
+
+  __device__ __forceinline__ AheadConsumer(const MatmulParams& of, const CodedShared<C>& shared, int which, bool some, const Tile& tile)
+      : p(of), smem(shared), warpgroup(which), shares(some), tables(of, tile, which), both(both_codes()), before(-1) {
+    tables.ask(0);
+  }
+  // Sums of a tile. next: the one behind it, whose tables are read meanwhile.
+  __device__ __forceinline__ void sum(Sums& sums, const Tile& next) {
+    Operands a;
+    open(a[0], 0, next);
+    if constexpr (!C::kSegments) return sum_segment(sums, a, 0, p.k, next);
+#pragma unroll 1
+    for (int begin = 0; begin < p.k; begin += p.segment) {
+      Sums found;
+      sum_segment(found, a, begin, min(p.k, begin + p.segment), next);
+#pragma unroll
+      for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = begin == 0 ? found[i] : sums[i] + found[i];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void sum_segment(Sums& found, Operands& a, int begin, int end, const Tile& next) {
+    int k = begin;
+#pragma unroll 1
+    for (; k + kCodesStep <= end; k += kCodesStep) multiply(found, a, k, k > begin, next);
+    if (k < end) multiply_rest(found, a[0], k, k > begin);
+    wgmma_wait<0>();
+    pin(found);
+  }
+  // The products of a stage of codes, whose first panel is decoded. Behind the last one the first of the next stage is.
+  __device__ __forceinline__ void multiply(Sums& found, Operands& a, int k, bool accumulate, const Tile& next) {
+    const uint32_t line = line_of_stage();
+#pragma unroll
+    for (int panel = 0; panel < kCodesPanels; ++panel) {
+      issue(found, a[panel % 2], accumulate || panel > 0);
+      if (panel + 1 < kCodesPanels) decode(a[(panel + 1) % 2], line, k, panel + 1);
+    }
+    release_codes();
+    if (k + kCodesStep < p.k) open(a[0], k + kCodesStep, next);
+  }
+  // The same of the last stage, where that has fewer panels: no product runs while registers that ptxas may share change.
+  __device__ __forceinline__ void multiply_rest(Sums& found, uint32_t (&a)[16], int k, bool accumulate) {
+    const uint32_t line = line_of_stage();
+#pragma unroll
+    for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
+      if (panel * 64 >= p.k - k) break;
+      if (panel > 0) decode(a, line, k, panel);
+      issue(found, a, accumulate || panel > 0);
+      wgmma_wait<0>();
+    }
+    release_codes();
+  }
+  __device__ __forceinline__ void decode(uint32_t (&a)[16], uint32_t line, int k, int panel) {
+    decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, k / kCodesStep, panel);
+  }
+  // Begins the products of a panel, and waits for those before it, whose x is read then.
+  __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], bool accumulate) {
+    mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+    wgmma_fence();
+    WgmmaKept<typename C::T, C::kTokens>::rs(found, a, Descriptors(panel_descriptor(smem.x(x_ring.stage), 1024, 0), 32), accumulate);
+    wgmma_commit();
+    wgmma_wait<1>();
+    release_x();
+    before = x_ring.stage;
+    x_ring.advance();
+  }
+  // Decodes the first panel of the stage that begins with element k.
+  __device__ __forceinline__ void open(uint32_t (&a)[16], int k, const Tile& next) {
+    const int stage = k / kCodesStep;
+    if (stage % CodeTables<C>::kStages == 0 && (C::Codes::kSlot != 0 || k == 0)) turn(k + CodeTables<C>::kStages * kCodesStep, next);
+    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+    decode(a, line_of_stage(), k, 0);
+  }
+  // Takes the tables that were read, and reads those of the window from k on, or of the next tile.
+  __device__ __forceinline__ void turn(int k, const Tile& next) {
+    tables.turn();
+    if constexpr (C::Codes::kSlot == 0) decoder[0].take(tables.now[0][0]), decoder[1].take(tables.now[1][0]);
+    const bool last = C::Codes::kSlot == 0 || k >= p.k;
+    if (last) tables.move(next, warpgroup);
+    tables.ask(last ? 0 : k);
+  }
+  __device__ __forceinline__ uint32_t line_of_stage() const { return line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart); }
+  // One lane tells the producer that all of its warp have read.
+  __device__ __forceinline__ void release_codes() {
+    __syncwarp();
+    mbarrier_arrive_if(threadIdx.x % 32 == 0, smem.codes_empty(codes_ring.stage));
+    codes_ring.advance();
+  }
+  // Lane r of a warp tells the CTA aside r.
+  __device__ __forceinline__ void release_x() const {
+    const int lane = threadIdx.x % 32, stage = max(before, 0);
+    if (C::kAside == 1 || !shares) return mbarrier_arrive_if(lane == 0 && before >= 0, smem.x_empty(stage));
+    const int to = CodedTiles<C>::rank(CodedTiles<C>::segment(), lane % C::kAside);
+    mbarrier_arrive_remote_if(lane < C::kAside && before >= 0, cluster_address(smem.x_empty(stage), to));
+  }
+};
+
+// The tile behind that of index `index`; one past the last column where there is none.
+template <class C>
+__device__ __forceinline__ Tile tile_behind(const MatmulParams& p, const CodedTiles<C>& tiles, int index, int count) {
+  const int next = index + tiles.stride();
+  if (next < count) return tiles.at(next);
+  Tile none{};
+  none.column = p.columns;
+  return none;
+}
+
+}  // namespace opfacade
