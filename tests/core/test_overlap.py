@@ -147,3 +147,12 @@ def test_elements_that_share_a_part_of_themselves_overlap(first, second, wanted)
     one, other = (torch.frombuffer(memory, dtype=torch.float32, offset=at, count=20)[::4] for at in (first, second))
     assert overlaps(one, other) is wanted
     assert overlaps(other, one) is wanted
+
+
+@pytest.mark.parametrize(("width", "shared"), [(8, False), (9, True), (12, True)])
+def test_columns_of_elements_of_two_sizes_are_measured_in_bytes(width, shared):
+    """Rows of 128 bytes: i16 in the first 96, then f32, of which more than eight reach into the next row."""
+    rows = torch.zeros(4 * 128, dtype=torch.uint8)
+    narrow = rows.view(torch.int16).view(4, 64)[:, :48]
+    wide = rows.view(torch.float32).as_strided((3, width), (32, 1), 24)
+    assert overlaps(narrow, wide) == overlaps(wide, narrow) == shared

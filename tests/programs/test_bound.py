@@ -131,6 +131,26 @@ def test_nothing_is_said_of_an_overflow_a_pole_and_a_divisor_that_may_be_zero():
     assert ball(apply("exp", X), x=special).v.tolist()[:2] == [math.inf, 0.0]
 
 
+def test_nothing_is_said_where_the_radius_reaches_beyond_the_largest_number():
+    """The largest f32 is exp(88.722839...): the first value is below it by less than its error, the second by more."""
+    rough = Machine({"f32": 0.0}, {("exp", "f32"): 2.0**-16})
+    x = torch.tensor([88.72283, 88.72, 88.72285])
+    found = Bounds(Values({("input", "x"): x}), rough)(apply("exp", X))
+    most = torch.finfo(torch.float32).max
+    assert float(found.v[0]) < most < float(found.v[0]) * (1 + 2.0**-16)
+    assert found.r.isinf().tolist() == [True, False, True]
+
+
+def test_a_truth_is_undecided_where_zero_is_at_the_very_end_of_an_interval():
+    """On a machine that errs by the whole value, a radius is as large as its value."""
+    whole = Machine({"f32": 0.0}, {("exp", "f32"): 1.0}, least=0.0)
+    bounds = Bounds(Values({("input", "x"): torch.tensor([0.0, 1.0])}), whole)
+    found = bounds(apply("bool", apply("exp", X)))
+    exp = bounds(apply("exp", X))
+    assert torch.equal(exp.v.abs(), exp.r)
+    assert found.r.tolist() == [1.0, 1.0]
+
+
 def test_a_store_adds_one_rounding_and_saturates_or_overflows():
     ball_of = ball(apply("exp", X), x=torch.tensor([0.5, 12.0, 30.0]))
     half = stored(ball_of, "f16")

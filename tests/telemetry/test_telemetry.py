@@ -138,12 +138,13 @@ def test_reading_a_counter_does_not_advance_it():
     assert [counter.value(), counter.value()] == [2, 2]
 
 
-def test_a_reset_between_the_look_at_a_histogram_and_its_use_breaks_no_run(monkeypatch):
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_reset_between_the_look_at_a_histogram_and_its_use_breaks_no_run(stored):
     """`stats` and `reset` in two threads: the sample may be forgotten, the run may not fail."""
     kept = telemetry.SkuStats.latency
 
     class Raced(telemetry.SkuStats):
-        """Another thread forgets all after each look at the histogram."""
+        """Another thread forgets all after each look at the histogram, or as soon as there is one."""
 
         __slots__ = ()
 
@@ -155,7 +156,7 @@ def test_a_reset_between_the_look_at_a_histogram_and_its_use_breaks_no_run(monke
 
         @latency.setter
         def latency(self, value):
-            kept.__set__(self, value)
+            kept.__set__(self, value if stored else None)
 
     found = Raced()
     found.time(1.0)
