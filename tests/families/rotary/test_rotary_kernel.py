@@ -156,7 +156,7 @@ def test_no_position_reads_outside_the_table(sections):
 def test_rows_of_more_than_two_gigabytes_apart():
     """Offsets are 64-bit: rows of a mapping that nobody fills."""
     descriptor = problem(3, num_qo_heads=1, num_kv_heads=0, dtype="bf16")
-    storage = torch.UntypedStorage(3 * 2**32)
+    storage = torch.UntypedStorage(2**33 + 96)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 1, 64), (2**31 - 8, 64, 1))
     args = drawn(descriptor, 8)
     wanted = copied(args)
