@@ -30,7 +30,7 @@ def test_a_kernel_is_built_and_loaded_without_a_gpu(built, arch):
     module = jit.load(JitSpec(built.name, built.template, built.params, arch))
     with pytest.raises(ValueError, match=r"Scale.run: x expected a CUDA tensor, got a CPU tensor. \[OPF-C004\]"):
         module.run(torch.ones(4), torch.ones(4), 2.0)
-    with pytest.raises(RuntimeError, match="OPF-C02"):
+    with pytest.raises((RuntimeError, ValueError), match="OPF-C02"):  # no driver, or no such GPU
         module.prepare(1000)
 
 

@@ -22,6 +22,12 @@ SERIALIZED = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch):
+    """Machines with a GPU build what their compilers make of kernels."""
+    monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
+
+
 def found(log):
     return [(finding.name, finding.kernel) for finding in inspect.ptxas_findings(log)]
 
