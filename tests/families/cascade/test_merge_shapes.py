@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 from opfacade.testing import numerics
 from tests import emulator
 
@@ -22,8 +22,8 @@ SHAPES = [
 ]
 
 
-def problem(states, rows, dim, dtype):
-    fields = {"num_states": states, "total_num_rows": rows, "num_heads": 3, "head_dim": dim, "dtype": dtype}
+def problem(states, rows, dim, dtype, **more):
+    fields = {"num_states": states, "total_num_rows": rows, "num_heads": 3, "head_dim": dim, "dtype": dtype, **more}
     return emulator.subject(MergeStatesDescriptor(**fields))
 
 
@@ -67,3 +67,13 @@ def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
     left[0, 1] = left[1, 0] = False
     assert (args.o[left] == 0).all()
     assert (args.lse[left] == -math.inf).all()
+
+
+def test_all_lanes_have_read_a_row_in_place_before_its_lse_is_written():
+    """A row of two pieces a lane, whose first state is looked at again for the second."""
+    apart, in_place = problem(6, 3, 256, "f32"), problem(6, 3, 256, "f32", in_place=True)
+    args = apart.args(2)
+    call = MergeStatesArgs(states_o=args.states_o.clone(), states_lse=args.states_lse.clone(), o=None, lse=None)
+    apart.run(args), in_place.run(call)
+    assert torch.equal(call.states_o[0], args.o)
+    assert torch.equal(call.states_lse[0], args.lse)

@@ -67,6 +67,18 @@ def test_rows_past_num_valid_are_not_written():
         assert (valid[real:] == 7).all()
 
 
+def test_a_negative_zero_in_a_list_ties_with_zero():
+    """The lower id has -0, and goes first."""
+    d, values = descriptor(2, **FILTERS["count"]), problem()[1]
+    logits = torch.full((ROWS, VOCAB), -1.0)
+    logits[:, [3, VOCAB - 1]] = 0.0
+    values["top_k"].fill_(1)
+    sent = lists(d, logits, values)
+    assert (sent[0][0, :, 0] == 0).all()
+    sent[0][0, :, 0] = -0.0
+    assert drawn(d, sent, values)[0].tolist() == [3] * ROWS
+
+
 def test_lists_that_failed_have_no_token():
     """A round that failed leaves NaN in all that came."""
     values, d = problem()[1], descriptor(3, **FILTERS["all"])

@@ -135,7 +135,7 @@ def test_entries_of_order_out_of_range_and_wrong_counts_write_nothing():
 
 def test_rows_of_more_than_two_gigabytes_apart():
     """Offsets are 64-bit: rows of a mapping that nobody fills."""
-    storage = torch.UntypedStorage(3 * 2**32)
+    storage = torch.UntypedStorage(2**33 + 16)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 24), (2**31 - 8, 1))
     gather = MoeGatherDescriptor(total_num_rows=3, top_k=1, hidden=24, dtype="bf16")
     args = inputs.make_args(gather, 2)
