@@ -22,7 +22,7 @@ struct alignas(16) Noted {
   }
 };
 
-// Places of the order; each has a larger key than those before. Without tokens it is +inf.
+// Places of the order, of which each has a larger key than those before. A place of no token has the logit +inf.
 struct Placed {
   uint64_t place[kPlaces];
   uint32_t token[kPlaces];
@@ -207,7 +207,7 @@ class Front {
     __syncthreads();
     return fabsf(top) < 0x1p40f;
   }
-  // The first warp computes the key that tokens have to reach, from the best keys of steps.
+  // The keys that tokens have to reach, from the best keys of steps. By the first warp.
   __device__ __forceinline__ void raise(float reach) const {
     constexpr int kOwn = kFrontSteps / 32;
     const int lane = static_cast<int>(threadIdx.x);
