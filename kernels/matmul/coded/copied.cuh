@@ -78,7 +78,7 @@ struct CopiedStages {
     }
     const uint16_t* x = static_cast<const uint16_t*>(p.x.data) + tile.batch * p.x.batch;
     const int from = k + rows.chunk * 8;
-#pragma unroll 4
+#pragma unroll
     for (int i = 0; i < CopiedRows<C>::kCount; ++i) {
       const int line = rows.line + i * CopiedRows<C>::kLines, row = rows.row(tile, i);
       const bool valid = row >= 0 && from < segment.end;
