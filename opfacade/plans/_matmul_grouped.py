@@ -71,6 +71,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
         "matmul-mma8",
     )
     sizes: ClassVar[frozenset[str]] = frozenset({"groups", "total_num_rows", "n", "k", "num_x_rows"})
+    later: ClassVar[frozenset[str]] = frozenset({"weight_format"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
     groups: Size = Field(description="Number of products in one call, such as the number of experts.")
     total_num_rows: Count = Field(description="Rows of out; with layout masked or k, rows of each group.")
