@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from opfacade.core.operands import TensorSpec
 from opfacade.plan import Plan
 from opfacade.plans._moe import layer
 from opfacade.plans._moe.layer_fields import FusedMoeArgs, LayerFields
 from opfacade.plans._moe.router import Router
 from opfacade.plans._steps import Step
+from opfacade.plans._weight import Weight
+from opfacade.plans._weight import wrong_values as wrong_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FusedMoeDescriptor(LayerFields):
@@ -24,6 +31,7 @@ class FusedMoeDescriptor(LayerFields):
     scaling: weights of experts are in f8_e4m3, with scales; rows of x, and the results of the activation, are quantised to
     f8_e4m3 with a scale for each row ("token") or each 128 elements of a row ("block") before a product. The shared expert
     stays in dtype. With "block", hidden and width are multiples of 128.
+    weight_format: `up` and `down` have codes of few bits, as in matmul; rows of x stay in dtype, and so does the shared expert.
     Raises DescriptorError for fields that contradict each other.
     """
 
@@ -33,6 +41,10 @@ class FusedMoeDescriptor(LayerFields):
     def steps(self) -> tuple[Step, ...]:
         """The plans of the layer, in order."""
         return layer.steps(self)
+
+    def wrong_values(self, name: str, args: FusedMoeArgs) -> tuple[Tensor, str] | None:
+        found = super().wrong_values(name, args)
+        return found if self.weight_format is None else wrong_weights(name, getattr(args, name), found)
 
 
 class FusedMoePlan(Plan[FusedMoeArgs]):
@@ -69,5 +81,9 @@ EXAMPLES = (
     FusedMoeDescriptor(
         total_num_rows=9, experts=4, top_k=2, hidden=40, width=24, dtype="f16", scaling="token", halves="interleaved",
         bias=True, weights_at="input", shared_width=16, router=Router(dtype="f32"),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=6, experts=5, top_k=2, hidden=96, width=64, dtype="bf16", halves="interleaved", limit=7.0, alpha=1.702,
+        beta=1.0, bias=True, weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"),
     ),
 )  # fmt: skip

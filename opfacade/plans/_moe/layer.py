@@ -8,7 +8,7 @@ from typing import Any
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._gated import GATE, UP
-from opfacade.plans._moe import quantised
+from opfacade.plans._moe import coded, quantised
 from opfacade.plans._moe.layer_fields import LayerFields
 from opfacade.plans._moe.route import RouteDescriptor
 from opfacade.plans._moe.rows import MoeCombineDescriptor, MoeGatherDescriptor
@@ -29,6 +29,9 @@ def operands(d: LayerFields) -> dict[str, TensorSpec]:
     found |= _weight(d, "up", (local,), wide, hidden) | _weight(d, "down", (local,), hidden, width)
     if d.scaling is not None:
         found |= quantised.weights(found, {"up": (local, wide, hidden), "down": (local, hidden, width)}, d.scaling)
+    if d.weight_format is not None:
+        for name, rows_of, k in (("up", wide, d.hidden), ("down", hidden, d.width)):
+            found |= coded.operands(d.weight_format, name, local, rows_of, k)
     if d.bias:
         dtype = d.bias_dtype or d.dtype
         for name, columns in (("up_bias", wide), ("down_bias", hidden)):
@@ -109,6 +112,9 @@ def _experts(d: LayerFields) -> tuple[Step, ...]:
         many |= quantised.products(d)
         up |= quantised.operands(up["x"], "up")
         down |= quantised.operands("h", "down")
+    if d.weight_format is not None:
+        many |= {"weight_format": d.weight_format}
+        up, down = coded.named(d.weight_format, "up", up), coded.named(d.weight_format, "down", down)
     first = _activated(d, "up", "grouped_matmul", many | gather | {"k": d.hidden}, d.width, up, "h")
     if d.scaling is not None:
         first = quantised.results(d, first, _HELD)

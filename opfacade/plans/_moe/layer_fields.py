@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from opfacade.core.tensor_lists import operand
 from opfacade.plans._moe.family import Experts, MoeOp, TopK
 from opfacade.plans._moe.router import Router, refuse_choice
 from opfacade.plans._scaling import BLOCK
+from opfacade.plans._weight import Weight, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +34,18 @@ class FusedMoeArgs(Args):
     up: Tensor = operand("[local experts, 2 * width, hidden] in dtype; without gates [local experts, width, hidden]")
     up_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, 2 * width], or width without gates")
     down: Tensor = operand("[local experts, hidden, width] in dtype")
-    up_scale: Tensor = operand("f32, with `scaling`: token [local experts, rows of up], block [.., rows / 128, hidden / 128]")
-    down_scale: Tensor = operand("f32, with `scaling`: token [local experts, hidden], block [.., hidden / 128, width / 128]")
+    up_scale: Tensor = operand(
+        "with `scaling`: f32, token [local experts, rows of up], block [.., rows / 128, hidden / 128]; with weight_format: "
+        "[local experts, rows of up, groups]"
+    )
+    down_scale: Tensor = operand(
+        "with `scaling`: f32, token [local experts, hidden], block [.., hidden / 128, width / 128]; with weight_format: "
+        "[local experts, hidden, groups]"
+    )
+    up_zero: Tensor = operand("with weight_format.zero: as up_scale")
+    down_zero: Tensor = operand("with weight_format.zero: as down_scale")
+    up_global: Tensor = operand("f32 [local experts], with weight_format.global_scale: one scale for the `up` of each expert")
+    down_global: Tensor = operand("f32 [local experts], with weight_format.global_scale: one scale for each `down`")
     down_bias: Tensor = operand("in bias_dtype, with `bias`: [local experts, hidden]")
     shared_up: Tensor = operand("[2 * shared_width, hidden], with shared_width: the `up` of the shared expert")
     shared_down: Tensor = operand("[hidden, shared_width], with shared_width: the `down` of the shared expert")
@@ -48,7 +59,7 @@ class LayerFields(MoeOp[FusedMoeArgs]):
     op: Literal["fused_moe"] = Field(default="fused_moe", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32", "moe-mma16", "moe-mma8")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
-    later: ClassVar[frozenset[str]] = frozenset({"scaling"})
+    later: ClassVar[frozenset[str]] = frozenset({"scaling", "weight_format"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
     total_num_rows: Count = Field(description="Rows of x.")
     experts: Experts = Field(description="Number of experts.")
@@ -76,6 +87,9 @@ class LayerFields(MoeOp[FusedMoeArgs]):
         default=None,
         description='Experts in f8_e4m3 with a scale for each row of a weight ("token") or block of 128 x 128; null: in dtype.',
     )
+    weight_format: Weight | None = Field(
+        default=None, description="Format of `up` and `down`, with fewer bits than x; null: dtype, or that of scaling."
+    )
     bias: bool = Field(default=False, description="Whether both products of an expert have biases.")
     bias_dtype: Literal["f16", "bf16", "f32"] | None = Field(default=None, description="Element type of biases; null: dtype.")
     weights_at: Literal["output", "input"] = Field(
@@ -92,6 +106,8 @@ class LayerFields(MoeOp[FusedMoeArgs]):
             refuse_choice(self.router, self.experts, self.top_k, "router.")
         if self.scaling is not None:
             _refuse_scaling(self)
+        if self.weight_format is not None:
+            _refuse_format(self, self.weight_format)
         if self.first_expert >= self.experts:
             raise contradiction("first_expert", f"below {self.experts} experts", self.first_expert)
         if self.num_local is not None and self.first_expert + self.num_local > self.experts:
@@ -129,3 +145,20 @@ def _refuse_scaling(layer: LayerFields) -> None:
         for field in ("hidden", "width"):
             if getattr(layer, field) % BLOCK:
                 raise contradiction(field, f"a multiple of {BLOCK} with scaling block", getattr(layer, field))
+
+
+class _Product(NamedTuple):
+    """Fields of the products of experts that must be compatible with their weights."""
+
+    dtype: str
+    weight_layout: str
+    scaling: None = None
+
+
+def _refuse_format(layer: LayerFields, weight: Weight) -> None:
+    if layer.scaling is not None:
+        raise contradiction("scaling", "null with weight_format, whose rows of x are in dtype", layer.scaling)
+    refuse(_Product(layer.dtype, layer.weight_layout), weight)
+    for field, only in (("group_offset", 0), ("num_groups", None)):
+        if getattr(weight, field) != only:
+            raise contradiction(f"weight_format.{field}", f"{only} (the default) in a layer", getattr(weight, field))

@@ -64,20 +64,21 @@ def _number(kind: str, one: Tensor, two: Tensor, four: Tensor, top: Tensor) -> T
     return size * (1 - 2 * top)
 
 
-def draw_weight(draw: Draw) -> None:
-    """Any codes but those of e4m3, which are numbers; scales near a hundredth; zero points near the middle."""
+def draw_weight(draw: Draw, name: str = "weight") -> None:
+    """Any codes but those of e4m3, which are numbers; scales near a hundredth; zero points near the middle. name: of the
+    operand."""
     import torch
 
     weight, values = draw.descriptor.weight_format, draw.values
     if weight.packed:
-        values["weight"] = draw.integers(0, 256, values["weight"].shape).to(torch.uint8)
-    shape, dtype = values["weight_scale"].shape, values["weight_scale"].dtype
-    values["weight_scale"] = (draw.integers(-7, -2, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
+        values[name] = draw.integers(0, 256, values[name].shape).to(torch.uint8)
+    shape, dtype = values[f"{name}_scale"].shape, values[f"{name}_scale"].dtype
+    values[f"{name}_scale"] = (draw.integers(-7, -2, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)
     if weight.zero == "int":
-        values["weight_zero"] = draw.integers(0, 16, shape).to(torch.uint8)
+        values[f"{name}_zero"] = draw.integers(0, 16, shape).to(torch.uint8)
     elif weight.zero == "float":
-        values["weight_zero"] = (8 * draw.uniform(shape)).to(dtype)
+        values[f"{name}_zero"] = (8 * draw.uniform(shape)).to(dtype)
     elif weight.zero == "added":
-        values["weight_zero"] = draw.normal(shape).to(dtype)
+        values[f"{name}_zero"] = draw.normal(shape).to(dtype)
     if weight.global_scale:
-        values["weight_global"] = 0.25 + draw.uniform(values["weight_global"].shape)
+        values[f"{name}_global"] = 0.25 + draw.uniform(values[f"{name}_global"].shape)

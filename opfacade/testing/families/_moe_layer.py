@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.plans._matmul_values import leaves_of
 from opfacade.plans._program_values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
-from opfacade.plans.matmul import MatmulDescriptor
+from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball
@@ -22,6 +22,7 @@ from opfacade.programs.expression import Node, apply, stage
 from opfacade.testing.families import _moe_quantised as quantised
 from opfacade.testing.families._matmul_grouped import product_of
 from opfacade.testing.families._matmul_sums import sums_of
+from opfacade.testing.families._matmul_weights import weight_of
 from opfacade.testing.families.matmul import behind
 
 if TYPE_CHECKING:
@@ -100,12 +101,29 @@ def _expert(
         up = {"weight": quantised.weight_of(first, args.up[expert], args.up_scale[expert])}
         down = {"weight": quantised.weight_of(second, args.down[expert], args.down_scale[expert])}
         x = quantised.stored(x, d.scaling)
+    if d.weight_format is not None:
+        up, down = (coded_weight(one, args, name, expert) for one, name in ((first, "up"), (second, "down")))
+        first, second = (one.model_copy(update={"weight_format": None}) for one in (first, second))
     if d.bias:
         up, down = up | {"bias": args.up_bias[expert]}, down | {"bias": args.down_bias[expert]}
     h = _product(first, x, up, own(c, "up"))
     h = _activated(steps.get("activation"), h, own(c, "activation"))
     h = h if d.scaling is None else quantised.stored(h, d.scaling)
     return _product(second, h, down, own(c, "down"))
+
+
+def coded_weight(problem: MatmulDescriptor, args: FusedMoeArgs, name: str, expert: int) -> dict[str, Tensor]:
+    """The numbers of one weight of an expert, and how far a rounded one may be from its number."""
+    whole = getattr(args, f"{name}_global")
+    given = {part: getattr(args, f"{name}_{part}") for part in ("scale", "zero")}
+    call = MatmulArgs(
+        weight=getattr(args, name)[expert],
+        weight_scale=given["scale"][expert],
+        weight_zero=None if given["zero"] is None else given["zero"][expert],
+        weight_global=None if whole is None else whole[expert : expert + 1],
+    )
+    numbers, room = weight_of(problem, call)
+    return {"weight": numbers.mT, "room": room}
 
 
 def own(constants: Mapping[str, float], step: str) -> dict[str, float]:
@@ -124,7 +142,9 @@ def _product(problem: MatmulDescriptor, x: Ball, given: Mapping[str, Tensor], c:
     value = x.v @ w
     most: Any = quantised.unscaled(problem, x.v.abs() + x.r, weight.abs())
     radius = sums_of(problem, most, c).hard + x.r @ w.abs()
-    rest = {name: one for name, one in given.items() if name != "weight"}
+    if "room" in given:
+        radius = radius + (x.v.abs() + x.r) @ given["room"]
+    rest = {name: one for name, one in given.items() if name not in ("weight", "room")}
     leaves = leaves_of(problem, replace(most, x=None, weight=None, **rest, out=value))
     return behind(problem, leaves, (value, radius), c)
 

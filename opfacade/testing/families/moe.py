@@ -24,6 +24,7 @@ from opfacade.programs.ball import Ball
 from opfacade.select.registry import examples
 from opfacade.testing.batches import Batches, Campaign, changed
 from opfacade.testing.bounds import Bounded, Report, compare, constants, join
+from opfacade.testing.families._matmul_weights import draw_weight
 from opfacade.testing.families._moe_batches import CombineBatches, GatherBatches
 from opfacade.testing.families._moe_layer import layer_of, own
 from opfacade.testing.families._routing import choice_report, weights_of
@@ -172,8 +173,11 @@ class FusedHarness(Harness):
 
     def inputs(self, draw: Draw) -> None:
         """Logits with ties, and scales that are positive."""
+        if draw.descriptor.weight_format is not None:
+            for name in ("up", "down"):
+                draw_weight(draw, name)
         for name in ("up_scale", "down_scale"):
-            if name in draw.values:
+            if name in draw.values and draw.descriptor.weight_format is None:
                 draw.values[name] = draw.values[name].abs() + 0.05
         if "logits" in draw.values:
             logits = draw.values["logits"]

@@ -26,7 +26,11 @@ def drawn(d, seed=0):
                 spec.dtype, torch.float32
             )
         )
-        if name.endswith("_scale"):
+        if spec.dtype == "u8":
+            made[name] = torch.randint(0, 256, shape, dtype=torch.uint8)
+        elif spec.dtype == "f8_e8m0":
+            made[name] = torch.randint(-3, 0, shape).float().exp2().to(torch.float8_e8m0fnu)
+        elif name.endswith("_scale"):
             made[name] = made[name].abs() + 0.25
     if d.router is None:
         made["ids"] = torch.rand(d.total_num_rows, d.experts).argsort(1)[:, : d.top_k].int()
@@ -68,6 +72,8 @@ def in_8_bits(d, x):
 
 def weight_of(d, args, name, expert):
     """A weight with its scales, in f64."""
+    if d.weight_format is not None:
+        return number_of(getattr(args, name)[expert], getattr(args, f"{name}_scale")[expert])
     weight = getattr(args, name)[expert].double()
     if d.scaling is None:
         return weight
@@ -75,6 +81,13 @@ def weight_of(d, args, name, expert):
     rows, columns = (1, weight.shape[1]) if d.scaling == "token" else (128, 128)
     scale = scale[:, None] if d.scaling == "token" else scale
     return weight * torch.kron(scale, torch.ones(rows, columns).double())[: weight.shape[0], : weight.shape[1]]
+
+
+def number_of(codes, scale):
+    """The numbers of an mxfp4 weight, in f64."""
+    sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6]).double()
+    pairs = torch.stack([codes % 16, codes // 16], -1).flatten(1).long()
+    return torch.where(pairs > 7, -sizes[pairs % 8], sizes[pairs % 8]) * scale.double().repeat_interleave(32, 1)
 
 
 def by_hand(d, args):
