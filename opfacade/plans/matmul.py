@@ -250,5 +250,13 @@ EXAMPLES = (
         scaling=Scaling(kind="token"),
         weight_format=Weight(dtype="int4", group=128, dequantise="group_sum"),
     ),
+    MatmulDescriptor(
+        total_num_rows=260,
+        n=96,
+        k=320,
+        dtype="bf16",
+        sm_limit=1,
+        weight_format=Weight(dtype="uint4", group=64, zero="int", dequantise="rounded"),
+    ),
     *GROUPED,
 )

@@ -70,7 +70,7 @@ struct CodeTables {
     return found;
   }
 
- private:
+  // The tables of column `at` for element k.
   __device__ __forceinline__ Entry read(int at, int k) const {
     Entry found{0, 0};
     if (at >= p.columns || k >= p.k) return found;
@@ -79,6 +79,8 @@ struct CodeTables {
     if constexpr (Q::kZero != ZeroPoint::kNone) found.zero = entry<ZeroBits>(p.weight_zero, at, group);
     return found;
   }
+
+ private:
   template <class Bits>
   __device__ __forceinline__ Bits entry(const MatmulScales& of, int at, int64_t group) const {
     return static_cast<const Bits*>(of.data)[batch * of.batch + at * of.row + group * of.part];

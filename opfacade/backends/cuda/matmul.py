@@ -8,6 +8,7 @@ from opfacade.backends.cuda import (
     matmul_coded,
     matmul_coded_mma,
     matmul_codes,
+    matmul_decoded,
     matmul_grouped,
     matmul_grouped_mma,
     matmul_ranges,
@@ -78,6 +79,7 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 
 CANDIDATES = (
+    matmul_decoded.CANDIDATE,
     matmul_coded.CANDIDATE,
     matmul_coded_mma.CANDIDATE,
     matmul_coded_mma.BYTES,

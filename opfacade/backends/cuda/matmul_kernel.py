@@ -152,9 +152,13 @@ class _Made(NamedTuple):
 
 
 def candidate(
-    form: Form, declines: Callable[[P, Target], Sequence[Reason]], shape: Callable[[P, Target], AnyShape]
+    form: Form,
+    declines: Callable[[P, Target], Sequence[Reason]],
+    shape: Callable[[P, Target], AnyShape],
+    scratch: Callable[[P], int] | None = None,
 ) -> Candidate:
-    """The kernels of one form, one for each shape that problems get."""
+    """The kernels of one form, one for each shape that problems get. scratch: bytes of a workspace that all of them have; None:
+    that of copied operands."""
 
     @lru_cache(maxsize=1024)
     def made(one: AnyShape) -> _Made:
@@ -181,6 +185,6 @@ def candidate(
         return made(shape(problem, target)).kernel.launcher(problem, target, sku, allow_build)
 
     def workspace(problem: P, target: Target) -> int:
-        return matmul_repack.bytes_of(problem, shape(problem, target).repack)
+        return matmul_repack.bytes_of(problem, shape(problem, target).repack) if scratch is None else scratch(problem)
 
     return Candidate("cuda", form.impl, form.descriptor, declines, sku, workspace, launcher, spec)

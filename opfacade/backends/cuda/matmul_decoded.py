@@ -1,0 +1,114 @@
+"""Products of many rows whose weight has codes of four bits: a first launch decodes it to the workspace, once. Sums are in the
+order of the kernel that decodes codes to registers, in its segments, so that both give a row the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from opfacade.backends.cuda import matmul_coded, matmul_codes, matmul_source, ptxas, support
+from opfacade.backends.cuda.declared import Fact
+from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, candidate
+from opfacade.backends.cuda.matmul_segments import Segments
+from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, nanoseconds, whole_tile_of
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Reason
+from opfacade.core.descriptor import cached_by_specialization
+from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.target import Target
+from opfacade.plans.matmul import MatmulDescriptor
+
+# Nanoseconds of the kernel that decodes to registers, as fitted to an H200: of a call, a tile, and a panel of 64 elements of k.
+_CALL, _TILE, _PANEL = 4000.0, 2500.0, 490.0
+_TILE_ROWS, _TILE_COLUMNS = 128, 128
+_FEW = 256  # rows, up to which tiles decode
+_LAUNCH = 2500.0  # nanoseconds of a decoding launch of nothing
+_MEMORY = 3000.0  # bytes a nanosecond
+_CODES = 1.25  # bytes of codes and numbers of an element, as a share of those of numbers
+
+_TEST = "tests/families/matmul/test_decoded_kernel.py::test_many_rows_have_the_bits_of_few"
+_FORM = Form(
+    descriptor=MatmulDescriptor,
+    template="matmul/decoded_matmul",
+    impl="wgmma_decoded",
+    in_any_batch={"codes": _TEST},
+    on_a_gpu="tests/families/matmul/test_coded_gpu.py::test_many_rows_have_the_bits_of_few_on_a_gpu",
+)
+
+
+class Decoded(NamedTuple):
+    """The tile of the product; slot: as matmul_coded has it. repack: a launch fills a workspace."""
+
+    tile: Tile
+    segments: Segments | None
+    slot: int
+    repack: bool = True
+
+    def facts(self) -> dict[str, Fact]:
+        return matmul_source.shape_of(self.tile, self.segments) | ({"slot": self.slot} if self.slot else {})
+
+    def printed(self) -> dict[str, Fact]:
+        return matmul_source.printed_shape(self.tile, self.segments) | {"slot": self.slot}
+
+
+def _sizes(problem: MatmulDescriptor) -> tuple[Sizes, Segments | None]:
+    n = problem.n * problem.columns
+    segments = matmul_coded.segments_of(n, problem.k)
+    many = 1 if segments is None else segments.many
+    return Sizes(problem.total_num_rows, n, problem.k, problem.batch, segments=many), segments
+
+
+def _sms(problem: MatmulDescriptor, target: Target) -> int:
+    return min(target.sm_count, problem.sm_limit or target.sm_count)
+
+
+def _shape(problem: MatmulDescriptor, target: Target) -> Decoded:
+    assert problem.weight_format is not None
+    sizes, segments = _sizes(problem)
+    return Decoded(whole_tile_of(sizes, _sms(problem, target), False), segments, matmul_coded.slot_of(problem.weight_format))
+
+
+@lru_cache(maxsize=4096)
+def pays(sizes: Sizes, sms: int) -> bool:
+    """Whether to decode the weight first takes less time than to decode it for each tile."""
+    if sizes.rows <= _FEW:
+        return False
+    wide = nanoseconds(whole_tile_of(sizes, sms, False), sizes, sms)
+    first = _LAUNCH + _CODES * sizes.batch * sizes.columns * sizes.k * sizes.size / _MEMORY
+    tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // _TILE_COLUMNS) * sizes.batch
+    return first + wide < _CALL + -(-tiles // sms) * (_TILE + sizes.k / 64 * _PANEL)
+
+
+def _scratch(problem: MatmulDescriptor) -> int:
+    """Bytes of the decoded weight."""
+    needed = problem.batch * problem.n * problem.columns * problem.k * ITEMSIZE[problem.dtype]
+    return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
+    yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
+    if problem.weight_format is None:
+        yield from support.choice_reason("OPF-S003", "weight_format", None, ("int4", "uint4", "e2m1"))
+        return
+    yield from matmul_codes.lacks(problem, problem.weight_format)
+    yield from matmul_coded.lacks_of_codes(problem.weight_format, problem.dtype)
+
+
+@cached_by_specialization
+def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks(problem, target))
+
+
+def _few(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
+    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    yield from matmul_coded.unfit_sizes(problem)
+    paid = problem.k > 0 and pays(_sizes(problem)[0], _sms(problem, target))
+    yield from support.choice_reason("OPF-S003", "rows enough to decode the weight first", paid, (True,))
+
+
+def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit(problem, target) or tuple(_few(problem, target)) or ptxas.reasons()
+
+
+CANDIDATE = candidate(_FORM, _declines, _shape, _scratch)
