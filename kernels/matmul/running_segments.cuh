@@ -29,7 +29,7 @@ struct RunningSegments : ChainConsumer<C> {
   }
 
  private:
-  // The products of a segment. Those of the one before are added when the first step runs.
+  // The products of a segment. Sums of the one before are added when the first step runs.
   __device__ __forceinline__ void begin(Sums& found, Sums& other, Sums& sums, bool is_first, int steps, int& before) {
     next(found, false, before);
     add(sums, other, is_first);

@@ -56,7 +56,7 @@ def test_it_keeps_its_bound(name):
 @emulator.needed
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_rows_have_the_bits_of_few(name):
-    """Those of codes that are decoded to registers, with segments of k; also where codes or rows lie off sixteen bytes."""
+    """As codes that are decoded to registers give them, with segments of k; also where codes or rows lie off sixteen bytes."""
     problem = of_format(name, rows=140, n=140, k=1216, batch=2, sm_limit=2)
     args = inputs.make_args(problem, 4)
     with paid(False):
