@@ -283,9 +283,13 @@ def test_expanded_rows_are_refused(library):
 # --- selection
 
 
-@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "bf16"), ("sm_89", "f16"), ("sm_90a", "f32"), ("sm_100a", "f64")])
+WITHOUT_OURS = [(arch, dtype) for arch in ("sm_80", "sm_86", "sm_89", "sm_100a") for dtype in ("f16", "bf16", "f32", "f64")]
+WITHOUT_OURS += [("sm_90a", "f32"), ("sm_90a", "f64")]
+
+
+@pytest.mark.parametrize(("arch", "dtype"), WITHOUT_OURS)
 def test_it_is_chosen_where_we_have_no_kernel(arch, dtype, library):
-    plan = Plan.select(made(dtype=dtype), target=GPUS[arch])
+    plan = Plan.select(made(dtype=dtype), target=Target.parse(arch))
     assert (plan.sku.backend, plan.sku.impl, plan.workspace_size) == ("library", "cublaslt_matmul", 32 << 20)
 
 
