@@ -86,15 +86,20 @@ class MapAxes {
   // Whether offsets are a few 32-bit products; `count` elements are a vector.
   void find_near(int count) {
     const int last = p_.rank - 1;
-    bool near = p_.rank <= 2 && p_.num_valid == nullptr && p_.whole != 0 && p_.total < kMapNarrow;
-    for (int k = 0; k < kOperands; ++k) {
-      const int64_t step = last > 0 ? p_.stride[k][0] : 0;
-      near = near && step >= 0 && step < kMapNarrow;
-      p_.row_step[k] = static_cast<uint32_t>(step), p_.column_step[k] = static_cast<uint32_t>(p_.stride[k][last] * count);
-    }
+    p_.near = find_steps(count) && p_.whole != 0;
     p_.lines = static_cast<uint32_t>(last > 0 ? p_.extent[0] : 1);
     p_.whole_ones = static_cast<uint32_t>(p_.extent[last] / count);
-    p_.near = near;
+  }
+
+  // Where vectors are not aligned and elements are found by a few 32-bit products, cuts those into CTAs, and gives a thread `unroll`
+  // where that leaves a CTA for each of most multiprocessors. Returns how many CTAs there are; 0 elsewhere.
+  int64_t cut_apart(int unroll) {
+    if (p_.whole != 0 || !find_steps(1)) return 0;
+    const int64_t width = p_.extent[p_.rank - 1];
+    p_.vectors = static_cast<uint32_t>(width), p_.by_vectors = divider_of(width), p_.whole_ones = static_cast<uint32_t>(p_.total);
+    p_.each = p_.total >= int64_t{kMapThreads} * unroll * kFewBlocks ? unroll : 1;
+    while (threads_ > kFewestThreads && ceil_div(p_.total, threads_ * p_.each) < kFewBlocks) threads_ /= 2;
+    return ceil_div(p_.total, threads_ * p_.each);
   }
 
   // Counts tiles of `side` places each way; 0 where they do not fit 31 bits.
@@ -160,10 +165,21 @@ class MapAxes {
   }
 
  private:
-  static constexpr int64_t kEnoughBlocks = 528;  // half of those that run at once on an H100
+  static constexpr int64_t kEnoughBlocks = 528, kFewBlocks = 132;  // of those that run at once on an H100: half, and one an SM
   static constexpr int kFewestThreads = 64;
   static constexpr int64_t kPeeled = 4;  // vectors of a row
 
+  // Elements from row to row, and from one `count`th to the next; whether 31 bits have all of them and all rows are valid.
+  bool find_steps(int count) {
+    const int last = p_.rank - 1;
+    bool near = p_.rank <= 2 && p_.num_valid == nullptr && p_.total < kMapNarrow;
+    for (int k = 0; k < kOperands; ++k) {
+      const int64_t step = last > 0 ? p_.stride[k][0] : 0;
+      near = near && step >= 0 && step < kMapNarrow;
+      p_.row_step[k] = static_cast<uint32_t>(step), p_.column_step[k] = static_cast<uint32_t>(p_.stride[k][last] * count);
+    }
+    return near;
+  }
   // Inputs that are the same in all rows of a thread.
   void find_shared() {
     for (int k = 0; k < first_output_ && p_.rank > 1; ++k)

@@ -1,8 +1,9 @@
-// The four paths of a map, over a program M that the template prints. All compute an element by the same function of the same values,
+// The paths of a map, over a program M that the template prints. All compute an element by the same function of the same values,
 // so its bits do not depend on the path. The binding picks one by strides alone.
 //
 //   flat     one axis: each operand is dense or one element. Several vectors a thread, all loads before the first is used.
 //   rows     the innermost axis as in flat, the others by division: a row begins where a vector does, and a thread has a column.
+//   apart    one axis or two, and vectors are not aligned: elements a CTA apart, so that neighbouring threads have neighbours.
 //   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory (tile.cuh).
 //            Where it begins anywhere, its vectors begin where the first result is aligned, and inputs are shifted to there.
 //   strided  anything else, and all that knows its place: an element a thread.
@@ -46,19 +47,22 @@ template <class M, bool kFlat, class Params>
 struct MapItem {
   const Params& p;
   uint32_t vector, row = 0, rows = 1;  // of the first, and the rows that there are
+  uint32_t first = 0;                  // its place along axis 0, where that is neither of the last two
   int64_t width;
   MapPlace<M::kOperands> place;
 
   __device__ __forceinline__ explicit MapItem(const Params& params) : p(params) {}
 
   __device__ __forceinline__ void find() {
-    const int64_t valid = valid_rows(p);
-    if constexpr (kFlat) {
-      vector = blockIdx.x * p.each * blockDim.x + threadIdx.x, width = min(p.extent[0], valid);
-    } else {
-      width = p.extent[p.rank - 1];
-      find_row(valid);
-    }
+    width = p.extent[p.rank - 1];
+    if constexpr (kFlat) vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;
+    else find_row();
+  }
+  // Without the rows that are not valid.
+  __device__ __forceinline__ void limit(int64_t valid) {
+    if constexpr (kFlat) width = min(width, valid);
+    else if (p.rank > 2) rows = first >= valid ? 0 : rows;
+    else rows = static_cast<uint32_t>(min(int64_t{rows}, valid));
   }
 
   // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end. late: of the first
@@ -72,14 +76,12 @@ struct MapItem {
   __device__ __forceinline__ bool all_whole() const { return p.whole != 0 && count(p.each - 1) == M::kVec; }
 
  private:
-  __device__ __forceinline__ void find_row(int64_t valid) {
+  __device__ __forceinline__ void find_row() {
     const uint32_t item = blockIdx.x * blockDim.x + threadIdx.x, line = quotient(item, p.by_vectors);
     const uint32_t outer = quotient(line, p.by_rows), own = line - outer * p.rows, within = own & ((1u << p.band) - 1);
     vector = item - line * p.vectors, row = (own - within) * p.each + within;
-    uint32_t first;
     const bool beyond = locate_outer<M::kOperands>(p, outer, p.rank - 2, place.at, first) != 0;
-    const int64_t lines = p.extent[p.rank - 2];
-    rows = static_cast<uint32_t>(beyond || (p.rank > 2 && first >= valid) ? 0 : p.rank > 2 ? lines : min(lines, valid));
+    rows = beyond ? 0 : static_cast<uint32_t>(p.extent[p.rank - 2]);
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) {
       const int64_t step = p.stride[k][p.rank - 2];
@@ -163,11 +165,12 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
   MapItem<M, kFlat, Params> item(p);
   constexpr bool kTogether = M::kUnroll > 1;
   bool whole = false;
-  if (kFlat || (kTogether && p.near != 0)) whole = find_near<M, kFlat>(p, item.place) && kTogether && p.near != 0;
-  wait_for_previous();
   allow_dependents();  // the next kernel has its own prologue to go through
+  if (kFlat || (kTogether && p.near != 0)) whole = find_near<M, kFlat>(p, item.place) && kTogether && p.near != 0;
+  if (!whole) item.find();
+  wait_for_previous();
   if (!whole) {
-    item.find();
+    item.limit(valid_rows(p));
     whole = item.all_whole();
   }
   if constexpr (kTogether) {
@@ -177,13 +180,61 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
   for (uint32_t u = 0; u < p.each; ++u) map_one<M, kFlat>(p, item, u);
 }
 
+// The elements `first`, and others a CTA apart: every load before the first use.
+template <class M, int kCount, class Params>
+__device__ __forceinline__ void map_elements(const Params& p, uint32_t first) {
+  constexpr int kBeside = kCount % M::kBeside == 0 ? M::kBeside : 1;
+  uint32_t row[kCount], column[kCount];
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    const uint32_t element = first + u * blockDim.x;
+    row[u] = quotient(element, p.by_vectors), column[u] = element - row[u] * p.vectors;
+  }
+  const auto find = [&](int u, int64_t (&at)[M::kOperands]) {
+#pragma unroll
+    for (int k = 0; k < M::kOperands; ++k) at[k] = int64_t{row[u]} * p.row_step[k] + int64_t{column[u] * p.column_step[k]};
+  };
+  int64_t at[M::kOperands];
+  const int64_t nowhere[kMapAxes] = {};
+  typename M::Element elements[kCount / kBeside][kBeside];
+  wait_for_previous();
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    find(u, at);
+    elements[u / kBeside][u % kBeside] = M::load_one(p, at);
+  }
+#pragma unroll
+  for (int u = 0; u < kCount; u += kBeside) {
+    typename M::Result results[kBeside];
+    M::at(results, elements[u / kBeside], p, nowhere);
+#pragma unroll
+    for (int i = 0; i < kBeside; ++i) {
+      find(u + i, at);
+      M::store_one(p, at, results[i]);
+    }
+  }
+}
+
+template <class M, class Params>
+__device__ __forceinline__ void map_apart(const Params& p) {
+  allow_dependents();
+  const uint32_t first = blockIdx.x * p.each * blockDim.x + threadIdx.x;
+  if constexpr (M::kApart > 1) {
+    if (p.each > 1 && first + (M::kApart - 1) * blockDim.x < p.whole_ones) return map_elements<M, M::kApart>(p, first);
+  }
+#pragma unroll 1
+  for (uint32_t u = 0; u < p.each; ++u)
+    if (first + u * blockDim.x < p.whole_ones) map_elements<M, 1>(p, first + u * blockDim.x);
+}
+
 template <class M, class Params>
 __device__ __forceinline__ void map_strided(const Params& p) {
   const int64_t element = int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
+  allow_dependents();
   if (element >= p.total) return;
-  wait_for_previous();
   int64_t at[M::kOperands], place[kMapAxes];
   locate<M::kOperands>(p, element, p.rank, at, place);
+  wait_for_previous();
   if (place[0] >= valid_rows(p)) return;
   const typename M::Element elements[1] = {M::load_one(p, at)};
   typename M::Result results[1];

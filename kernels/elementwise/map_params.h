@@ -22,8 +22,8 @@ struct MapParams {
   uint32_t near;               // 1: one axis or two, all rows are valid, and steps fit 32 bits
   uint32_t each;               // vectors of a thread: 1, or all that the code has unrolled
   uint32_t band;               // rows of a thread are 2^band apart
-  uint32_t lines, whole_ones;  // rows along axis rank - 2; vectors of a row without the one that ends within
-  uint32_t vectors;            // of a row, rounded up; of tiles, how many lie beside each other
+  uint32_t lines, whole_ones;  // rows along axis rank - 2; vectors of a row without the one that ends within; all elements apart
+  uint32_t vectors;            // of a row, rounded up; of tiles, how many lie beside each other; elements of a row apart
   MapDivider by_vectors;
   const int32_t* num_valid;  // null: all rows are valid; else they are counted along axis 0
   int64_t total;             // elements of a result

@@ -72,6 +72,7 @@ struct MapTile {
 
   __device__ __forceinline__ void run() {
     unsigned char* const shared = dynamic_shared();
+    allow_dependents();
     wait_for_previous();
     M::fetch_transposed(shared, p, at, rows, static_cast<uint32_t>(count));
     cp_async_commit();
@@ -85,7 +86,6 @@ struct MapTile {
       if (round == 0) {
         cp_async_wait<0>();
         __syncthreads();
-        allow_dependents();
       }
 #pragma unroll
       for (uint32_t u = 0; u < kAtOnce; ++u)

@@ -25,6 +25,18 @@ FAULTS = (
         tests=_PATHS,
     ),
     Mutant(
+        "map: apart, a thread takes several elements though the last is beyond the result",
+        _KERNEL,
+        (("p.each > 1 && first + (M::kApart - 1) * blockDim.x < p.whole_ones", "p.each > 1"),),
+        tests=f"{_PATHS} -k not_aligned",
+    ),
+    Mutant(
+        "map: apart, rows follow each other without a gap",
+        _KERNEL,
+        (("int64_t{row[u]} * p.row_step[k] + ", "int64_t{row[u] * p.vectors * p.column_step[k]} + "),),
+        tests=f"{_PATHS} -k not_aligned",
+    ),
+    Mutant(
         "map: chunks of a column are not where the row looks for them",
         _TILE,
         (("from + i * kChunks * 16", "from + i * kChunks * 16 + (i == kVec - 1) * 16"),),

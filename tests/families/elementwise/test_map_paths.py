@@ -79,6 +79,30 @@ def test_only_valid_rows_are_read_and_written(shape, valid):
     assert bool((out[count:] == GAP).all())
 
 
+MANY = 256 * 8 * 132  # elements of which a thread has eight, a CTA apart
+APART = {
+    "one row": (binary(X + Y, (1, 9), ("bf16", "bf16"), out="bf16"), 1),
+    "rows": (binary(X * Y, (44, 41), ("bf16", "f32"), out="f32"), 3),
+    "a column and a row": (binary(X * Y, (5, 753), ("f16", "bf16"), ((0,), (1,)), "bf16"), 5),
+    "bytes": (binary(X + Y, (67, 33), ("f32", "bf16"), (None, ()), "f8_e4m3"), 1),
+    "many": (binary(X + Y, (MANY // 387 + 2, 387), ("bf16", "bf16"), (None, (1,)), "bf16"), 3),
+    "many of one row": (unary(X * 2.0, (1, MANY + 5), "f16"), 1),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_elements_of_rows_that_are_not_aligned_have_the_bits_of_aligned_ones(name):
+    problem, start = APART[name]
+    args, width = filled(problem, 8), problem.shape[-1]
+    whole = -(-width // 16) * 16
+    names = [n for n in ("in_0", "in_1") if getattr(args, n) is not None and getattr(args, n).shape == problem.shape]
+    apart = {n: padded(getattr(args, n), width + 7, start, 5)[0] for n in names}
+    made = checked(problem, replace(args, **apart), width + 7, start)
+    aligned = {n: padded(getattr(args, n), whole, gap=5)[0] for n in names}
+    other = checked(problem, replace(args, **aligned), whole)
+    assert not bool(differs(made, other).any())
+
+
 TILES = {
     "halves": binary(X + Y, (70, 201), ("bf16", "f16"), out="bf16"),
     "words": binary(X * Y, (3, 136, 72), ("f32", "f32")),

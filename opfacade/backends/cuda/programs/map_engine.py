@@ -16,6 +16,8 @@ _CODE = 768  # instructions of the unrolled loops, about
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
 _CALLS = 16  # instructions of an element that calls a function, which leaves fewer registers
 _FEW = 20  # instructions of an element, of which 64 registers have several side by side
+_APART = (8, 4)  # elements of a thread that lie a CTA apart
+_LOADS = 24  # of a thread before it uses the first of them
 _TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
 _TILE_OPERANDS = 8  # beyond, the code of tiles takes too long to compile
 
@@ -65,6 +67,7 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
         "scalars": tuple(number.type for number in form.scalars),
         "sizes": tuple(sizes),
         "vector": vector, "unroll": unroll, "tile": side, "placed": placed, "beside": _beside(vector, unroll),
+        "apart": _apart(len(input_sizes), weight),
         "ctas": _ctas(len(sizes), unroll, weight, source.calls_functions(form.values, form.math)),
         "shared": tuple(name in form.partial for name in names),
     }  # fmt: skip
@@ -82,6 +85,11 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
         if unroll * loaded <= most and vector * (unroll + 1) * weight <= _CODE:
             return vector, unroll
     return vector, 1
+
+
+def _apart(inputs: int, weight: int) -> int:
+    """Elements of a thread where vectors are not aligned, as long as registers and the code stay few."""
+    return next((each for each in _APART if each * inputs <= _LOADS and (each + 1) * weight <= _CODE), 1)
 
 
 def _beside(vector: int, unroll: int) -> int:
