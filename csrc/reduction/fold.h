@@ -111,9 +111,9 @@ class FoldAxes {
     return p_.extent[last] % count == 0 && is_aligned(level, size, count, last);
   }
 
-  // Whether vectors of `count` elements are whole and aligned in every tensor that has each element.
+  // Whether vectors of `count` elements are whole and aligned in every tensor that has each element; never where count is 0.
   bool is_wide(const int* level, const int* size, int count) const {
-    return p_.elements % count == 0 && is_aligned(level, size, count, p_.kept);
+    return count != 0 && p_.elements % count == 0 && is_aligned(level, size, count, p_.kept);
   }
 
  private:

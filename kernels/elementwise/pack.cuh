@@ -59,12 +59,13 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, only);
   }
-  __device__ __forceinline__ void store(void* base, int64_t at, bool wide, int count) {
+  __device__ __forceinline__ void store(void* base, int64_t at, bool wide, int count) { store_apart(base, at, 1, wide, count); }
+  __device__ __forceinline__ void store_apart(void* base, int64_t at, int64_t step, bool wide, int count) {
     Bits* to = static_cast<Bits*>(base) + at;
     if (kWhole && wide && count == kCount) return copy<false>(to);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (i < count) to[i] = bits(i);
+      if (i < count) to[i * step] = bits(i);
   }
 
   // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from `base`

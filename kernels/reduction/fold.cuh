@@ -7,7 +7,6 @@
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/elementwise/pairs.cuh"
-#include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/reduction/fold_params.h"
 #include "kernels/reduction/join.cuh"
 #include "kernels/reduction/row.cuh"
@@ -24,11 +23,13 @@ struct Fold {
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
-  static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (Row::kShifts && !M::kHeld)) && !M::kSegmented;
+  static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && !M::kHeld && (Row::kShifts || M::kStep > 1))) && !M::kSegmented;
   // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
   // less is on an SM; where it has more, a loop brings no CTA more.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
+  static constexpr int kFar = kAhead < 4 || M::kFar == 0 || M::kRun < M::kFar ? kAhead : M::kFar / (Row::kShifts ? 2 : 1);
+  static constexpr int kAtOnce = M::kLanes * M::kVec;  // elements of a piece
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
   // By the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than exponentials.
@@ -43,7 +44,7 @@ struct Fold {
   typename M::Constants constants{};
   typename M::Results results{};
 
-  __device__ __forceinline__ explicit Fold(const Params& params) : p(after_previous(params)), row(params) {}
+  __device__ __forceinline__ explicit Fold(const Params& params) : p(params), row(params) {}
 
   // A row in shared memory.
   __device__ __forceinline__ Fold(const Params& params, int64_t number, int own, bool there)
@@ -119,15 +120,9 @@ struct Fold {
         if (i == slot) M::replace(held[i], found);
     }
   }
-  // A row reads num_valid, which the kernel before may have written.
-  static __device__ __forceinline__ const Params& after_previous(const Params& params) {
-    wait_for_previous();
-    return params;
-  }
 
   __device__ __forceinline__ int waves() const { return kHeld ? M::kWaves : (p.segments + Row::kAtOnce - 1) / Row::kAtOnce; }
   __device__ __forceinline__ int pieces() const {
-    constexpr int kAtOnce = M::kLanes * M::kVec;
     return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
   }
   // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how many
@@ -175,8 +170,8 @@ struct Fold {
 #pragma unroll
       for (int j = 0; j < M::kVec; ++j) x[j] = T(0);
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) {
-        const auto here = row.located(row.segment(wave), row.element(piece) + i);
+      for (int i = 0; i < min(count, M::kVec); ++i) {
+        const auto here = row.located(row.segment(wave), row.element(piece) + i * M::kStep);
         const T one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
 #pragma unroll
         for (int j = 0; j < M::kVec; ++j) x[j] = j == i ? one : x[j];  // an index that is not constant would need memory
@@ -199,7 +194,7 @@ struct Fold {
     using R = ReducerOf<kStage>;
     typename R::Value x[M::kVec];
     evaluate<kStage>(x, wave, piece, count);
-    accumulate<R>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
+    accumulate<R, M::kVec, M::kStep>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
   }
   // The pieces begin .. end - 1.
   template <int kStage>
@@ -208,29 +203,45 @@ struct Fold {
     if constexpr (kAhead > 1) {
       const int whole = min(end, p.elements / (M::kLanes * M::kVec));
 #pragma unroll 1
-      for (; begin + kAhead <= whole; begin += kAhead) add_whole<kStage>(states[0], wave, begin, first);
+      if constexpr (kFar > kAhead) add_batches<kStage, kFar>(states, wave, first, begin, whole);
+      add_batches<kStage, kAhead>(states, wave, first, begin, whole);
     }
 #pragma unroll 1
     for (; begin < end; ++begin) add_one<kStage>(states, wave, begin, row.count(wave, begin), first);
   }
+  // Batches of kCount pieces, from `begin` on, which ends where less are left.
+  template <int kStage, int kCount>
+  __device__ __forceinline__ void add_batches(typename ReducerOf<kStage>::State (&states)[1][ReducerOf<kStage>::kChains], int wave,
+                                              int first, int& begin, int whole) {
+#pragma unroll 1
+    for (; begin + kCount <= whole; begin += kCount) {
+      if (!Row::kShifts || row.template inside<kCount, kAtOnce>(row.element(begin))) {
+        add_whole<kStage, kCount>(states[0], wave, begin, first);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < kCount; ++i) add_one<kStage>(states, wave, begin + i, row.count(wave, begin + i), first);
+      }
+    }
+  }
   // Vectors that are whole in every thread, in the same order as one by one.
-  template <int kStage>
+  template <int kStage, int kCount>
   __device__ __forceinline__ void add_whole(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave,
                                             int piece, int first) {
     using R = ReducerOf<kStage>;
     const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
-    typename M::Inputs in[kAhead];
+    typename M::Inputs in[kCount];
     const int count = row.there ? M::kVec : 0;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) row.fetch(in[i], wave, piece + i, count);
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (Row::kShifts) row.template fetch_inside<false>(in[i], row.element(piece + i));
+      else row.fetch(in[i], wave, piece + i, count);
+    }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) row.mend(in[i], wave, piece + i, count);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       typename R::Value x[M::kVec];
 #pragma unroll
       for (int j = 0; j < M::kVec; ++j) x[j] = M::value(At<kStage>{}, M::element(in[i], j), uniform, constants, results, p, row.place);
-      accumulate<R>(states, x, count, first + row.element(piece + i));
+      accumulate<R, M::kVec, M::kStep>(states, x, count, first + row.element(piece + i));
     }
   }
 
@@ -377,26 +388,72 @@ struct Fold {
   // From the end on, which the last stage has read last: some of it is in L2 still.
   template <class U>
   __device__ __forceinline__ void store_backwards(const U& uniform, int wave, int first, int end) {
+    if constexpr (Row::kShifts) return store_aligned(uniform, first, end);
     const int whole = min(end, p.elements / (M::kLanes * M::kVec));
     const int together = first + max(whole - first, 0) / kAhead * kAhead;
 #pragma unroll 1
     for (int piece = end - 1; piece >= together; --piece) store_vector(uniform, wave, piece, row.count(wave, piece));
+    int piece = together;
 #pragma unroll 1
-    for (int piece = together - kAhead; piece >= first; piece -= kAhead) {
-      typename M::Inputs in[kAhead];
-      const int count = row.there ? M::kVec : 0;
+    for (; kFar > kAhead && piece - kFar >= first; piece -= kFar) store_batch<kFar>(uniform, wave, piece - kFar);
+#pragma unroll 1
+    for (; piece > first; piece -= kAhead) store_batch<kAhead>(uniform, wave, piece - kAhead);
+  }
+  template <int kCount, class U>
+  __device__ __forceinline__ void store_batch(const U& uniform, int wave, int piece) {
+    typename M::Inputs in[kCount];
+    const int count = row.there ? M::kVec : 0;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        row.fetch(in[i], wave, piece + i, count);
-        row.fetch_late(in[i], wave, piece + i, count);
-      }
+    for (int i = 0; i < kCount; ++i) {
+      row.fetch(in[i], wave, piece + i, count);
+      row.fetch_late(in[i], wave, piece + i, count);
+    }
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) row.mend(in[i], wave, piece + i, count);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (Row::kShifts || count != 0) put_vector(uniform, in[i], wave, piece + i, count);
+    for (int i = 0; i < kCount; ++i) {
+      if (count != 0) put_vector(uniform, in[i], wave, piece + i, count);
+    }
+  }
+  // The same by vectors that begin where the first result is aligned, for what a lane makes of an element any other makes too.
+  template <class U>
+  __device__ __forceinline__ void store_aligned(const U& uniform, int first, int end) {
+    const int late = M::late(p, row.at), own = row.element(0) - late;
+    if (end == pieces()) end = (p.elements + late + kAtOnce - 1) / kAtOnce;
+#pragma unroll 1
+    while (end > first) {
+      if (kFar > kAhead && store_inside<kFar>(uniform, own, first, end)) {
+        end -= kFar;
+      } else if (store_inside<kAhead>(uniform, own, first, end)) {
+        end -= kAhead;
+      } else {
+        store_rest(uniform, own + --end * kAtOnce);
       }
     }
+  }
+  // The last kCount pieces of those, unless a vector is not whole.
+  template <int kCount, class U>
+  __device__ __forceinline__ bool store_inside(const U& uniform, int own, int first, int end) {
+    const int element = own + (end - kCount) * kAtOnce;
+    if (end - kCount < first || element < 0 || element + (kCount - 1) * kAtOnce + M::kVec > p.elements) return false;
+    if (!row.template inside<kCount, kAtOnce>(element)) return false;
+    typename M::Inputs in[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) row.template fetch_inside<true>(in[i], element + i * kAtOnce);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      typename M::Outputs out = made(uniform, in[i]);
+      M::store_some(out, p, row.at, element + i * kAtOnce, 0, M::kVec);
+    }
+    return true;
+  }
+  // Of a vector that begins at an element, what the row has.
+  template <class U>
+  __device__ __forceinline__ void store_rest(const U& uniform, int element) {
+    const int from = max(0, -element), to = min(p.elements - element, M::kVec);
+    if (!row.there || to <= from) return;
+    typename M::Inputs in{};
+    M::fetch_some(in, p, row.at, element, from, to);
+    typename M::Outputs out = made(uniform, in);
+    M::store_some(out, p, row.at, element, from, to);
   }
   __device__ __forceinline__ void store_segment(int wave, int segment) {
     if constexpr (kLie == Lie::kAny) {
@@ -408,11 +465,11 @@ struct Fold {
   }
   template <class U>
   __device__ __forceinline__ void store_vector(const U& uniform, int wave, int piece, int count) {
-    if (!Row::kShifts && count == 0) return;  // else lanes of a warp store together
+    if (!Row::kShifts && count <= 0) return;  // else lanes of a warp store together
     if constexpr (kLie == Lie::kAny) {
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) {
-        const auto here = row.located(row.segment(wave), row.element(piece) + i);
+      for (int i = 0; i < min(count, M::kVec); ++i) {
+        const auto here = row.located(row.segment(wave), row.element(piece) + i * M::kStep);
         M::store_one(p, here.at, M::result(M::load_one(p, here.at), uniform, constants, results, p, here.place));
       }
     } else {
@@ -423,13 +480,18 @@ struct Fold {
   }
   template <class U>
   __device__ __forceinline__ void put_vector(const U& uniform, const typename M::Inputs& in, int wave, int piece, int count) {
+    typename M::Outputs out = made(uniform, in);
+    row.store(out, wave, piece, count);
+  }
+  template <class U>
+  __device__ __forceinline__ typename M::Outputs made(const U& uniform, const typename M::Inputs& in) {
     typename M::Outputs out;
 #pragma unroll
     for (int i = 0; i < M::kVec; i += 2) {
       const auto one = M::result(M::element(in, i), uniform, constants, results, p, row.place);
       M::put(out, i, one, M::result(M::element(in, i + 1), uniform, constants, results, p, row.place));
     }
-    row.store(out, wave, piece, count);
+    return out;
   }
 };
 

@@ -204,15 +204,16 @@ struct ExpSum {
   }
 };
 
-// Adds a vector, of which the first `count` elements are there, to the states of a lane. first: the place of the first element.
-template <class R, int kCount>
+// Adds a vector, of which the first `count` elements are there, to the states of a lane. first: the place of the first element; kStep:
+// from one to the next.
+template <class R, int kCount, int kStep = 1>
 OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename R::Value (&x)[kCount], int count, int first) {
   if constexpr (R::kChains == 1) {
     R::add_all(states[0], x, count);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (i < count) R::add(states[i % R::kChains], x[i], first + i);
+      if (i < count) R::add(states[i % R::kChains], x[i], first + i * kStep);
   }
 }
 

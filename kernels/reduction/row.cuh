@@ -1,10 +1,12 @@
 // Which row a thread works on, and which elements of it are its own.
 //
 // A row is segments of elements. kLanes neighbouring lanes have a segment, in vectors that follow each other; the kSpan lanes of
-// a row, over the CTAs of its cluster, have kSpan / kLanes segments at a time. Without segments kLanes is kSpan.
+// a row, over the CTAs of its cluster, have kSpan / kLanes segments at a time. Without segments kLanes is kSpan. Where kStep is not 1
+// it is kLanes: elements of a vector are as far apart, so that neighbouring lanes have neighbours; such a row is not aligned.
 #pragma once
 #include "kernels/elementwise/pack.cuh"
 #include "kernels/elementwise/place.cuh"
+#include "kernels/ptx/dependent_launch.cuh"
 
 namespace opfacade {
 
@@ -91,14 +93,19 @@ struct FoldRow : Located<M> {
   static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
   static constexpr int kSide = M::kLanes < 32 ? M::kLanes : 32;  // lanes of a warp whose vectors follow each other
   static constexpr int kNone = 1 << 16;
+  // CTAs that leave room for those of many kernels behind them, which begin before this one is the first. More would take turns.
+  static constexpr int kFewCtas = 16;
   static constexpr bool kShifts = kLie == Lie::kDense && M::kShifts;
 
   const Params& p;
   int rank, lane, slot;  // rank: of the CTA among those of the row
+  int terms;      // of a lane, where kStep is not 1
   int64_t first;  // the place along axis 0
   bool there;
 
+  // Waits for the kernel before, which may have written num_valid, once it knows its place.
   __device__ __forceinline__ explicit FoldRow(const Params& params) : p(params) {
+    if (gridDim.x <= kFewCtas) allow_dependents();
     const uint32_t ctas = M::kRun > 0 ? static_cast<uint32_t>(p.ctas) : M::kCluster;
     const int thread = static_cast<int>(threadIdx.x);
     rank = static_cast<int>(blockIdx.x % ctas), slot = M::kRows == 1 ? 0 : thread / M::kThreads;
@@ -106,7 +113,9 @@ struct FoldRow : Located<M> {
     const int64_t row = int64_t{blockIdx.x / ctas} * M::kRows + slot;
     there = row < p.rows;
     find(there ? row : 0);
+    wait_for_previous();
     if (first >= valid_rows(p)) there = false;
+    terms = own_terms();
   }
 
   // A row of which this is the lane `lane`, in whatever CTA.
@@ -114,6 +123,7 @@ struct FoldRow : Located<M> {
       : p(params), rank(0), lane(lane), slot(0), there(row < p.rows) {
     find(there ? row : 0);
     if (first >= valid_rows(p)) there = false;
+    terms = own_terms();
   }
 
   // One of the rows that a CTA has in shared memory, the `own`th of those there.
@@ -130,10 +140,12 @@ struct FoldRow : Located<M> {
     return kAtOnce == 1 ? wave : wave * kAtOnce + lane / M::kLanes;
   }
   __device__ __forceinline__ int element(int piece) const {
-    return (piece * M::kLanes + (M::kLanes == kSpan ? lane : lane % M::kLanes)) * M::kVec;
+    const int own = M::kLanes == kSpan ? lane : lane % M::kLanes;
+    return M::kStep == 1 ? (piece * M::kLanes + own) * M::kVec : piece * M::kLanes * M::kVec + own;
   }
-  // How many elements of a vector there are.
+  // How many elements of a vector there are; not above kVec, unless kStep is not 1.
   __device__ __forceinline__ int count(int wave, int piece) const {
+    if constexpr (M::kStep > 1) return terms - piece * M::kVec;
     if (!has(segment(wave))) return 0;
     if constexpr (M::kWholePieces && kLie == Lie::kWide) {  // elsewhere it takes more registers than there are
       if (piece < M::kPieces - M::kFolds) return M::kVec;  // rows of this class are longer
@@ -169,6 +181,20 @@ struct FoldRow : Located<M> {
       fetch_elements(in, wave, piece, count);
     }
   }
+  // Whether nothing that kCount vectors touch, of which each is kStep elements behind the one before, lies outside of its tensor.
+  template <int kCount, int kApart>
+  __device__ __forceinline__ bool inside(int first) const {
+    if (!there) return false;
+    const int last = first + (kCount - 1) * kApart;
+    return !M::is_cut(p, at, 0, first, M::kVec) && !M::is_cut(p, at, 0, last, M::kVec) &&
+           !M::is_late_cut(p, at, 0, first, M::kVec) && !M::is_late_cut(p, at, 0, last, M::kVec);
+  }
+  // Such a vector, from an element on.
+  template <bool kLate>
+  __device__ __forceinline__ void fetch_inside(typename M::Inputs& in, int element) const {
+    M::template fetch<false, true, true>(in, p, at, 0, element, M::kVec);
+    if constexpr (kLate) M::template fetch_late<false, true, true>(in, p, at, 0, element, M::kVec);
+  }
   // Elements that only outputs need.
   __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch_late<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
@@ -190,6 +216,10 @@ struct FoldRow : Located<M> {
   }
 
  private:
+  __device__ __forceinline__ int own_terms() const {
+    if (M::kStep == 1 || !there || p.elements <= element(0)) return 0;
+    return static_cast<int>(static_cast<uint32_t>(p.elements - element(0) + M::kStep - 1) / M::kStep);
+  }
   __device__ __forceinline__ void find(int64_t row) {
 #pragma unroll
     for (int axis = 0; axis < kMapAxes; ++axis) place[axis] = 0;

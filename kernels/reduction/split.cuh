@@ -59,10 +59,10 @@ struct RowPart : Located<M> {
   }
 
   __device__ __forceinline__ void run() {
+    allow_dependents();
     wait_for_previous();
     if (place[0] >= valid_rows(p)) return;
     constants = M::constants(p, at);
-    allow_dependents();
     each_pass<M>(At<0>{}, [&](auto first, auto last) { pass<decltype(first)::kStage, decltype(last)::kStage>(); });
   }
 
@@ -156,12 +156,12 @@ struct PartsMerge : Located<M> {
       : p(params), lane(static_cast<int>(threadIdx.x) % 32), row(int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / 32) {}
 
   __device__ __forceinline__ void run() {
-    wait_for_previous();
+    allow_dependents();
     if (row >= p.rows) return;
     locate_row<M>(*this, p, row, p.kept);
+    wait_for_previous();
     if (place[0] >= valid_rows(p)) return;
     constants = M::constants(p, at);
-    allow_dependents();
     merge(At<0>{});
     if (lane == 0) M::store_row(p, at, constants, results, place);
   }

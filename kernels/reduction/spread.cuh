@@ -24,20 +24,20 @@ struct SpreadFold {
 
   // The first launch.
   __device__ __forceinline__ void fold() {
+    allow_dependents();
     wait_for_previous();
     Fold<M, kLie> one(p, row, lane);
     if (!one.row.there) return;
-    allow_dependents();
     one.begin();
     store_states(one, At<0>{});
   }
   // The second one.
   __device__ __forceinline__ void finish() {
+    allow_dependents();
     wait_for_previous();
     Fold<M, kLie> one(p, row, lane);
     if (!one.row.there) return;
     one.begin();
-    allow_dependents();
     join(one, At<0>{});
     if (part == 0 && lane == 0) M::store_row(p, one.row.at, one.constants, one.results, one.row.place);
     one.store_part(part);

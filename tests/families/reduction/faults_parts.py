@@ -72,6 +72,43 @@ FAULTS = (
         "kShifted = kSize < 8;",
         "tests/families/reduction/test_odd_rows.py -k begin_anywhere",
     ),
+    *(
+        cpu(f"scattered: {what}", file, right, wrong, "tests/families/reduction/test_scattered.py -k every_path")
+        for what, file, right, wrong in (
+            (
+                "a lane has one element too few",
+                f"{D}/row.cuh",
+                "element(0) + M::kStep - 1) / M::kStep",
+                "element(0)) / M::kStep",
+            ),
+            ("elements of a place follow each other", f"{D}/reducers.cuh", "x[i], first + i * kStep)", "x[i], first + i)"),
+            (
+                "rows of whole vectors are taken for aligned ones",
+                "csrc/reduction/_axes.cc.jinja",
+                "0 if scattered | default(false) else vector",
+                "vector",
+            ),
+            (
+                "an element by its place is the next in memory",
+                f"{D}/fold.cuh",
+                "row.element(piece) + i * M::kStep);\n        M::store_one",
+                "row.element(piece) + i);\n        M::store_one",
+            ),
+        )
+    ),
+    *(
+        cpu(
+            f"stores by aligned vectors: {what}",
+            f"{D}/fold.cuh",
+            right,
+            wrong,
+            "tests/families/reduction/test_odd_rows.py -k begin_anywhere",
+        )
+        for what, right, wrong in (
+            ("the last elements of a row stay away", "end = (p.elements + late + kAtOnce - 1) / kAtOnce", "end = pieces()"),
+            ("elements before the row are written", "const int from = max(0, -element),", "const int from = 0,"),
+        )
+    ),
     cpu(
         "fold on the whole GPU: the states of a row end with those that a warp joins at once",
         f"{D}/spread.cuh",

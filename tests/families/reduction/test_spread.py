@@ -93,7 +93,7 @@ def test_other_rows_need_no_workspace(problem, why):
 
 def test_the_workspace_holds_a_state_of_each_warp_of_each_part():
     plan = Plan.select(softmax((3, 70001)), Preference(backend="cuda"), SM_90A)
-    parts, warps, state = -(-70001 // (512 * 4 * 2)), 16, 8  # 512 threads, four loads each of two elements: the width is odd
+    parts, warps, state = -(-70001 // (512 * 4 * 4)), 16, 8  # 512 threads, four vectors each of four elements
     assert plan.workspace_size == -(-3 * parts * warps * state // 256) * 256
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from opfacade.backends.cuda.folds import scatter
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
@@ -23,7 +24,6 @@ STATE_WORDS = 64  # registers of a thread for states of stages that are joined i
 _MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # of a pair, CTAs of fewer rows begin and end most of the time
 _USUAL_PIECES, _MAX_PIECES = 4, 8
 _SHORT_PIECES, _SHORT_LANES = 4, 4  # of a short row that is read once: vectors of a lane, and its least lanes
-_FEW_WORDS, _MANY_WORDS = 128, 512  # elements of a row, where loads of a word or two take less time
 _LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
 _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
@@ -46,6 +46,7 @@ class Config:
     held: bool = True  # whether a row lies in registers
     run: int = 0  # vectors of a thread in a part of a row that is read again; 0: such a row is not cut
     fewer: int = 1  # a row has as many times fewer lanes where there are many rows
+    scattered: bool = False  # whether neighbouring lanes have neighbouring elements, not vectors
 
     @property
     def many_rows(self) -> int:
@@ -62,6 +63,7 @@ class Config:
         found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}
         found |= {"pieces": self.pieces, "waves": self.waves} if self.held else {"stream": True}
         found |= {"run": self.run} if self.run else {}
+        found |= {"scattered": True} if self.scattered else {}
         found |= {"group": self.lanes} if self.lanes != self.threads * self.cluster else {}
         return found | ({"cluster": self.cluster} if self.cluster > 1 else {})
 
@@ -100,7 +102,7 @@ def read_once(program: FoldProgram) -> bool:
 def shifts(program: FoldProgram, shape: Config) -> bool:
     """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and
     so do rows that are too long for registers and read once."""
-    return shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
+    return not shape.scattered and shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
 
 
 @cached_by_form
@@ -178,40 +180,42 @@ def _config_of(program: FoldProgram, target: Target) -> Config:
 def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
     shared = shared_by_outputs(program)
     wide = _of_shared(program, vector)
-    narrow = _narrow(program, wide, elements)
-    vectors, held = -(-elements // narrow), max(1, elements_in_registers(program, shared) // narrow)
+    vectors, held = -(-elements // wide), max(1, elements_in_registers(program, shared) // wide)
     if elements <= 2:
         few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
-        found = _config(min(narrow, few), _above(vectors), 1, 1)
+        found = _config(min(wide, few), _above(vectors), 1, 1)
         return replace(found, rows=_ROWS_OF_A_PAIR) if elements in (2, 2 - read_once(program)) else found
+    scattered, size = _scatters(program, wide, elements), _least_size(program)
+    if scattered and elements <= min(scatter.most(size), 32 * elements_in_registers(program, shared)):
+        lanes, narrow, pieces = scatter.dealt(elements, size)
+        return replace(_config(narrow, lanes, pieces, 1), scattered=True)
     pieces = min(_SHORT_PIECES, held) if read_once(program) and program.stages else 1
     if vectors <= 32 * pieces:
         lanes = max(_above(-(-vectors // pieces)), min(_SHORT_LANES, _above(vectors)))
-        return _config(narrow, lanes, -(-vectors // lanes), 1)
-    longest = _MAX_PIECES * wide // narrow
-    usual, most = min(_USUAL_PIECES * vector // narrow, longest, held), min(held, longest)
-    least = _LEAST_LANES if shared and narrow == wide else 1
+        return _config(wide, lanes, -(-vectors // lanes), 1)
+    usual, most = min(_USUAL_PIECES * vector // wide, _MAX_PIECES, held), min(held, _MAX_PIECES)
+    least = _LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
         for pieces in sorted({few, most}):
             threads = 32 * -(-vectors // (32 * pieces * cluster))
             if threads <= _MAX_THREADS:
-                found = _config(narrow, threads, -(-vectors // (threads * cluster)), cluster)
-                return replace(found, fewer=_fewer(found, usual) if _streams(program) == 1 else 1)
-    return Config(narrow, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False, run=_run(vectors))
+                found = _config(wide, threads, -(-vectors // (threads * cluster)), cluster)
+                fewer = _fewer(found, usual) if _streams(program) == 1 and not scattered else 1
+                return replace(found, fewer=fewer, scattered=scattered)
+    run = _run(vectors)
+    return Config(wide, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False, run=run, scattered=scattered)
 
 
-def _narrow(program: FoldProgram, vector: int, elements: int) -> int:
-    """Elements of a load. They are few where rows begin at no multiple of 16 bytes and neighbouring lanes should load
-    neighbouring words: long rows of one tensor of f32, and short ones of two tensors of 16 bits with a weight."""
-    size, streams, shared = _least_size(program), _streams(program), bool(shared_by_outputs(program))
-    long = size == 4 and streams == 1 and not shared and elements > _FEW_WORDS
-    short = size == 2 and streams == 2 and shared and elements <= _MANY_WORDS
-    if read_once(program) or elements <= 2 or not (long or short):
-        return vector
-    while vector > 2 and elements % vector:
-        vector //= 2
-    return vector
+def _scatters(program: FoldProgram, vector: int, elements: int) -> bool:
+    """Whether neighbouring lanes have neighbouring elements: of rows that begin at no multiple of 16 bytes, where elements are
+    wide, or few. Others that begin anywhere move by shifted vectors, and long ones with a weight by vectors of elements."""
+    size, long = _least_size(program), elements > scatter.MOST_HALVES
+    if elements % vector == 0 or elements <= scatter.least(size):
+        return False
+    if read_once(program):  # shorter ones pass through shared memory
+        return size >= 4 and elements > scatter.most(size)
+    return not (long and (size < 4 or shared_by_outputs(program)))
 
 
 def _run(vectors: int) -> int:

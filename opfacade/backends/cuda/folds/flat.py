@@ -15,7 +15,7 @@ _FLAT_SIZE = 2  # bytes of an element of rows that are read again
 def flat(program: FoldProgram, shape: Config) -> bool:
     """Whether unaligned rows of FLAT_BYTES or more pass through shared memory: those that are read once, rows of one or two
     columns, and rows of 16 bits that have a few lanes, or a warp that would shift several vectors a lane."""
-    if not shape.held or shape.cluster != 1:
+    if not shape.held or shape.scattered or shape.cluster != 1:
         return False
     once, again, most = _flat_form(program)
     if once or not again:

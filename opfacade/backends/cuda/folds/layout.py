@@ -76,8 +76,8 @@ class RowLayout:
         return math_of(program)
 
     def chains(self, shape: Any, summed: bool) -> int:
-        """Chains of additions of a row. summed: whether a lane has one alone."""
-        return int(shape.lanes) * (1 if summed else min(4, shape.vector))
+        """Chains of additions of a row. summed: whether a lane has one alone. Of a vector, one chain has most."""
+        return int(shape.lanes) * (1 if summed else shape.vector // -(-shape.vector // 4))
 
     def steps(self, shape: Any, summed: bool) -> tuple[int, int]:
         """(chains of additions that share the terms of a row, roundings of joins)."""
@@ -91,6 +91,7 @@ class RowLayout:
             lanes |= {"run": shape.run, "most_parts": MOST_PARTS, "most_ctas": most_ctas(target), "sms": target.sm_count}
         if inner == program.fold and not shifts(program, shape):
             lanes |= {"shifts": False}
+        lanes |= {"scattered": True} if shape.scattered else {}
         rows = sum(program.joined(stage) == program.fold for stage in program.stages)
         return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 
