@@ -84,7 +84,7 @@ FAULTS = (
             ("elements of a place follow each other", f"{D}/reducers.cuh", "x[i], first + i * kStep)", "x[i], first + i)"),
             (
                 "rows of whole vectors are taken for aligned ones",
-                "csrc/reduction/_axes.cc.jinja",
+                "csrc/reduction/binding/_axes.cc.jinja",
                 "0 if scattered | default(false) else vector",
                 "vector",
             ),
