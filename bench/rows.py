@@ -193,7 +193,7 @@ def problems() -> Iterator[Problem]:
 
 
 def of_ours(problem: Problem, copy_TBs: float) -> tuple[dict[str, Any], list[torch.Tensor], Any]:
-    """The row of ours, its results, and the call's tensors."""
+    """Our row of the record, the results, and the tensors of the call."""
     args = maps.fresh(problem, "cuda")
     plan, error = maps.checked(problem, args, Preference(backend="cuda"))
     wanted = [tensor.clone() for tensor in maps.results(problem.descriptor, args)]

@@ -80,6 +80,11 @@ READ = (  # parts of the package whose docstrings and messages users read
     "telemetry", "observe", "validation", "tools", "tune", "backends/library", "models", "base", "jit", "exporters.py",
     "torch_ops",
 )  # fmt: skip
+# Comments of device code and backends avoid the same phrases, except in these folders and files.
+UNUSUAL_LEFT = (
+    "kernels/matmul/", "kernels/moe/", "kernels/sampling/", "csrc/matmul/", "opfacade/backends/cuda/matmul",
+    "opfacade/backends/cuda/sampling/",
+)  # fmt: skip
 # The old dialect in names of functions and classes: the count only falls.
 DIALECT = re.compile(
     r"(?:^|_)(?:nobody|somebody|anybody|everybody|whoever|vouch\w*|lends?|lent|steep|wild|rooms?|playing|astray|told|swept)(?:_|$)",
@@ -160,6 +165,14 @@ def names_of_the_dialect():
 
 def test_pages_and_messages_use_the_usual_forms():
     found = [f"{path}: {fault!r}" for path, text in read_by_users() for fault in plain_faults(text)]
+    assert not found, "\n".join(found)
+
+
+def test_comments_of_device_code_and_backends_use_the_usual_forms():
+    trees = ("kernels/", "csrc/", "opfacade/backends/")
+    paths = [path for path in files() if path.startswith(trees) and not path.startswith(UNUSUAL_LEFT)]
+    lines = [(path, line) for path in paths for line in prose(path, (ROOT / path).read_text())]
+    found = [f"{path}: {fault!r}" for path, line in lines for fault in plain_faults(line)]
     assert not found, "\n".join(found)
 
 

@@ -1,5 +1,5 @@
-// Axes of a map on the host: those that mean nothing are dropped, neighbours that step together are merged, and strides say which
-// path runs. All of it per call: one binary serves every rank, shape and layout.
+// Axes of a map on the host, for each call: axes of extent 1 are dropped, contiguous neighbours are merged, and the strides
+// select the path. One binary serves every rank, shape and layout.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/common/operands.h"
@@ -69,7 +69,7 @@ class MapAxes {
     const int64_t width = p_.extent[p_.rank - 1], lines = p_.rank > 1 ? p_.extent[p_.rank - 2] : 1, outer = p_.total / width / lines;
     const int64_t vectors = ceil_div(width + before_, count);
     if (ceil_div(p_.total, count) >= kMapNarrow / 2 || vectors >= kMapNarrow / 2 / ceil_div(p_.total, width)) return 0;
-    while (p_.rank > 1 && vectors << p_.band < kMapThreads) ++p_.band;  // rows that are read at once lie beside each other
+    while (p_.rank > 1 && vectors << p_.band < kMapThreads) ++p_.band;  // rows that are read together are adjacent
     const bool many = outer * lines * vectors >= int64_t{kMapThreads} * unroll * kEnoughBlocks;
     p_.each = many && (p_.rank == 1 || lines >= int64_t{unroll} << p_.band) ? unroll : 1;
     if (p_.each == 1) p_.band = 0;
@@ -120,8 +120,8 @@ class MapAxes {
     return bytes;
   }
 
-  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed. partial:
-  // inputs that the problem says to lack axes.
+  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed.
+  // partial: inputs that the problem says to lack axes.
   void find_wide(const int (&size)[kOperands], int count, uint32_t partial) {
     p_.wide = 0;
     for (int k = 0; k < kOperands; ++k) {
@@ -138,16 +138,16 @@ class MapAxes {
       if (!(p_.wide >> k & 1) && (!(partial >> k & 1) || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
   }
 
-  // Where rows of the first result are not aligned, vectors begin at aligned places of it, and the first before its row. size: bytes
-  // of its elements. Rows of a few vectors would have too many for that.
+  // Where rows of the first result are not aligned, vectors begin at aligned places of it, and the first before its row. size:
+  // bytes of its elements. Rows of a few vectors would have too many for that.
   void find_peeled(int size, int count) {
     const bool aligned = p_.wide >> first_output_ & 1;
     p_.peels = !aligned && p_.extent[p_.rank - 1] >= kPeeled * count;
     before_ = p_.peels != 0 ? (count * size < 16 ? count : 16 / size) - 1 : 0;
   }
 
-  // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the outputs
-  // are not contiguous along the last.
+  // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the
+  // outputs are not contiguous along the last.
   bool transposes() {
     const int last = p_.rank - 1;
     if (last < 1) return false;

@@ -1,4 +1,4 @@
-// How much memory lies behind an address. A tensor does not carry its storage's size, and a storage can shrink under a view.
+// The number of bytes that an address owns. A tensor does not carry its storage's size, and a storage can shrink under a view.
 // Python reads that size (host.register_extents) and it is remembered here, by address, for all plans.
 //
 // A freed address that becomes the start of a smaller storage, which is then shrunk under a view of its old size, would pass.
@@ -30,7 +30,7 @@ class StorageExtents {
     return extents;
   }
 
-  // Whether every range lies in a registered extent.
+  // Whether a registered extent contains every range.
   bool contain(const ByteRange* ranges, int count) {
     const SpinLockGuard guard(locked_);
     for (int i = 0; i < count; ++i) {

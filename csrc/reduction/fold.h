@@ -1,5 +1,5 @@
-// Axes of a fold on the host: those of rows that mean nothing are dropped and neighbours that step together merged; folded ones
-// are looked at for what they have in common. All of it per call: one binary serves every shape of its class, and every layout.
+// Axes of a fold on the host, for each call: row axes of extent 1 are dropped, contiguous neighbours are merged, and the common
+// properties of folded axes are determined. One binary serves every layout, and every shape of its class.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/common/operands.h"
@@ -8,7 +8,8 @@
 
 namespace opfacade {
 
-// CTAs that share a row which is cut into parts: a power of two, at most `most`, at least a part each, and two CTAs for each SM.
+// CTAs that share a row which is cut into parts: a power of two, at most `most`, at least a part each, and two CTAs for each
+// SM.
 inline int32_t ctas_of_parts(int64_t rows, int64_t parts, int32_t most, int32_t sms) {
   int32_t found = 1;
   while (2 * found <= most && 2 * found <= parts && rows * found <= sms) found *= 2;
@@ -96,8 +97,8 @@ class FoldAxes {
     return true;
   }
 
-  // Whether every tensor steps alike from one folded element to the next and has neighbouring columns next to each other. level: 0
-  // has each element, 1 each folded one and no columns, 2 no folded one.
+  // Whether every tensor steps alike from one folded element to the next and has neighbouring columns next to each other.
+  // level: 0 has each element, 1 each folded one and no columns, 2 no folded one.
   bool is_dense_in_columns(const int* level) {
     const int last = p_.kept - 1;
     for (int k = 0; k < kOperands; ++k) {

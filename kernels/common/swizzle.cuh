@@ -1,5 +1,5 @@
-// XOR swizzle of 16-byte chunks in shared memory rows: eight rows at one logical column, as ldmatrix reads them, lie in eight
-// different groups of four banks.
+// XOR swizzle of 16-byte chunks in shared memory rows: eight rows at one logical column, as ldmatrix reads them, are in
+// eight different groups of four banks.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// A few neighbours of one operand in registers, as they lie in memory. In words, which stay whole until an element is needed.
+// A few contiguous elements of an operand in registers, as 32-bit words that are unpacked when an element is needed.
 #pragma once
 #include "kernels/common/stored.cuh"
 #include "kernels/elementwise/shift.cuh"
@@ -14,7 +14,8 @@ struct Pack {
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
   static constexpr bool kWhole = kBytes % 4 == 0;  // else less than a word, which has no access of its own
   static_assert(kWhole || kBytes < 4, "whole words, or a part of one");
-  // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer instructions.
+  // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer
+  // instructions.
   static constexpr bool kShifted = kSize < 4;
   uint32_t word[kWords];
 
@@ -68,8 +69,8 @@ struct Pack {
       if (i < count) to[i * step] = bits(i);
   }
 
-  // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from `base`
-  // is not read: where `touches_outside`, the vector has to be loaded otherwise. Elements past `count` are anything.
+  // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from
+  // `base` is not read: where `touches_outside`, the vector has to be loaded otherwise. Elements past `count` are anything.
   __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
     const Touched pieces(base, at, count);
     const char* const from = static_cast<const char*>(base);
@@ -126,8 +127,8 @@ struct Pack {
       if (i >= from && i < to) first[i] = bits(i);
   }
   // For `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
-  // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of what
-  // is stored; it may be negative. All lanes of a warp come here.
+  // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of
+  // what is stored; it may be negative. All lanes of a warp come here.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
     if constexpr (!kWhole) return store(base, at, false, left);
     constexpr int kPieces = kWords / kAtOnce;

@@ -36,8 +36,8 @@ struct ComputedAppendParams {
   int32_t positions;
 };
 
-// Most heads of a row that a warp takes: 64 bytes each of K and V a lane. Heads that are no multiple of 16 bytes are copied
-// element by element, so a warp takes fewer.
+// Maximum number of heads of a row per warp: 64 bytes of K and of V per lane. Heads whose size is not a multiple of 16 bytes
+// are copied element by element, so a warp takes fewer.
 constexpr int heads_of_a_warp(int head_bytes) {
   const int most = (head_bytes % 16 == 0 ? 2048 : 512) / head_bytes;
   return most > 1 ? most : 1;

@@ -41,7 +41,7 @@ struct UnitCut {
     }
     return kNeighbours ? Unit{2 * u, 2 * u + 1, true} : Unit{u * kRun, (kTurned + u) * kRun, true};
   }
-  // The pair of angles of element k of a run, as Rotation has them.
+  // The pair of angles of element k of a run, as in Rotation.
   static __device__ __forceinline__ int pair(const Unit& unit, int k) {
     if (C::kRope == Rope::kHalf || kRun == 1) return (C::kRope == Rope::kHalf ? unit.a : unit.a / 2) + k;
     return k < kRun / 2 ? unit.a / 2 + k : unit.b / 2 + k - kRun / 2;

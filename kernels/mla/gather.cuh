@@ -1,5 +1,5 @@
-// Loads without TMA (pages that are no multiple of 8 tokens, or addresses or strides not aligned to 16 bytes): all threads of
-// warpgroup 0 copy, 16 rows at a time. Invisible tokens become zeros.
+// Loads without TMA (page sizes that are not a multiple of 8 tokens, or addresses or strides not aligned to 16 bytes): all
+// threads of warpgroup 0 copy, 16 rows at a time. Invisible tokens become zeros.
 #pragma once
 #include "kernels/mla/load.cuh"
 

@@ -1,8 +1,8 @@
 // Parameters of a latent decode launch, shared by the kernels and their binding.
 //
 // Launch: units * head blocks CTAs of kMlaThreads threads, kMlaSharedBytes of dynamic shared memory. A head block is 64 query
-// heads; several query rows of a request stand one after the other, each with all its heads (base.heads counts them all). A unit is the CTAs (one a head block, neighbours in the grid) that process the same items. Units and slots by split
-// mode:
+// heads; query rows of a request follow each other, each with all its heads (base.heads counts all of them). A unit is the
+// adjacent CTAs, one per head block, that process the same items. Units and slots by split mode:
 //   off    batch units
 //   auto   at most SMs / head blocks units, two slots each
 //   fixed  floor(max_tokens / chunk) + batch units or fewer, one slot each
@@ -34,8 +34,8 @@ constexpr int kMlaMergeThreads = 256;
 // Partials of a row that are loaded at once: more hide more latency, but cost instructions when a row has fewer.
 constexpr int kMlaMergedPartials = 8;
 
-// TMA box of queries: neighbouring heads of neighbouring query rows, which fill a tile of kMlaKeys heads alone or with others of
-// the same shape; eight at least, the period of the swizzle. No heads: threads copy.
+// TMA box of queries: neighbouring heads of neighbouring query rows, which fill a tile of kMlaKeys heads alone or with others
+// of the same shape; eight at least, the period of the swizzle. No heads: threads copy.
 struct QueryBox {
   int32_t heads;
   int32_t rows;

@@ -1,6 +1,6 @@
 // Warpgroup products of operands in shared memory of which either may be transposed. Otherwise as in wgmma.cuh.
 //
-// An operand whose rows lie along the panel is transposed: a panel has 64 rows of it in 128 bytes, a line for each of the
+// An operand whose rows are along the panel is transposed: a panel has 64 rows of it in 128 bytes, a line for each of the
 // reduction elements. The next 16 of these are two blocks further.
 #pragma once
 #include "kernels/ptx/wgmma.cuh"

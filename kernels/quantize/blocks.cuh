@@ -1,5 +1,6 @@
-// Quantisation of a matrix by blocks, and back: a CTA has a block in registers, so that it is read once. Blocks at the right and
-// lower edge may be smaller. Rows past a count on the device are beyond the lower edge. A template prints C: From and To, the types in memory, Scale, the block, and the value of an element.
+// Quantises or dequantises a matrix by blocks. A CTA keeps a block in registers, so that it is read once. Blocks at the right
+// and lower edges may be smaller; a count on the device may end the rows earlier. A template prints C: From and To, the types
+// in memory, Scale, the block, and the value of an element.
 #pragma once
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/quantize/blocks_params.h"

@@ -1,12 +1,12 @@
-// Rounds between the GPUs of one host: push to all peers, then wait for arrivals in own memory, for so long and no longer. Every
-// value may be a payload: flags beside the data mark arrivals.
+// Rounds between the GPUs of one host: push data to all peers, then wait for arrivals in local memory, with a time limit. Any
+// bit pattern may be data, because separate flags mark arrivals.
 //
-// There are two formats. Bulk data are pushed to places, and a fence lies between them and the arrival that tells of them. Flagged
-// lines have 8 bytes of data and their flags, twice the bytes, and nobody waits for a fence: small rounds use them.
+// There are two formats. Bulk data are stored first; a fence precedes the arrival flag. Flagged lines have 8 bytes of data and
+// their flags, which is twice the bytes, but need no fence: small rounds use them.
 //
-// A half of an arena is written again two rounds later. By then each peer has read it: it has told the round between, which it
-// begins only when all CTAs that read before have ended, or this CTA of it has. A reader takes flags away, so that none of an
-// earlier round is there, however long ago that was.
+// A half of an arena is written again two rounds later. By then each peer has read it, because it has announced the round
+// between, which it begins only after all CTAs that read the half have ended, or after its own CTA has. A reader clears the
+// flags, so that no flag of an earlier round remains.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/peer.cuh"

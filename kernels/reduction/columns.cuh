@@ -1,9 +1,9 @@
 // A fold over a program M whose innermost axis is kept: neighbouring threads have neighbouring columns, a vector each, so that
-// loads are whole sectors; where they do not lie so, one column each. A thread takes every kStep-th row; row groups of a CTA and the CTAs of a cluster are joined in their
-// order. Which rows a thread has and how many it adds at once follow from how many are folded and from dtypes, so that the bits of
-// a column do not depend on other columns, nor on how it lies in memory.
+// loads are whole sectors; where they do not lie so, one column each. A thread takes every kStep-th row; row groups of a CTA
+// and the CTAs of a cluster are joined in their order. Which rows a thread has and how many it adds at once follow from how
+// many are folded and from dtypes, so that the bits of a column do not depend on other columns or on strides.
 //
-// Few rows lie in registers; more are read again by each stage and by the outputs.
+// Few rows are kept in registers; more rows are read again by each stage and by the outputs.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -187,8 +187,8 @@ struct ColumnFold : Located<M> {
       }
     }
   }
-  // Row by row, all columns of one behind one condition: additions that divide are long, and wait for those of other columns less
-  // than for each other.
+  // Row by row, all columns of one behind one condition: additions that divide are long, and wait for those of other columns
+  // less than for each other.
   template <int kStage, class State, class In>
   __device__ __forceinline__ void add_together(State (&states)[kVec], const In& in, int64_t first, int count) {
     using R = ReducerOf<M, kStage>;

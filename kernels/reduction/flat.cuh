@@ -1,16 +1,17 @@
-// Many rows that begin anywhere, one behind the other. A CTA copies its rows to shared memory by whole vectors, and once what all rows
-// have in common, such as a weight; lanes take theirs from there; results that are rows go back the same way, since one element of each lane would be a store of its own.
+// Many rows that begin anywhere, one behind the other. A CTA copies its rows to shared memory by whole vectors, and once what
+// all rows have in common, such as a weight; lanes take theirs from there; results that are rows go back the same way, since
+// one element of each lane would be a store of its own.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/reduction/fold.cuh"
 
 namespace opfacade {
 
-// Bytes of a copy, and of shared memory beside the elements of an operand: they begin up to 15 bytes behind an aligned address, and
-// a vector at their end is read whole, with the piece behind it.
+// Bytes of a copy, and of shared memory beside the elements of an operand: they begin up to 15 bytes behind an aligned address,
+// and a vector at their end is read whole, with the piece behind it.
 constexpr int kFlatPiece = 16, kFlatBeside = 112;
 
-// Where the rows of a CTA lie in shared memory: as far behind an aligned address as they do in the tensor.
+// The rows of a CTA in shared memory, at the same distance from an aligned address as in the tensor.
 struct FlatRows {
   char* in_tensor;  // its first byte
   int bytes, shift;
@@ -19,7 +20,8 @@ struct FlatRows {
   __device__ __forceinline__ FlatRows(char* first, int bytes, unsigned char* shared)
       : in_tensor(first), bytes(bytes), shift(static_cast<int>(reinterpret_cast<uintptr_t>(first) % kFlatPiece)), in_shared(shared) {}
 
-  // whole(piece of the tensor, of shared memory) for those within the rows; rest(the same of an element) for what else there is.
+  // whole(piece of the tensor, of shared memory) for those within the rows; rest(the same of an element) for what else there
+  // is.
   template <int kSize, class W, class R>
   __device__ __forceinline__ void each(int thread, int threads, W whole, R rest) const {
     const int end = shift + bytes, first = shift == 0 ? 0 : 1, last = end / kFlatPiece;

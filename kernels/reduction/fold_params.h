@@ -4,8 +4,8 @@
 
 namespace opfacade {
 
-// Axes are those of rows, then the folded ones, from the outermost to the innermost; operands are inputs, then outputs. A row is
-// `segments` times `elements`, the latter along the axes that the last stages fold.
+// Axes are those of rows, then the folded ones, from the outermost to the innermost; operands are inputs, then outputs. A row
+// is `segments` times `elements`, the latter along the axes that the last stages fold.
 template <int kOperands, int kScalars>
 struct FoldParams {
   void* operand[kOperands];
@@ -18,7 +18,7 @@ struct FoldParams {
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis
-  int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed places
+  int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed positions
   int64_t span[kOperands];              // elements from the first one in memory to the last one
   int64_t step[kOperands];              // from one segment to the next, where it is the same everywhere
   int64_t size[kMapAxes];               // extents of the axes of the program, in its order

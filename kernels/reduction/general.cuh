@@ -1,7 +1,7 @@
-// A fold of any program M, for what no other kernel takes. A CTA has a row of the kept axes, stage after stage: results of a stage
-// lie in the workspace, where later stages and outputs find them by their place, and elements are read again by each. A warp
-// joins the values of a result, and the whole CTA where a row has few of them: so the bits follow from the extents of folded
-// axes and from the elements, whatever the batch and the strides.
+// A fold of any program M that no other kernel supports. A CTA computes a row of the kept axes, stage after stage. Results of a
+// stage are written to the workspace, where later stages and outputs read them, and each stage reads the elements again. One
+// warp joins the values of a result, or the whole CTA if a row has few results. The bits follow from the extents of folded axes
+// and from the elements; batch and strides do not change them.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/elementwise/map.cuh"

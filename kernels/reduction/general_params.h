@@ -6,8 +6,8 @@ namespace opfacade {
 
 constexpr int kGeneralWarps = 8, kGeneralThreads = 32 * kGeneralWarps;
 
-// Results of stages lie in the workspace, in 8 bytes each, in a part of its own for each CTA: those of a stage along the folded
-// axes that it does not join and along which they differ, part after part.
+// Results of stages are in the workspace, 8 bytes each, in a separate part for each CTA. A stage has one result for each
+// position along the folded axes that it does not join and along which its results differ.
 template <int kOperands, int kScalars, int kStages>
 struct GeneralParams : FoldParams<kOperands, kScalars> {
   static constexpr int kAtLeastOne = kStages == 0 ? 1 : kStages;

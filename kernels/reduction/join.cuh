@@ -1,5 +1,5 @@
-// States of the lanes of a row, joined in one order that follows from their number alone: butterflies within warps, then the warps
-// of the row in shared memory, of all CTAs of its cluster. Every lane has the result.
+// States of the lanes of a row, joined in one order that follows from their number alone: butterflies within warps, then the
+// warps of the row in shared memory, of all CTAs of its cluster. Every lane has the result.
 #pragma once
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cp_async.cuh"
@@ -66,8 +66,8 @@ __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) 
   return mine;
 }
 
-// Joins the lanes of a warp for each of kFolds states, a power of two, in the order of join_lanes<R, 32>. Half of the states go to
-// the other half of the lanes at each step: lane l has state l * kFolds / 32.
+// Joins the lanes of a warp for each of kFolds states, a power of two, in the order of join_lanes<R, 32>. Half of the states go
+// to the other half of the lanes at each step: lane l has state l * kFolds / 32.
 template <class R, int kFolds>
 __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine)[kFolds]) {
 #pragma unroll
@@ -86,9 +86,9 @@ __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine
 
 constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
 
-// Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared memory.
-// kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own. kAtOnce: rounds that are unrolled.
-// kWithin: bytes between the two.
+// Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared
+// memory. kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own. kAtOnce: rounds that
+// are unrolled. kWithin: bytes between the two.
 template <class R, int kWarps, int kCluster, int kFolds = 1, int kAtOnce = 32, int kWithin = 0>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
@@ -125,7 +125,7 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   return join_lanes<R, kWidth>(all);
 }
 
-// Where a state of warps lies in shared memory, and back.
+// Store and load of a warp's state in shared memory.
 template <class State>
 __device__ __forceinline__ void show_state(int at, const State& state) {
   const StateWords<State> words = StateWords<State>::of(state);

@@ -1,6 +1,6 @@
-// Short rows of a ragged fold whose elements are used once, several of a warp at a time: the loads of all are in flight together,
-// and their states are joined together. A lane adds the elements of each row and lanes are joined as where a warp has one row
-// alone, so that the bits are the same.
+// Short rows of a ragged fold whose elements are used once, several of a warp at a time: the loads of all are in flight
+// together, and their states are joined together. A lane adds the elements of each row and lanes are joined as where a warp has
+// one row alone, so that the bits are the same.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/reduction/join.cuh"
@@ -12,7 +12,7 @@ namespace opfacade {
 constexpr int kGroupRows = 4;   // a power of two
 constexpr int kGroupBatch = 4;  // elements of a lane of each row that are loaded before the first is used
 
-// Each lane knows one row: where it begins, and how long it is; where it is no short row, the first one, of no element.
+// Each lane has the beginning and length of one row; if its row is not short, it has the first row with length 0.
 template <class M>
 struct RowGroup {
   using Params = typename M::Params;
@@ -87,7 +87,7 @@ struct RowGroup {
       }
     }
   }
-  // As they lie in memory: a conversion under the predicate of a load would wait for it.
+  // Unconverted: a conversion under the predicate of a load would wait for the load.
   __device__ __forceinline__ void load(typename M::Inputs (&in)[kGroupBatch], const One& row, uint32_t begin) const {
 #pragma unroll
     for (int i = 0; i < kGroupBatch; ++i) {

@@ -1,4 +1,4 @@
-// Where a row of a ragged fold lies along axis 1, clamped to the tensor: an entry that is wrong gives a shorter row or none.
+// The range of a row of a ragged fold along axis 1, clamped to the tensor: a wrong entry gives a shorter or an empty row.
 #pragma once
 #include "kernels/reduction/ragged_params.h"
 

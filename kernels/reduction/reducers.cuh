@@ -111,8 +111,8 @@ OPF_STEP T sum_of(T (&x)[kCount]) {
   return x[0];
 }
 
-// Count, mean and sum of squared deviations, joined as Chan does. A vector is added as a whole: its mean as a distance from its first
-// element, its deviations from the mean, then one join. So a vector costs one division, not one for each element.
+// Count, mean and sum of squared deviations, joined as Chan does. A vector is added as a whole: its mean as a distance from its
+// first element, its deviations from the mean, then one join. So a vector costs one division, not one for each element.
 template <class T>
 struct Welford {
   using Value = T;
@@ -156,8 +156,8 @@ struct Welford {
   OPF_STEP T part_m2(State s) { return s.m2; }
 };
 
-// The maximum, and the sum of exp(x - maximum), in which an x equal to the maximum counts 1. A vector is added as a whole: the sum
-// is rescaled once. Where exponentials take long, a row that is held is folded by `Most` and then by `Total`: nothing is rescaled.
+// The maximum, and the sum of exp(x - maximum), in which an x equal to the maximum counts 1. The sum is rescaled once per
+// vector. If exponentials are slow, a row in registers is folded by `Most` and then by `Total`, without rescaling.
 template <class T, bool kApproximate>
 struct ExpSum {
   using Value = T;

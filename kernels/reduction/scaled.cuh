@@ -1,7 +1,7 @@
-// Rows over a program M whose results share one scale, in three launches. The first folds rows and keeps the largest |result| of
-// each; the second joins these and writes the scale; the third folds rows again, reads the scale and writes the results. Both
-// passes over the rows have the same code and lanes, so that the largest result is one of those that are divided. Maxima lie in
-// the workspace: no atomic, and nothing to initialise.
+// Rows over a program M whose results share one scale, in three launches. The first folds rows and keeps the largest |result|
+// of each; the second joins these and writes the scale; the third folds rows again, reads the scale and writes the results.
+// Both passes over the rows have the same code and lanes, so that the largest result is one of those that are divided. Maxima
+// are in the workspace, so that no atomics and no initialisation are needed.
 #pragma once
 #include "kernels/reduction/fold.cuh"
 

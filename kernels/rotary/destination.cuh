@@ -1,4 +1,4 @@
-// Where K and V of a row go: by the page table of its request, as append has it, or by a slot of the row's own.
+// The destination of K and V of a row: by the page table of its request, as in append, or by the slot of the row.
 #pragma once
 #include "kernels/kv_cache/place.cuh"
 #include "kernels/rotary/qkv_prepare_params.h"

@@ -1,6 +1,6 @@
-// Rotation of heads of q and k by the angles of their rows' positions. Memory-bound: a lane keeps one unit of a head, two runs of 16
-// bytes that hold both elements of each pair, and the unit's angles, and takes that unit of several heads of the row. Their loads are
-// issued before the position is needed. In place only the rotated elements are read and written.
+// Rotation of heads of q and k by the angles of their rows' positions. Memory-bound: a lane keeps one unit of a head, two runs
+// of 16 bytes that hold both elements of each pair, and the unit's angles, and takes that unit of several heads of the row.
+// Their loads are issued before the position is needed. In place only the rotated elements are read and written.
 #pragma once
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/rotary/angles.cuh"
@@ -15,7 +15,7 @@ struct HeadUnits {
   using Raw = Fetched<typename C::New, Cut::kRun>;
   static constexpr int kLanes = Cut::kUnits < 32 ? Cut::kUnits : 32, kHeads = 32 / kLanes, kMany = kWide ? 4 : 1;
 
-  // The first element of a run in its head: rotated ones lie behind kOffset others.
+  // The first element of a run in its head: rotated elements follow kOffset others.
   static __device__ __forceinline__ int element(const Unit& unit, int run) {
     if (unit.rotates) return C::kOffset + run;
     const int rest = run - Cut::kRotated;

@@ -54,8 +54,8 @@ def text_of(descriptor: Descriptor[Any]) -> str:
 
 @lru_cache(maxsize=256)
 def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any]]:
-    """Sorted names of the fields whose values are written as they are, and what reads all others. A field that is absent from
-    the JSON at its default is among the others."""
+    """Sorted names of the size fields, which are written as they are, and a getter of all other fields. The others include a
+    size field that is absent from the JSON at its default."""
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
     return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
 

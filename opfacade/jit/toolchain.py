@@ -76,12 +76,12 @@ class Toolchain:
 
     @cached_property
     def ptxas_release(self) -> tuple[int, int]:
-        """(13, 3) for ptxas 13.3.x; (0, 0) when the program does not tell."""
+        """(13, 3) for ptxas 13.3.x; (0, 0) if its release is unknown."""
         return self._release(self.home / "bin/ptxas")
 
     @cached_property
     def nvcc_release(self) -> tuple[int, int]:
-        """(13, 5) for nvcc 13.5.x; (0, 0) when the program does not tell."""
+        """(13, 5) for nvcc 13.5.x; (0, 0) if its release is unknown."""
         return self._release(self.nvcc)
 
     def _release(self, program: Path) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class GatedCall(Protocol):
 
 
 def quant_of(gated: GatedFields) -> Quant:
-    """Folds are those whose scales are computed."""
+    """The quantisation of a fold, which is always present because a fold computes the scales."""
     return cast("Quant", gated.quant)
 
 

@@ -23,7 +23,7 @@ class Made:
         self.stored_shape, self.our_shape = (*lead, *stored_shape), (*lead, *our_shape)
 
     def axis(self, number: int) -> Node:
-        """The position of the result along an axis behind that of batches."""
+        """The position of the result along an axis; axis 0 is the first one after the batch axis."""
         return coord(number + self.batch)
 
     def at(self, name: str, dtype: DType, place: Sequence[Node]) -> Node:

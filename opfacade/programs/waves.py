@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-# From here on the waves have few terms of their asymptotic series, below few of the trapezoidal rule. torch's own are far off.
+# From here on, a few terms of the asymptotic series suffice; below, a few of the trapezoidal rule. torch's are inexact.
 FAR = 25.0
 _ANGLES = 32  # of a quarter turn; the rule errs by bessel_j128
 _EULER = 0.5772156649015329

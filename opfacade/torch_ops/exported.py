@@ -56,7 +56,7 @@ def plans_of(program: ExportedProgram) -> str:
 
 
 def select(text: str) -> tuple[Plan[Any], ...]:
-    """The plans of a program: those of the same SKUs, whatever would be chosen here. Raises as `load` does."""
+    """The plans of a program, pinned to its SKUs, even if this machine would choose others. Raises as `load` does."""
     told = strict_json.loads(text)
     if told.get("version") != 1:
         raise _wrong("version", "1", told.get("version"), "Load it with a later version of opfacade.")

@@ -131,7 +131,7 @@ def test_values_of_another_width():
 
 
 def test_heads_before_rows_in_memory(monkeypatch):
-    """Rows of requests that do not lie one after the other are read where they are, as pages."""
+    """Rows of requests that are not contiguous are read in place, as pages."""
     monkeypatch.setattr("opfacade.compat.flash_attn.dense.over_rows", None)
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in dense())
     assert not k.is_contiguous()

@@ -15,7 +15,7 @@ TEXT = '#include "value.h"\nextern "C" int value() { return VALUE; }\n'
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Builds in a place of their own; what was compiled is in `compiled.ran`."""
+    """Builds into an empty directory; `compiled.ran` lists the sources that were compiled."""
     ran, run = [], subprocess.run
 
     def told(words, **facts):

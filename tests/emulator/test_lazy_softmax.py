@@ -12,7 +12,7 @@ from tests import emulator
 pytestmark = emulator.needed
 
 HEADERS = {"bf16": "kernels/attention/lazy_softmax.cuh", "f8_e4m3": "kernels/attention/lazy_softmax_fp8.cuh"}
-# Both have a `update_base`, with arguments of their own.
+# Both define `update_base`, with different arguments.
 COUNTS = """#pragma once
 #define update_base update_base_uncounted
 #include "{header}"

@@ -132,7 +132,7 @@ def test_gathered_pages_are_those_of_the_pool_bit_for_bit(monkeypatch, layout, d
 @pytest.mark.parametrize("make", [random_descriptor, special_descriptor])
 @pytest.mark.parametrize("op", PAGED)
 def test_a_small_pool_changes_no_sku_and_no_workspace(op, make, target):
-    """The selection of a replay: every candidate answers the same for the narrowed problem."""
+    """A replay selects the same plan, because every candidate gives the same answer for the problem on fewer pages."""
     for seed in range(25):
         descriptor, rng = make(op, seed), random.Random(seed)
         kept = rng.randint(1, max(1, descriptor.paged_kv.num_total_pages))

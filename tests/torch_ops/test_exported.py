@@ -70,7 +70,7 @@ def test_another_process_runs_the_plan_of_the_export(tmp_path):
     done = elsewhere(path)
     assert done.returncode == 0, done.stderr
     first, told, last = torch.load(path + ".out")
-    # The file alone has no more than the number: it runs no other plan, and the error names the plans that are there.
+    # The file alone contains only the plan's number: it must not run another plan, and the error names the loaded plans.
     assert "[OPF-R020]" in told
     assert f"got {plan.handle}." in told
     assert told.count("norm/norm/reference/cpu/") == 2

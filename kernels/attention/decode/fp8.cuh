@@ -57,7 +57,7 @@ struct TileProducts<C, 1, false> {
       uint32_t value[4];
       ldmatrix_x4_trans(value, v ^ (chunk * 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = __byte_perm(value[i], 0, 0x3120);  // two tokens of one dimension side by side
+      for (int i = 0; i < 4; ++i) value[i] = __byte_perm(value[i], 0, 0x3120);  // two adjacent tokens of one dimension
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t first = value[half * 2], second = value[half * 2 + 1];
@@ -114,7 +114,7 @@ struct TileProducts<C, 1, true> {
       uint32_t value[4];
       ldmatrix_x4_trans(value, v ^ (chunk * 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = __byte_perm(value[i], 0, 0x3120);  // two tokens of one dimension side by side
+      for (int i = 0; i < 4; ++i) value[i] = __byte_perm(value[i], 0, 0x3120);  // two adjacent tokens of one dimension
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint2 upper = C::Kv::widen(value[half * 2]), lower = C::Kv::widen(value[half * 2 + 1]);

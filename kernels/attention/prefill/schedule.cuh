@@ -21,7 +21,7 @@ struct KvRange {
   int end;
 };
 
-// Rows of a request in q and o.
+// The range of a request's rows in q and o.
 __device__ __forceinline__ IndexSpan q_rows(const PrefillParams& p, int request) {
   return clamped_span(p.q_indptr, request, p.total_rows);
 }

@@ -110,7 +110,8 @@ struct Dequantiser {
   WgmmaShared<C>& smem;
   Ring<C::Tile::kRawSlots> ahead{}, current{};  // the part to copy next (without TMA), and the one to convert
 
-  // This warp's first step. phase: 0 or 1 for alternating parts, because the steps of a part are no multiple of the warps.
+  // This warp's first step. phase: 0 or 1 for alternating parts, because the number of steps in a part is not a multiple of the
+  // number of warps.
   __device__ __forceinline__ static int first_step(int phase) {
     const int step = threadIdx.x / 32 - 1 + (kMapped ? phase * (kWarps - Raw::kSteps % kWarps) : 0);
     return step < kWarps ? step : step - kWarps;

@@ -1,6 +1,6 @@
-// Warpgroup 0 without TMA (pages that are no multiple of 8 tokens, addresses or strides not aligned to 16 bytes): half its
-// threads copy K row by row, half V, so that neither waits for a stage of the other. Tensor cores see a thread's writes only
-// after its own proxy fence, so a thread waits for its copies before it arrives; the address computation of the next rows
+// Warpgroup 0 without TMA (page sizes that are not a multiple of 8 tokens, addresses or strides not aligned to 16 bytes): half
+// its threads copy K row by row, half V, so that neither waits for a stage of the other. Tensor cores see a thread's writes
+// only after its own proxy fence, so a thread waits for its copies before it arrives; the address computation of the next rows
 // covers the wait.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"

@@ -265,7 +265,7 @@ struct Scheduler : Progress {
     tile = slot - slot_start<C>(p.base, request);
   }
 
-  // False if the item is no work: a slot without rows (see params.h), or a tile that is on the cut line.
+  // False for an item without work: a slot without rows (see params.h), or a tile that is on the cut line.
   __device__ __forceinline__ bool find(int item, Work& work) {
     const int now = item / items;
     const bool rises = ranked() && (p.kv_heads / heads - now) % 2 == 0;

@@ -40,7 +40,7 @@ __device__ __forceinline__ void keep_part(Work (&parts)[2], const Work& found) {
   if (found.split != 0) parts[TilePart::of(found.split).index == 0] = found;
 }
 
-// Key tiles start at multiples of kTileKv for any range, so that each box lies in one page and in one tile.
+// Key tiles start at multiples of kTileKv for any range, so that each box is within one page and one tile.
 template <class C>
 __device__ __forceinline__ int first_start(const KvRange& range) {
   return range.begin / C::kTileKv * C::kTileKv;

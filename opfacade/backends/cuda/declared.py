@@ -1,7 +1,7 @@
-"""CudaKernel: a CUDA implementation declared as data; `candidate` is what the registry holds of it.
+"""CudaKernel: a CUDA implementation declared as data; `candidate` is its entry in the registry.
 
-For an op with one template, no workspace and no work to cut. An implementation that decides by sizes, such as splits or
-tiles, needs a Candidate of its own, as in attention.
+It is for ops with one template, without a workspace, whose work is not split. An implementation that chooses splits or tiles
+by sizes needs its own Candidate, as in attention.
 """
 
 from __future__ import annotations

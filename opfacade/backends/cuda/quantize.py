@@ -1,4 +1,4 @@
-"""Quantisation on CUDA: folds under a name; matrices that are quantised by blocks have a kernel of their own."""
+"""Quantisation on CUDA: named folds, and a separate kernel for matrices that are quantised by blocks."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _counts(call: Call, total: Tensor) -> Tensor:
 
 
 def _below(call: Call) -> Tensor:
-    """Octaves under the largest logit of all ranks; infinite for what is no candidate."""
+    """Octaves under the largest logit of all ranks; infinite for a token that is not a candidate."""
     import torch
 
     top = torch.stack(call.all_ranks(call.a.amax(1))).amax(0)

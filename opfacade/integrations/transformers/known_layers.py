@@ -112,7 +112,7 @@ def _experts(module: torch.nn.Module) -> Method | Unknown:
 
 
 def gate_of(kind: type) -> Literal["pairs", "halves"] | None:
-    """How experts of a class make one element of two: of pairs as gpt-oss does, or of halves; None: in a way of their own."""
+    """Whether experts of a class combine interleaved pairs (as in gpt-oss) or halves of a row; None for any other method."""
     own = getattr(kind, "_apply_gate", None)
     if same_code(own, _originals().pairs._apply_gate):
         return "pairs"

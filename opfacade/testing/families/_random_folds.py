@@ -125,7 +125,7 @@ class _Draw:
 
 
 class _Known:
-    """As much of a program as `varying` reads."""
+    """The attributes of a program that `varying` reads."""
 
     def __init__(self, shape: Sequence[int], fold: tuple[int, ...], inputs: Sequence[Input], stages: Sequence[Stage]) -> None:
         self.shape, self.fold, self.inputs, self.stages = shape, fold, inputs, stages

@@ -1,4 +1,4 @@
-"""Products of groups whose rows lie on N of wgmma, on a GPU: the bits of rows on M, also in a replayed graph."""
+"""Grouped products with rows on N of wgmma have the bits of those with rows on M, on a GPU, also in a replayed graph."""
 
 from dataclasses import replace
 

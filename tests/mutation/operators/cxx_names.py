@@ -98,7 +98,7 @@ def _other_function(tokens: Tokens, at: int) -> Iterator[Change]:
 
 
 def _begin(tokens: Tokens, at: int) -> int:
-    """Where the name of what is called begins."""
+    """Index of the first token of the called name."""
     place = at - 1
     if tokens[place].words == ">" and place in tokens.partner:
         place = tokens.partner[place] - 1

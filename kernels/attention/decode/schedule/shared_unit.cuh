@@ -43,8 +43,8 @@ struct ClusterColumns {
   __device__ __forceinline__ int column(int i) const { return i % kOfRow * 4; }
 };
 
-// A row of more than 128 columns lies in several warps, which are counted apart. Each stores the row's lse, always the same bits,
-// so that a warp that arrives last finds it whichever warps of other clusters have come.
+// Several warps share a row of more than 128 columns, each with its own arrival count. Each warp stores the row's lse (the same
+// bits), so that the last warp reads it, whichever warps of other clusters have arrived.
 template <class C>
 __device__ __forceinline__ void store_own_lse(const GlobalRows<C>& to, int row, float lse) {
   if constexpr (32 % ClusterColumns<C>::kOfRow != 0)

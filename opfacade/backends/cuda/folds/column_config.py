@@ -29,7 +29,7 @@ class ColumnConfig:
     groups: int
     rows: int
     cluster: int
-    held: bool  # all elements of a thread lie in registers
+    held: bool  # all elements of a thread are in registers
 
     @property
     def lanes(self) -> int:
@@ -56,7 +56,7 @@ class ColumnConfig:
         return found | {"segmented": True}  # templates reach a folded element by the step from one to the next
 
     def fuses(self, program: FoldProgram) -> bool:
-        """Whether one pass over the elements joins all stages: none uses another, and their states lie in registers."""
+        """Whether one pass over the elements joins all stages: no stage uses another, and their states fit in registers."""
         return fold_config.independent(program) and self.vector * state_words(program) <= fold_config.STATE_WORDS
 
     def shared_bytes(self, program: FoldProgram) -> int:

@@ -1,7 +1,7 @@
-"""The CUDA engine of folds of any program: what no faster kernel takes, one CTA a row.
+"""The CUDA engine of folds that no faster kernel supports: any program, one CTA per row.
 
-Results of a stage lie in the workspace along the folded axes that it does not join and along which they differ; later stages
-and outputs read them there, and elements again.
+The results of a stage, one for each position along the folded axes that it does not join and along which they differ, are
+written to the workspace. Later stages and outputs read these results, and read the elements again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A fold whose later stages join what earlier ones gave along other axes, as two folds: of groups, then of their results.
+"""Splits a fold whose later stages join earlier results along other axes: a fold of groups, then a fold of their results.
 
-The groups are along the axes of the first stage. Parts of the program that groups determine and that are the same along those
-axes are outputs of the first fold and inputs of the second; what does not need groups is read again by the second.
+A group is along the axes of the first stage. Values that depend on a group, and are constant along those axes, are outputs of
+the first fold and inputs of the second. The second fold reads again the inputs that do not depend on groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opfacade.programs.stages import Stage, rebuilt
 
 @dataclass(frozen=True)
 class Levels:
-    """groups: the fold whose outputs lie in the workspace. rows: the fold that has them as inputs, of the same names."""
+    """groups: the fold that writes its outputs to the workspace. rows: the fold that reads them as inputs of the same names."""
 
     groups: FoldProgram
     rows: FoldProgram
@@ -34,8 +34,8 @@ class Levels:
 
 @lru_cache(maxsize=1024)
 def levels_of(program: FoldProgram) -> Levels | None:
-    """None for a program without a second level, or with more results of groups, inputs or numbers than a fold may have, or
-    whose second fold would have no meaning: a result of groups counts as different along each axis that they lack."""
+    """None for a program without a second level, for one with more results of groups, inputs or numbers than a fold may have,
+    and if the second fold would be invalid: a result of a group counts as different along each axis that the group lacks."""
     if not program.stages or program.in_place or program.joined(program.stages[0]) == program.fold:
         return None
     cut = _Cut(program)

@@ -86,7 +86,7 @@ class Direct:
         self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
     def learn(self, args: Args) -> None:
-        """Admit tensors of these types, devices and dispatch keys. Never ones that need a gradient now or have no memory.
+        """Admit tensors of these types, devices and dispatch keys, unless one needs a gradient now or has no memory.
 
         A guard that was learned under no_grad refuses parameters once gradients are on.
         """
@@ -99,7 +99,7 @@ class Direct:
             self._replay_guards.pop(self.paths.replay(id(guard)), None)
 
     def refuse_unsound(self, args: Args, workspace: Tensor | None) -> None:
-        """Raise what is wrong with the shapes, dtypes, devices, strides or addresses of a call: a binding trusts them."""
+        """Raise for wrong shapes, dtypes, devices, strides or addresses in a call, because a binding does not check them."""
         try:
             if type(args) is self._descriptor.args_type and self._checked(*self._fields(args), workspace, False) != _REFUSED:
                 return

@@ -17,7 +17,7 @@ LARGEST = 2.0**127  # magnitude of an adjusted logit; its product with log2(e) i
 
 
 def adjusted(descriptor: OfLogits, args: SamplingCall, logits: Tensor) -> Tensor:
-    """f32 [rows, vocab] before the temperature, -inf where a token is no candidate. args: tensors of these rows."""
+    """f32 [rows, vocab] before the temperature, -inf where a token is not a candidate. args: tensors of these rows."""
     import torch
 
     a = logits.float()

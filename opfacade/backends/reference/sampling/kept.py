@@ -36,7 +36,7 @@ class Ordered:
 
     @classmethod
     def of_shares(cls, shares: Tensor) -> Ordered:
-        """shares: probabilities; those that are not above 0 are no candidates."""
+        """shares: probabilities; only those above 0 are candidates."""
         values, ids = _positive(shares).sort(dim=-1, descending=True, stable=True)
         part = values.double() / values[:, :1].double()
         part = part.masked_fill(values <= 0, 0.0)
@@ -44,7 +44,7 @@ class Ordered:
 
 
 def _positive(shares: Tensor) -> Tensor:
-    """0 in place of what is no candidate; infinity is the largest number."""
+    """Replaces values that are not candidates by 0, and infinity by the largest number."""
     import torch
 
     return torch.where(shares > 0, shares.float(), 0.0).clamp(max=torch.finfo(torch.float32).max)

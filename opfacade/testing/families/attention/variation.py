@@ -1,4 +1,4 @@
-"""A variant and a packed mask as the oracle sees them: values of one request, what is shown, and transforms in fp64."""
+"""A variant and a packed mask for the oracle: parameters of one request, visible keys, and transforms in fp64."""
 
 from __future__ import annotations
 
