@@ -59,7 +59,7 @@ __device__ __forceinline__ void all_have_read() {
   if constexpr (C::kInPlace) __syncwarp();
 }
 
-// Pieces of consecutive states held by a lane. A missing state counts as empty.
+// A lane's pieces of consecutive states, in registers. A missing state counts as empty.
 template <class C, int kVec, int kMany>
 struct HeldStates {
   using T = typename C::T;

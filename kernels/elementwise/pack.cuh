@@ -69,8 +69,8 @@ struct Pack {
       if (i < count) to[i * step] = bits(i);
   }
 
-  // A vector that begins anywhere, by the aligned pieces that it touches. One that is not within the `span` elements from
-  // `base` is not read: where `touches_outside`, the vector has to be loaded otherwise. Elements past `count` are anything.
+  // Loads a vector of any alignment by the aligned pieces that it touches. Pieces outside of the `span` elements from `base`
+  // are not read: if `touches_outside`, load the vector in another way. Elements past `count` are undefined.
   __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
     const Touched pieces(base, at, count);
     const char* const from = static_cast<const char*>(base);

@@ -25,7 +25,7 @@ struct ColumnFold : Located<M> {
 
   const Params& p;
   int64_t begin, end;  // of the folded elements
-  int group, columns;  // of the rows; of this thread
+  int group, columns;  // group of rows, and number of columns, of this thread
   typename M::Inputs held[kHeld ? kRows : 1];
   typename M::Constants constants[kVec]{};
   typename M::Results results[kVec]{};

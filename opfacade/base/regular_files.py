@@ -1,7 +1,7 @@
 """Reads and replaces files that a user, a variable or a cache names: regular files alone, and no more bytes than a bound.
 
-A FIFO without a writer would hang, a device may have no end, and to open either may have an effect; so a path is looked at
-before it is opened, and what was opened is looked at again.
+A FIFO without a writer would hang, a device may have no end, and opening either may have side effects. Therefore a path is
+checked before it is opened, and the open file is checked again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a message shows a value that came from outside."""
+"""Short text of a user's value for a message."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Kind = Literal["none", "pcie", "nvlink"]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """kind; GB/s that one GPU receives; whether a candidate may use multicast, which is off unless the caller allows it."""
+    """kind: of links between GPUs. gb_per_s: into one GPU. multicast: whether a candidate may use it; off by default."""
 
     kind: Kind = "none"
     gb_per_s: float = 0.0

@@ -71,5 +71,5 @@ _even_batches = DeviceTensors(_even_batch)
 
 
 def capturing(tensor: Tensor) -> bool:
-    """Whether tensors that are computed from `tensor` now belong to a CUDA graph."""
+    """Whether a CUDA graph is being captured on the device of `tensor`."""
     return capture.capturing(tensor.device)

@@ -150,7 +150,7 @@ def unknown(op: str, type: str, v: Tensor) -> Tensor | None:
 
 
 def _lgamma(v: Tensor, a: Ball) -> Tensor:
-    """Convex behind 0: farthest at an end, or at its minimum."""
+    """Convex above 0, so the largest error is at an end of the interval or at the minimum of lgamma."""
     import torch
 
     at, minimum = LGAMMA_MINIMUM

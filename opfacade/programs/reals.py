@@ -48,7 +48,7 @@ def _in_numpy(name: str) -> Callable[..., Tensor]:
 
 
 def _maximum(a: Tensor, b: Tensor) -> Tensor:
-    """NaN where either is; +0 is above -0."""
+    """NaN if either argument is NaN; +0 is larger than -0."""
     import torch
 
     return _where((a == 0) & (b == 0), a + b, torch.maximum(a, b))

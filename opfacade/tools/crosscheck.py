@@ -23,9 +23,9 @@ def _target(arch: str, sm_count: int, max_shared_memory: int, *links: Sequence[A
 
 
 def replay(path: str | Path, device: str | None = None) -> Report:
-    """Run a dump again with the plan of its SKU; its report is at most 1 when the violation is gone.
+    """Run a dump again with the plan of its SKU. A report of at most 1 means that the violation is not reproduced.
 
-    device: where its tensors go; default: where they were. ArgumentError if `path` is not such a file."""
+    device: the device of its tensors; default: that of the dump. ArgumentError if `path` is not such a file."""
     try:
         content = dump_files.load(path, device)
         descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], _target(*content["target"])

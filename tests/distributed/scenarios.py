@@ -129,7 +129,7 @@ def apart(rank, pg, folder):
     group = reserved(pg, 2, a, b)
     found["other_call"] = failed_run(b if rank == 2 else a, group)
     group = reserved(pg, 3, a, timeout_s=HASTY)
-    if rank == 1:  # this rank makes one call fewer, and looks in later
+    if rank == 1:  # this rank makes one call fewer, and reads the failure later
         found["fewer_calls"] = told_later(group)
     else:
         found["fewer_calls"] = failed_run(a, group)

@@ -1,6 +1,6 @@
-"""A family whose name no file knows goes through every door, with its own files alone.
+"""A family passes every tool with its own files alone, under a name that no other file contains.
 
-It is the toy under another name, in a folder outside of the checkout: what knew the toy by name would not know this one.
+It is the toy family under another name, in a folder outside of the checkout, so that a tool that names the toy would fail.
 """
 
 import random

@@ -21,7 +21,7 @@ def asking():
     select = Plan.select.__func__
 
     def recorded(cls, descriptor, *rest, **named):
-        # Sizes choose too, so each descriptor is asked; what differs in nothing is asked once.
+        # Sizes influence the choice, so each distinct descriptor is selected, once.
         if descriptor not in kinds:
             kinds[descriptor] = select(cls, descriptor, None, HOPPER).sku.id
         found.setdefault(descriptor.op, set()).add(kinds[descriptor])

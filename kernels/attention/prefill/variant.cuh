@@ -27,8 +27,7 @@ struct VariantRow {
   int32_t row_param[at_least_one(V::kRow)];
 };
 
-// The key that expressions refer to: position base + step. step is a constant within a tile, so that base - x is converted once
-// a row.
+// The key position in expressions: base + step. step is a constant within a tile, so that base - x is converted once per row.
 template <class V>
 struct VariantKey {
   int32_t base;

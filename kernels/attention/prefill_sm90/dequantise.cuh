@@ -44,8 +44,8 @@ struct RawLoader : RowCopier<C> {
         const PageBox* at = smem.boxes[values] + (later ? __popc(early) : 0);
         const uint32_t full = smem_address(&smem.raw.full[ring.stage]);
         uint32_t dst = smem_address(smem.raw.slots[ring.stage]);
-        // The boxes are read before the wait for an empty slot, to hide their latency. So the wait and the arrival are inside
-        // the loop, which has at least one iteration, even without boxes.
+        // The boxes are read before the wait for an empty slot, to hide their latency. Therefore the wait and the arrival are
+        // in the loop, which has at least one iteration, even without boxes.
         for (int i = 0; i == 0 || i < boxes; i += kAtOnce, at += kAtOnce) {
           PageBox box[kAtOnce];
 #pragma unroll

@@ -79,7 +79,7 @@ def linear_descriptor(rows: int, sizes: tuple[int, int], dtype: torch.dtype, bia
 
 @lru_cache(maxsize=KEPT)
 def taken(descriptor: Descriptor[Any], prefer: Preference, device: str) -> bool:
-    """Whether a candidate that is preferred takes it."""
+    """Whether a candidate that `prefer` allows accepts the descriptor."""
     try:
         Plan.select(descriptor, prefer, Target.cpu() if device == "cpu" else None)
     except UnsupportedError:

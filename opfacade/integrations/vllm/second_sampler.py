@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
-    """vLLM's processors, temperature and min_p run first; a draw has top_k, top_p and the token.
+    """vLLM applies its processors, the temperature and min_p; one draw then applies top_k and top_p and samples the token.
 
     A token depends on its logits, the request's seed and its position. Drafts are verified by vLLM's own rejection sampler.
     """

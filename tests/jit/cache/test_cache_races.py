@@ -76,7 +76,7 @@ def test_lock_files_that_vanish_cost_only_builds(toolkit):
 
 
 def clearing(seconds, workers, remove):
-    """Workers that load new kernels without end while another process removes the cache under them."""
+    """Workers load new kernels in a loop while another process removes their cache."""
     end = time.monotonic() + seconds
 
     def remover():

@@ -43,8 +43,8 @@ class DecodeConfig:
 
 DEFAULT = DecodeConfig()
 SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
-# By (dim, bytes of an element), if heads are mma columns: that leaves registers for more warps, which hide the latency of fp8
-# conversion and of small rows.
+# By (dim, bytes of an element), if heads are mma columns. This needs fewer registers per warp, and more warps hide the latency
+# of fp8 conversion and of small rows.
 COLUMN_SHAPES = {(64, 1): Shape(4, 6, 16, 4), (64, 2): Shape(4, 6, 16, 4), (128, 1): Shape(3, 3, 16, 4)}
 CLUSTER_SHAPES = {64: Shape(8, 6, 16, 1), 128: Shape(8, 3, 16, 1), 256: Shape(4, 3, 16, 1)}
 SM_BYTES = 233472  # shared memory of an SM on sm_90

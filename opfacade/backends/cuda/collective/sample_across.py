@@ -51,7 +51,7 @@ def lister(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: 
 def lists(
     d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str
 ) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs], tuple[Tensor, Tensor]]:
-    """Adjusted logits and columns of the first tokens of each row, where torch merges them."""
+    """Adjusted logits and columns of the top tokens of each row, which torch merges."""
     listed = lister(d, target, allow_build, label)
 
     def found(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> tuple[Tensor, Tensor]:

@@ -62,7 +62,7 @@ def _unquantised(program: FoldProgram) -> FoldProgram:
 
 @cached_by_form
 def _unquantised_form(program: FoldProgram) -> FoldProgram:
-    """The same results in the dtype of x, without the stage that finds the largest: it is the last."""
+    """The same results in the dtype of x, without the last stage, which computes the maximum."""
     made = (one for one in program.outputs if one.name != MOST)
     dtype = program.inputs[0].dtype
     outputs = tuple(one.model_copy(update={"dtype": dtype}) for one in made)

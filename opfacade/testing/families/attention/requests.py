@@ -1,4 +1,4 @@
-"""Batches made of the requests of another call: in any order, more than once, with empty ones between, or one alone."""
+"""Batches of the requests of another call: permuted, repeated, separated by empty requests, or a single request."""
 
 from __future__ import annotations
 
