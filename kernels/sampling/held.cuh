@@ -86,6 +86,7 @@ class HeldRow {
       : row_(row), held_(held), cluster_(shared.reduce, row.p.ctas), pass_(shared.select), shared_(shared), list_(list) {
     first_ = blockIdx.x % row.p.ctas * row.p.slice;
     end_ = min(row.vocab(), first_ + row.p.slice);
+    if constexpr (kIsWindowed<C>) first_ = max(first_, row.window_first / 4 * 4);
     past_ = min(end_, first_ + row.p.held);
   }
 

@@ -10,6 +10,7 @@ struct AdjustedRow : RowOperands<C> {
   using Operands = RowOperands<C>;
   using Operands::p;
   using Operands::row;
+  using Operands::window_first;
   const uint8_t* flags;    // of the biases
   const BiasIndex* index;  // null: all entries are read
   const Biased* copied;    // the first entries, or null
@@ -39,6 +40,7 @@ struct AdjustedRow : RowOperands<C> {
       for (int j = 0; j < kCount; ++j) {
         if constexpr (C::kShares) a[j] = a[j] > 0.f ? fminf(a[j], 0x1.fffffep127f) : minus_infinity();
         else a[j] = a[j] > minus_infinity() ? __fadd_rn(a[j], 0.f) : minus_infinity();
+        if constexpr (kIsWindowed<C>) a[j] = token + j < window_first ? minus_infinity() : a[j];
       }
       return;
     }

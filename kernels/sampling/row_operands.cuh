@@ -27,6 +27,12 @@ struct Packed {
   Run<int32_t, 4> count;
 };
 
+// Whether rows have windows of their own, which few kernels know.
+template <class C, class = void>
+constexpr bool kIsWindowed = false;
+template <class C>
+constexpr bool kIsWindowed<C, decltype(void(C::kWindows))> = C::kWindows;
+
 template <class C>
 constexpr int kAddedBytes = 4 * sizeof(typename Element<typename C::T>::Bits) + (C::kBitmask ? 4 : 0) + (C::kBias ? 16 : 0);
 
@@ -37,6 +43,7 @@ struct RowOperands {
   uint32_t row;  // a grid has fewer than 2^31
   const Bits* logits;
   bool aligned;  // groups of the row are aligned
+  uint32_t window_first, window_end;  // of a row that has a window
 
   __device__ __forceinline__ RowOperands(const SampleParams& p, uint32_t row) : p(p), row(row) {
     int64_t from = row;
@@ -46,9 +53,17 @@ struct RowOperands {
     }
     logits = static_cast<const Bits*>(p.logits) + from * p.logits_row;
     aligned = reinterpret_cast<uintptr_t>(logits) % (4 * sizeof(Bits)) == 0;
+    if constexpr (kIsWindowed<C>) {
+      window_first = static_cast<uint32_t>(min(max(p.starts[row], 0), p.vocab));
+      window_end = static_cast<uint32_t>(min(max(p.ends[row], 0), p.vocab));
+    }
   }
 
-  __device__ __forceinline__ uint32_t vocab() const { return static_cast<uint32_t>(p.vocab); }
+  // Where the tokens of the row end.
+  __device__ __forceinline__ uint32_t vocab() const {
+    if constexpr (kIsWindowed<C>) return window_end;
+    return static_cast<uint32_t>(p.vocab);
+  }
 
   // One token, or the four of a group; past the vocabulary -inf.
   template <int kCount>

@@ -17,7 +17,7 @@ constexpr int kFilterShared = kHeldShared + 8 * (kOwnListed + kListed);
 constexpr int kShortK = 128, kNoted = 2048, kSorted = 512;
 // Where CTAs of a team send their lists, in place of held logits: words from one list to the next, in different banks, and bytes.
 constexpr int kListStep = kShortK + 1, kListsShared = 8 * kListStep * kMostCtas;
-constexpr int kTopKShared = kHeldShared + 2 * 8 * kMostTopK;  // with the lists of a top-k
+constexpr int kMostSorted = 8192;  // of a top-k, whose two lists have max_top_k entries each
 
 struct AdjustParams {
   const int32_t* bitmask;       // [rows, ceil(vocab / 32)]
@@ -44,6 +44,8 @@ struct SampleParams {
   const int64_t* seed;
   const int64_t* offset;
   const int32_t* num_valid;  // [1]
+  const int32_t* starts;     // [rows]: where the window of a row begins, and ends
+  const int32_t* ends;
   AdjustParams adjust;
   int32_t* token;
   uint8_t* valid;

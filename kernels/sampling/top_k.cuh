@@ -6,30 +6,30 @@
 
 namespace opfacade {
 
-struct TopKLists {
-  uint64_t own[kMostTopK], all[kMostTopK];
-};
-
+// Behind it lie the lists of a CTA and of the row, `room` entries each, and held logits.
 struct alignas(16) TopKShared {
   union {
     HeldShared held;
     uint8_t room_of_held[kHeldShared];
   };
-  TopKLists lists;
 
-  __device__ __forceinline__ float* logits() { return reinterpret_cast<float*>(this + 1); }
+  __device__ __forceinline__ CandidateList lists(uint32_t room) {
+    uint64_t* const own = reinterpret_cast<uint64_t*>(this + 1);
+    return {own, own + room, room, room};
+  }
+  __device__ __forceinline__ float* logits(uint32_t room) { return reinterpret_cast<float*>(lists(room).all + room); }
 };
-static_assert(sizeof(TopKShared) == kTopKShared, "as the binding launches it");
+static_assert(sizeof(TopKShared) == kHeldShared, "as the binding launches it");
 
 template <class C>
 class TopK {
  public:
-  __device__ __forceinline__ TopK(const SampleParams& p, int64_t row, TopKLists& lists) : p_(p), row_(row), lists_(lists) {}
+  __device__ __forceinline__ TopK(const SampleParams& p, int64_t row, uint64_t* list) : p_(p), row_(row), list_(list) {}
 
   // By the first CTA of the row.
   __device__ __forceinline__ void write(int count) {
-    sort_list(lists_.all, count, p_.top_n);
-    for (int i = threadIdx.x; i < p_.top_n; i += kSampleThreads) store(i, lists_.all[i]);
+    sort_list(list_, count, p_.top_n);
+    for (int i = threadIdx.x; i < p_.top_n; i += kSampleThreads) store(i, list_[i]);
   }
 
  private:
@@ -43,7 +43,7 @@ class TopK {
 
   const SampleParams& p_;
   int64_t row_;
-  TopKLists& lists_;
+  uint64_t* list_;
 };
 
 template <class C>
@@ -52,9 +52,9 @@ __device__ __forceinline__ void top_k(const SampleParams& p) {
   const int64_t at = blockIdx.x / p.ctas;
   if (!is_valid_row(p, at)) return;
   const Row<C> row(p, at, shared.held.flags, nullptr);
-  TopKLists& lists = shared.lists;
-  const CandidateList list{lists.own, lists.all, kMostTopK, kMostTopK};
-  HeldRow<C> held(row, shared.held, list, shared.logits());
+  const uint32_t room = static_cast<uint32_t>(p.max_top_k);
+  const CandidateList list = shared.lists(room);
+  HeldRow<C> held(row, shared.held, list, shared.logits(room));
   held.hold([](uint32_t, const float (&)[4]) {});
   const bool writes = blockIdx.x % p.ctas == 0;
   const Target target{false, static_cast<uint64_t>(p.top_n)};
@@ -64,7 +64,7 @@ __device__ __forceinline__ void top_k(const SampleParams& p) {
     const Cut cut = held.cut(target, kept);
     count = held.list([&](uint32_t token, float a) { return cut.keeps(ordered(a), token); }, writes);
   }
-  if (writes) TopK<C>(p, at, lists).write(count);
+  if (writes) TopK<C>(p, at, list.all).write(count);
   held.cluster().sync();  // no CTA exits while others read its shared memory
 }
 

@@ -166,6 +166,7 @@ EXAMPLES = (
     SampleDescriptor(total_num_rows=5, vocab=2050, dtype="bf16", top_k=True, max_top_k=64, top_p=True, probs_out="filtered"),
     TopKDescriptor(total_num_rows=7, vocab=1000, k=50, dtype="bf16", num_valid=True),
     TopKDescriptor(total_num_rows=3, vocab=63, k=70),
+    TopKDescriptor(total_num_rows=5, vocab=9001, k=4097, windows=True),
     VerifyDraftsDescriptor(kind="chain", batch_size=7, num_drafts=4, vocab=1000),
     VerifyDraftsDescriptor(kind="tree", batch_size=3, num_drafts=7, vocab=515, threshold_acc=0.75, threshold_single=0.5),
     VerifyDraftsDescriptor(kind="greedy", batch_size=63, num_drafts=3, vocab=1000, num_valid=True),

@@ -11,9 +11,8 @@ from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer._sampling.distributions import checked_rows
 from opfacade.compat.refusals import require_integer, unmapped, wrong
 from opfacade.compat.selecting import plan_for
+from opfacade.plans._sampling.top_k import MAX_K
 from opfacade.plans.sampling import TopKArgs, TopKDescriptor
-
-_MOST = 2048
 
 
 class TopKTieBreak(IntEnum):
@@ -37,7 +36,7 @@ def top_k(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest values of each row `[rows, n]` and their positions (int64), in descending order; equal values are ordered
     by position. tie_break 2 keeps the higher positions of equal values at the boundary; it needs a reversed copy of input. NaN
-    and -inf are ignored: after the last candidate, the value is -inf and the position -1. k: at most 2048, and at most n."""
+    and -inf are ignored: after the last candidate, the value is -inf and the position -1. k: at most 2^20, and at most n."""
     op = "top_k"
     x = checked_rows(op, "input", input)
     if require_integer(op, "tie_break", tie_break) not in _TIES:
@@ -45,8 +44,8 @@ def top_k(
     k = require_integer(op, "k", k)
     if not 1 <= k <= x.shape[1]:
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
-    if k > _MOST:
-        raise unmapped(op, "k", f"at most {_MOST}", k)
+    if k > MAX_K:
+        raise unmapped(op, "k", f"at most {MAX_K}", k)
     values, positions = _highest(op, x, k) if tie_break == TopKTieBreak.LARGE else _found(op, x, k)
     return values, positions.long()
 

@@ -30,6 +30,8 @@ class SamplingCall(Protocol):
     frequency: Tensor
     presence: Tensor
     num_valid: Tensor
+    starts: Tensor
+    ends: Tensor
     token: Tensor
     valid: Tensor
     logprob: Tensor

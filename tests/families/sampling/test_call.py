@@ -39,5 +39,5 @@ def test_the_host_has_the_constants_of_the_kernels():
                 name, _, value = one.partition(" = ")
                 found[name] = eval(value, {}, dict(found))  # sums and products of what stands above
     assert found["kFilterShared"] == sample.BESIDE_LOGITS
-    assert found["kTopKShared"] == top_k._BESIDE_ROW
+    assert (found["kHeldShared"], found["kMostTopK"], found["kMostSorted"]) == (top_k._HELD, top_k._LISTED, top_k._SORTED)
     assert found["kMostCtas"] == split._MAX_CTAS

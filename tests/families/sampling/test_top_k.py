@@ -27,7 +27,12 @@ def found(x, k, subject=None, **more):
     x = torch.as_tensor(x)
     names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
     descriptor = TopKDescriptor(
-        total_num_rows=len(x), vocab=x.shape[1], k=k, dtype=names[x.dtype], num_valid="num_valid" in more
+        total_num_rows=len(x),
+        vocab=x.shape[1],
+        k=k,
+        dtype=names[x.dtype],
+        num_valid="num_valid" in more,
+        windows="starts" in more,
     )
     args = TopKArgs(x=x, values=torch.full((len(x), k), 77.0).to(x.dtype), positions=torch.full((len(x), k), 77).int(), **more)
     (subject(descriptor) if subject else Plan.select(descriptor, target=Target.cpu())).run(args)
@@ -51,6 +56,60 @@ def test_a_k_above_the_row_fills_up(subject):
     args = found([[1.0, 2.0, math.nan]], 5, subject)
     assert args.positions.tolist() == [[1, 0, -1, -1, -1]]
     assert args.values.tolist() == [[2.0, 1.0, -math.inf, -math.inf, -math.inf]]
+
+
+def windows(*pairs):
+    return {
+        name: torch.tensor(one, dtype=torch.int32)
+        for name, one in zip(("starts", "ends"), zip(*pairs, strict=True), strict=True)
+    }
+
+
+@pytest.mark.parametrize("subject", BACKENDS)
+def test_a_window_is_all_that_a_row_has(subject):
+    x = torch.tensor([9.0, 1.0, 5.0, 5.0, 7.0, math.inf, 3.0]).expand(7, 7).contiguous()
+    pairs = [(0, 7), (1, 5), (3, 4), (2, 2), (5, 1), (7, 7), (6, 7)]
+    args = found(x, 3, subject, **windows(*pairs))
+    want = [[5, 0, 4], [4, 2, 3], [3, -1, -1], [-1] * 3, [-1] * 3, [-1] * 3, [6, -1, -1]]
+    assert args.positions.tolist() == want
+    assert args.values.tolist() == [[x[0, at].item() if at >= 0 else -math.inf for at in row] for row in want]
+
+
+@emulator.needed
+@pytest.mark.parametrize("k", [3, 700])
+def test_windows_over_several_ctas_are_those_of_the_parts_alone(k):
+    """Starts and ends at any column, in one CTA's part, in none, and over the seams between parts."""
+    x = torch.randn(8, 4099)
+    pairs = [(0, 4099), (1, 4098), (2047, 2050), (1000, 1003), (2048, 4099), (17, 2048), (4097, 4099), (3000, 2000)]
+    for ctas, held in ((1, 10**5), (2, 10**5), (4, 256)):
+        with split_as(ctas, held):
+            args = found(x, k, emulator.subject, **windows(*pairs))
+        for row, (first, last) in enumerate(pairs):
+            count = max(0, min(k, last - first))
+            own = x[row, first:last].topk(count) if count else None
+            assert args.positions[row, count:].unique().tolist() == ([-1] if count < k else [])
+            if own is not None:
+                assert torch.equal(args.positions[row, :count].long(), own.indices + first)
+                assert torch.equal(args.values[row, :count], own.values)
+
+
+@pytest.mark.parametrize("subject", BACKENDS)
+@pytest.mark.parametrize(("k", "vocab"), [(4096, 5003), (4097, 5003), (8192, 6001)])
+def test_thousands_of_values_are_those_of_torch(subject, k, vocab):
+    x = (torch.randperm(vocab) - vocab // 2).float()[None]
+    args = found(x, k, subject)
+    count = min(k, vocab)
+    assert torch.equal(args.values[:, :count], x.topk(count).values)
+    assert torch.equal(args.positions[:, :count].long(), x.topk(count).indices)
+    assert (args.positions[:, count:] == -1).all()
+
+
+def test_torch_serves_a_longer_list_than_a_kernel_sorts():
+    descriptor = TopKDescriptor(total_num_rows=1, vocab=2**20, k=2**20)
+    assert Plan.select(descriptor, target=Target.parse("sm_90a")).sku.backend == "reference"
+    assert Plan.select(descriptor.model_copy(update={"k": 8192}), target=Target.parse("sm_90a")).sku.backend == "cuda"
+    x = torch.randperm(20000).float()[None]
+    assert torch.equal(found(x, 20000).positions.long(), x.argsort(descending=True))
 
 
 @pytest.mark.parametrize("subject", BACKENDS)
@@ -119,4 +178,4 @@ def test_wrong_values_are_seen():
 
 def test_k_is_bounded():
     with pytest.raises(DescriptorError, match="k expected"):
-        TopKDescriptor(total_num_rows=1, vocab=5000, k=2049)
+        TopKDescriptor(total_num_rows=1, vocab=5000, k=2**20 + 1)

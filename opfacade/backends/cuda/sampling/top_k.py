@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.sampling.guarantee import promised
 from opfacade.backends.cuda.sampling.sample import Facts, set_facts
 from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, held_bytes
+from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans.sampling import TopKDescriptor
 
-_BESIDE_ROW = 48 * 1024  # kTopKShared
+_HELD, _ENTRY = 16 * 1024, 16  # kHeldShared, and the bytes of an entry of both lists
+_LISTED, _SORTED = 2048, 8192  # kMostTopK, kMostSorted
 
 
 def _facts(descriptor: TopKDescriptor) -> Facts:
-    return set_facts(descriptor, ("num_valid",))
+    return set_facts(descriptor, ("num_valid", "windows"))
 
 
-def _numbers(descriptor: TopKDescriptor, target: Target) -> tuple[int, int]:
-    return ctas_of(descriptor.vocab, target), held_bytes(target, _BESIDE_ROW)
+def _entries(descriptor: TopKDescriptor) -> int:
+    """Entries of a list, a power of two."""
+    return max(_LISTED, 1 << (descriptor.k - 1).bit_length())
+
+
+def _beside(descriptor: TopKDescriptor) -> int:
+    return _HELD + _ENTRY * _entries(descriptor)
+
+
+def _numbers(descriptor: TopKDescriptor, target: Target) -> tuple[int, int, int]:
+    return ctas_of(descriptor.vocab, target), held_bytes(target, _beside(descriptor)), _entries(descriptor)
+
+
+def _lacks(descriptor: TopKDescriptor, target: Target) -> Iterator[Reason]:
+    """A list of more is sorted by torch."""
+    most = _SORTED
+    while _HELD + _ENTRY * most + 1024 > target.max_shared_memory and most > _LISTED:
+        most //= 2
+    yield from support.limit_reason("OPF-S003", "k", descriptor.k, most)
 
 
 TOP_K = RowKernel(
@@ -28,4 +50,5 @@ TOP_K = RowKernel(
     in_dtypes=("dtype",),
     guarantee=promised("test_top_k.py", "test_top_k.py", exact=True),
     numbers=_numbers,
+    accepts=_lacks,
 )
