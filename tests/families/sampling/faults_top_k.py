@@ -10,7 +10,7 @@ def _top_k(name, file, old, new, words):
 
 
 FAULTS = (
-    _top_k("the first column of a window is left out", "row_adjust.cuh", "token + j < window_first", "token + j <= window_first",
+    _top_k("a window lacks its first column", "row_adjust.cuh", "token + j < window_first", "token + j <= window_first",
            "window"),
     _top_k("columns before a window count", "row_adjust.cuh", "token + j < window_first ? minus_infinity() : a[j]", "a[j]",
            "window"),
