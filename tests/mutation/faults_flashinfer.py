@@ -51,4 +51,11 @@ FLASHINFER_FAULTS = (
         "+ (position + 1) // page_size",
         MORE,
     ),
+    cpu(
+        "FlashInfer: a window of scores begins at 0",
+        f"{A}/_sampling/topk_transforms.py",
+        "(starts, starts + window.lengths)",
+        "(torch.zeros_like(starts), window.lengths)",
+        "tests/compat/test_flashinfer_topk.py -k slots",
+    ),
 )

@@ -39,6 +39,20 @@ def top_k(
     and -inf are ignored: after the last candidate, the value is -inf and the position -1. k: at most 2^20, and at most n."""
     op = "top_k"
     x = checked_rows(op, "input", input)
+    k = _checked_k(op, x, k, tie_break)
+    values, positions = _highest(op, x, k) if tie_break == TopKTieBreak.LARGE else _found(op, x, k)
+    return values, positions.long()
+
+
+def top_k_of_windows(
+    op: str, x: torch.Tensor, k: int, tie_break: int, window: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Positions `[rows, k]` i32 of the k largest values in columns starts[i] to ends[i] of row i; -1 after the last one. Equal
+    values are ordered by position."""
+    return _found(op, x, _checked_k(op, x, k, tie_break), window)[1]
+
+
+def _checked_k(op: str, x: torch.Tensor, k: int, tie_break: int) -> int:
     if require_integer(op, "tie_break", tie_break) not in _TIES:
         raise wrong(op, "tie_break", "0, 1 or 2", tie_break)
     k = require_integer(op, "k", k)
@@ -46,8 +60,7 @@ def top_k(
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
     if k > MAX_K:
         raise unmapped(op, "k", f"at most {MAX_K}", k)
-    values, positions = _highest(op, x, k) if tie_break == TopKTieBreak.LARGE else _found(op, x, k)
-    return values, positions.long()
+    return k
 
 
 def _highest(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,16 +71,19 @@ def _highest(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tens
     return values, positions.gather(1, falling)
 
 
-def _found(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    plan = plan_for(_descriptor, (*x.shape, k, name_of(op, "input", x.dtype)), x.device)
+def _found(
+    op: str, x: torch.Tensor, k: int, window: tuple[torch.Tensor, torch.Tensor] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    plan = plan_for(_descriptor, (*x.shape, k, name_of(op, "input", x.dtype), window is not None), x.device)
     values, positions = x.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k, dtype=torch.int32)
-    plan.run(TopKArgs(x=x, values=values, positions=positions))
+    starts, ends = window or (None, None)
+    plan.run(TopKArgs(x=x, starts=starts, ends=ends, values=values, positions=positions))
     return values, positions
 
 
 def _descriptor(facts: Any) -> TopKDescriptor:
-    rows, vocab, k, dtype = facts
-    return TopKDescriptor(total_num_rows=rows, vocab=vocab, k=k, dtype=dtype)
+    rows, vocab, k, dtype, windows = facts
+    return TopKDescriptor(total_num_rows=rows, vocab=vocab, k=k, dtype=dtype, windows=windows)
 
 
 topk = top_k

@@ -1,4 +1,4 @@
-"""FlashInfer's top-k of key scores, translated to slots of a cache. Scores outside a row's window are masked in a copy."""
+"""FlashInfer's top-k of key scores, translated to slots of a cache. tie_break 2 masks a copy of the scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from opfacade.compat.constants import numbered
 from opfacade.compat.flashinfer._sampling.distributions import checked_rows
-from opfacade.compat.flashinfer.topk import TopKTieBreak, top_k
+from opfacade.compat.flashinfer.topk import TopKTieBreak, top_k, top_k_of_windows
 from opfacade.compat.refusals import require_tensor, wrong, wrong_shape
 
 _LARGEST_PAGE = 2**30
@@ -84,9 +84,18 @@ def _selected(op: str, scores: torch.Tensor, k: int, window: _Window, tie_break:
         if one is not None and require_tensor(op, name, one, "rows") != (rows,):
             raise wrong_shape(op, name, f"[rows={rows}]", list(one.shape))
     lengths, slot = window.lengths[:, None], numbered(k, scores.device)
-    place = numbered(width, scores.device) if window.starts is None else numbered(width, scores.device) - window.starts[:, None]
-    masked = torch.where((place >= 0) & (place < lengths), scores, -math.inf)
-    found = top_k(masked, min(k, width), tie_break=tie_break)[1].int()
+    if tie_break == TopKTieBreak.LARGE:
+        found = top_k(_masked(scores, window), min(k, width), tie_break=tie_break)[1].int()
+    else:
+        starts = torch.zeros_like(window.lengths) if window.starts is None else window.starts
+        first, end = (x.clamp(0, width).int() for x in (starts, starts + window.lengths))
+        found = top_k_of_windows(op, scores, min(k, width), tie_break, (first, end))
     found = found if window.starts is None else torch.where(found < 0, -1, found - window.starts[:, None])
     found = torch.nn.functional.pad(found, (0, k - found.shape[1]), value=-1)
     return torch.where(lengths <= k, torch.where(slot < lengths, slot, -1), found).int()
+
+
+def _masked(scores: torch.Tensor, window: _Window) -> torch.Tensor:
+    place = numbered(scores.shape[1], scores.device)
+    place = place if window.starts is None else place - window.starts[:, None]
+    return torch.where((place >= 0) & (place < window.lengths[:, None]), scores, -math.inf)
