@@ -200,10 +200,8 @@ class Front {
   __device__ __forceinline__ bool place_steps() const {
     if (shared_.highest == 0) return true;
     const float top = of_ordered(shared_.highest), low = fmaxf(of_ordered(~shared_.lowest), top - kFrontOctaves);
-    const float least = fmaf(fabsf(top), 0x1p-18f, 0x1p-12f), step = fmaxf((top - low) * (1.f / (kFrontSteps - 2)), least);
-    const float before = shared_.scale.steepness, steepness = before != 0.f ? fminf(before, 1.f / least) : 1.f / step;
-    __syncthreads();
-    if (threadIdx.x == 0) shared_.scale = {top, steepness};
+    const float step = fmaxf((top - low) * (1.f / (kFrontSteps - 2)), fmaf(fabsf(top), 0x1p-18f, 0x1p-12f));
+    if (threadIdx.x == 0) shared_.scale = {top, 1.f / step};
     __syncthreads();
     return fabsf(top) < 0x1p40f;
   }
