@@ -30,17 +30,18 @@ _SIZED = _table("180:LD 181:LDG 182:LDC 184:LDS")
 _NONE = _table(
     "004:R2P 044:STSM 102:FCHK 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR "
     "11b:ENDCOLLECTIVE 11d:BAR 142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR "
-    "1b0:ARRIVES 1b2:SYNCS 1b4:UTMALDG 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
+    "1b0:ARRIVES 1b2:SYNCS 1b4:UTMALDG 1b5:UTMASTG 1b7:UTMACMDFLUSH 1b9:UTMACCTL 1c6:FENCE 1c8:USETMAXREG "
     # Instructions that write uniform registers.
     "082:UMOV 086:VOTEU 087:USEL 08c:UISETP 090:UIADD3 091:ULEA 092:ULOP3 097:UIADD3 099:USHF 09c:UPLOP3 0a4:UIMAD 0a5:UIMAD "
     "0b9:ULDC 0bd:UFLO 0be:UBREV 0ca:R2UR 1c3:S2UR 1c4:REDUX"
 )
 _BRANCHES = _table("144:CALL.REL 147:BRA 148:WARPSYNC")
-_OTHER_FLOW = _table("141:BSYNC 145:BSSY 14d:EXIT 150:RET 1c5:WARPGROUP 1f0:HGMMA 1f3:QGMMA")
+_OTHER_FLOW = _table("141:BSYNC 145:BSSY 14d:EXIT 150:RET 1c5:WARPGROUP 1f0:HGMMA 1f1:IGMMA 1f3:QGMMA")
 FLOW = {**_BRANCHES, **_OTHER_FLOW}
 NAMES = {**_ONE, **_TWO, **_FOUR, **_SIZED, **_NONE, **FLOW}
 BRA, BSYNC, BSSY, WARPGROUP = 0x147, 0x141, 0x145, 0x1C5
-PRODUCTS = {0x1F0, 0x1F3}  # the kinds of wgmma
+_IGMMA = 0x1F1
+PRODUCTS = {0x1F0, _IGMMA, 0x1F3}  # the kinds of wgmma
 
 _WARPSYNC_ALL = 0x948
 _A_IN_MEMORY, _A_IN_REGISTERS = 4, 6  # the kind of a wgmma's sources
@@ -73,8 +74,11 @@ def written(word: int) -> range:
 
 
 def columns(word: int) -> int:
-    """The N of a wgmma."""
-    return 8 * ((word >> 53 & 0x3F) + 1)
+    """The N of a wgmma. That of integers is a multiple of 16 from 32 on, and each has a place that counts three."""
+    place = word >> 53 & 0x3F
+    if word & 0x1FF != _IGMMA:
+        return 8 * (place + 1)
+    return 8 * (place // 3 + 1) if place <= 9 else 16 * (place // 3 - 1)
 
 
 def late_sources(word: int) -> range:

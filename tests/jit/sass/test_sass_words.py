@@ -26,6 +26,23 @@ MOV_R5, MOV_R8 = 0x000FE400078E00090000000000057224, 0x000FE400078E0009000000000
 WIDE_R6 = 0x000FE400078E02090000000802067225
 EXIT = 0x000FEA0003800000000000000000794D
 STL = 0x0001E20000100800000000090100_7387
+# `IGMMA.64x32x32.S8.S8 R24, gdesc[UR4], R24`, and 64x8, 64x24, 64x64, 64x128 and 64x256 of it.
+IGMMA = {8: 0x0, 24: 0xC0, 32: 0x120, 64: 0x1E0, 128: 0x360, 256: 0x660}
+
+
+@pytest.mark.parametrize("columns", IGMMA)
+def test_products_of_integers_have_their_columns(columns):
+    word = 0x000FE60008041018 << 64 | IGMMA[columns] << 48 | 0x41879F1
+    assert sass_opcodes.NAMES[sass_opcodes.opcode(word)] == "IGMMA"
+    assert sass_opcodes.columns(word) == columns
+    assert len(sass_opcodes.written(word)) == columns // 2
+    assert not sass_opcodes.late_sources(word)
+
+
+@pytest.mark.parametrize(("word", "name"), [(0x3B5, "UTMASTG"), (0x9B7, "UTMACMDFLUSH")])
+def test_stores_by_tma_write_no_register(word, name):
+    assert sass_opcodes.NAMES[sass_opcodes.opcode(word)] == name
+    assert not sass_opcodes.written(word)
 
 
 def branch(at, to, guard=7):
