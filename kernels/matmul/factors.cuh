@@ -83,7 +83,7 @@ struct CopiedFactors<C, true> {
   Factors<C, kThreads> factors;
 
   __device__ __forceinline__ CopiedFactors(const MatmulParams& p, const Tile& tile, int step) : factors(p, tile, threadIdx.x % kThreads) { factors.read(step); }
-  // Returns the factors that have been read, then reads those of step `next`.
+  // Puts the factors that have been read, then reads those of step `next`.
   __device__ __forceinline__ void put(uint32_t stage, int next) {
     if (threadIdx.x % kWarpgroup < kThreads) factors.put(stage);
     factors.read(next);
