@@ -26,7 +26,7 @@ __device__ __forceinline__ void finish_round(const MatmulParams& p, const Tile& 
   if (left <= 0) return;
   typename Program::Columns columns;
   Program::load_columns(columns, p, tile.weight, column, left);
-  constexpr int kEach = C::kAlong == 1 ? 4 : 1;  // sums that are read at once, where they are not added
+  constexpr int kEach = C::kAlong == 1 && CodedShared<C>::kRound >= 16 ? 4 : 1;  // sums that are read at once, where they are not added
   const int step = threads / kCodesPairs;
 #pragma unroll 1
   for (int token = first / kCodesPairs; token < CodedShared<C>::kRound; token += kEach * step) {

@@ -13,6 +13,8 @@ from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulArgs, GroupedMatmulDescriptor, GroupedMatmulPlan, Scaling
 from opfacade.testing import inputs, numerics
+from opfacade.testing.families._matmul_grouped import part_of, product_of
+from opfacade.testing.families._matmul_weights import weight_of
 
 FORMS = {f"example-{i}": one for i, one in enumerate(EXAMPLES) if isinstance(one, GroupedMatmulDescriptor)} | {
     "masked-gather-block": GroupedMatmulDescriptor(
@@ -79,9 +81,18 @@ def factor(d, args, x_at, g, j, k):
     return float(mine) * float(theirs)
 
 
+def weights_of(d, args):
+    """Weights of groups, also those whose numbers codes stand for."""
+    if d.weight_format is None:
+        return args.weight.double().numpy()
+    each = [weight_of(product_of(d), part_of(d, args, group, []))[0].mT for group in range(d.groups)]
+    found = torch.stack(each)
+    return (found.to(args.x.dtype).double() if d.weight_format.dequantise == "rounded" else found).numpy()
+
+
 def formula(d, args, before):
     """out, element by element; rows of no group as they were, or 0."""
-    x, w = args.x.double().numpy(), args.weight.double().numpy()
+    x, w = args.x.double().numpy(), weights_of(d, args)
     x = x.T if d.x_layout == "km" else x
     w = w if d.weight_layout == "nk" else w.swapaxes(-1, -2)
     want = before.double().numpy() * (0.0 if d.zero_tail else 1.0)
