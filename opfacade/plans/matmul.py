@@ -258,5 +258,8 @@ EXAMPLES = (
         sm_limit=1,
         weight_format=Weight(dtype="uint4", group=64, zero="int", dequantise="rounded"),
     ),
+    MatmulDescriptor(
+        total_num_rows=6, n=40, k=80, dtype="bf16", weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32"), num_valid=True
+    ),
     *GROUPED,
 )
