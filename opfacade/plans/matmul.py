@@ -251,6 +251,9 @@ EXAMPLES = (
         weight_format=Weight(dtype="int4", group=128, dequantise="group_sum"),
     ),
     MatmulDescriptor(
+        total_num_rows=6, n=40, k=80, dtype="bf16", weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32"), num_valid=True
+    ),
+    MatmulDescriptor(
         total_num_rows=260,
         n=96,
         k=320,
