@@ -133,6 +133,26 @@ def test_entries_of_order_out_of_range_and_wrong_counts_write_nothing():
         assert (~args.out.isnan()).all(1).nonzero().flatten().tolist() == written
 
 
+def test_scores_that_sum_to_zero_are_weights_of_zero():
+    """The sigmoid of a large negative logit is 0, and is divided by no sum."""
+    d = RouteDescriptor(total_num_rows=3, experts=6, top_k=2, dtype="f32", score="sigmoid", renormalise=True)
+    args = inputs.make_args(d, 0)
+    args.logits[1] = -1000.0
+    weights = run(d, args).weights
+    assert weights[1].tolist() == [0.0, 0.0]
+    assert torch.allclose(weights[[0, 2]].sum(-1), torch.ones(2))
+
+
+@pytest.mark.parametrize("count", [-1, 0, 4, 2**31 - 1])
+def test_a_number_of_replicas_out_of_range_counts_as_one(count):
+    """In rows whose number such a count does not divide, another place of the table would be read, or one behind it."""
+    d = RouteDescriptor(total_num_rows=9, experts=12, top_k=4, dtype="f32", groups=4, top_groups=2, most_replicas=3)
+    args = inputs.make_args(d, 1)
+    args.num_replicas.fill_(count)
+    run(d, args)
+    assert torch.equal(args.physical_ids, args.replicas[args.ids.long(), 0])
+
+
 def test_rows_of_more_than_two_gigabytes_apart():
     """Offsets are 64-bit: rows of a mapping that nobody fills."""
     storage = torch.UntypedStorage(2**33 + 16)
