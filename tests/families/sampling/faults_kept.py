@@ -25,7 +25,6 @@ FAULTS = (
         "other.wins(own) ? true",
         "rejected",
     ),
-    _kept("min_p reaches a quarter as far", "front.cuh", "const float end = (reach +", "const float end = (0.25f * reach +", "floor"),
     _kept(
         "equal logits are not before a place",
         "rough.cuh",
