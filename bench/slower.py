@@ -29,7 +29,7 @@ def short(kind: str) -> list[str]:
 
 
 def asked() -> dict[str, Any]:
-    """The goals, and the works that are short of them by the newest records: a record of these works has counters of each."""
+    """The goals, and the problems that miss them in the newest records; a record of these has counters of each problem."""
     works = [f"{kind} {name}" for kind in ("rows", "maps") for name in short(kind)]
     return {"over_model": limits.OVER_MODEL, "of_copying": limits.OF_COPYING, "bytes": limits.LEAST_BYTES, "works": works}
 

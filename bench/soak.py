@@ -76,7 +76,7 @@ def soak(place: Path, asked: argparse.Namespace) -> list[str]:
 
 
 def _ended(worker: subprocess.Popen[str], end: float) -> tuple[str, str] | None:
-    """The output of a process that ended. None where it hangs: it is late and used no CPU for a while."""
+    """The output of a process that ended. None if it hangs: it is late and has used no CPU for a while."""
     used = 0.0
     for _ in range(soaking.MOST_WINDOWS):
         with contextlib.suppress(subprocess.TimeoutExpired):

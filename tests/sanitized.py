@@ -76,7 +76,7 @@ def filled(size):
 
 
 def whole_vectors(x):
-    """A copy of x on the GPU at the begin of an allocation that ends with the vector in which x ends."""
+    """A copy of x on the GPU, at the beginning of an allocation that ends with the last vector of x."""
     size = x.numel() * x.element_size()
     bytes_ = torch.full((-(-size // VECTOR) * VECTOR,), 0xFF, dtype=torch.uint8)
     bytes_[:size] = x.reshape(-1).view(torch.uint8)

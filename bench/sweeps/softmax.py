@@ -1,4 +1,4 @@
-"""Softmax and log softmax of random shapes, in place of nothing: x and out are tensors of their own."""
+"""Softmax and log softmax of random shapes; x and out are separate tensors."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ struct Blocks {
   }
 
  private:
-  // None where the count is wrong.
+  // No rows if the count is wrong.
   __device__ __forceinline__ int64_t valid_rows() const {
     if constexpr (!C::kCounted) return p.rows;
     const int64_t counted = *p.num_valid;

@@ -16,7 +16,7 @@ struct ColumnTile {
   static constexpr int kRows = kSlots + (kCluster > 1 ? 1 : 0);              // in shared memory, with the result of a cluster
   static constexpr bool kJoins = kSlots * kCluster > 1;
 
-  // Where a word of the state of a column lies.
+  // Offset of a word of a column's state.
   __device__ __forceinline__ static int word_at(int word, int slot, int column) { return (word * kRows + slot) * kColumns + column; }
 };
 

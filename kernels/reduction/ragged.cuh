@@ -200,7 +200,7 @@ struct RaggedFold {
     }
   }
   __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
-  // None where there is no such row.
+  // Empty if there is no such row.
   __device__ __forceinline__ RowRange bounds(int64_t row) const {
     if (row >= p.rows) return {0, 0};
     return range_of<M>(p, kLie == Lie::kDense || p.kept == 1 ? row : row / p.inner);

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-GROUP = "group"  # the field of args that is no tensor
+GROUP = "group"  # the field of args that is not a tensor
 
 
 class Across(Protocol):

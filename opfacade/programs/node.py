@@ -18,7 +18,7 @@ from opfacade.programs.operations import OPERATIONS
 from opfacade.programs.types import FLOATS, TYPES, Type, range_of
 
 Kind = Literal["constant", "input", "scalar", "coord", "extent", "stage", "read", "apply"]
-SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan, "-0": -0.0}  # f32 and f64 that JSON has no number for
+SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan, "-0": -0.0}  # f32 and f64 values without a JSON number
 CONVERT = "Convert with the operation that has the name of the type, such as f32(x)."
 
 

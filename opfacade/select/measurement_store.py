@@ -97,7 +97,7 @@ class MeasurementStore:
         try:
             with database:
                 _require_known(database)
-                # The index of a WAL lies in memory that only processes of one machine share.
+                # The index of a WAL is in memory that only processes of one machine share.
                 database.execute(f"PRAGMA journal_mode={'DELETE' if on_network(self.path) else 'WAL'}")
                 database.execute(_SCHEMA)
                 database.execute(f"PRAGMA user_version={_VERSION}")

@@ -1,4 +1,4 @@
-"""The benchmark of products: which problems there are, that nothing wrong is timed, and what a record says."""
+"""The benchmark of products: its problems, the refusal to time a wrong result, and the contents of a record."""
 
 from types import SimpleNamespace
 

@@ -39,7 +39,7 @@ FULL = [
 def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatch):
     """A field nobody reads is a promise nobody keeps."""
     forget_specializations()
-    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda: None)  # nothing of the compiler that is here
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda: None)  # independent of the installed compiler
     descriptor, args = make()
     kind = type(descriptor)
     reads = Reads(monkeypatch, kind)

@@ -201,7 +201,7 @@ def test_any_stride_works(pad):
 
 @pytest.mark.parametrize("names", [("q",), pytest.param(("q", "k", "v", "o"), marks=pytest.mark.heavy)], ids=" ".join)
 def test_threads_copy_heads_of_two_widths(names):
-    """Where rows of q are off 16 bytes TMA loads nothing; where those of K and V are, threads copy words."""
+    """If rows of q are not aligned to 16 bytes, TMA is not used; if rows of K or V are not, threads copy words."""
     subject = emulator.subject(uneven(group=3, rows=60))
     args = subject.args(4)
     subject.run(args)

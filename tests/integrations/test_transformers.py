@@ -31,7 +31,7 @@ def logits(model, sequences, mask):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_is_as_near_to_f32_as_the_peer_and_tokens_differ_in_near_ties_alone(family):
-    """Greedy chains part at a tie and then differ in all: each position is judged behind the same tokens."""
+    """Greedy outputs diverge after a tie, so each position is compared after the same tokens."""
     peer = FAMILIES[family][2]
     inputs = padded(prompts(5, 23, 17))
     models = {name: model_of(family, name, torch.bfloat16) for name in ("opfacade", peer)}

@@ -1,4 +1,4 @@
-"""Experts of vLLM on fakes: a model whose layers run as plans has the tokens of vLLM's own method, and its numbers."""
+"""vLLM's experts on stand-ins: layers that run as plans give the tokens and numbers of vLLM's own method."""
 
 import pytest
 import torch

@@ -48,7 +48,7 @@ class FakeDriver:
 
     @property
     def asked(self) -> int:
-        """How often for the number of clusters at once."""
+        """Number of queries for the number of concurrent clusters."""
         return int(self._library.fake_asked())
 
     def last(self) -> Launched:

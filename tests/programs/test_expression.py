@@ -27,7 +27,7 @@ def refused(make, path, *words):
 
 
 def again(*values):
-    """Through JSON and back."""
+    """Write to JSON and read again."""
     told = json.loads(json.dumps(text.text_of(values)._asdict()))
     lets = text.lets_from(told["lets"])
     return [text.node_from(one, lets) for one in told["values"]]

@@ -34,7 +34,7 @@ def drawn(made, **tensors):
 
 
 def torch_uniform(count, dtype):
-    """As PhiloxDistribution.cu of torch has it: the low bits of a word, of an f64 those of two, the first of which is high."""
+    """As in torch's PhiloxDistribution.cu: the low bits of one word; for f64, of two words, the upper one first."""
     found = words(2 * count if dtype == "f64" else count)
     whole = [found[2 * i] << 32 | found[2 * i + 1] for i in range(count)] if dtype == "f64" else found
     digits = SIGNIFICAND[dtype]

@@ -1,4 +1,4 @@
-"""Random corruptions of index tensors on a GPU: every one reported, neighbours as they were, nothing outside touched.
+"""Random corruptions of index tensors on a GPU: each is reported, neighbours are unchanged, and no access is out of bounds.
 
 compute-sanitizer --error-exitcode 99 python -m tests.support.gpu_corruptions --count 5000
 """

@@ -255,7 +255,7 @@ def sound_append(kind, device):
 
 
 def check_writes(kind, drop, run, device="cpu"):
-    """After a wrong call the rows `kept` are in the pool, where the sound call puts them; no other byte is written."""
+    """After a call with wrong indices, the rows `kept` are at the positions of the correct call; no other byte is written."""
     operand, at, value, kept = drop
     right = sound_append(kind, device)
     untouched = {name: getattr(right, name).clone() for name in ("k_data", "v_data")}

@@ -32,7 +32,7 @@ DECODE, _ = decode([5, 9, 2])
 
 @pytest.fixture
 def field(monkeypatch, tmp_path, fresh_telemetry):
-    """Replaces the candidates of decode; measurements go to a place of this test."""
+    """Replaces the candidates of decode; measurements go to a directory of the test."""
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     known = selection.configs_for
 

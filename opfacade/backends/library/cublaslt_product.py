@@ -141,7 +141,7 @@ class Product:
         return found[place]
 
     def _checked(self, stored: bytes) -> Chosen:
-        """A stored algorithm, where the library takes it for this product."""
+        """A stored algorithm, if the library accepts it for this product."""
         algo, result = abi.Algo.from_buffer_copy(stored), abi.HeuristicResult()
         self._library.call(
             "cublasLtMatmulAlgoCheck",

@@ -87,7 +87,7 @@ class Variant(Model):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """By the expressions' text, for `==` between expressions is refused."""
+        """Compares the text of expressions, because `==` between expressions is refused."""
         return self.key == other.key if isinstance(other, Variant) else NotImplemented
 
     def __hash__(self) -> int:

@@ -32,7 +32,7 @@ class RotaryHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), **heads)
 
     def inputs(self, draw: Draw) -> None:
-        """Angles of a model, behind which the table ends; in place some rows are skipped."""
+        """Angles of a model, up to the end of the table; if in place, some rows are skipped."""
         angles(draw)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:

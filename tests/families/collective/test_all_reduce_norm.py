@@ -30,7 +30,7 @@ def descriptor(world, **fields):
 
 
 def outputs(d):
-    """Tensors that are written, NaN or -77 before."""
+    """Output tensors, filled with NaN or -77."""
     found = {}
     for name, spec in d.operands().items():
         if spec.role == "out":

@@ -59,7 +59,7 @@ def test_rows_of_which_a_thread_has_several(name):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("more", [0, 1, 255 * 8 + 5, ENOUGH * 16 + 3])  # the last: CTAs of twice as many threads
+@pytest.mark.parametrize("more", [0, 1, 255 * 8 + 5, ENOUGH * 16 + 3])  # the last one has CTAs of twice as many threads
 def test_flat_vectors_of_which_a_thread_has_several(dtype, more):
     problem = unary(X * 2.0, (ENOUGH * 16 * (2 if dtype == "bf16" else 1) + more,), dtype)
     checked(problem, filled(problem, 4), problem.shape[0] + 9)

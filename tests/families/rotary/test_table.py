@@ -60,7 +60,7 @@ def test_cosines_of_far_positions_are_right_to_the_last_digit(dtype):
 
 @pytest.mark.parametrize(("length", "factor", "each"), [(16, 1.25, [1.0, 2.0]), (17, 1.5, [4.0, 8.0])])
 def test_a_model_may_have_a_factor_of_cosines_for_each_length(length, factor, each):
-    """As PhiMoE does: that of long sequences beyond the positions of the training, without a ratio of lengths."""
+    """As in PhiMoE: the long factors apply beyond the training positions, without a ratio of lengths."""
     scales = {"short_mscale": 1.25, "long_mscale": 1.5, "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]}
     table = rotary_table("longrope", rotary_dim=4, max_positions=length, original_max_position_embeddings=16, **scales)
     assert table[0].tolist() == [factor, factor, 0, 0]

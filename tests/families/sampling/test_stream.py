@@ -120,7 +120,7 @@ def test_all_clusters_run_at_once():
 
 
 def test_a_biased_token_that_a_list_has_no_room_for_wins():
-    """All groups of a rising row are listed, and those of biases after them."""
+    """All groups of a row with rising logits are listed, followed by those of biases."""
     bias_tokens, bias_values = torch.zeros(1, 500, dtype=torch.int32), torch.zeros(1, 500)
     bias_tokens[0, -1], bias_values[0, -1] = 9000, 1e5
     x = torch.arange(16384, dtype=torch.float32)[None]

@@ -1,4 +1,4 @@
-"""A bundle is what its manifest says, member by member, or nothing of it is published: no compiler is needed to see that."""
+"""Nothing of a bundle is published if any member differs from its manifest. These tests need no compiler."""
 
 import io
 import json
