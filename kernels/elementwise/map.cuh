@@ -1,5 +1,5 @@
-// The paths of a map, over a program M that the template prints. All compute an element by the same function of the same values,
-// so its bits do not depend on the path. The binding picks one by strides alone.
+// The paths of a map, over a program M that the template prints. All compute an element by the same function of the same
+// values, so its bits do not depend on the path. The binding picks one by strides alone.
 //
 //   flat     one axis: each operand is dense or one element. Several vectors a thread, all loads before the first is used.
 //   rows     the innermost axis as in flat, the others by division: a row begins where a vector does, and a thread has a column.
@@ -41,8 +41,8 @@ __device__ __forceinline__ bool find_near(const Params& p, MapPlace<M::kOperands
   return vector + (kFlat ? more * blockDim.x : 0) < p.whole_ones && (kFlat || row + (more << p.band) < p.lines);
 }
 
-// The vectors of a thread in any map. On the flat path they are a CTA apart; on the other they lie in one column, rows of the last
-// axis but one, so that places along the others are found once.
+// The vectors of a thread in any map. On the flat path, their distance is one CTA; on the other path, they are one column of
+// rows along the last axis but one, so that positions along the other axes are computed once.
 template <class M, bool kFlat, class Params>
 struct MapItem {
   const Params& p;
@@ -65,8 +65,8 @@ struct MapItem {
     else rows = static_cast<uint32_t>(min(int64_t{rows}, valid));
   }
 
-  // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end. late: of the first
-  // vector of a row, those that lie before it.
+  // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end. late: of the
+  // first vector of a row, those that lie before it.
   __device__ __forceinline__ int64_t count(uint32_t u, int late = 0) const {
     if (!kFlat && row + (u << p.band) >= rows) return 0;
     return min(width + late - int64_t{number(u)} * M::kVec, int64_t{M::kVec});
@@ -91,7 +91,7 @@ struct MapItem {
   }
 };
 
-// A few elements side by side, so that each hides the latency of the others.
+// A few independent elements, whose instructions are interleaved to hide latency.
 template <class M, class Params>
 __device__ __forceinline__ typename M::Outputs map_values(const typename M::Inputs& in, const Params& p) {
   typename M::Outputs out;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void map_strided(const Params& p) {
   M::store_one(p, at, results[0]);
 }
 
-// An input at computed places: each is brought into its axis, or the read is outside.
+// An input at computed positions: each index is mapped into its axis, or the read is outside.
 enum class Outside { kClamp, kWrap, kReflect, kFill };
 
 template <Outside kOutside>

@@ -1,5 +1,5 @@
-// Parameters of a map, shared by the kernels and their binding. Launch: CTAs of kMapThreads or fewer, of kTileThreads on the tile
-// path; see csrc/elementwise/map.h for grids.
+// Parameters of a map, shared by the kernels and their binding. Launch: CTAs of kMapThreads or fewer, of kTileThreads on the
+// tile path; see csrc/elementwise/map.h for grids.
 #pragma once
 #include <stdint.h>
 
@@ -23,7 +23,7 @@ struct MapParams {
   uint32_t each;               // vectors of a thread: 1, or all that the code has unrolled
   uint32_t band;               // rows of a thread are 2^band apart
   uint32_t lines, whole_ones;  // rows along axis rank - 2; vectors of a row without the one that ends within; all elements apart
-  uint32_t vectors;            // of a row, rounded up; of tiles, how many lie beside each other; elements of a row apart
+  uint32_t vectors;            // of a row, rounded up; for tiles, the number of adjacent tiles; elements of a row apart
   MapDivider by_vectors;
   const int32_t* num_valid;  // null: all rows are valid; else they are counted along axis 0
   int64_t total;             // elements of a result
@@ -39,7 +39,7 @@ struct MapParams {
   int64_t extent[kMapAxes];
   MapDivider divider[kMapAxes];
   int64_t stride[kOperands][kMapAxes];  // in elements; 0 where the operand does not have the axis
-  int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed places
+  int64_t own[kOperands][kMapAxes];     // extents of an input that is read at computed positions
   int64_t span[kOperands];  // elements from the first one in memory to the last one
   uint64_t scalar[kScalars == 0 ? 1 : kScalars];
 };

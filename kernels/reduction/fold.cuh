@@ -1,7 +1,7 @@
-// A fold over a program M that the template prints: the row is read, each stage joins a value of its elements, outputs are made of
-// the elements and the results. A row that fits lies in registers, so that it is read once; a longer one is read again by each
-// stage. Which lane has which element, and in which order states are joined, follows from the length of a row and from dtypes: so
-// do its bits, not from other rows, nor from how it lies in memory.
+// A fold over a program M that the template prints: the row is read, each stage joins a value of its elements, outputs are made
+// of the elements and the results. A row that fits is kept in registers, so that it is read once; a longer one is read again by
+// each stage. Which lane has which element, and in which order states are joined, follows from the length of a row and from
+// dtypes, and so do its bits. Other rows and strides do not change them.
 //
 // Stages along whole rows come first; those along segments are made with the outputs, wave by wave.
 #pragma once
@@ -24,15 +24,16 @@ struct Fold {
   // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
   static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && !M::kHeld && (Row::kShifts || M::kStep > 1))) && !M::kSegmented;
-  // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one CTA
-  // less is on an SM; where it has more, a loop brings no CTA more.
+  // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one
+  // CTA less is on an SM; where it has more, a loop brings no CTA more.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   static constexpr int kFar = kAhead < 4 || M::kFar == 0 || M::kRun < M::kFar ? kAhead : M::kFar / (Row::kShifts ? 2 : 1);
   static constexpr int kAtOnce = M::kLanes * M::kVec;  // elements of a piece
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
-  // By the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than exponentials.
+  // By the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than
+  // exponentials.
   template <int kStage>
   static constexpr bool kTwice = M::kHeld && M::kCluster == 1 && ReducerOf<kStage>::kFindsMost;
   template <int kStage, int kFolds>
@@ -125,8 +126,8 @@ struct Fold {
   __device__ __forceinline__ int pieces() const {
     return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
   }
-  // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how many
-  // CTAs share it. These are the pieces and parts of this CTA.
+  // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how
+  // many CTAs share it. These are the pieces and parts of this CTA.
   __device__ __forceinline__ int parts() const { return (pieces() + M::kRun - 1) / M::kRun; }
   __device__ __forceinline__ int part_of(int rank) const { return first_part(rank, parts(), p.ctas); }
   __device__ __forceinline__ int first_piece() const { return M::kRun == 0 ? 0 : part_of(row.rank) * M::kRun; }
@@ -251,7 +252,7 @@ struct Fold {
 #pragma unroll
     for (int i = 0; i < kFolds * R::kChains; ++i) states[i / R::kChains][i % R::kChains] = R::none();
   }
-  // kWithin: bytes from where a state lies in shared memory to where these do.
+  // kWithin: offset in bytes of these states from the state in shared memory.
   template <int kStage, class R = ReducerOf<kStage>, int kWithin = 0>
   __device__ __forceinline__ typename R::State join_row(typename R::State (&mine)[M::kFolds]) {
     constexpr int kWarps = M::kThreads / 32;
@@ -317,7 +318,8 @@ struct Fold {
     });
   }
 
-  // The result of a stage of a row that is cut into parts. States of every other stage lie in the same places, which all have left.
+  // The result of a stage of a row that is cut into parts. Alternate stages reuse the same places for states, after all threads
+  // have read them.
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_parts() {
     using R = ReducerOf<kStage>;
@@ -445,7 +447,7 @@ struct Fold {
     }
     return true;
   }
-  // Of a vector that begins at an element, what the row has.
+  // The elements of the row in a vector that begins at an element.
   template <class U>
   __device__ __forceinline__ void store_rest(const U& uniform, int element) {
     const int from = max(0, -element), to = min(p.elements - element, M::kVec);

@@ -1,7 +1,7 @@
 """How the lanes of a kernel share a row: a function of its length, its groups and of dtypes, never of the number of rows.
 
 Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (the axes that the last stages fold) is shared by
-`lanes` neighbouring ones, `pieces` vectors each, in `waves`. held: a row lies in registers.
+`lanes` neighbouring ones, `pieces` vectors each, in `waves`. held: a row is in registers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Config:
     pieces: int  # vectors of a lane in each group
     waves: int  # groups that the same lanes take one after the other
     cluster: int = 1  # CTAs of a row
-    held: bool = True  # whether a row lies in registers
+    held: bool = True  # whether a row is in registers
     run: int = 0  # vectors of a thread in a part of a row that is read again; 0: such a row is not cut
     fewer: int = 1  # a row has as many times fewer lanes where there are many rows
     scattered: bool = False  # whether neighbouring lanes have neighbouring elements, not vectors

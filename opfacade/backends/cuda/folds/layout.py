@@ -76,7 +76,7 @@ class RowLayout:
         return math_of(program)
 
     def chains(self, shape: Any, summed: bool) -> int:
-        """Chains of additions of a row. summed: whether a lane has one alone. Of a vector, one chain has most."""
+        """Chains of additions of a row. summed: whether a lane has only one; else several elements of a vector are a chain."""
         return int(shape.lanes) * (1 if summed else shape.vector // -(-shape.vector // 4))
 
     def steps(self, shape: Any, summed: bool) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from opfacade.programs.guarantees import Math
 _CODE = 768  # instructions of the unrolled loops, about
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
 _CALLS = 16  # instructions of an element that calls a function, which leaves fewer registers
-_FEW = 20  # instructions of an element, of which 64 registers have several side by side
+_FEW = 20  # instructions of an element; up to here, 64 registers suffice for several interleaved elements
 _APART = (8, 4)  # elements of a thread that lie a CTA apart
 _LOADS = 24  # of a thread before it uses the first of them
 _TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
@@ -93,12 +93,12 @@ def _apart(inputs: int, weight: int) -> int:
 
 
 def _beside(vector: int, unroll: int) -> int:
-    """Elements that are computed side by side; two at least, which one instruction packs. Few in code that is long already."""
+    """Number of interleaved elements: at least two, because one instruction packs two; few in long code."""
     return min(vector, 4 if unroll > 1 else 2)
 
 
 def _ctas(operands: int, unroll: int, weight: int, calls: bool) -> int:
-    """CTAs of an SM for which ptxas allots registers. Left alone it takes 32, too few for elements side by side. Functions of
+    """CTAs of an SM for which ptxas allots registers. By default it uses 32, too few for interleaved elements. Functions of
     the device library need more, and how many depends on the compiler."""
     if unroll == 1:
         return 1
