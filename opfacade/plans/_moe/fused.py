@@ -86,4 +86,12 @@ EXAMPLES = (
         total_num_rows=6, experts=5, top_k=2, hidden=96, width=64, dtype="bf16", halves="interleaved", limit=7.0, alpha=1.702,
         beta=1.0, bias=True, weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"),
     ),
+    FusedMoeDescriptor(
+        total_num_rows=5, experts=3, top_k=2, hidden=64, width=32, dtype="bf16",
+        weight_format=Weight(dtype="uint4", group=32, zero="int", dequantise="rounded"),
+    ),
+    FusedMoeDescriptor(
+        total_num_rows=5, experts=3, top_k=2, hidden=64, width=32, dtype="bf16",
+        weight_format=Weight(dtype="e2m1", group=16, scale_dtype="f8_e4m3", global_scale=True),
+    ),
 )  # fmt: skip
