@@ -12,8 +12,8 @@ struct Pack {
   using Bits = typename Stored<T>::Bits;
   static constexpr int kSize = sizeof(Bits), kBytes = kCount * kSize, kWords = (kBytes + 3) / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
-  static constexpr bool kWhole = kBytes % 4 == 0;  // else less than a word, which has no access of its own
-  static_assert(kWhole || kBytes < 4, "whole words, or a part of one");
+  static constexpr bool kWhole = kBytes % 4 == 0;  // else elements are loaded and stored one by one
+  static constexpr bool kAligned = kWhole || kBytes < 4;
   // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer
   // instructions.
   static constexpr bool kShifted = kSize < 4;
@@ -47,6 +47,7 @@ struct Pack {
   }
   // A whole vector that is aligned, or the one element that all are: `spread` puts it everywhere once it is there.
   __device__ __forceinline__ void load_whole(const void* base, int64_t at, bool wide) {
+    static_assert(kAligned, "whole words, or a part of one");
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (wide) copy<true>(const_cast<Bits*>(from));
     else set_bits(0, *from);
@@ -72,6 +73,7 @@ struct Pack {
   // Loads a vector of any alignment by the aligned pieces that it touches. Pieces outside of the `span` elements from `base`
   // are not read: if `touches_outside`, load the vector in another way. Elements past `count` are undefined.
   __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
+    static_assert(kAligned, "whole words, or a part of one");
     const Touched pieces(base, at, count);
     const char* const from = static_cast<const char*>(base);
     uint32_t found[kWords + kAtOnce];
@@ -92,6 +94,7 @@ struct Pack {
   }
   // The same where all pieces that it touches may be read: without a look at each.
   __device__ __forceinline__ void load_within(const void* base, int64_t at) {
+    static_assert(kAligned, "whole words, or a part of one");
     const uint32_t shift = shift_of(base, at);
     const char* const from = reinterpret_cast<const char*>(static_cast<const Bits*>(base) + at) - shift;
     uint32_t found[kWords + kAtOnce];

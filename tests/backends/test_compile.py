@@ -100,7 +100,8 @@ NOT_ALL = {"matmul", "grouped_matmul", "fused_moe", "route", "mla_decode"}
 OF_RANKS = {"collective", "merge_across", "logprob_across", "all_reduce_norm", "sample_across"}
 
 
-def test_every_other_example_has_a_kernel():
+def test_every_other_example_has_a_kernel(monkeypatch):
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # whatever compiler is here
     ours = [one for one in examples() if one.op not in NOT_ALL | OF_RANKS]
     assert [one for one in ours if explain(one, CUDA, Target.parse("sm_90a")).chosen is None] == []
     assert len(ours) > 80
