@@ -11,7 +11,6 @@ from opfacade.compat.dtypes import name_of
 from opfacade.compat.flashinfer._sampling.distributions import checked_rows
 from opfacade.compat.refusals import require_integer, unmapped, wrong
 from opfacade.compat.selecting import plan_for
-from opfacade.plans._sampling.top_k import MAX_K
 from opfacade.plans.sampling import TopKArgs, TopKDescriptor
 
 
@@ -58,8 +57,8 @@ def _checked_k(op: str, x: torch.Tensor, k: int, tie_break: int) -> int:
     k = require_integer(op, "k", k)
     if not 1 <= k <= x.shape[1]:
         raise wrong(op, "k", f"1 to {x.shape[1]}", k)
-    if k > MAX_K:
-        raise unmapped(op, "k", f"at most {MAX_K}", k)
+    if k > TopKDescriptor.most:
+        raise unmapped(op, "k", f"at most {TopKDescriptor.most}", k)
     return k
 
 

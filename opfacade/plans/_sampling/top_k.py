@@ -51,6 +51,7 @@ class TopKDescriptor(SamplingOp[TopKArgs]):
     error_models: ClassVar[tuple[str, ...]] = ("exact",)
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "vocab", "k"})
     later: ClassVar[frozenset[str]] = frozenset({"windows"})
+    most: ClassVar[int] = MAX_K  # of k
     total_num_rows: Count = Field(description="Rows.")
     vocab: Size = Field(description="Number of values per row.")
     k: int = Field(default=1, ge=1, le=MAX_K, description="Number of values to find per row, 1 to 2^20.")
