@@ -166,7 +166,12 @@ def sampling(page: Path) -> list[str]:
 
 def swept(page: Path, kind: str) -> list[str]:
     of = record(f"sweep_{kind}")
-    return ["", stamp(f"sweep_{kind}", of, page, "Random problems"), "", *sweep_pages.lines(of["rows"])]
+    return [
+        "",
+        stamp(f"sweep_{kind}", of, page, "Random problems"),
+        "",
+        *sweep_pages.lines(of["rows"], of.get("not_reached", 0)),
+    ]
 
 
 def matmul(page: Path) -> list[str]:

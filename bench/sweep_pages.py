@@ -10,14 +10,16 @@ HEAD = ["| worst random problems | us | fastest peer, us | speed-up over it |", 
 _WORST = 3
 
 
-def lines(rows: Sequence[Record]) -> list[str]:
-    """rows: problem, us by name with ours as opfacade, ratio: the time of the fastest peer over ours, if there is one."""
+def lines(rows: Sequence[Record], not_reached: int = 0) -> list[str]:
+    """rows: problem, us by name with ours as opfacade, ratio: the time of the fastest peer over ours, if there is one.
+    not_reached: problems for which there was no time."""
     beside = sorted((row for row in rows if row.get("ratio") is not None), key=lambda row: row["ratio"])
     slower = sum(row["ratio"] < 1 for row in beside)
     counted = (
         f"{len(beside)} random problems, compared with other libraries: ours is slower than the fastest in {slower} of them."
     )
-    return [counted, "", *HEAD, *map(_line, beside[:_WORST])]
+    more = [f"{not_reached} more were not reached in time."] if not_reached else []
+    return [counted, *more, "", *HEAD, *map(_line, beside[:_WORST])]
 
 
 def _line(row: Record) -> str:

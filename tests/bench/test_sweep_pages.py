@@ -19,6 +19,7 @@ def test_the_three_worst_stand_beside_their_fastest_peer():
     ]
     counted, _, *table = sweep_pages.lines(rows)
     assert counted == "4 random problems, compared with other libraries: ours is slower than the fastest in 2 of them."
+    assert sweep_pages.lines(rows, 7)[:2] == [counted, "7 more were not reached in time."]
     assert [line.split(" |")[0] for line in table[2:]] == ["| b", "| e", "| d"]
     assert table[2] == "| b | 4.0 | torch 1.0 | 0.25 |"
 
