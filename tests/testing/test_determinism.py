@@ -101,7 +101,7 @@ PROGRAMS = {
     "norm": (*range(9), 10),
     "softmax": range(5), "sample": range(5), "probabilities": range(3), "adjust_logits": (1,),
     "verify_drafts": range(2), "qkv_prepare": range(4),
-    "route": (0, 3), "moe_gather": (1,), "moe_combine": range(3), "fused_moe": (0, 1, 2, 3, 5, 7, 8),
+    "route": (0, 3), "moe_gather": (1,), "moe_combine": range(3), "fused_moe": (0, 1, 2, 3, 5, *range(7, 12)),
 }  # fmt: skip
 CAMPAIGNS = {
     "decode-fixed-wide-group-block": Campaign(),
