@@ -27,11 +27,11 @@ def drawn(d, seed=0):
             )
         )
         if spec.dtype == "u8":
-            made[name] = torch.randint(0, 256, shape, dtype=torch.uint8)
+            made[name] = torch.randint(0, 16 if name.endswith("_zero") else 256, shape, dtype=torch.uint8)
         elif spec.dtype == "f8_e8m0":
             made[name] = torch.randint(-3, 0, shape).float().exp2().to(torch.float8_e8m0fnu)
         elif name.endswith("_scale"):
-            made[name] = made[name].abs() + 0.25
+            made[name] = (made[name].float().abs() + 0.25).to(made[name].dtype)
     if d.router is None:
         made["ids"] = torch.rand(d.total_num_rows, d.experts).argsort(1)[:, : d.top_k].int()
         made["weights"] = made["weights"].abs()
@@ -73,7 +73,10 @@ def in_8_bits(d, x):
 def weight_of(d, args, name, expert):
     """A weight with its scales, in f64."""
     if d.weight_format is not None:
-        return number_of(getattr(args, name)[expert], getattr(args, f"{name}_scale")[expert])
+        found = number_of(
+            d.weight_format, *(_of_expert(args, f"{name}{part}", expert) for part in ("", "_scale", "_zero", "_global"))
+        )
+        return found.to(args.x.dtype).double() if d.weight_format.dequantise == "rounded" else found
     weight = getattr(args, name)[expert].double()
     if d.scaling is None:
         return weight
@@ -83,11 +86,19 @@ def weight_of(d, args, name, expert):
     return weight * torch.kron(scale, torch.ones(rows, columns).double())[: weight.shape[0], : weight.shape[1]]
 
 
-def number_of(codes, scale):
-    """The numbers of an mxfp4 weight, in f64."""
+def _of_expert(args, name, expert):
+    operand = getattr(args, name)
+    return None if operand is None else operand[expert]
+
+
+def number_of(form, codes, scale, zero, whole):
+    """The numbers of 4-bit codes of a weight, in f64. zero, whole: zero points and the global scale, or None."""
     sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6]).double()
     pairs = torch.stack([codes % 16, codes // 16], -1).flatten(1).long()
-    return torch.where(pairs > 7, -sizes[pairs % 8], sizes[pairs % 8]) * scale.double().repeat_interleave(32, 1)
+    found = torch.where(pairs > 7, -sizes[pairs % 8], sizes[pairs % 8]) if form.dtype == "e2m1" else pairs.double()
+    if zero is not None:
+        found = found - zero.double().repeat_interleave(form.group, 1)
+    return found * scale.double().repeat_interleave(form.group, 1) * (1 if whole is None else whole.double())
 
 
 def by_hand(d, args):
