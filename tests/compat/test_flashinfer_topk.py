@@ -7,6 +7,7 @@ import torch
 
 import opfacade.compat.flashinfer as flashinfer
 from opfacade.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
+from opfacade.plans.sampling import TopKDescriptor
 
 ROWS, WIDTH, K = 4, 23, 5
 LENGTHS, STARTS = (23, 5, 9, 0), (0, 3, 11, 2)
@@ -129,3 +130,11 @@ def test_windows_of_at_most_k_scores_are_taken_whole():
 def test_refusals_name_the_argument(call, kind, match):
     with pytest.raises(kind, match=match):
         call(scores(), torch.zeros(ROWS, WIDTH, dtype=torch.int32), whole(*LENGTHS))
+
+
+def test_the_largest_k_is_that_of_the_descriptor(monkeypatch):
+    monkeypatch.setattr(TopKDescriptor, "most", 5)
+    x = torch.arange(9.0)[None]
+    assert flashinfer.top_k(x, 5)[1].tolist() == [[8, 7, 6, 5, 4]]
+    with pytest.raises(UnsupportedError, match="k expected"):
+        flashinfer.top_k(x, 6)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Target
-from opfacade.errors import DescriptorError
+from opfacade.errors import DescriptorError, IndexDataError
+from opfacade.plan import forget_selections
 from opfacade.plans.sampling import TopKArgs, TopKDescriptor
 from opfacade.testing import determinism, numerics, problems
 from opfacade.testing.bits import same_bits
@@ -174,6 +175,16 @@ def test_wrong_values_are_seen():
     assert numerics.check(descriptor, args, sku).worst == 0
     args.positions[1] = args.positions[1].flip(0)
     assert numerics.check(descriptor, args, sku).worst == math.inf
+
+
+def test_a_window_ends_with_the_row_at_the_latest(monkeypatch):
+    monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
+    forget_selections()
+    x = torch.arange(7.0)[None]
+    assert found(x, 2, **windows((0, 7))).positions.tolist() == [[6, 5]]
+    for pair in ((0, 8), (-1, 7), (8, 8)):
+        with pytest.raises(IndexDataError):
+            found(x, 2, **windows(pair))
 
 
 def test_k_is_bounded():
