@@ -22,9 +22,9 @@ from bench.matmul_problems import Problem, halves
 from bench.matmul_tiles import tiles_of
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul
-from opfacade.backends.cuda.matmul_kernel import Shape, candidate
-from opfacade.backends.cuda.matmul_segments import Segments, cut
-from opfacade.backends.cuda.matmul_tiles import SPLIT
+from opfacade.backends.cuda.matmul.kernel import Shape, candidate
+from opfacade.backends.cuda.matmul.segments import Segments, cut
+from opfacade.backends.cuda.matmul.tiles import SPLIT
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.select.selection import Option
 from opfacade.tools.machine import machine

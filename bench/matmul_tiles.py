@@ -1,6 +1,6 @@
 """Every tile of some products, by turns: `python -m bench.matmul_tiles [--out FILE]`. One GPU, microseconds, L2 cold.
 
-The model of opfacade/backends/cuda/matmul_tiles.py chooses the tile of a product. A row has the times of all tiles, the tile
+The model of opfacade/backends/cuda/matmul/tiles.py chooses the tile of a product. A row has the times of all tiles, the tile
 that was chosen, and its regret: its time over that of the fastest, less one. All tiles have the same bits, or the run ends.
 """
 
@@ -19,10 +19,10 @@ from bench import interleaved, records
 from bench.matmul_problems import Problem, halves, in_bytes
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul
-from opfacade.backends.cuda.matmul_kernel import Shape, candidate
-from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import HALVES as MORE
-from opfacade.backends.cuda.matmul_tiles import TILES, Tile
+from opfacade.backends.cuda.matmul.kernel import Shape, candidate
+from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.tiles import HALVES as MORE
+from opfacade.backends.cuda.matmul.tiles import TILES, Tile
 from opfacade.plans.matmul import MatmulDescriptor
 from opfacade.select.selection import Option
 from opfacade.tools.machine import machine

@@ -85,6 +85,13 @@ def test_host_lines_of_the_shortest_family_do_not_grow():
     assert "opfacade.plans._norm_program" in {name for name, who in structure.users().items() if who == {"norm"}}
 
 
+def test_no_room_of_a_backend_has_30_files():
+    """A family with many files has a folder: backends/cuda/matmul."""
+    rooms = {path.parent for path in (PACKAGE / "backends").rglob("*.py")}
+    assert {room.name for room in rooms} >= {"matmul", "folds", "attention", "sampling"}
+    assert not [room for room in rooms if len(list(room.glob("*.py"))) >= 30]
+
+
 def test_parameters_of_type_any_only_become_fewer():
     """Lower a number when it falls. The engines of programs and what they stand on are typed."""
     counts = structure.any_by_package()

@@ -3,8 +3,8 @@
 from bench.matmul_invariance import plan_of, problems, row_of, shapes, summary
 from opfacade import Target
 from opfacade.backends.cuda import matmul
-from opfacade.backends.cuda.matmul_kernel import Shape
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul.kernel import Shape
+from opfacade.backends.cuda.matmul.tiles import Tile
 
 SM_90A = Target.parse("sm_90a")
 

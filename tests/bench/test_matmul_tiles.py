@@ -3,7 +3,7 @@
 from bench.matmul_tiles import plan_with, problems, tiles_of
 from opfacade import Target
 from opfacade.backends.cuda import matmul
-from opfacade.backends.cuda.matmul_tiles import TILES, Tile
+from opfacade.backends.cuda.matmul.tiles import TILES, Tile
 from opfacade.plans.matmul import MatmulDescriptor
 
 SM_90A = Target.parse("sm_90a")

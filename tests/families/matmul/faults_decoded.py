@@ -4,7 +4,7 @@ from tests.mutation.mutant import cpu
 
 KERNEL = "tests/families/matmul/test_decoded_kernel.py"
 WIDEN = "kernels/matmul/coded/widen.cuh"
-HOST = "opfacade/backends/cuda/matmul_decoded.py"
+HOST = "opfacade/backends/cuda/matmul/decoded.py"
 BITS = f"{KERNEL} -k bits and uint4"
 COLUMNS = f"{KERNEL} -k columns and uint4 and 64"
 SIZES = f"{KERNEL} -k first or workspace or promise"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.backends.cuda import matmul_decoded
+from opfacade.backends.cuda.matmul import decoded as matmul_decoded
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import MatmulDescriptor, Weight
 from opfacade.testing import inputs

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_coded as backend
 from opfacade.backends.cuda import ptxas
+from opfacade.backends.cuda.matmul import coded as backend
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import MatmulDescriptor, Weight
 from opfacade.testing import inputs

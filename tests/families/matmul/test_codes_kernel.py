@@ -8,8 +8,8 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul_codes import Shape
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul.codes import Shape
+from opfacade.backends.cuda.matmul.tiles import Tile
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import MatmulDescriptor, Weight

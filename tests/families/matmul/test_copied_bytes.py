@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_coded_mma as backend
+from opfacade.backends.cuda.matmul import coded_mma as backend
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import MatmulDescriptor, Weight
 from opfacade.testing import inputs, numerics

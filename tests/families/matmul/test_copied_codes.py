@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_coded_mma as backend
+from opfacade.backends.cuda.matmul import coded_mma as backend
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import UnsupportedError
 from opfacade.testing import inputs, numerics

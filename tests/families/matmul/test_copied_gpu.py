@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.backends.cuda import matmul, matmul_coded_mma, matmul_grouped, matmul_grouped_mma
+from opfacade.backends.cuda import matmul
+from opfacade.backends.cuda.matmul import (
+    coded_mma as matmul_coded_mma,
+)
+from opfacade.backends.cuda.matmul import (
+    grouped as matmul_grouped,
+)
+from opfacade.backends.cuda.matmul import (
+    grouped_mma as matmul_grouped_mma,
+)
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.testing import inputs, numerics

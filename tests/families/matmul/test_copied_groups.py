@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_copied, matmul_grouped_mma
+from opfacade.backends.cuda.matmul import copied as matmul_copied
+from opfacade.backends.cuda.matmul import grouped_mma as matmul_grouped_mma
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Weight

@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, tile_of
+from opfacade.backends.cuda.matmul.tiles import TILES, Sizes, Tile, tile_of
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor, Scaling

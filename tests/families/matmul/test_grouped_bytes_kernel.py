@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_grouped as backend
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul import grouped as backend
+from opfacade.backends.cuda.matmul.tiles import Tile
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, Scaling

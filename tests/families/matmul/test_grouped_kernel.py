@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_grouped as backend
+from opfacade.backends.cuda.matmul import grouped as backend
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_ranges as backend
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul import ranges as backend
+from opfacade.backends.cuda.matmul.tiles import Tile
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import EXAMPLES, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor, Scaling
 from opfacade.select.explanation import explain

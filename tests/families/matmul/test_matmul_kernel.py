@@ -8,7 +8,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul_tiles import HALVES, TILES, Tile
+from opfacade.backends.cuda.matmul.tiles import HALVES, TILES, Tile
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor

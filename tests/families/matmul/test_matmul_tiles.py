@@ -3,8 +3,8 @@
 import pytest
 
 from opfacade import Target
-from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_tiles import HALVES, TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
+from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.tiles import HALVES, TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
 from opfacade.plans.matmul import MatmulDescriptor
 
 SM_90A = Target.parse("sm_90a")

@@ -10,7 +10,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda import matmul_repack
+from opfacade.backends.cuda.matmul import repack as matmul_repack
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import MatmulDescriptor, Scaling

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul.tiles import Tile
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.testing import inputs

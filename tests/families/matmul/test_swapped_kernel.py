@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda import matmul_grouped as backend
-from opfacade.backends.cuda.matmul_tiles import SWAPPED
+from opfacade.backends.cuda.matmul import grouped as backend
+from opfacade.backends.cuda.matmul.tiles import SWAPPED
 from opfacade.core.descriptor import forget_specializations
 from opfacade.testing import determinism, inputs
 from tests import emulator

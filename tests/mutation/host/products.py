@@ -2,7 +2,7 @@
 
 from tests.mutation.mutant import host
 
-TILES, SEGMENTS = "backends/cuda/matmul_tiles.py", "backends/cuda/matmul_segments.py"
+TILES, SEGMENTS = "backends/cuda/matmul/tiles.py", "backends/cuda/matmul/segments.py"
 CHOICE = "tests/families/matmul/test_matmul_tiles.py"
 BY_N_AND_K = f"{CHOICE} -k by_n_and_k_alone"
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from opfacade.backends.cuda.declared import Fact
-from opfacade.backends.cuda.matmul_decoding import way_of
-from opfacade.backends.cuda.matmul_segments import Segments
-from opfacade.backends.cuda.matmul_tiles import Tile, stages_of
+from opfacade.backends.cuda.matmul.decoding import way_of
+from opfacade.backends.cuda.matmul.segments import Segments
+from opfacade.backends.cuda.matmul.tiles import Tile, stages_of
 from opfacade.backends.cuda.programs import source
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._scaling import Scaling

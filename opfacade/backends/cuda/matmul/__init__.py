@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import (
-    matmul_coded,
-    matmul_coded_mma,
-    matmul_codes,
-    matmul_decoded,
-    matmul_grouped,
-    matmul_grouped_mma,
-    matmul_ranges,
-    matmul_repack,
-    ptxas,
-    support,
+from opfacade.backends.cuda import ptxas, support
+from opfacade.backends.cuda.matmul import (
+    coded as matmul_coded,
 )
-from opfacade.backends.cuda.matmul_decoding import terms
-from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
-from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_source import has_factors
-from opfacade.backends.cuda.matmul_tiles import Sizes, nanoseconds, tile_of
+from opfacade.backends.cuda.matmul import (
+    coded_mma as matmul_coded_mma,
+)
+from opfacade.backends.cuda.matmul import (
+    codes as matmul_codes,
+)
+from opfacade.backends.cuda.matmul import (
+    decoded as matmul_decoded,
+)
+from opfacade.backends.cuda.matmul import (
+    grouped as matmul_grouped,
+)
+from opfacade.backends.cuda.matmul import (
+    grouped_mma as matmul_grouped_mma,
+)
+from opfacade.backends.cuda.matmul import (
+    ranges as matmul_ranges,
+)
+from opfacade.backends.cuda.matmul import (
+    repack as matmul_repack,
+)
+from opfacade.backends.cuda.matmul.decoding import terms
+from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
+from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.source import has_factors
+from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.matmul_decoding import way_of
-from opfacade.backends.cuda.matmul_kernel import HALVES, Shape
-from opfacade.backends.cuda.matmul_source import Product
-from opfacade.backends.cuda.matmul_tiles import TILES, Sizes, Tile, nanoseconds, stages_of, whole_tile_of
+from opfacade.backends.cuda.matmul.decoding import way_of
+from opfacade.backends.cuda.matmul.kernel import HALVES, Shape
+from opfacade.backends.cuda.matmul.source import Product
+from opfacade.backends.cuda.matmul.tiles import TILES, Sizes, Tile, nanoseconds, stages_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.plans._weight import Weight
 

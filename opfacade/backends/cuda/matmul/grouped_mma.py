@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_coded, matmul_coded_mma, matmul_grouped, support
-from opfacade.backends.cuda.matmul_copied import Copied, CopiedGroups, segments_of, shape_of
-from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, candidate
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.matmul import coded as matmul_coded
+from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
+from opfacade.backends.cuda.matmul import grouped as matmul_grouped
+from opfacade.backends.cuda.matmul.copied import Copied, CopiedGroups, segments_of, shape_of
+from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.target import Target

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from opfacade.backends.cuda import matmul_coded, matmul_codes, matmul_source, ptxas, support
+from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.declared import Fact
-from opfacade.backends.cuda.matmul_kernel import ARCH, HALVES, Form, candidate
-from opfacade.backends.cuda.matmul_segments import Segments
-from opfacade.backends.cuda.matmul_tiles import Sizes, Tile, nanoseconds, whole_tile_of
+from opfacade.backends.cuda.matmul import coded as matmul_coded
+from opfacade.backends.cuda.matmul import codes as matmul_codes
+from opfacade.backends.cuda.matmul import source as matmul_source
+from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
+from opfacade.backends.cuda.matmul.segments import Segments
+from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, nanoseconds, whole_tile_of
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opfacade.backends.cuda import ptxas, support
-from opfacade.backends.cuda.matmul_kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
-from opfacade.backends.cuda.matmul_segments import segments_of
-from opfacade.backends.cuda.matmul_source import has_factors
-from opfacade.backends.cuda.matmul_tiles import Sizes, swapped_tile_of, whole_tile_of
+from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
+from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.source import has_factors
+from opfacade.backends.cuda.matmul.tiles import Sizes, swapped_tile_of, whole_tile_of
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE

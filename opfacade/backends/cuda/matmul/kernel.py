@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from opfacade.backends.cuda import matmul_repack, matmul_source, support
+from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, Fact, plain, writes_nothing
-from opfacade.backends.cuda.matmul_decoding import terms
-from opfacade.backends.cuda.matmul_segments import Segments
-from opfacade.backends.cuda.matmul_source import Product
-from opfacade.backends.cuda.matmul_tiles import Tile
+from opfacade.backends.cuda.matmul import repack as matmul_repack
+from opfacade.backends.cuda.matmul import source as matmul_source
+from opfacade.backends.cuda.matmul.decoding import terms
+from opfacade.backends.cuda.matmul.segments import Segments
+from opfacade.backends.cuda.matmul.source import Product
+from opfacade.backends.cuda.matmul.tiles import Tile
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opfacade.backends.cuda import matmul_coded, matmul_codes, support
-from opfacade.backends.cuda.matmul_copied import Copied, segments_of, shape_of
-from opfacade.backends.cuda.matmul_decoding import way_of
-from opfacade.backends.cuda.matmul_kernel import Form, candidate
-from opfacade.backends.cuda.matmul_source import Product
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.matmul import coded as matmul_coded
+from opfacade.backends.cuda.matmul import codes as matmul_codes
+from opfacade.backends.cuda.matmul.copied import Copied, segments_of, shape_of
+from opfacade.backends.cuda.matmul.decoding import way_of
+from opfacade.backends.cuda.matmul.kernel import Form, candidate
+from opfacade.backends.cuda.matmul.source import Product
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from opfacade.backends.cuda.declared import Fact
-from opfacade.backends.cuda.matmul_segments import Segments
+from opfacade.backends.cuda.matmul.segments import Segments
 
 COLUMNS = 64
 _PANEL = 64 * 128  # bytes of a line of 128 bytes of each column, and of 64 rows of x

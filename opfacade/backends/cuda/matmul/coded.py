@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from opfacade.backends.cuda import matmul_codes, ptxas, support
+from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.declared import Fact
-from opfacade.backends.cuda.matmul_decoding import way_of
-from opfacade.backends.cuda.matmul_kernel import ARCH, Form, candidate
-from opfacade.backends.cuda.matmul_segments import Segments
+from opfacade.backends.cuda.matmul import codes as matmul_codes
+from opfacade.backends.cuda.matmul.decoding import way_of
+from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
+from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
