@@ -31,7 +31,7 @@ FAULTS = (
     ),
     cpu(
         "fold: what outputs alone use comes from the vector before",
-        f"{D}/fold.cuh",
+        f"{D}/fold_vectors.cuh",
         "row.fetch_late(held[wave * M::kPieces + piece], wave, piece,",
         "row.fetch_late(held[wave * M::kPieces + piece], wave, piece - (piece > 0),",
         f"{NORM_KERNEL} -k late",

@@ -32,7 +32,7 @@ FAULTS = (
     ),
     cpu(
         "fold: sums of a softmax lie where others still read its maxima",
-        f"{D}/fold.cuh",
+        f"{D}/fold_stages.cuh",
         "join_row<kStage, Total, kStateBytes / 2>(sum)",
         "join_row<kStage, Total>(sum)",
         f"{DEVIATIONS} -k late_warps",
@@ -60,7 +60,7 @@ FAULTS = (
     ),
     cpu(
         "fold: the number of CTAs decides where a row is cut",
-        f"{D}/fold.cuh",
+        f"{D}/fold_vectors.cuh",
         "return (pieces() + M::kRun - 1) / M::kRun; }",
         "return p.ctas; }",
         PARTS,

@@ -29,7 +29,7 @@ _MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
 _HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
 _CLUSTERED = 8  # SMs of a row that a cluster shares well
-MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold.cuh; vectors that a thread loads at once
+MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold_stages.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
 _CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
 
