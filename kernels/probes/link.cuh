@@ -59,12 +59,12 @@ struct ProbeRounds {
     }
     round.note_begun();
     __syncthreads();  // all is sent before any thread waits
-    if (kHeader) round.hear(0);
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int source = round.peer(hop);
       uint4* const here = round.lines(p.round.rank, source);
       each([&](int64_t i) { compare(round.receive(here + 2 * i, source), source, i); });
     }
+    round.hear_the_rest();
     return round.met();
   }
   __device__ void check() const {

@@ -46,6 +46,19 @@ __device__ __forceinline__ bool came_flagged(const uint4* from, uint32_t flag, u
   return first >> 32 == flag && second >> 32 == flag;
 }
 
+// The same if it is wanted. It has no branch, so that other loads are in flight beside it.
+__device__ __forceinline__ bool came_if(bool wanted, const uint4* from, uint32_t flag, uint2& value) {
+  uint64_t first = 0, second = 0;
+  asm volatile(
+      "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %3, 0;\n\t"
+      "@wanted ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];\n\t}"
+      : "+l"(first), "+l"(second)
+      : "l"(from), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+  value = make_uint2(static_cast<uint32_t>(first), static_cast<uint32_t>(second));
+  return first >> 32 == flag && second >> 32 == flag;
+}
+
 // A line that was read holds no flag until it is pushed again.
 __device__ __forceinline__ void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 

@@ -2,8 +2,9 @@
 // merges its own when all have come, in the order of states: state 0 of every rank, then state 1 of every rank, and so on.
 //
 // A head of a row is a unit. A CTA sends the units that the CTA of its index merges on peers. A place holds o of all units,
-// state by state, and then their log-sum-exps. The arithmetic is that of merge_states, with its bits. A sink has the weight of
-// one more state, whose o is 0.
+// state by state, and then their log-sum-exps. What comes in flagged lines is held in shared memory, beside the states of this
+// rank, which are loaded while lines are on their way. The arithmetic is that of merge_states, with its bits. A sink has the
+// weight of one more state, whose o is 0.
 #pragma once
 #include "kernels/cascade/merge_states.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -12,22 +13,21 @@
 
 namespace opfacade {
 
-// The states of one unit: those of this rank in its tensors, others in places.
+// The states of one unit: those of this rank in its tensors, others in places; all of them in shared memory if they came in lines.
 template <class M>
 struct StatesOfRanks {
   const M& merge;
-  int64_t unit;
+  int unit;
   int count;
 };
 
 template <class M>
 __device__ __forceinline__ float lse_of(const StatesOfRanks<M>& states, int s) {
-  return *states.merge.lse_from(s % states.merge.p.round.world, s / states.merge.p.round.world, states.unit);
+  return *states.merge.lse_from(s, states.unit);
 }
 template <class C, class M>
 __device__ __forceinline__ auto row_of(const StatesOfRanks<M>& states, int s) {
-  const uint8_t* const row = states.merge.o_from(s % states.merge.p.round.world, s / states.merge.p.round.world, states.unit);
-  return reinterpret_cast<const typename Element<typename C::T>::Bits*>(row);
+  return reinterpret_cast<const typename Element<typename C::T>::Bits*>(states.merge.o_from(s, states.unit));
 }
 
 // The same states and the sink of the unit's head behind them. The sink has a weight, but no o.
@@ -43,25 +43,43 @@ __device__ __forceinline__ float lse_of(const StatesAndSink<M>& all, int s) {
   return s < all.states.count ? lse_of(all.states, s) : all.sink;
 }
 
+// Weights of a row by one lane that holds all of its states, bit-equal to row_weights by 32. Those that are missing are empty.
+template <int kStates>
+__device__ __forceinline__ RowWeights weights_held(const float (&lse)[kStates]) {
+  static_assert((kStates & (kStates - 1)) == 0 && kStates <= 32, "as a warp adds them up");
+  float most = lse[0], total[kStates];
+#pragma unroll
+  for (int s = 1; s < kStates; ++s) most = fmaxf(most, lse[s]);
+  const float base = finite_max(most);
+#pragma unroll
+  for (int s = 0; s < kStates; ++s) total[s] = state_weight(lse[s], base);
+#pragma unroll
+  for (int half = kStates / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int s = 0; s < half; ++s) total[s] += total[s + half];
+  return {base, total[0]};
+}
+
 // C: T, kHeadDim and kSinks.
 template <class C>
 struct MergeAcross {
   using T = typename C::T;
   using Bits = typename Element<T>::Bits;
-  static constexpr int kBytes = C::kHeadDim * sizeof(Bits), kPieces = kBytes / 16;
+  static constexpr int kBytes = C::kHeadDim * sizeof(Bits), kPieces = kBytes / 16, kVec = 16 / sizeof(Bits);
+  static constexpr int kInFlight = 4;  // pieces that a thread loads before it sends the first
   static_assert(kBytes % 16 == 0, "whole lines");
 
   const MergeAcrossParams& p;
   Round round;
-  const int64_t units, first, last;  // of the launch, and of this CTA
+  const int units, first, count;  // of the launch, and of this CTA
   uint4 ahead;  // the first piece that this thread sends: its load is in flight while the round begins
 
   __device__ explicit MergeAcross(const MergeAcrossParams& params)
       : p(params),
         round(params.round, *reinterpret_cast<RoundShared*>(dynamic_shared())),
-        units(params.rows * params.kept),
-        first(units * blockIdx.x / gridDim.x),
-        last(units * (blockIdx.x + 1) / gridDim.x) {}
+        units(static_cast<int>(params.rows) * params.kept),
+        first(at(blockIdx.x)),
+        count(at(blockIdx.x + 1) - first) {}
 
   __device__ void run() {
     wait_for_previous();
@@ -69,68 +87,96 @@ struct MergeAcross {
     load_ahead();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? meet_by_lines() : meet_by_places();
-    round.end((last - first) * p.states * (kBytes + int64_t{sizeof(float)}));
+    round.end(int64_t{count} * p.states * (kBytes + int64_t{sizeof(float)}));
     if (!met) return fill();
     merge();
   }
 
-  // Where a state of a rank is, once it has come to this one.
-  __device__ const uint8_t* o_from(int source, int state, int64_t unit) const {
-    const int own = p.round.rank;
+  // Where a state is once it has come. s: states of one number follow each other, in the order of ranks.
+  __device__ const uint8_t* o_from(int s, int unit) const {
+    if (p.flagged) return held_o(s, unit);
+    const int source = s % p.round.world, state = s / p.round.world, own = p.round.rank;
     if (source == own) return p.o_part + index(own, state, unit) * kBytes;
-    return round.place(own, source) + (state * units + unit) * kBytes;
+    return round.place(own, source) + (int64_t{state} * units + unit) * kBytes;
   }
-  __device__ const float* lse_from(int source, int state, int64_t unit) const {
-    const int own = p.round.rank;
-    return source == own ? p.lse_part + index(own, state, unit) : lses(own, source) + state * units + unit;
+  __device__ const float* lse_from(int s, int unit) const {
+    if (p.flagged) return held_lse(s, unit);
+    const int source = s % p.round.world, state = s / p.round.world, own = p.round.rank;
+    return source == own ? p.lse_part + index(own, state, unit) : lses(own, source) + int64_t{state} * units + unit;
   }
 
  private:
+  __device__ int at(uint32_t cta) const { return static_cast<int>(static_cast<uint64_t>(units) * cta / gridDim.x); }
   // The head of a row that is a unit of rank `to`, in this rank's tensors.
-  __device__ int64_t index(int to, int state, int64_t unit) const {
-    const int64_t row = unit / p.kept, head = unit % p.kept + (p.kept == p.heads ? 0 : int64_t{to} * p.kept);
+  __device__ int64_t index(int to, int state, int unit) const {
+    const int row = unit / p.kept, head = unit % p.kept + (p.kept == p.heads ? 0 : to * p.kept);
     return (state * p.all_rows + row) * p.heads + head;
   }
   __device__ float* lses(int at, int source) const {
-    return reinterpret_cast<float*>(round.place(at, source) + p.states * units * kBytes);
+    return reinterpret_cast<float*>(round.place(at, source) + int64_t{p.states} * units * kBytes);
+  }
+  // In shared memory: o of all states of this CTA's units, and then their log-sum-exps.
+  __device__ uint8_t* held_o(int s, int unit) const {
+    return dynamic_shared() + kRoundShared + (s * count + unit - first) * kBytes;
+  }
+  __device__ float* held_lse(int s, int unit) const {
+    float* const lse = reinterpret_cast<float*>(dynamic_shared() + kRoundShared + p.states * p.round.world * count * kBytes);
+    return lse + s * count + unit - first;
   }
   // step(state, unit, piece) of all pieces of this CTA's units, and each(state, unit) of all log-sum-exps.
   template <class F, class G>
   __device__ void each(F step, G of_lse) const {
-    const int count = static_cast<int>(last - first);
     for (int state = 0; state < p.states; ++state) {
-      for (int i = threadIdx.x; i < count * kPieces; i += blockDim.x) step(state, first + i / kPieces, i % kPieces);
-      for (int i = threadIdx.x; i < count; i += blockDim.x) of_lse(state, first + i);
+      for (int i = threadIdx.x; i < count * kPieces; i += kMergeAcrossThreads) step(state, first + i / kPieces, i % kPieces);
+      for (int i = threadIdx.x; i < count; i += kMergeAcrossThreads) of_lse(state, first + i);
     }
   }
 
   __device__ void load_ahead() {
-    const int64_t unit = first + threadIdx.x / kPieces;
-    if (p.flagged && unit < last) ahead = mine(round.peer(1), 0, unit, threadIdx.x % kPieces);
+    const int unit = first + static_cast<int>(threadIdx.x) / kPieces;
+    if (p.flagged && unit < first + count) ahead = mine(round.peer(1), 0, unit, threadIdx.x % kPieces);
   }
   // The piece of a state, from where load_ahead left it or from memory.
-  __device__ uint4 piece_for(int hop, int state, int64_t unit, int piece) const {
-    const bool loaded = hop == 1 && state == 0 && (unit - first) * kPieces + piece == threadIdx.x;
+  __device__ uint4 piece_for(int hop, int state, int unit, int piece) const {
+    const bool loaded = hop == 1 && state == 0 && (unit - first) * kPieces + piece == static_cast<int>(threadIdx.x);
     return loaded ? ahead : mine(round.peer(hop), state, unit, piece);
   }
   __device__ bool meet_by_places() const {
-    for (int hop = 1; hop < p.round.world; ++hop) {
-      const int to = round.peer(hop);
-      uint4* const o = reinterpret_cast<uint4*>(round.place(to, p.round.rank));
-      float* const lse = lses(to, p.round.rank);
-      each([&](int state, int64_t unit, int piece) {
-        push(o + (state * units + unit) * kPieces + piece, mine(to, state, unit, piece));
-      }, [&](int state, int64_t unit) { push(lse + state * units + unit, p.lse_part[index(to, state, unit)]); });
-    }
+    for (int hop = 1; hop < p.round.world; ++hop)
+      for (int state = 0; state < p.states; ++state) push_state(round.peer(hop), state);
     return round.meet(0);
   }
-  __device__ uint4 mine(int to, int state, int64_t unit, int piece) const {
+  // Some loads are in flight at once: a compiler moves none before a store that it may depend on.
+  __device__ void push_state(int to, int state) const {
+    uint4* const o = reinterpret_cast<uint4*>(round.place(to, p.round.rank)) + (int64_t{state} * units + first) * kPieces;
+    float* const lse = lses(to, p.round.rank) + int64_t{state} * units;
+    for (int i = threadIdx.x; i < count; i += kMergeAcrossThreads)
+      push(lse + first + i, p.lse_part[index(to, state, first + i)]);
+    for (int i = threadIdx.x; i < count * kPieces; i += kInFlight * kMergeAcrossThreads) {
+      uint4 value[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int own = i + k * kMergeAcrossThreads;
+        if (own < count * kPieces) value[k] = mine(to, state, first + own / kPieces, own % kPieces);
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int own = i + k * kMergeAcrossThreads;
+        if (own < count * kPieces) push(o + own, value[k]);
+      }
+    }
+  }
+  __device__ uint4 mine(int to, int state, int unit, int piece) const {
     return __ldcg(reinterpret_cast<const uint4*>(p.o_part + index(to, state, unit) * kBytes) + piece);
   }
 
   // Lines of a source: two for each piece, and behind all of them two for each log-sum-exp.
-  __device__ int64_t line(int state, int64_t unit, int piece) const { return 2 * ((state * units + unit) * kPieces + piece); }
-  __device__ int64_t line_of_lse(int state, int64_t unit) const { return 2 * (p.states * units * kPieces + state * units + unit); }
+  __device__ int64_t line(int state, int unit, int piece) const {
+    return 2 * ((int64_t{state} * units + unit) * kPieces + piece);
+  }
+  __device__ int64_t line_of_lse(int state, int unit) const {
+    return 2 * (int64_t{p.states} * units * kPieces + int64_t{state} * units + unit);
+  }
   __device__ void push_lines(uint4* there, uint4 value) const {
     push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
   }
@@ -139,50 +185,109 @@ struct MergeAcross {
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int to = round.peer(hop);
       uint4* const there = round.lines(to, p.round.rank);
-      each([&](int state, int64_t unit, int piece) {
+      each([&](int state, int unit, int piece) {
         push_lines(there + line(state, unit, piece), piece_for(hop, state, unit, piece));
-      }, [&](int state, int64_t unit) {
+      }, [&](int state, int unit) {
              const uint32_t lse = __float_as_uint(p.lse_part[index(to, state, unit)]);
              push_lines(there + line_of_lse(state, unit), make_uint4(lse, 0, 0, 0));
            });
     }
     round.note_begun();
+    hold_own();
     __syncthreads();  // all is sent before any thread waits
-    round.hear(0);
-    for (int hop = 1; hop < p.round.world; ++hop) take_lines(round.peer(hop));
+    for (int hop = 1; hop < p.round.world; ++hop) hold_lines(round.peer(hop));
+    round.hear_the_rest();
     return round.met();
   }
-  // Lays out what has come in lines as in a place.
-  __device__ void take_lines(int source) const {
+  __device__ void hold(int source, int state, int unit, int piece, uint4 value) const {
+    reinterpret_cast<uint4*>(held_o(state * p.round.world + source, unit))[piece] = value;
+  }
+  __device__ void hold_own() const {
     const int own = p.round.rank;
-    uint4* const from = round.lines(own, source);
-    uint4* const o = reinterpret_cast<uint4*>(round.place(own, source));
-    float* const lse = lses(own, source);
-    each([&](int state, int64_t unit, int piece) {
-      o[(state * units + unit) * kPieces + piece] = round.receive(from + line(state, unit, piece), source);
-    }, [&](int state, int64_t unit) {
-      lse[state * units + unit] = __uint_as_float(round.receive(from + line_of_lse(state, unit), source).x);
+    each([&](int state, int unit, int piece) { hold(own, state, unit, piece, mine(own, state, unit, piece)); },
+         [&](int state, int unit) {
+           *held_lse(state * p.round.world + own, unit) = p.lse_part[index(own, state, unit)];
+         });
+  }
+  __device__ void hold_lines(int source) const {
+    uint4* const from = round.lines(p.round.rank, source);
+    each([&](int state, int unit, int piece) {
+      hold(source, state, unit, piece, round.receive(from + line(state, unit, piece), source));
+    }, [&](int state, int unit) {
+      float* const to = held_lse(state * p.round.world + source, unit);
+      *to = __uint_as_float(round.receive(from + line_of_lse(state, unit), source).x);
     });
   }
 
+  __device__ float sink_of(int unit) const {
+    return p.sinks[index(p.round.rank, 0, unit) % p.heads];
+  }
   template <int kLanes>
   __device__ RowWeights weights_of_unit(const StatesOfRanks<MergeAcross>& states) const {
     if constexpr (C::kSinks) {
-      const float sink = p.sinks[index(p.round.rank, 0, states.unit) % p.heads];
-      return weights_by<kLanes>(StatesAndSink<MergeAcross>{states, sink, states.count + 1});
+      return weights_by<kLanes>(StatesAndSink<MergeAcross>{states, sink_of(states.unit), states.count + 1});
     } else {
       return weights_by<kLanes>(states);
     }
   }
 
   __device__ void merge() const {
-    constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
-    constexpr int kAtOnce = kMergeAcrossThreads / kLanes, kMany = 4;
+    const int states = p.states * p.round.world;
+    if (states <= 2) merge_few<2, 4>();
+    else if (states <= 4) merge_few<4, 2>();
+    else if (states <= 8) merge_few<8, 1>();
+    else merge_many();
+  }
+  // A thread has a piece of all states of a unit, and of kAtOnce units, whose loads are in flight at once.
+  template <int kStates, int kAtOnce>
+  __device__ void merge_few() const {
+    const int states = p.states * p.round.world;
+    for (int base = threadIdx.x; base < count * kPieces; base += kAtOnce * kMergeAcrossThreads) {
+      Fetched<T, kVec> part[kAtOnce][kStates];
+      float lse[kAtOnce][C::kSinks ? 2 * kStates : kStates];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = min(base + k * kMergeAcrossThreads, count * kPieces - 1), unit = first + i / kPieces;
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+          lse[k][s] = minus_infinity();
+          if (s >= states) continue;
+          lse[k][s] = *lse_from(s, unit);
+          part[k][s] = *reinterpret_cast<const Fetched<T, kVec>*>(o_from(s, unit) + i % kPieces * 16);
+        }
+        if constexpr (C::kSinks) {
+          const float sink = sink_of(unit);
+#pragma unroll
+          for (int s = 0; s < 2 * kStates; ++s)
+            if (s >= states) lse[k][s] = s == states ? sink : minus_infinity();
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = base + k * kMergeAcrossThreads, unit = first + i / kPieces;
+        if (i >= count * kPieces) break;
+        const RowWeights weights = weights_held(lse[k]);
+        float sum[kVec] = {};
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+          if (s >= states || lse[k][s] == minus_infinity()) continue;
+          const float weight = state_weight(lse[k][s], weights.base);
+#pragma unroll
+          for (int e = 0; e < kVec; ++e) sum[e] += weight * part[k][s].at(e);
+        }
+        store_merged<T>(p.o + int64_t{unit} * kBytes, i % kPieces * kVec, sum, reciprocal_or_zero(weights.total), true);
+        if (i % kPieces == 0) p.lse[unit] = merged_lse(weights);
+      }
+    }
+  }
+  __device__ void merge_many() const {
+    constexpr int kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits)), kAtOnce = kMergeAcrossThreads / kLanes, kMany = 4;
+    static_assert(kVec == merge_piece(C::kHeadDim, sizeof(Bits)), "heads are whole lines");
     const int lane = threadIdx.x % kLanes, last_column = C::kHeadDim - kVec;
-    for (int64_t base = first; base < last; base += kAtOnce) {
-      const int64_t place = base + threadIdx.x / kLanes;
-      const bool there = place < last;
-      const StatesOfRanks<MergeAcross> states{*this, there ? place : last - 1, p.states * p.round.world};
+    for (int base = 0; base < count; base += kAtOnce) {
+      const int place = base + static_cast<int>(threadIdx.x) / kLanes;
+      const bool there = place < count;
+      const StatesOfRanks<MergeAcross> states{*this, first + (there ? place : count - 1), p.states * p.round.world};
       HeldStates<C, kVec, kMany> held;
       held.load(states, 0, min(lane * kVec, last_column));
       const RowWeights weights = weights_of_unit<kLanes>(states);
@@ -194,20 +299,19 @@ struct MergeAcross {
           held.load(states, next, column);
           held.add(weights, sum);
         }
-        Bits* const to = reinterpret_cast<Bits*>(p.o + place * kBytes);
-        store_merged<T>(to, column, sum, reciprocal_or_zero(weights.total), true);
+        store_merged<T>(p.o + int64_t{states.unit} * kBytes, column, sum, reciprocal_or_zero(weights.total), true);
         column += kLanes * kVec;
         if (kLanes * kVec < C::kHeadDim && column < C::kHeadDim) held.load(states, 0, column);
       }
-      if (lane == 0) p.lse[place] = merged_lse(weights);
+      if (lane == 0) p.lse[states.unit] = merged_lse(weights);
     }
   }
 
   // NaN in every element of this CTA's units.
   __device__ void fill() const {
-    uint32_t* const o = reinterpret_cast<uint32_t*>(p.o);
-    for (int64_t i = first * (kBytes / 4) + threadIdx.x; i < last * (kBytes / 4); i += blockDim.x) o[i] = ~0u;
-    for (int64_t i = first + threadIdx.x; i < last; i += blockDim.x) p.lse[i] = __uint_as_float(~0u);
+    uint32_t* const o = reinterpret_cast<uint32_t*>(p.o + int64_t{first} * kBytes);
+    for (int i = threadIdx.x; i < count * (kBytes / 4); i += kMergeAcrossThreads) o[i] = ~0u;
+    for (int i = threadIdx.x; i < count; i += kMergeAcrossThreads) p.lse[first + i] = __uint_as_float(~0u);
   }
 };
 

@@ -24,15 +24,18 @@ struct Wait {
 };
 
 struct RoundShared {
-  uint64_t epoch, facts;
+  uint64_t epoch, facts, begun;  // begun: of CTA 0, the clock when it told its peers
   uint32_t flag, missing, odd, over;
   uint32_t waited[kMostRanks];  // ns
 };
+
+static_assert(sizeof(RoundShared) <= kRoundShared && kRoundShared % 16 == 0, "what launches reserve");
 
 struct Round {
   const RoundParams& p;
   RoundShared& shared;
   const int cta = blockIdx.x, thread = threadIdx.x;
+  mutable bool listens = false;  // whether this thread has told its peer, and not heard it yet
 
   __device__ Round(const RoundParams& params, RoundShared& of_cta) : p(params), shared(of_cta) {}
 
@@ -85,11 +88,12 @@ struct Round {
   __device__ void tell(uint64_t facts) const {
     keep(facts);
     if (!is_peer()) return;
+    listens = true;
     uint4* const there = reinterpret_cast<uint4*>(arrival(thread, p.rank));
     tell_flagged(there, low(p.digest), high(p.digest), shared.flag);
     tell_flagged(there + 1, low(facts), high(facts), shared.flag);
   }
-  // Behind the pushes of flagged lines: waits for what peers told.
+  // Behind fenced pushes: waits for what peers told, and so for their data.
   __device__ void hear(uint64_t facts) const {
     if (!is_peer()) return;
     uint4* const here = reinterpret_cast<uint4*>(arrival(p.rank, thread));
@@ -99,15 +103,29 @@ struct Round {
     while (!(told_flagged(here, shared.flag, digest) & told_flagged(here + 1, shared.flag, other)))
       if (is_over(wait, 1u << thread)) return;
     if (cta == 0) shared.waited[thread] = static_cast<uint32_t>(now_ns() - begun);
-    forget_flagged(here), forget_flagged(here + 1);
-    if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);
+    note_told(here, digest, other, facts);
   }
-  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for.
+  // Behind flagged lines: waits for what peers told if `receive` has not found it.
+  __device__ void hear_the_rest() const {
+    Wait wait;
+    while (listens) {
+      Told told;
+      look_for(told);
+      if (!take(told) && is_over(wait, 1u << thread)) return;
+    }
+  }
+  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. What a peer tells is looked for
+  // meanwhile: a look of its own would take as long as one for data.
   __device__ uint4 receive(uint4* from, int source) const {
     uint2 first, second;
     Wait wait;
-    while (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second)))
-      if (is_over(wait, 1u << source)) break;
+    for (;;) {
+      Told told;
+      look_for(told);
+      const bool came = came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second);
+      take(told);
+      if (came || is_over(wait, 1u << source)) break;
+    }
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
@@ -118,6 +136,8 @@ struct Round {
     uint32_t missing;
     do {
       missing = 0;
+      Told told;
+      look_for(told);
 #pragma unroll
       for (int r = 0; r < kWorld; ++r) {
         if (r == p.rank) continue;
@@ -126,6 +146,7 @@ struct Round {
         if (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second))) missing |= 1u << r;
         found[r] = make_uint4(first.x, first.y, second.x, second.y);
       }
+      take(told);
     } while (missing != 0 && !is_over(wait, missing));
 #pragma unroll
     for (int r = 0; r < kWorld; ++r)
@@ -171,6 +192,29 @@ struct Round {
   __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
   __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
+  // What the peer of a thread told, if it came.
+  struct Told {
+    uint2 digest, facts;
+    bool came;
+  };
+  __device__ void look_for(Told& told) const {
+    const uint4* const here = reinterpret_cast<const uint4*>(arrival(p.rank, listens ? thread : 0));
+    const bool first = came_if(listens, here, shared.flag, told.digest);
+    told.came = came_if(listens, here + 1, shared.flag, told.facts) & first;
+  }
+  // Whether nothing is left to hear.
+  __device__ bool take(const Told& told) const {
+    if (!listens) return true;
+    if (!told.came) return false;
+    if (cta == 0) shared.waited[thread] = static_cast<uint32_t>(now_ns() - shared.begun);
+    note_told(reinterpret_cast<uint4*>(arrival(p.rank, thread)), told.digest, told.facts, shared.facts);
+    return true;
+  }
+  __device__ void note_told(uint4* here, uint2 digest, uint2 other, uint64_t facts) const {
+    listens = false;
+    forget_flagged(here), forget_flagged(here + 1);
+    if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);
+  }
   __device__ bool is_peer() const { return thread < p.world && thread != p.rank; }
 
   __device__ void count(int counter, uint64_t more) const {
@@ -186,7 +230,9 @@ struct Round {
     if (last != p.rank) count(1 + kMostRanks + last, 1);
   }
   __device__ void keep(uint64_t facts) const {
-    if (thread == p.rank) shared.facts = facts;
+    if (thread != p.rank) return;
+    shared.facts = facts;
+    if (cta == 0) shared.begun = now_ns();
   }
   // Notes peers that came to another call: their lines may never come.
   __device__ void look() const {

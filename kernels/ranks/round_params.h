@@ -6,6 +6,7 @@
 namespace opfacade {
 
 constexpr int kMostCtas = 128, kMostRanks = 8;
+constexpr int kRoundShared = 80;  // bytes of shared memory that a round has
 
 // An arrival of one CTA of one rank: words of 32 bits, each with a flag above it.
 struct alignas(32) Arrival {

@@ -124,8 +124,8 @@ struct SumFold {
       each_slot([&](int64_t slot) { push_lines(slot); });
       round.note_begun();
       __syncthreads();  // all is sent before any thread waits
-      round.hear(alike);
       each_slot([&](int64_t slot) { add_lines(slot); });
+      round.hear_the_rest();
     }
     return round.met();
   }

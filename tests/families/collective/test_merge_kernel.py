@@ -98,6 +98,8 @@ CASES = {
     "three": {"world": 3, "states": 3, "dtype": "f32"},
     "one unit": {"total_num_rows": 1, "num_heads": 2},
     "sinks": {"sinks": True, "total_num_rows": 37},
+    "sinks of three states": {"sinks": True, "world": 3, "dtype": "f32"},
+    "seven": {"world": 7, "num_heads": 14, "total_num_rows": 3},
     "sinks of all heads": {"sinks": True, "scatter": "none", "states": 2, "dtype": "f32", "head_dim": 72},
     "sinks of 33 states": {"sinks": True, "world": 4, "states": 8, "num_heads": 4},
 }
@@ -116,6 +118,21 @@ def test_every_rank_has_the_bits_of_one_gpu(case, flagged, monkeypatch):
         o_alone, lse_alone = of_one_gpu(d, rank)
         assert torch.equal(o, o_alone)
         assert torch.equal(lse, lse_alone)
+
+
+def test_states_that_shared_memory_has_no_room_for_come_in_places(monkeypatch):
+    d, words = descriptor(total_num_rows=3), []
+    monkeypatch.setattr(merge_across, "MOST_HELD", 600)
+
+    def call(group):
+        module = MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))
+        real = module.run
+        monkeypatch.setattr(module, "run", lambda *given: (words.append(given[-3:]), real(*given)))
+        return run(d, group, *states(d, group.rank))
+
+    for rank, (o, _) in enumerate(on_peers(2, 1 << 14, call, flagged=1 << 18)):
+        assert torch.allclose(o.double(), by_hand(d, rank)[0], rtol=0.01, atol=0.01)
+    assert words == [(0, 3, 0)] * 2  # not flagged, CTAs, bytes that are held
 
 
 @pytest.mark.parametrize("flagged", WAYS)

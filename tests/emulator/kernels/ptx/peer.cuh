@@ -65,6 +65,11 @@ inline bool came_flagged(const uint4* from, uint32_t flag, uint2& value) {
 
 inline bool told_flagged(const uint4* from, uint32_t flag, uint2& value) { return came_flagged(from, flag, value); }
 
+inline bool came_if(bool wanted, const uint4* from, uint32_t flag, uint2& value) {
+  value = make_uint2(0, 0);
+  return wanted && came_flagged(from, flag, value);
+}
+
 inline void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
 inline void add_counter(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
