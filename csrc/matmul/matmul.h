@@ -35,10 +35,13 @@ inline MatmulScales matmul_scales(const TensorView& of, ScaleAxes axes) {
   return {of.data_ptr(), of.stride(row), of.stride(part), batch};
 }
 
+// The stride of an axis of one element does not matter, so that vectors may be aligned.
+inline int64_t stride_of(const TensorView& of, int axis, int64_t own) { return of.size(axis) > 1 ? own : ceil_div(own, 8) * 8; }
+
 // size: bytes of an element. An axis of one element may have any stride.
 inline MatmulPlane matmul_plane(const TensorView& of, int64_t size, bool pairs) {
   const int last = of.ndim() - 1;
-  const int64_t row = of.stride(last - 1), batch = batch_stride(of);
+  const int64_t row = stride_of(of, last - 1, of.stride(last - 1)), batch = last > 1 ? stride_of(of, 0, of.stride(0)) : 0;
   const auto aligned = [&](int64_t columns) {
     const bool rows = row % columns == 0 && batch % columns == 0 && of.stride(last) == 1;
     return pairs && rows && reinterpret_cast<uintptr_t>(of.data_ptr()) % (columns * size) == 0;

@@ -77,8 +77,10 @@ struct StagedRows {
     tma_store(p.out_map, smem_address(box_at(box)), {{column, row, tile.batch, 0, 0}});
     tma_store_commit();
   }
-  // Whether vectors of eight columns are aligned, and lie in a row or behind it.
-  static __device__ __forceinline__ bool fits(const MatmulParams& p) { return p.out.eights != 0 && p.columns % 8 == 0; }
+  // Whether vectors of eight columns are aligned, and lie in a row or behind it; TMA ends inside of a vector.
+  static __device__ __forceinline__ bool fits(const MatmulParams& p) {
+    return p.out.eights != 0 && (p.columns % 8 == 0 || (p.out_mapped != 0 && p.num_valid == nullptr));
+  }
 
   __device__ __forceinline__ void finish(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) const {
     const int row = tile.row + group * 64 + thread % kWarpgroup / 32 * 16;

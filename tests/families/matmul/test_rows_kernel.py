@@ -20,15 +20,15 @@ def _any_assembler():
     forget_specializations()
 
 
-def outputs(n, tile, shapes):
+def outputs(n, tile, shapes, rows=11):
     """out of one product in memory of each (elements between rows, of the first), with what lies around it."""
-    problem = MatmulDescriptor(total_num_rows=11, n=n, k=16, dtype="bf16", bias=True, activation="relu")
+    problem = MatmulDescriptor(total_num_rows=rows, n=n, k=16, dtype="bf16", bias=True, activation="relu")
     args = inputs.make_args(problem, 3)
     with patch.object(backend, "tile_of", lambda *_: tile):
         forget_specializations()
         for pitch, first in shapes:
             memory = torch.full((12 * pitch + 64,), -7.0, dtype=torch.bfloat16)
-            out = memory.as_strided((11, n), (pitch, 1), first)
+            out = memory.as_strided((rows, n), (pitch, 1), first)
             emulator.subject(problem).run(MatmulArgs(x=args.x, weight=args.weight, bias=args.bias, out=out))
             kept = out.clone()
             out.fill_(-7.0)
@@ -43,6 +43,18 @@ def test_rows_anywhere_have_the_elements_of_aligned_rows(n, tile):
     wide = -(-n // 8) * 8
     shapes = [(wide, 8), *((wide + more, first) for more, first in ((0, 3), (1, 8), (3, 5), (6, 2), (8, 7)))]
     found = list(outputs(n, tile, shapes))
+    for kept, memory in found:
+        assert bool((kept >= 0).all())
+        assert torch.equal(kept, found[0][0])
+        assert bool((memory == -7.0).all())
+
+
+@emulator.needed
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("n", [5, 37])
+def test_one_row_and_two_rows_have_the_elements_of_aligned_rows(n, rows):
+    """The stride of one row does not matter, that of two does."""
+    found = list(outputs(n, Tile(64, 32, 2), [(40, 8), (n, 8), (n, 3), (n + 1, 16)], rows))
     for kept, memory in found:
         assert bool((kept >= 0).all())
         assert torch.equal(kept, found[0][0])
