@@ -85,7 +85,7 @@ def test_host_lines_of_the_shortest_family_do_not_grow():
     assert "opfacade.plans._norm_program" in {name for name, who in structure.users().items() if who == {"norm"}}
 
 
-def test_no_room_of_a_backend_has_30_files():
+def test_no_folder_of_a_backend_has_30_files():
     """A family with many files has a folder: backends/cuda/matmul."""
     rooms = {path.parent for path in (PACKAGE / "backends").rglob("*.py")}
     assert {room.name for room in rooms} >= {"matmul", "folds", "attention", "sampling"}

@@ -114,7 +114,7 @@ struct Round {
       if (!take(told) && is_over(wait, 1u << thread)) return;
     }
   }
-  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. What a peer tells is looked for
+  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. It looks for a message of the peer
   // meanwhile: a look of its own would take as long as one for data.
   __device__ uint4 receive(uint4* from, int source) const {
     uint2 first, second;
@@ -192,7 +192,7 @@ struct Round {
   __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
   __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
-  // What the peer of a thread told, if it came.
+  // The message of a thread's peer, if it came.
   struct Told {
     uint2 digest, facts;
     bool came;
