@@ -43,6 +43,11 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool 
 }
 
 // Prefetches a line into L2. L2 is coherent, so this may precede the wait for the line's writer.
+// Brings the line of a byte to the L1 cache. Nothing waits for the load.
+__device__ __forceinline__ void load_to_l1(const void* byte) {
+  uint32_t unused;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(byte));
+}
 __device__ __forceinline__ void prefetch_l2(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
 // Prefetches `bytes` into L2, by a warp: one instruction on sm_90. from, bytes: multiples of 16.

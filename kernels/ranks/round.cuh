@@ -129,9 +129,9 @@ struct Round {
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
-  // The same of all peers at once. The entry of this rank stays.
-  template <int kWorld>
-  __device__ void receive_all(uint4 (&found)[kWorld], int64_t at) const {
+  // The same of all peers at once, and of `there` places that are `step` lines apart. Entries of this rank stay.
+  template <int kPlaces, int kWorld>
+  __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t at, int step, int there) const {
     Wait wait;
     uint32_t missing;
     do {
@@ -139,18 +139,28 @@ struct Round {
       Told told;
       look_for(told);
 #pragma unroll
-      for (int r = 0; r < kWorld; ++r) {
-        if (r == p.rank) continue;
-        const uint4* const from = lines(p.rank, r) + at;
-        uint2 first, second;
-        if (!(came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second))) missing |= 1u << r;
-        found[r] = make_uint4(first.x, first.y, second.x, second.y);
+      for (int k = 0; k < kPlaces; ++k) {
+#pragma unroll
+        for (int r = 0; r < kWorld; ++r) {
+          const bool wanted = k < there && r != p.rank;
+          const uint4* const from = lines(p.rank, r) + at + k * step;
+          uint2 first, second;
+          const bool came = came_if(wanted, from, shared.flag, first) & came_if(wanted, from + 1, shared.flag, second);
+          if (wanted) found[k][r] = make_uint4(first.x, first.y, second.x, second.y);
+          missing |= static_cast<uint32_t>(wanted && !came) << r;
+        }
       }
       take(told);
     } while (missing != 0 && !is_over(wait, missing));
 #pragma unroll
-    for (int r = 0; r < kWorld; ++r)
-      if (r != p.rank) forget_flagged(lines(p.rank, r) + at), forget_flagged(lines(p.rank, r) + at + 1);
+    for (int k = 0; k < kPlaces; ++k) {
+      if (k >= there) break;
+#pragma unroll
+      for (int r = 0; r < kWorld; ++r) {
+        uint4* const from = lines(p.rank, r) + at + k * step;
+        if (r != p.rank) forget_flagged(from), forget_flagged(from + 1);
+      }
+    }
   }
   // Behind all waits of a round: whether all ranks came to this call, with the same facts.
   __device__ bool met() const {

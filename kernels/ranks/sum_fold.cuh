@@ -45,11 +45,14 @@ struct SumFold {
   using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
   using Bits = typename Stored<typename S::Element>::Bits;
   static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
-  static constexpr int kHeldTerms = S::kTwoShot ? 1 : 2;
-  struct Shared {
+  static constexpr int kHeldTerms = S::kTwoShot || S::kWorld > 4 ? 1 : 2;
+  struct alignas(16) Shared {
     RoundShared round;
     typename M::Params fold;
+
+    __device__ uint8_t* sums() { return reinterpret_cast<uint8_t*>(this + 1); }
   };
+  static_assert(sizeof(Shared) <= kRoundShared + (sizeof(typename M::Params) + 15) / 16 * 16, "what launches reserve");
 
   const Params& p;
   Shared& shared;
@@ -123,6 +126,7 @@ struct SumFold {
       round.tell(alike);
       each_slot([&](int64_t slot) { push_lines(slot); });
       round.note_begun();
+      load_beside();
       __syncthreads();  // all is sent before any thread waits
       each_slot([&](int64_t slot) { add_lines(slot); });
       round.hear_the_rest();
@@ -159,16 +163,17 @@ struct SumFold {
       if (i < pieces()) ahead[k] = term(slot, i);
     }
   }
+  __device__ static bool is_first(int64_t slot) { return slot == int64_t{blockIdx.x} * M::kRows; }  // of this CTA
   __device__ int pieces() const { return static_cast<int>(p.row_bytes / 16); }
   // step(piece, its value, its first line) of the pieces of this thread.
   template <class F>
   __device__ void each_term(int64_t slot, F step) const {
-    const bool held = slot == int64_t{blockIdx.x} * M::kRows;
+    const bool loaded = is_first(slot);
     const int64_t line = 2 * slot * pieces();
 #pragma unroll
     for (int k = 0; k < kHeldTerms; ++k) {
       const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (i < pieces()) step(i, held ? ahead[k] : term(slot, i), line + 2 * i);
+      if (i < pieces()) step(i, loaded ? ahead[k] : term(slot, i), line + 2 * i);
     }
     for (int i = static_cast<int>(threadIdx.x + kHeldTerms * blockDim.x); i < pieces(); i += static_cast<int>(blockDim.x))
       step(i, term(slot, i), line + 2 * i);
@@ -183,16 +188,42 @@ struct SumFold {
     return make_uint4(found.word[0], found.word[1], found.word[2], found.word[3]);
   }
   __device__ void add_lines(int64_t slot) const {
-    const int own = p.round.rank;
     if (slot >= valid) return;
-    uint4* const to = reinterpret_cast<uint4*>(round.place(own, own) + slot * p.pitch);
-    each_term(slot, [&](int i, uint4 mine, int64_t line) {
-      uint4 lines[S::kWorld];
+    const bool loaded = is_first(slot);
+    uint4* const to = reinterpret_cast<uint4*>(sum_at(slot));
+    const int step = static_cast<int>(blockDim.x);
+    for (int first = static_cast<int>(threadIdx.x); first < pieces(); first += kHeldTerms * step) {
+      uint4 lines[kHeldTerms][S::kWorld];
 #pragma unroll
-      for (int r = 0; r < S::kWorld; ++r) lines[r] = mine;
-      round.receive_all(lines, line);
-      to[i] = sum_of(lines);
-    });
+      for (int k = 0; k < kHeldTerms; ++k) {
+        const int i = first + k * step;
+        const uint4 mine = loaded && first < step ? ahead[k] : i < pieces() ? term(slot, i) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < S::kWorld; ++r) lines[k][r] = mine;
+      }
+      const int there = min(kHeldTerms, (pieces() - first + step - 1) / step);
+      round.receive_all(lines, 2 * (slot * pieces() + first), 2 * step, there);
+#pragma unroll
+      for (int k = 0; k < kHeldTerms; ++k)
+        if (k < there) to[first + k * step] = sum_of(lines[k]);
+    }
+  }
+  // Where the sum of a row of this rank waits for the fold: rows of a CTA follow each other where they are held.
+  __device__ uint8_t* sum_at(int64_t slot) const {
+    if (p.held == 0) return round.place(p.round.rank, p.round.rank) + slot * p.pitch;
+    const int64_t turn = int64_t{gridDim.x} * M::kRows;
+    return shared.sums() + (slot / turn * M::kRows + slot % M::kRows) * p.pitch;
+  }
+  // What the fold reads of the first row beside the sum, so that it is near when the sum is.
+  __device__ void load_beside() const {
+    const int64_t row = int64_t{blockIdx.x} * M::kRows;
+    if (row >= valid) return;
+#pragma unroll
+    for (int k = 1; k < kInputs; ++k) {
+      const uint8_t* const from = static_cast<const uint8_t*>(p.fold.operand[k]) + row * p.fold.stride[k][0] * p.size[k];
+      const int64_t bytes = min(p.fold.span[k] * p.size[k], p.row_bytes / p.size[0] * p.size[k]);
+      for (int64_t i = int64_t{threadIdx.x} * 128; i < bytes; i += int64_t{blockDim.x} * 128) load_to_l1(from + i);
+    }
   }
 
   // The sum of a row, in this rank's own place.
@@ -270,6 +301,7 @@ struct SumFold {
     int64_t step = p.fold.stride[k][0];
     if (k == 0) {
       base = sums, step = p.pitch / p.size[0];
+      if (p.held != 0) base = shared.sums() - (int64_t{blockIdx.x} * M::kRows + later - later / gridDim.x) * p.pitch;
     } else if (S::kTwoShot && k >= kInputs) {
       const Made& one = p.made[k - kInputs];
       if (one.travels) base = made + one.offset, step = one.count;

@@ -1,5 +1,5 @@
 // Parameters of a sum over ranks with a fold behind it, shared by the kernel and its binding.
-// Launch: at most kMostCtas CTAs, each of the threads that the fold has; shared memory: of the fold, then of this.
+// Launch: at most kMostCtas CTAs, each of the threads that the fold has; shared memory: of the fold, of this, then sums.
 #pragma once
 #include "kernels/ranks/round_params.h"
 
@@ -26,6 +26,7 @@ struct SumFoldParams {
   int64_t row_bytes, step;   // of a row of x, and from row to row
   int64_t pitch;             // from row to row in a place, a multiple of 16
   int32_t size[kOperands];   // bytes of an element
+  int32_t held;              // bytes of shared memory for sums of all rows of a CTA, for flagged lines; 0: sums wait in a place
   int32_t flagged;           // whether rows travel in flagged lines, in one step only; they have whole lines of 16 bytes then
   Made made[kMade];          // the last operands of the fold
 };

@@ -141,7 +141,25 @@ FAULTS = (
         _MERGED,
     ),
     _planted(
-        "what was not heard beside lines is not waited for", _ROUND, "    while (listens) {\n", "    while (false) {\n", "lines"
+        "what was not heard beside lines is not waited for",
+        _ROUND,
+        "    while (listens) {\n",
+        "    while (false) {\n",
+        "without_rows",
+    ),
+    _planted(
+        "sums of later rows are held where the first is",
+        _SUM,
+        "(slot / turn * M::kRows + slot % M::kRows) * p.pitch",
+        "slot % M::kRows * p.pitch",
+        "wait_for_the_fold",
+    ),
+    _planted(
+        "the fold reads its first sums again",
+        _SUM,
+        "later - later / gridDim.x) * p.pitch;",
+        "later) * p.pitch;",
+        "wait_for_the_fold",
     ),
     _planted(
         "a rank adds the sinks of the first rank's heads",
@@ -191,8 +209,8 @@ FAULTS = (
     _planted(
         "terms of the first row are those of every row",
         _SUM,
-        "const bool held = slot == int64_t{blockIdx.x} * M::kRows;",
-        "const bool held = true;",
+        "return slot == int64_t{blockIdx.x} * M::kRows;",
+        "return true;",
         "bits_of_one_gpu and residual and lines",
     ),
     _planted(

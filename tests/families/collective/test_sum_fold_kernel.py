@@ -117,6 +117,17 @@ def test_every_rank_has_the_bits_of_one_gpu(case, steps, flagged, monkeypatch):
         assert torch.equal(bits(found[0][name]), bits(tensor)), name
 
 
+@pytest.mark.parametrize("most", [sum_fold.MOST_HELD, 128])
+def test_sums_wait_for_the_fold_in_shared_memory_or_in_a_place(most, monkeypatch):
+    monkeypatch.setattr(sum_fold, "MOST_CTAS", 2)  # which have several rows each, one after another
+    monkeypatch.setattr(sum_fold, "MOST_HELD", most)
+    d = descriptor(hidden=640, rows=9, residual="replicated")
+    given = parts(d)
+    want = alone(d, given)
+    found = on_peers(2, 1 << 15, lambda group: run(d, group, args_of(d, group.rank, group, given)), flagged=1 << 16)
+    assert all(torch.equal(bits(one[name]), bits(tensor)) for one in found for name, tensor in want.items())
+
+
 def test_a_residual_that_is_sharded_stays_on_its_rank():
     d = descriptor(world=3, residual="row_sharded")
     given = parts(d)
@@ -209,6 +220,17 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(steps,
         assert all(one[name][:5].float().isnan().all() for name in ("scale", "full_out", "residual"))
         assert (one["out"][:5] == -1).all()
         assert (one["out"][5:] == -77).all()
+
+
+def test_a_rank_without_rows_hears_of_those_of_others():
+    d = descriptor(num_valid=True)
+    given = parts(d)
+
+    def call(group):
+        run(d, group, args_of(d, group.rank, group, given, torch.tensor([5 * group.rank], dtype=torch.int32)))
+        return group.link.failed
+
+    assert on_peers(2, 4096, call, patience_s=0.5, flagged=1 << 16) == [(0, 0b10), (0, 0b01)]
 
 
 def test_long_rows_and_other_worlds_are_declined():

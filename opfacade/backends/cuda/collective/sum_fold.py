@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
 _LAYOUT = RowLayout()
+MOST_HELD = 48 << 10  # bytes of sums that a CTA holds in shared memory until the fold reads them
 _LINE = 16
 _NOTHING = 0xFF  # a byte of a NaN of every float type
 Run = Callable[[AllReduceNormArgs, Peers], None]
@@ -139,7 +140,8 @@ class _Call:
         size = x.element_size()
         ctas = min(-(-slots // self._form.rows), MOST_CTAS)
         words = [x[first:].data_ptr(), *self._facts(), last - first, first, d.total_num_rows]
-        words += [d.hidden * size, x.stride(0) * size, self._form.pitch, ctas, int(self._is_flagged(slots))]
+        flagged = self._is_flagged(slots)
+        words += [d.hidden * size, x.stride(0) * size, self._form.pitch, ctas, int(flagged), self._held(slots, ctas) * flagged]
         scalars = source.arguments(program)[len(extents) :]
         given = self._of_fold(first, slots)
         return [*given, *self._peers.round_of(d), *extents, *scalars, *words, *self._table(first, slots)]
@@ -148,6 +150,11 @@ class _Call:
         """Whether rows travel in flagged lines. All ranks decide alike, whatever their tensors are."""
         whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
         return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= self._peers.flagged
+
+    def _held(self, rows: int, ctas: int) -> int:
+        """Bytes of shared memory for the sums of a CTA; 0 where there is no room."""
+        size = -(-rows // (ctas * self._form.rows)) * self._form.rows * self._form.pitch
+        return size if size <= MOST_HELD else 0
 
     def _facts(self) -> tuple[int, int]:
         """Addresses of the number of valid rows, and of a word that must be equal; 0 for none."""

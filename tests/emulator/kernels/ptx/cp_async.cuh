@@ -31,6 +31,7 @@ inline void cp_async_16(uint32_t dst, const void* src, bool valid) {
   if (dst % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0) simt::fail("a copy of sixteen bytes is not aligned");
   simt::ask_copy(dst, src, valid);
 }
+inline void load_to_l1(const void* byte) { (void)*static_cast<const volatile uint8_t*>(byte); }
 inline void prefetch_l2(const void*) {}
 inline void prefetch_l2_span(const void* from, uint32_t bytes, uint32_t) {
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) simt::fail("a prefetch of a span is not aligned");
