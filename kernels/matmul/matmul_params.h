@@ -63,6 +63,7 @@ struct MatmulParams {
   int32_t num_groups;
   int32_t group_offset;      // elements of the first group that precede the weight
   int32_t weight_wide;       // sixteen bytes of codes are aligned
+  const float* out_scale;    // of all results of 8 bits
   MatmulScales x_zero, weight_sum;  // i32: zero points of x, and the sums of the weight that they shift
 };
 

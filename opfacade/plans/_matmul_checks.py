@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
+EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2")  # quantised with a scale of the whole tensor
 _MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
 _MAX_SHIFTED = 65_793  # of numbers from -255 to 255
 
@@ -46,6 +47,19 @@ def _refuse_types(problem: ProductFields) -> None:
         raise contradiction("bias_dtype", "f64 for f64, and only then", problem.bias_dtype)
     if whole:
         _refuse_epilogue(problem)
+    if out in EIGHT_BIT_RESULTS:
+        _refuse_quantised(problem)
+
+
+def _refuse_quantised(problem: ProductFields) -> None:
+    """Nothing is read from results of 8 bits, whose scale is that of out alone."""
+    for field in ("add", "accumulate"):
+        if getattr(problem, field):
+            raise contradiction(field, "false with an 8-bit out_dtype", True)
+    if problem.bias and problem.bias_dtype is None:
+        raise contradiction("bias_dtype", "a type of 16 or 32 bits with an 8-bit out_dtype", None)
+    if problem.weight_format is not None:
+        raise contradiction("out_dtype", "a type of 16 or 32 bits with weight_format", problem.result)
 
 
 def _refuse_epilogue(problem: ProductFields) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plans import _weight
+from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
 from opfacade.plans._scaling import BLOCK, Scaling
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def operands(problem: DenseFields) -> dict[str, TensorSpec]:
     found["out"] = out._replace(role="inout" if problem.accumulate else "out")
     if problem.scaling is not None:
         found |= _scales(problem, problem.scaling, rows, n)
+    if problem.result in EIGHT_BIT_RESULTS:
+        found["out_scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)
     if not problem.num_valid:
         return found
     counted = {name: counted_by(spec, _rows_axis(spec), "num_valid") for name, spec in found.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
 from opfacade.programs.activations import ACTIVATIONS
 from opfacade.programs.expression import Node, scalar, stage, value
 from opfacade.programs.fields import Number
@@ -22,8 +23,8 @@ def sums(kind: Literal["f32", "f64"], count: int) -> tuple[Node, ...]:
 
 @lru_cache(maxsize=1024)
 def epilogue(problem: ProductFields) -> Node:
-    """The value of out as a program of the sums, the inputs bias, x_scale, weight_scale, add and before (the old out), and the
-    scalars alpha and beta. If a result has two columns, names of the second end in _up."""
+    """The value of out as a program of the sums, the inputs bias, x_scale, weight_scale, add, before (the old out) and
+    out_scale, and the scalars alpha and beta. If a result has two columns, names of the second end in _up."""
     kind = problem.math
     parts = [_linear(problem, one, end) for one, end in zip(sums(kind, problem.columns), ("", "_up"), strict=False)]
     found = parts[0] if problem.activation == "none" else ACTIVATIONS[problem.activation](parts[0])
@@ -32,7 +33,7 @@ def epilogue(problem: ProductFields) -> Node:
     for name, there in (("add", problem.add), ("before", problem.accumulate)):
         if there:
             found = found + scalar("beta", kind) * value(name, kind)
-    return found
+    return found / value("out_scale", kind) if problem.result in EIGHT_BIT_RESULTS else found
 
 
 def _linear(problem: ProductFields, found: Node, end: str) -> Node:

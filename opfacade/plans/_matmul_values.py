@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.core.descriptor import ArgsT, operands_of
+from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
 from opfacade.plans._program_values import numbers_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def leaves_of(problem: ProductFields, args: ProductCall) -> dict[tuple[str, Any]
             leaves["input", f"bias{end}"] = args.bias[own]
         if problem.scaling is not None and not problem.scaling.in_k and problem.weight_format is None:
             leaves["input", f"weight_scale{end}"] = weight_scales(problem, args)[..., own]
+    if problem.result in EIGHT_BIT_RESULTS:
+        leaves["input", "out_scale"] = args.out_scale
     if problem.scaling is not None and not problem.scaling.in_k:
         leaves["input", "x_scale"] = args.x_scale if problem.scaling.kind == "tensor" else args.x_scale[..., None]
     return leaves

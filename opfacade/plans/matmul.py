@@ -56,6 +56,7 @@ class MatmulArgs(Args):
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups: the group of each element")
     x_zero: Tensor | None = operand("int32 with the shape of x_scale, with `scaling.x_zero`: the code of x that represents 0")
     weight_sum: Tensor | None = operand("int32, with `scaling.x_zero`: the sum over k of each row of weight")
+    out_scale: Tensor | None = operand("f32 [1], with an 8-bit out_dtype: the scale that the result is divided by")
     num_valid: Tensor | None = operand(
         "int32 [1]: the number of valid rows; later ones are neither read nor written; with `num_valid`"
     )
@@ -92,8 +93,10 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     k: Count = Field(description="Terms of a sum.")
     batch: Size = Field(default=1, description="Number of independent products; with 1, operands have no batch axis.")
     dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
-    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
-        default=None, description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32."
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32", "f8_e4m3", "f8_e5m2"] | None = Field(
+        default=None,
+        description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32. f8: the result"
+        " is divided by the operand out_scale and saturates.",
     )
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; m is the axis of rows.")
@@ -262,7 +265,16 @@ EXAMPLES = (
         weight_format=Weight(dtype="uint4", group=64, zero="int", dequantise="rounded"),
     ),
     MatmulDescriptor(
-        total_num_rows=6, n=40, k=80, dtype="bf16", weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32"), num_valid=True
+        total_num_rows=7,
+        n=48,
+        k=160,
+        dtype="f8_e4m3",
+        out_dtype="f8_e4m3",
+        scaling=Scaling(kind="token"),
+        bias=True,
+        bias_dtype="bf16",
+        activation="silu",
+        gated=True,
     ),
     *GROUPED,
 )

@@ -72,7 +72,7 @@ def draw_scales(draw: Draw) -> None:
     for name, most in (("x_zero", 127), ("weight_sum", 5000)):
         if name in draw.values:
             draw.values[name] = draw.integers(-most - 1, most, draw.values[name].shape).int()
-    for name in ("x_scale", "weight_scale"):
+    for name in ("x_scale", "weight_scale", "out_scale"):
         if name in draw.values:
             shape, dtype = draw.values[name].shape, draw.values[name].dtype
             draw.values[name] = (draw.integers(-8, 0, shape).float().exp2() * (1 + draw.uniform(shape))).to(dtype)

@@ -132,6 +132,8 @@ FAULTS = (
           "(p.columns % 8 == 0 || (p.out_mapped != 0 && p.num_valid == nullptr))", "true", f"{KERNEL} -k inside_a_vector"),
     fault("a valid row that is no vector is stored as vectors", "staged_rows.cuh", " && p.num_valid == nullptr", "",
           f"{KERNEL} -k inside_a_vector"),
+    cpu("products: results of 8 bits are not divided", "opfacade/plans/_matmul_program.py",
+        'found / value("out_scale", kind) if', "found if", "tests/families/matmul/test_quantised_results.py"),
     cpu("products to unaligned rows: two count as one", "csrc/matmul/matmul.h", "of.size(axis) > 1 ? own",
         "of.size(axis) > 2 ? own", f"{ROWS} -k two_rows"),
     fault("rows that are not valid are written", "tiles.cuh", "rows = max(0, min(rows, *p.num_valid));", ""),
