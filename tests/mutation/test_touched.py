@@ -1,100 +1,120 @@
-"""A recorded run says which test files are about a function: those that start it and few others, and end soon."""
+"""A recorded run says which tests are about a line: those that run it and few others, and end soon; near ones where none do."""
 
 import json
 
 import pytest
 
-from tests.mutation.operators import judged, touched
+from tests.mutation import run
+from tests.mutation.operators import aimed, aimed_trial, line_table, touched
+from tests.mutation.operators.fault import Change, Fault
+from tests.mutation.operators.population import ROOT
 from tests.mutation.operators.recorder import Recorder
+from tests.mutation.operators.touched import Best, Timed
 
-TEXT = """\
-limit = 3
+OWN = "opfacade/base/strict_json.py"
 
-class Queue:
-    def push(self, item):
-        def places():
-            return 7
-        return places()
 
-    size = 2
+def best(**lines):
+    """{"own_12": [(cost, test), ...]}: tests that run a line of OWN."""
+    found = Best(40)
+    for name, tests in lines.items():
+        for cost, test in tests:
+            found.add((OWN, int(name.partition("_")[2])), Timed(cost, cost, test))
+    return found
 
-async def drain(queue):
-    return queue
+
+def test_the_cheapest_tests_of_a_line_stay_and_one_of_each_function():
+    found = Best(2)
+    for cost, test in ((3.0, "t::a"), (1.0, "t::b[1]"), (0.5, "t::b[2]"), (2.0, "t::c"), (9.0, "t::d")):
+        found.add(("a.py", 1), Timed(cost, cost, test))
+    assert [test.id for test in found.tests("a.py", 1)] == ["t::b[2]", "t::c"]
+    assert found.tests("a.py", 2) == []
+
+
+def test_what_is_written_is_read_again_and_joins(tmp_path):
+    one, two = best(own_3=[(1.0, "t::a")]), best(own_3=[(0.5, "t::b")], own_4=[(2.0, "t::a[x]")])
+    both = touched.joined(json.loads(json.dumps(part.as_json())) for part in (one, two))
+    place = tmp_path / "touched.json.gz"
+    touched.write(both, place)
+    found = touched.read(place)
+    assert [test.id for test in found.tests(OWN, 3)] == ["t::b", "t::a"]
+    assert found.tests(OWN, 4) == [Timed(2.0, 2.0, "t::a[x]")]
+
+
+def line_of(words, file=OWN):
+    return next(number for number, text in enumerate((ROOT / file).read_text().splitlines(), 1) if words in text)
+
+
+def test_a_line_that_nothing_runs_has_the_tests_of_its_function_and_a_constant_those_of_its_name():
+    inside, used = line_of("text = text.decode()"), line_of("range(MAX_DEPTH")
+    other = line_of("def _integer") + 1
+    found = best(**{f"own_{inside}": [(1.0, "t::a")], f"own_{used}": [(1.0, "t::depth")], f"own_{other}": [(1.0, "t::digits")]})
+    assert [test.id for test in aimed.tests_of(OWN, inside, found)] == ["t::a"]
+    assert [test.id for test in aimed.tests_of(OWN, inside + 1, found)] == ["t::a"]
+    assert [test.id for test in aimed.tests_of(OWN, line_of("MAX_DEPTH ="), found)] == ["t::depth"]
+
+
+def test_tests_are_taken_as_long_as_there_is_time_and_the_first_whatever_it_takes(monkeypatch):
+    own = [Timed(cost, cost, f"t::{cost}") for cost in (3.0, 4.0, 5.0)]
+    assert aimed._cheapest(own, 30, 8.0) == own[:2]
+    assert aimed._cheapest(own, 1, 8.0) == own[:1]
+    assert aimed._cheapest([Timed(50.0, 50.0, "t::slow")], 30, 8.0)
+
+
+def test_the_nearest_line_of_a_kernel_with_code_stands_for_one_without():
+    file, found = "kernels/common/softmax.cuh", Best(40)
+    for line in (10, 16):
+        found.add((file, line), Timed(1.0, 1.0, f"t::{line}"))
+    assert [test.id for test in aimed.tests_of(file, 12, found)] == ["t::10"]
+    assert [test.id for test in aimed.tests_of(file, 15, found)] == ["t::16"]
+    assert [test.id for test in aimed.tests_of(file, 13, found)] == ["t::10", "t::16"]
+    assert aimed.tests_of("kernels/common/merge.cuh", 12, found) == []
+
+
+def test_the_table_of_lines_has_rows_of_our_files_alone():
+    text = f"""
+CU: x.cc:
+/usr/include/math.h:
+math.h     3    0x10f9    x
+{ROOT}/kernels/common/softmax.cuh:
+softmax.cuh     12    0x10fe    1    x
+softmax.cuh     -     0x1100
+{ROOT}/tests/emulator/simt.h:
+simt.h     5    0x1104    x
+{ROOT}/./csrc/common/ffi.h:
+ffi.h     7    0x1104    x
 """
+    assert line_table.table(text) == {("kernels/common/softmax.cuh", 12), ("csrc/common/ffi.h", 7)}
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        (1, []),
-        (4, ["Queue.push"]),
-        (6, ["Queue.push.<locals>.places", "Queue.push"]),
-        (7, ["Queue.push"]),
-        (9, []),
-        (12, ["drain"]),
-    ],
-)
-def test_a_line_has_the_names_that_python_gives_its_functions(line, names):
-    assert touched.names_at(TEXT, line) == names
-
-
-def run(**seconds):
-    started = {"narrow": [("a.py", "f")], "broad": [("a.py", "f"), ("a.py", "g"), ("b.py", "h")], "slow": [("a.py", "f")]}
-    return touched.Run(started, {"broad": ["k.cuh"]}, {"narrow": 1.0, "broad": 1.0, "slow": 100.0} | seconds)
-
-
-def test_a_file_of_tests_that_starts_little_and_ends_soon_is_first():
-    found = touched.ranked(run())
-    assert found["a.py"] == {"f": ["narrow", "broad", "slow"], "g": ["broad"]}
-    assert found["k.cuh"] == {"": ["broad"]}
-    assert touched.ranked(run(slow=0.5))["a.py"]["f"] == ["slow", "narrow", "broad"]
-
-
-def test_no_function_has_more_tests_than_are_kept():
-    many = {f"t{at}": [("a.py", "f")] for at in range(20)}
-    found = touched.ranked(touched.Run(many, {}, dict.fromkeys(many, 1.0)))
-    assert len(found["a.py"]["f"]) == touched.MOST
-
-
-def test_workers_of_one_run_are_joined():
-    one = {"started": {"t": [["a.py", "f"]]}, "built": {"t": ["k.cuh"]}, "seconds": {"t": 1.0}}
-    two = {"started": {"t": [["a.py", "g"]], "u": [["a.py", "f"]]}, "built": {}, "seconds": {"t": 2.0, "u": 4.0}}
-    found = touched.joined([one, two])
-    assert found.started == {"t": {("a.py", "f"), ("a.py", "g")}, "u": {("a.py", "f")}}
-    assert (found.built, found.seconds) == ({"t": {"k.cuh"}}, {"t": 3.0, "u": 4.0})
-
-
-def test_what_is_written_names_tests_by_numbers(tmp_path, monkeypatch):
-    """A file of tests that has gone is left out."""
-    own, line = "opfacade/base/strict_json.py", 1
-    here, gone = "tests/base/test_strict_json.py", "tests/base/test_gone.py"
-    names = {name: [gone, here] for name in ("parsed", "f")}
-    place = tmp_path / "touched.json"
-    place.write_text(touched.written({own: names, "kernels/k.cuh": {"": [here]}}))
-    assert json.loads(place.read_text())["functions"][own]["f"] == [0, 1]
-    monkeypatch.setattr(touched, "PLACE", place)
-    monkeypatch.setattr(touched, "names_at", lambda text, line: ["outer.inner", "f"])
-    touched._recorded.cache_clear()
-    assert touched.tests_of(own, line) == [here]
-    assert touched.tests_of("kernels/k.cuh", line) == [here]
-    assert touched.tests_of("kernels/other.cuh", line) == []
-    touched._recorded.cache_clear()
-
-
-def test_a_recorded_file_comes_before_one_that_only_lies_beside(monkeypatch):
-    far = "tests/cli/test_cache.py"
-    monkeypatch.setattr(touched, "tests_of", lambda file, line: [far])
-    assert far in judged.tests_of("opfacade/programs/evaluate.py", 100, gpu=False)[:2]
-
-
-def test_the_recorder_counts_functions_of_the_library_alone(tmp_path):
+def test_the_recorder_counts_lines_of_the_library_alone_and_of_tests_that_pass(tmp_path):
     from opfacade.base import strict_json
 
     recorder = Recorder(tmp_path)
-    functions = [value for value in vars(strict_json).values() if hasattr(value, "__code__")]
-    recorder.start(functions[0].__code__)
-    assert not recorder.started
-    recorder.test = "tests/test_some.py"
-    recorder.start(functions[0].__code__)
-    recorder.start(run.__code__)
-    assert recorder.started == {"tests/test_some.py": {("opfacade/base/strict_json.py", functions[0].__qualname__)}}
+    code = strict_json.loads.__code__
+    recorder.start(code, 3)
+    assert not recorder.lines
+    for passed in (False, True):
+        recorder.test, recorder._passed, recorder.lines = f"t::{passed}", passed, set()
+        recorder.start(code, 3)
+        recorder.start(best.__code__, 4)
+        recorder.end(1.0)
+    assert [(line, [test.id for test in recorder.best.tests(*line)]) for line in recorder.best.of] == [((OWN, 3), ["t::True"])]
+
+
+@pytest.mark.parametrize(
+    ("tests", "outcome", "by"),
+    [
+        (["tests/base/test_strict_json.py::test_what_is_not_strict_is_a_value_error"], "caught", "value_error["),
+        (["tests/base/test_regular_files.py::test_a_link_is_followed_unless_told_otherwise"], "survived", ""),
+        ([], "survived", ""),
+    ],
+)
+def test_a_fault_is_judged_by_the_tests_of_its_line(tests, outcome, by, tmp_path, monkeypatch):
+    text, old = (ROOT / OWN).read_text(), "text = text.decode()"
+    at = text.index(old)
+    fault = Fault(OWN, text.count("\n", 0, at) + 1, Change("lost call", at, at + len(old), "text = text"), old, "0" * 16)
+    monkeypatch.setattr(aimed, "tests_of", lambda file, line, best: [Timed(1.0, 5.0, one) for one in tests])
+    row = aimed_trial.AimedTrial(run.Place(tmp_path, "host"), 100.0, Best(1)).row(fault, "", 100.0)
+    assert row.outcome == outcome
+    assert by in row.by

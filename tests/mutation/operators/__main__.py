@@ -9,20 +9,24 @@ not known to change nothing.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 
 from bench import records
 from tests.mutation import run
-from tests.mutation.operators import changed, equivalent, on_gpu, population, score
+from tests.mutation.operators import changed, equivalent, on_gpu, population, score, touched
+from tests.mutation.operators.aimed_trial import AimedTrial
 from tests.mutation.operators.fault import Fault
-from tests.mutation.operators.trial import SURVIVED, Row, Trial, selected
+from tests.mutation.operators.trial import SURVIVED, UNDECIDED, Row, Trial, selected
 
 LIMIT = {"host": 100.0, "gpu": 400.0}  # seconds for one fault
 JOBS = {"host": 2, "gpu": 8}
+AGAIN = 40.0  # seconds for one that the tests of a recording let pass, by files
 OF_A_CHANGE = 120.0  # seconds for the lines of a change
 Judged = tuple[Fault, str]  # and the tests that judge it; "" where they are derived
 
@@ -34,7 +38,7 @@ def main() -> int:
         for fault, tests in chosen:
             print(f"{fault.digest} {fault.name}: {tests or _trial(words, Path()).judges(fault)}")
         return 0
-    until = started + (words.seconds or (OF_A_CHANGE if words.changed else float("inf")))
+    until = started + (words.seconds or (OF_A_CHANGE if words.changed else inf))
     rows = _tried(chosen, words, until)
     if words.record:
         score.record(rows, words.seed, words.record, words.commit, _device(words))
@@ -57,6 +61,10 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--gpu", action="store_true", help="faults of kernels alone, judged by the tests that need a GPU")
     parser.add_argument("--jobs", type=int, default=0, help="faults at a time; default 2, on a GPU 8")
     parser.add_argument("--seconds", type=float, default=0, help="for all faults; those that are left then are not tried")
+    parser.add_argument(
+        "--touched", type=Path, metavar="FILE", help="a recording (touched.py): its tests judge each line first"
+    )
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="add a line of JSON for each fault as it ends")
     parser.add_argument("--list", action="store_true", help="print the faults and the tests that judge them; nothing is run")
     parser.add_argument(
         "--record",
@@ -112,12 +120,30 @@ def _tried(chosen: list[Judged], words: argparse.Namespace, until: float) -> lis
     jobs = words.jobs or JOBS[_device(words)]
     with tempfile.TemporaryDirectory(prefix="operators-") as folder, ThreadPoolExecutor(jobs) as pool:
         trial = _trial(words, Path(folder))
-        return [row for row in pool.map(lambda one: _row(trial, *one, until), chosen) if row is not None]
+        if not words.touched:
+            return _ended(pool, trial, chosen, words.rows, until)
+        aimed = AimedTrial(run.Place(Path(folder), "host"), LIMIT["host"], touched.read(words.touched))
+        rows = {row.fault: row for row in _ended(pool, aimed, chosen, words.rows, until)}
+        again: list[Judged] = [(fault, "") for fault, row in rows.items() if row.outcome in (SURVIVED, UNDECIDED)]
+        more = {row.fault: row for row in _ended(pool, trial, again, words.rows, until, AGAIN)}
+        return [more[fault] if fault in more and more[fault].outcome != UNDECIDED else row for fault, row in rows.items()]
 
 
-def _row(trial: Trial, fault: Fault, tests: str, until: float) -> Row | None:
-    left = until - time.monotonic()
-    return trial.row(fault, tests, left) if left > 0 else None
+def _ended(
+    pool: ThreadPoolExecutor, trial: Trial, chosen: list[Judged], into: Path | None, until: float, most: float = inf
+) -> list[Row]:
+    rows = pool.map(lambda one: _row(trial, *one, into, until, most), chosen)
+    return [row for row in rows if row is not None]
+
+
+def _row(trial: Trial, fault: Fault, tests: str, into: Path | None, until: float, most: float) -> Row | None:
+    """most: seconds for this fault."""
+    left = min(most, until - time.monotonic())
+    row = trial.row(fault, tests, left) if left > 0 else None
+    if row is not None and into is not None:
+        with into.open("a") as file:
+            file.write(json.dumps(row.told()) + "\n")
+    return row
 
 
 if __name__ == "__main__":

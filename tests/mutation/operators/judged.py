@@ -1,5 +1,4 @@
-"""Which test files judge a line: those that started its function in a recorded run, caught a fault of its file before, import
-it, name what it is in, or lie beside.
+"""Which test files judge a line: those that caught a fault of its file before, import it, name what it is in, or lie beside.
 
 Nothing is listed by hand. The order is that of the evidence, so that a fault ends early; a number of files bounds its time.
 """
@@ -13,7 +12,6 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tests.mutation.operators import touched
 from tests.mutation.operators.population import ROOT, files
 
 LEAST, MOST = 4, 8
@@ -21,7 +19,7 @@ RECORDS = ("mutation", "operators", "operators_gpu")
 _OF_CXX = re.compile(r"(?:struct|class) (\w+)|\b(\w+)\([^;{}]*\)[^;{}()]*\{")
 _WORD = re.compile(r"\w+")
 # Weights of the evidence; a test that imports a module tests it more probably than one that lies beside.
-TOUCHED, CAUGHT, NAMES, IMPORTS, BESIDE, STEM = 8.0, 6.0, 3.0, 4.0, 1.0, 2.0
+CAUGHT, NAMES, IMPORTS, BESIDE, STEM = 6.0, 3.0, 4.0, 1.0, 2.0
 
 
 def tests_of(file: str, line: int, *, gpu: bool) -> list[str]:
@@ -31,7 +29,6 @@ def tests_of(file: str, line: int, *, gpu: bool) -> list[str]:
     most = max(caught.values(), default=1)
     scores.update({test: CAUGHT * (0.5 + times / most) for test, times in caught.items()})
     known = _words(gpu)
-    scores.update({test: TOUCHED / (1 + at) ** 0.5 for at, test in enumerate(touched.tests_of(file, line)) if test in known})
     names, stem = _names_at(file, line), _stem(file)
     for test, words in known.items():
         own = sum(NAMES / (1 + _spread(gpu)[name]) ** 0.5 for name in names if name in words)

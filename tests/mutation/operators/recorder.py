@@ -1,8 +1,9 @@
-"""A plugin of pytest: which functions of opfacade/ the tests of each file start, and which sources the emulator builds there.
+"""A plugin of pytest: which lines of opfacade/ each test runs, and which lines of C++ are in the kernels that it emulates.
 
-`python -m pytest -p tests.mutation.operators.recorder --touched FOLDER ...`: each process writes a file there, which
-`python -m tests.mutation.operators.touched FOLDER` joins. Functions that run while modules are imported count for no test.
-Python 3.12 says once where a function starts, at no cost; older ones are asked at each call.
+`python -m pytest -p tests.mutation.operators.recorder --touched FOLDER ...`: each process writes a file there now and then,
+which `python -m tests.mutation.operators.touched FOLDER FILE` joins. For each line it keeps the few tests that end soonest, one
+a test function. Lines that run while modules are imported count for no test. Python 3.12 says once a test where a line begins;
+older ones say which functions are called, and all lines of these count.
 """
 
 from __future__ import annotations
@@ -12,94 +13,109 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tests.mutation.operators import line_table
+from tests.mutation.operators.touched import KEPT, Best, Line, Timed
+
 ROOT = Path(__file__).resolve().parents[3]
 PLACE = f"{ROOT}/opfacade/"
 TOOL = 4  # a number that no debugger, profiler or coverage tool has
+WRITTEN_EVERY = 40.0  # seconds
+BREADTH = 4000  # lines that count as a second: a test of few lines is about them
 
 
 class Recorder:
-    """The file whose test runs now is `test`."""
+    """lines: of the test that runs now."""
 
     def __init__(self, folder: Path):
-        self._folder, self.test = folder, ""
-        self.started: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self.built: dict[str, set[str]] = defaultdict(set)
-        self.seconds: dict[str, float] = defaultdict(float)
+        self._place, self._due = folder / f"{os.getpid()}.json", time.monotonic() + WRITTEN_EVERY
+        self.test, self.lines, self.best, self._passed = "", set[Line](), Best(KEPT), False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        test, began = item.nodeid.partition("::")[0], time.monotonic()
-        if test != self.test:
-            self.test = test
-            _ask_again()
+        self.test, self.lines, self._passed, began = item.nodeid, set(), False, time.monotonic()
+        _ask_again()
         try:
             return (yield)
         finally:
-            self.seconds[test] += time.monotonic() - began
+            self.end(time.monotonic() - began)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        if report.when == "call":
+            self._passed = report.passed
+        return report
+
+    def end(self, seconds: float) -> None:
+        """A test that is skipped or fails judges nothing."""
+        test, lines, self.test = self.test, self.lines, ""
+        if self._passed:
+            cost = seconds + len(lines) / BREADTH
+            for line in lines:
+                self.best.add(line, Timed(cost, seconds, test))
+        if time.monotonic() > self._due:
+            self.write()
+            self._due = time.monotonic() + WRITTEN_EVERY
 
     def pytest_sessionstart(self):
-        _watch(self.start)
-        from tests import emulator
-
-        plain = emulator.library_of
-
-        def library_of(spec):
-            self.built[self.test] |= _sources(spec)
-            return plain(spec)
-
-        library_of.cache_clear = plain.cache_clear
-        emulator.library_of = library_of
+        _watch(self.start, self.called)
+        line_table.keep(self.built)
 
     def pytest_sessionfinish(self):
-        found = {"started": self.started, "built": self.built}
-        told = {name: {test: sorted(own) for test, own in tests.items() if test} for name, tests in found.items()}
-        (self._folder / f"{os.getpid()}.json").write_text(json.dumps(told | {"seconds": self.seconds}))
+        self.write()
 
-    def start(self, code) -> None:
+    def write(self) -> None:
+        half = self._place.with_suffix(".half")
+        half.write_text(json.dumps(self.best.as_json()))
+        half.replace(self._place)
+
+    def start(self, code, number: int) -> None:
         if self.test and code.co_filename.startswith(PLACE):
-            self.started[self.test].add((code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname))
+            self.lines.add((code.co_filename[len(PLACE) - len("opfacade/") :], number))
+
+    def called(self, code) -> None:
+        if self.test and code.co_filename.startswith(PLACE):
+            for _, _, number in code.co_lines():
+                if number:
+                    self.start(code, number)
+
+    def built(self, lines: frozenset[Line]) -> None:
+        if self.test:
+            self.lines |= lines
 
 
-def _sources(spec) -> set[str]:
-    from opfacade.jit import codegen
-    from tests.mutation.operators.on_gpu import with_parts
-
-    return {path for path, _ in codegen.render(spec).headers} | with_parts(codegen.templates(spec))
-
-
-def _watch(start) -> None:
+def _watch(start, called) -> None:
     if sys.version_info < (3, 12):
 
-        def called(frame, event, _):
+        def profiled(frame, event, _):
             if event == "call":
-                start(frame.f_code)
+                called(frame.f_code)
 
-        sys.setprofile(called)
-        threading.setprofile(called)
+        sys.setprofile(profiled)
+        threading.setprofile(profiled)
         return
     sys.monitoring.use_tool_id(TOOL, "touched")
 
-    def begun(code, _):
-        start(code)
+    def begun(code, number):
+        start(code, number)
         return sys.monitoring.DISABLE
 
-    sys.monitoring.register_callback(TOOL, sys.monitoring.events.PY_START, begun)
-    sys.monitoring.set_events(TOOL, sys.monitoring.events.PY_START)
+    sys.monitoring.register_callback(TOOL, sys.monitoring.events.LINE, begun)
+    sys.monitoring.set_events(TOOL, sys.monitoring.events.LINE)
 
 
 def _ask_again() -> None:
-    """Functions that another file started are asked about again."""
+    """Lines that another test ran are asked about again."""
     if sys.version_info >= (3, 12):
         sys.monitoring.restart_events()
 
 
 def pytest_addoption(parser):
-    parser.addoption("--touched", type=Path, required=False, help="folder for what the tests of each file start")
+    parser.addoption("--touched", type=Path, required=False, help="folder for the lines that each test runs")
 
 
 def pytest_configure(config):

@@ -1,0 +1,78 @@
+"""The lines of kernels/ and csrc/ that a library of the emulator has code of: its table of lines, for debuggers, says so.
+
+What `if constexpr` leaves out has no code there. The lines of a template count where they stand in the rendered source.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDERS = ("kernels/", "csrc/")
+_FILE = re.compile(r"^(/\S+):$")
+_ROW = re.compile(r"^\S+ +(\d+) +0x", re.MULTILINE)
+_JINJA = re.compile(r"\{[{%#]")
+
+Line = tuple[str, int]
+
+
+def keep(report: Callable[[frozenset[Line]], None]) -> None:
+    """From now on libraries are built with their tables, and `report` is given the lines of each that a test asks for."""
+    from tests import emulator
+    from tests.emulator import builds
+
+    builds.FLAGS = (*builds.FLAGS, "-g1")
+    plain, of_spec = builds.library, emulator.library_of
+
+    def library(compiler, texts, includes, links):
+        found = plain(compiler, texts, includes, links)
+        report(lines_of(found))
+        return found
+
+    def library_of(spec):
+        found = of_spec(spec)
+        report(lines_of(found) | of_templates(spec))
+        return found
+
+    library_of.cache_clear = of_spec.cache_clear
+    builds.library, emulator.library_of = library, library_of
+
+
+@cache
+def lines_of(path: Path) -> frozenset[Line]:
+    done = subprocess.run(["objdump", "--dwarf=decodedline", str(path)], capture_output=True, text=True, check=False)
+    return table(done.stdout)
+
+
+def table(text: str) -> frozenset[Line]:
+    """The lines of our files in what objdump prints: after the path of a file its rows."""
+    found: set[Line] = set()
+    file = ""
+    for line in text.splitlines():
+        if line.startswith("/"):
+            head = _FILE.match(line)
+            path = Path(head[1]).resolve() if head else ROOT
+            file = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
+            file = file if file.startswith(FOLDERS) else ""
+        elif file and (row := _ROW.match(line)):
+            found.add((file, int(row[1])))
+    return frozenset(found)
+
+
+@cache
+def of_templates(spec) -> frozenset[Line]:
+    from opfacade.jit import codegen
+    from tests.mutation.operators.on_gpu import with_parts
+
+    rendered = codegen.render(spec)
+    words = {line.strip() for text in (rendered.device, rendered.binding) for line in text.splitlines()}
+    found: set[Line] = set()
+    for path in with_parts(codegen.templates(spec)):
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if line.strip() in words or _JINJA.search(line):
+                found.add((path, number))
+    return frozenset(found)
