@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
+from tests.support.python_path import python_path
 from tests.test_structure import ROOT
 
 
 def fresh(code, **env):
     """stdout of a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)} | env, capture_output=True, text=True, cwd="/"
+        [sys.executable, "-c", code], env={"PYTHONPATH": python_path(ROOT)} | env, capture_output=True, text=True, cwd="/"
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

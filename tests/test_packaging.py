@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.python_path import python_path
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("kernels", "csrc")
 SUFFIXES = {".cuh", ".h", ".jinja"}
@@ -57,14 +59,14 @@ def test_the_wheel_holds_the_whole_package_its_types_and_its_licence(wheel):
 
 def test_sources_are_found_from_the_wheel(unpacked):
     code = "import opfacade.jit as j; r = j.source_root(); print(j.__file__); print(r)"
-    module, root = run(code, PYTHONPATH=str(unpacked)).splitlines()
+    module, root = run(code, PYTHONPATH=python_path(unpacked)).splitlines()
     assert Path(module).is_relative_to(unpacked)
     assert Path(root) == unpacked / "opfacade" / "_src"
     assert all((Path(root) / top).is_dir() for top in SOURCES)
 
 
 def test_sources_are_found_from_the_checkout():
-    root = run("import opfacade.jit as j; print(j.source_root())", PYTHONPATH=str(ROOT))
+    root = run("import opfacade.jit as j; print(j.source_root())", PYTHONPATH=python_path(ROOT))
     assert Path(root) == ROOT
 
 

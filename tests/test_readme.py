@@ -13,6 +13,7 @@ import torch
 from opfacade.cli.main import main
 from opfacade.testing import numerics
 from opfacade.tools import catalogue
+from tests.support.python_path import python_path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -46,9 +47,8 @@ def test_the_example_passes_strict_type_checkers(checker, tmp_path):
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     words = ["--project", str(tmp_path)] if checker is PYRIGHT else [str(example)]
     command = [sys.executable, "-m", *checker, *words]
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     found = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}
+        command, capture_output=True, text=True, timeout=280, cwd=ROOT, env=os.environ | {"PYTHONPATH": python_path(ROOT)}
     )
     assert found.returncode == 0, found.stdout
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from opfacade.cli.main import main
 from opfacade.errors import OpfacadeError
 from opfacade.jit import toolchain
+from tests.support.python_path import python_path
 from tests.support.transformers_here import missing as without_transformers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +102,6 @@ def _shell(folder, command):
         place.mkdir()
         (place / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         (place / "python").chmod(0o755)
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}
+    env = os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": python_path(ROOT)}
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr

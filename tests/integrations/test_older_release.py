@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.python_path import python_path
+
 ROOT = Path(__file__).resolve().parents[2]
 OLDER = Path(sys.prefix) / "older"
 _NAMES = ("continuous_batching", "experts", "transformers", "transformers_call", "transformers_sampling", "use_ops")
@@ -23,7 +25,7 @@ def test_the_adapter_holds_with_the_last_release_that_passes_pages():
         pytest.skip(f"need transformers 5.18 in {OLDER}: run scripts/env")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env["OMP_NUM_THREADS"] = "1"  # tensors are small, and another worker of pytest has the other core
-    env["PYTHONPATH"] = os.pathsep.join([str(OLDER), str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    env["PYTHONPATH"] = python_path(OLDER, ROOT)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rp", *FILES, "-k", CHOSEN]
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -7,6 +7,7 @@ import pytest
 from opfacade import errors, jit
 from opfacade.base.installation import install_cuda
 from opfacade.jit import toolchain
+from tests.support.python_path import python_path
 
 
 @pytest.fixture
@@ -173,7 +174,11 @@ except errors.ToolchainError as error:
 def test_without_any_compiler_kernels_load_the_reference_runs_and_the_error_says_what_to_do(built):
     env = {k: v for k, v in os.environ.items() if k.startswith("OPFACADE_") and k != "OPFACADE_NVCC"}
     done = subprocess.run(
-        [sys.executable, "-c", BARE], env=env | {"PATH": "/nowhere"}, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", BARE],
+        env=env | {"PATH": "/nowhere", "PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     for part in ("Probed: PATH: nvcc; default: /nowhere/nvcc", install_cuda(), "[OPF-J010]"):

@@ -17,6 +17,7 @@ from opfacade import errors, jit
 from opfacade.jit import cache
 from opfacade.jit.cache import bundle, store, upkeep
 from tests.jit.conftest import TINY
+from tests.support.python_path import python_path
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -97,7 +98,7 @@ def without_network():
 def test_a_machine_without_compiler_and_network_runs_what_another_built(built, tmp_path, monkeypatch):
     jit.build_for_plan(built)
     bundle.export(cache.shared(), tmp_path / "b.tar", "sm_90a")
-    env = {"PATH": "", "HOME": "/nowhere", "OPFACADE_CACHE_DIR": str(tmp_path / "other"), "PYTHONPATH": str(REPO)}
+    env = {"PATH": "", "HOME": "/nowhere", "OPFACADE_CACHE_DIR": str(tmp_path / "other"), "PYTHONPATH": python_path(REPO)}
     env["OPFACADE_SOURCE_ROOT"] = os.environ["OPFACADE_SOURCE_ROOT"]
     words = [*without_network(), sys.executable, "-c", ELSEWHERE, tmp_path / "b.tar"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)

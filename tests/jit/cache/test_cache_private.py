@@ -26,6 +26,7 @@ from opfacade.jit.cache import locks
 from opfacade.jit.cache import process_cache as private
 from tests.jit.conftest import TINY
 from tests.jit.fakes import join, start
+from tests.support.python_path import python_path
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -58,7 +59,13 @@ print("warnings", len(own), "seconds", time.monotonic() - started)
 
 def mounted(script, *words, **env):
     """The output of BUILD in a mount namespace after a shell script; `$C` is the cache directory, `$P` starts BUILD."""
-    whole = {**os.environ, "C": os.environ["OPFACADE_CACHE_DIR"], "PYTHONPATH": str(REPO), "B": BUILD, "PY": sys.executable}
+    whole = {
+        **os.environ,
+        "C": os.environ["OPFACADE_CACHE_DIR"],
+        "PYTHONPATH": python_path(REPO),
+        "B": BUILD,
+        "PY": sys.executable,
+    }
     done = subprocess.run(
         ["unshare", "-m", "sh", "-e", "-c", f'P() {{ "$PY" -c "$B" "$@"; }}\nmkdir -p $C\n{script}', "sh", *words],
         env=whole | env,

@@ -70,7 +70,7 @@ def _of_kernel(file: str, line: int) -> Iterator[Places]:
 
 
 class Around:
-    """Of a line of Python: the first and past the last line of its statement and function, and the words it defines."""
+    """Around a line of Python: the first line and the line past the last of its statement and function, and its words."""
 
     def __init__(self, tree: ast.Module, text: list[str], line: int):
         self.function: tuple[int, int] | None = None

@@ -1,6 +1,6 @@
 """The lines of kernels/ and csrc/ that a library of the emulator has code of: its table of lines, for debuggers, says so.
 
-What `if constexpr` leaves out has no code there. The lines of a template count where they stand in the rendered source.
+The parts that `if constexpr` leaves out have no code there. The lines of a template count where they stand in the rendered source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Line = tuple[str, int]
 
 
 def keep(report: Callable[[frozenset[Line]], None]) -> None:
-    """From now on libraries are built with their tables, and `report` is given the lines of each that a test asks for."""
+    """From now on libraries are built with their tables, and `report` is given the lines of each that a test uses."""
     from tests import emulator
     from tests.emulator import builds
 

@@ -1,7 +1,7 @@
 """Which tests run a line of Python, or emulate a kernel that has a line of C++: what recorder.py saw in a run.
 
 `python -m tests.mutation.operators.touched FOLDER FILE` joins what the processes of that run wrote. The numbers of lines are
-those of the sources that ran, so a record is of one commit and is made anew for another.
+those of the sources that ran, so a record is of one commit.
 """
 
 from __future__ import annotations
