@@ -24,6 +24,7 @@ from tests.mutation.faults_logging import LOGGING_FAULTS
 from tests.mutation.faults_messages import MESSAGE_FAULTS
 from tests.mutation.faults_operands import OPERAND_FAULTS
 from tests.mutation.faults_pieces import PIECE_FAULTS
+from tests.mutation.faults_poison import POISON_FAULTS
 from tests.mutation.faults_prefill import PREFILL_FAULTS
 from tests.mutation.faults_recipes import RECIPE_FAULTS
 from tests.mutation.faults_records import RECORD_FAULTS
@@ -49,6 +50,6 @@ _CORE = (
 CPU = (*_OF_FAMILIES, *CPU_FAULTS, *_KERNELS, *_CORE, *_WAYS_IN)
 _HOST = sorted((Path(__file__).parent / "host").glob("*.py"))
 HOST = tuple(fault for path in _HOST for fault in import_module(f"tests.mutation.host.{path.stem}").FAULTS)
-GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS)
+GPU = (*DECODE_FAULTS, *PREFILL_FAULTS, *FP8_FAULTS, *SHARED_FAULTS, *POISON_FAULTS)
 
 __all__ = ["CPU", "GPU", "HOST", "Mutant"]

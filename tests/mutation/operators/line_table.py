@@ -1,6 +1,6 @@
 """The lines of kernels/ and csrc/ that a library of the emulator has code of: its table of lines, for debuggers, says so.
 
-The parts that `if constexpr` leaves out have no code there. The lines of a template count where they stand in the rendered source.
+Parts that `if constexpr` leaves out have no code there. The lines of a template count where the rendered source has them.
 """
 
 from __future__ import annotations
