@@ -27,7 +27,7 @@ def norm(x, **given):
 
 
 @pytest.mark.parametrize("shape", [(), (24,), (0,)])
-def test_too_few_dimensions_are_told_with_the_shape_that_is_due(shape):
+def test_too_few_dimensions_are_refused_with_the_required_shape(shape):
     with pytest.raises(ShapeError, match=r"norm.run: x expected shape \[total_num_rows=3, hidden=8\]"):
         norm(torch.zeros(shape))
 
