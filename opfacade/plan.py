@@ -12,7 +12,7 @@ from opfacade.core import build_errors, opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import require_memory
-from opfacade.core.construction import immutable, not_called
+from opfacade.core.construction import fill, immutable, not_called
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.launch_errors import BegunError, device_error
@@ -166,8 +166,7 @@ class Plan(Generic[ArgsT]):
             "_wrote": written.nothing,
             "_admitted": level == "off",
         }
-        for name, value in facts.items():
-            object.__setattr__(plan, name, value)
+        fill(plan, facts)
         return plan
 
     @property

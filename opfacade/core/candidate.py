@@ -67,6 +67,7 @@ class Candidate:
     allocates, synchronises: whether a run may allocate device memory besides its workspace, or wait for the device.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all that the descriptor permits. Calls are held to it.
+    size_free: whether refusals, SKU and workspace are the same for all problems of one specialization key.
     """
 
     backend: str
@@ -82,6 +83,7 @@ class Candidate:
     parts: Callable[[Any, Target], tuple[JitSpec, ...]] | None = None
     allocates: bool = False
     synchronises: bool = False
+    size_free: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -151,6 +153,7 @@ def with_config(
         jit_spec=None if jit_spec is None else lambda descriptor, target: jit_spec(other(descriptor), target),
         parts=None if parts is None else lambda descriptor, target: parts(other(descriptor), target),
         config=config,
+        size_free=False,
     )
 
 

@@ -83,8 +83,7 @@ class Descriptor(Written, Generic[ArgsT]):
     kernel without a workspace, or no batch invariant kernel, exists.
     """
 
-    __slots__ = ("_hash", "_operands", "_specialization")
-    _hash: ClassVar[int]
+    __slots__ = ("_operands", "_specialization")
     _specialization: ClassVar[SpecializationKey]
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
@@ -152,16 +151,6 @@ class Descriptor(Written, Generic[ArgsT]):
     def on_pages(self, pages: int) -> Self:
         """The same problem on pools of so many pages, bounded as it is. An op whose `request_tables` has pages defines it."""
         return self
-
-    def __hash__(self) -> int:
-        """Computed once: a selection looks a descriptor up several times, and a program is a tree of models."""
-        try:
-            found: int = object.__getattribute__(self, "_hash")
-        except AttributeError:
-            fields = self.__dict__
-            found = hash(tuple([fields.get(name) for name in type(self).model_fields]))
-            object.__setattr__(self, "_hash", found)
-        return found
 
     @property
     def specialization(self) -> SpecializationKey:
@@ -283,6 +272,21 @@ def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[
     sizes = [dim.size for dim in spec.shape]
     expected = f"{name} to have at most 2^63 - 1 bytes; its sizes are {sizes}"
     return (name, expected, sizes) if most is None else (most.name, expected, most.size)
+
+
+def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:
+    """The same problem with other sizes, which are in range: it is not validated again.
+
+    As `model_copy`, in an eighth of the time.
+    """
+    found = object.__new__(type(descriptor))
+    write = object.__setattr__
+    write(found, "__dict__", {**descriptor.__dict__, **sizes})
+    write(found, "__pydantic_fields_set__", descriptor.__pydantic_fields_set__)
+    write(found, "__pydantic_extra__", None)
+    write(found, "__pydantic_private__", None)
+    write(found, "_specialization", descriptor.specialization)
+    return found
 
 
 def inout(descriptor: Descriptor[Any]) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +27,7 @@ from opfacade.base.short_repr import shown
 from opfacade.core.dtypes import named
 from opfacade.core.elsewhere import FIELDS
 from opfacade.core.field_docs import DocWithFields, without_fields
+from opfacade.core.proof import ATOMS, Proof, proof_of
 from opfacade.core.refusals import issues_of
 from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, told
 
@@ -69,8 +70,6 @@ def _whole(value: object) -> object:
 def _listed(value: object) -> object:
     return tuple(value) if type(value) is list else value
 
-
-_ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
 
 FromList = BeforeValidator(_listed)  # in the annotation of a tuple: a list is one too
 Integer = Annotated[int, BeforeValidator(as_index)]
@@ -137,8 +136,9 @@ else:
 class Model(_Base):
     """Frozen, strict, closed. Hashable; equal values have equal JSON."""
 
-    __slots__ = ("_proof",)  # no field, and no part of a copy or a pickle: what was not validated has none
-    _proof: ClassVar[_Proof]
+    __slots__ = ("_hash", "_proof")  # no field, and no part of a copy or a pickle: what was not validated has no proof
+    _hash: ClassVar[int]
+    _proof: ClassVar[Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
     elsewhere: ClassVar[Mapping[str, str]] = FIELDS  # what other libraries call its fields
     off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
@@ -203,18 +203,28 @@ class Model(_Base):
     def without_sizes(self) -> tuple[object, ...]:
         """Field values without the dynamic sizes, recursively: the specialisation key."""
         values = _getter_without_sizes(type(self))(self.__dict__)
-        return tuple([value if type(value) in _ATOMS else _without_sizes(value) for value in values])
+        return tuple([value if type(value) in ATOMS else _without_sizes(value) for value in values])
 
     def __eq__(self, other: object) -> bool:
         """Equal to pydantic's for a model without private and extra fields, in a third of the time."""
         return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Computed once: a selection looks a descriptor up several times, and a program is a tree of models."""
+        try:
+            found: int = object.__getattribute__(self, "_hash")
+        except AttributeError:
+            fields = self.__dict__
+            found = hash(tuple([fields.get(name) for name in type(self).model_fields]))
+            object.__setattr__(self, "_hash", found)
+        return found
 
     def revalidated(self: Self) -> Self:
         """This value, validated again: model_construct, model_copy and pickle all bypass validation.
 
         Skipped if it still holds the identical (immutable) objects that passed.
         """
-        proof: _Proof | None = getattr(self, "_proof", None)
+        proof: Proof | None = getattr(self, "_proof", None)
         if proof is not None and proof.holds_for(self):
             return self
         return type(self).model_validate(dict(self.__dict__))
@@ -237,42 +247,9 @@ def _without_sizes(value: object) -> object:
     return value.without_sizes() if isinstance(value, Model) and value.sizes else value
 
 
-class _Proof(NamedTuple):
-    """Snapshot of the fields of a validated model and of the models in it."""
-
-    kind: type[Model]
-    fields: dict[str, Any]
-    inner: list[tuple[Model, dict[str, Any]]]
-
-    def holds_for(self, model: Model) -> bool:
-        if type(model) is not self.kind or not _identical(self.fields, model.__dict__):
-            return False
-        changed = [part for part, fields in self.inner if not _identical(fields, part.__dict__)]  # faster than all()
-        return not changed
-
-
-def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """True if all values are identical objects: True equals 1, but is another value here."""
-    return list(one) == list(other) and all(map(operator.is_, one.values(), other.values()))
-
-
-def _models_in(values: Iterable[object]) -> list[Model]:
-    """The models among `values`, recursively."""
-    found: list[Model] = []
-    for value in [value for value in values if type(value) not in _ATOMS]:
-        if isinstance(value, tuple):
-            found += _models_in(value)
-        elif isinstance(value, Model):
-            found += (value, *_models_in(value.__dict__.values()))
-    return found
-
-
 def _proven(validated: Self) -> Self:
-    """Attach a snapshot of the validated fields (by identity), so that `revalidated()` is O(fields). The model is not part of
-    its snapshot."""
-    fields = validated.__dict__.copy()
-    inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values())]
-    object.__setattr__(validated, "_proof", _Proof(type(validated), fields, inner))
+    """Attach a snapshot of the validated fields (by identity), so that `revalidated()` is O(fields)."""
+    object.__setattr__(validated, "_proof", proof_of(validated, Model))
     return validated
 
 
@@ -289,7 +266,7 @@ class Written(Model):
         if type(given) is not dict:
             return given
         meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}
-        asked = [name for name, value in given.items() if type(value) not in _ATOMS and cls._is_element_type(str(name))]
+        asked = [name for name, value in given.items() if type(value) not in ATOMS and cls._is_element_type(str(name))]
         types = {name: named(given[name]) for name in asked}
         return given | meant | types if meant or types else given
 

@@ -18,6 +18,7 @@ from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
+from opfacade.plans._growing_steps import Growing, Stepwise, growing_of, steps_of
 from opfacade.plans._steps import Last, Place, Step, places
 from opfacade.select import registry
 
@@ -30,19 +31,22 @@ Pairs = tuple[tuple[str, Any], ...]
 _MODELS = (EXACT, "f64", "f32", "mma16", "mma8")  # ends of the names of error models, strictest first
 
 
-class Stepwise(Descriptor[Any]):
-    """A descriptor that consists of other descriptors."""
-
-    def steps(self) -> tuple[Step, ...]:
-        raise NotImplementedError
-
-
 class Part(NamedTuple):
     """A step and the candidate that runs it."""
 
     step: Step
     candidate: Candidate
     sku: KernelSku
+
+
+class Choice(NamedTuple):
+    """The candidate of a step, None if the backend has none, and its answers. reasons: then of the compiler alone."""
+
+    name: str
+    candidate: Candidate | None
+    reasons: Sequence[Reason]
+    sku: KernelSku | None = None
+    workspace: int = 0
 
 
 class Room(NamedTuple):
@@ -64,18 +68,17 @@ def composed(
     """The candidate of a descriptor with `steps()`. dtypes, facts: additional sorted pairs in the SKU. size_free: whether the
     kernels and workspaces of all steps follow from the specialization key."""
 
-    def declines(problem: Stepwise, target: Target) -> Sequence[Reason]:
-        chosen = _chosen(problem, backend, target)
-        reasons = [_of_step(step, reason) for step, one in chosen for reason in _refusals(step, one, backend, target)]
-        return tuple(dict.fromkeys(reasons))
+    def declines(problem: Stepwise[Any], target: Target) -> Sequence[Reason]:
+        reasons = [_of_step(one.name, reason) for one in _chosen(problem, backend, target) for reason in one.reasons]
+        return tuple(dict.fromkeys(reasons)) if reasons else ()
 
-    def of_parts(problem: Stepwise, target: Target) -> Hashable:
+    def of_parts(problem: Stepwise[Any], target: Target) -> Hashable:
         """Sizes change the SKU only through those of the steps."""
-        return (problem.specialization, target, *(part.sku.id for part in parts_of(problem, backend, target)))
+        return (problem.specialization, target, *_ids(_chosen(problem, backend, target)))
 
-    def sku(problem: Stepwise, target: Target) -> KernelSku:
+    def sku(problem: Stepwise[Any], target: Target) -> KernelSku:
         parts = parts_of(problem, backend, target)
-        spec = {**dict(facts(problem)), "parts": _digest([part.sku.id for part in parts])}
+        spec = {**dict(facts(problem)), "parts": _digest(_ids(_chosen(problem, backend, target)))}
         return KernelSku(
             category=problem.category,
             op=problem.op,
@@ -89,15 +92,16 @@ def composed(
             precision_guarantee=together(problem.category, parts),
         )
 
-    def workspace(problem: Stepwise, target: Target) -> int:
-        return _room(problem, parts_of(problem, backend, target), target).total
+    def workspace(problem: Stepwise[Any], target: Target) -> int:
+        return total_of(problem, _chosen(problem, backend, target))
 
-    def launcher(problem: Stepwise, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         parts = parts_of(problem, backend, target)
         launches = [part.candidate.launcher(part.step.problem, target, part.sku, allow_build) for part in parts]
-        return _runner(problem, _room(problem, parts, target), [(p.step, run) for p, run in zip(parts, launches, strict=True)])
+        room = _room(problem, [part.step for part in parts], _chosen(problem, backend, target))
+        return _runner(problem, room, [(part.step, run) for part, run in zip(parts, launches, strict=True)])
 
-    def specs(problem: Stepwise, target: Target) -> tuple[JitSpec, ...]:
+    def specs(problem: Stepwise[Any], target: Target) -> tuple[JitSpec, ...]:
         found = (part.candidate.jit_specs(part.step.problem, target) for part in parts_of(problem, backend, target))
         return tuple(dict.fromkeys(spec for of_part in found for spec in of_part))
 
@@ -117,18 +121,29 @@ def composed(
     )
 
 
-@memoize_last
-def parts_of(problem: Stepwise, backend: str, target: Target) -> tuple[Part, ...]:
+def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part, ...]:
     """The steps of an accepted problem, each with its candidate, the same with every compiler."""
+    chosen = _chosen(problem, backend, target)
     return tuple(
-        Part(step, one, one.sku(step.problem, target)) for step, one in _chosen(problem, backend, target) if one is not None
+        Part(step, one.candidate, one.sku)
+        for step, one in zip(steps_of(problem), chosen, strict=True)
+        if one.candidate is not None and one.sku is not None
     )
 
 
 @memoize_last
-def _chosen(problem: Stepwise, backend: str, target: Target) -> tuple[tuple[Step, Candidate | None], ...]:
-    """Each step with its candidate, None if the backend has none."""
-    return tuple((step, _taker(step, backend, target)) for step in problem.steps())
+def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Choice, ...]:
+    """The choice of each step. Those that no size changes are made once."""
+    growing = growing_of(problem)
+    if growing is None:
+        return tuple(_choice(step.name, step.problem, backend, target) for step in problem.steps())
+    rows, kept = growing.rows_of(problem), _kept(growing, backend, target)
+    return tuple(
+        [
+            _choice(growing.steps[at].name, growing.problem(at, rows), backend, target) if one is None else one
+            for at, one in enumerate(kept)
+        ]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -136,27 +151,37 @@ def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]
     return tuple(one for one in registry.candidates_for(kind) if one.backend == backend)
 
 
-def _taker(step: Step, backend: str, target: Target) -> Candidate | None:
-    """The first candidate that takes a step where the compiler is new enough."""
-    for one in _offered(type(step.problem), backend):
-        if all(reason.code == COMPILER_TOO_OLD for reason in one.declines(step.problem, target)):
-            return one
-    return None
+@lru_cache(maxsize=256)
+def _kept(growing: Growing, backend: str, target: Target) -> tuple[Choice | None, ...]:
+    """The choices of steps that are the same for every number of rows; None for others."""
+    return tuple(_kept_choice(step, backend, target) for step in growing.steps)
 
 
-def _refusals(step: Step, taker: Candidate | None, backend: str, target: Target) -> Sequence[Reason]:
-    """Why a step has no candidate: the reasons of the one that would take it, or of the last one."""
-    if taker is not None:
-        return taker.declines(step.problem, target)
-    reasons = [one.declines(step.problem, target) for one in _offered(type(step.problem), backend)]
-    return reasons[-1] if reasons else (Reason("OPF-S003", "op", step.problem.op, f"an op with a candidate of {backend}"),)
+def _kept_choice(step: Step, backend: str, target: Target) -> Choice | None:
+    choice, offered = _choice(step.name, step.problem, backend, target), _offered(type(step.problem), backend)
+    asked = offered if choice.candidate is None else offered[: offered.index(choice.candidate) + 1]
+    return choice if all(one.size_free for one in asked) else None
 
 
-def _of_step(step: Step, reason: Reason) -> Reason:
+def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
+    """The first candidate that takes a problem where the compiler is new enough; else the reasons of the last one."""
+    reasons: Sequence[Reason] = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
+    for one in _offered(type(problem), backend):
+        reasons = one.declines(problem, target)
+        if not reasons or all(reason.code == COMPILER_TOO_OLD for reason in reasons):
+            return Choice(name, one, reasons, one.sku(problem, target), one.workspace(problem, target))
+    return Choice(name, None, reasons)
+
+
+def _ids(chosen: Sequence[Choice]) -> list[str]:
+    return [one.sku.id for one in chosen if one.sku is not None]
+
+
+def _of_step(name: str, reason: Reason) -> Reason:
     """The reason, with the name of its step before the field: but the compiler is one for all."""
     if reason.code == COMPILER_TOO_OLD:
         return reason
-    return Reason(reason.code, f"{step.name}.{reason.field}", reason.got, reason.allowed, reason.hint)
+    return Reason(reason.code, f"{name}.{reason.field}", reason.got, reason.allowed, reason.hint)
 
 
 def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
@@ -195,13 +220,20 @@ def _digest(ids: Sequence[str]) -> str:
     return f"p{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:24]}"
 
 
-def _room(problem: Stepwise, parts: Sequence[Part], target: Target) -> Room:
-    found, between = places(operands_of(problem), [part.step for part in parts])
+def total_of(problem: Stepwise[Any], chosen: Sequence[Choice]) -> int:
+    """Bytes of the workspace: the tensors between steps, and the largest workspace of a step."""
+    growing = growing_of(problem)
+    total = places(operands_of(problem), problem.steps())[1] if growing is None else growing.bytes_at(growing.rows_of(problem))
+    return total + -total % WORKSPACE_ALIGNMENT + max([one.workspace for one in chosen])
+
+
+def _room(problem: Stepwise[Any], steps: Sequence[Step], chosen: Sequence[Choice]) -> Room:
+    found, between = places(operands_of(problem), steps)
     own = between + -between % WORKSPACE_ALIGNMENT
-    return Room(found, own, own + max(part.candidate.workspace(part.step.problem, target) for part in parts))
+    return Room(found, own, own + max(one.workspace for one in chosen))
 
 
-def _runner(problem: Stepwise, room: Room, runs: Sequence[tuple[Step, Launcher]]) -> Launcher:
+def _runner(problem: Stepwise[Any], room: Room, runs: Sequence[tuple[Step, Launcher]]) -> Launcher:
     known = operands_of(problem)
 
     def launch(args: Args, workspace: Tensor | None) -> None:

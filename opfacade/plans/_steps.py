@@ -57,24 +57,42 @@ def places(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> tuple[d
 
     Tensors that are needed at the same time do not overlap; the largest are placed first, each at the lowest possible address.
     """
-    held = _held(operands, steps)
+    held = held_by(operands, steps)
     offsets, total = packed({name: (one.first, one.last, _bytes(one.spec)) for name, one in held.items()})
     return {name: Place(held[name].spec, at) for name, at in offsets.items()}, total
 
 
 def packed(held: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
     """The offset of each tensor, and the total number of bytes."""
-    found: dict[str, int] = {}
-    total = 0
-    for name in sorted(held, key=lambda name: (-held[name][2], name)):
-        first, last, size = held[name]
-        others = sorted([(at, at + held[o][2]) for o, at in found.items() if held[o][0] <= last and first <= held[o][1]])
-        found[name] = _lowest(others, size)
-        total = max(total, found[name] + size)
-    return found, total
+    names = sorted(held)
+    lives = [held[name] for name in names]
+    offsets, total = fitted([size for _, _, size in lives], together([(first, last) for first, last, _ in lives]))
+    return dict(zip(names, offsets, strict=True)), total
 
 
-def _held(operands: Mapping[str, TensorSpec], steps: Sequence[Step]) -> dict[str, Held]:
+def together(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For each span of steps, the others that share a step with it."""
+    return [
+        [other for other, (first, last) in enumerate(spans) if other != at and first <= stop and begin <= last]
+        for at, (begin, stop) in enumerate(spans)
+    ]
+
+
+def fitted(sizes: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+    """The offset of each tensor, and the total number of bytes. others: of each, those that it may not overlap. Of equal
+    sizes, the first is placed first."""
+    offsets, total = [-1] * len(sizes), 0
+    for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
+        size = sizes[at]
+        taken = sorted([(offsets[other], offsets[other] + sizes[other]) for other in others[at] if offsets[other] >= 0])
+        offsets[at] = begin = _lowest(taken, size)
+        if begin + size > total:
+            total = begin + size
+    return offsets, total
+
+
+def held_by(operands: Mapping[str, object], steps: Sequence[Step]) -> dict[str, Held]:
+    """The tensors between steps. operands: names of the tensors of the whole plan."""
     held: dict[str, Held] = {}
     for at, step in enumerate(steps):
         specs = operands_of(step.problem)
@@ -99,5 +117,6 @@ def _lowest(taken: Sequence[tuple[int, int]], size: int) -> int:
     for first, stop in taken:
         if at + size <= first:
             break
-        at = max(at, stop)
+        if stop > at:
+            at = stop
     return at

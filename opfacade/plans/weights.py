@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from opfacade.core.descriptor import Args, ArgsT, Descriptor
+from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Size
 from opfacade.core.operands import Dim, TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans import _stored_steps, _stored_weight
+from opfacade.plans._growing_steps import Stepwise
 from opfacade.plans._stored_weight import STORED, Source
 from opfacade.plans._weight import Weight
 from opfacade.plans._weight import operands as weight_operands
@@ -46,7 +47,7 @@ class PackWeightsArgs(Args):
     weight_groups: Tensor | None = operand("int32 [k], with weight_format.num_groups")
 
 
-class _Layouts(Descriptor[ArgsT]):
+class _Layouts(Stepwise[ArgsT]):
     """Fields and operands that both directions share."""
 
     category: ClassVar[str] = "weights"

@@ -122,6 +122,8 @@ class Number(Written):
             return NotImplemented
         return super().__eq__(other) and (self.value != 0 or math.copysign(1, self.value) == math.copysign(1, other.value))
 
+    __hash__ = Written.__hash__
+
     @model_validator(mode="after")
     def _of_its_type(self) -> Number:
         from opfacade.programs.expression import constant

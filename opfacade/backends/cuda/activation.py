@@ -106,6 +106,7 @@ _GATED = _Gated(
     dtypes=_dtypes,
     guarantee=_guarantee,
     scalars=source.numbers,
+    size_free=True,
 )
 
 CANDIDATES = (

@@ -11,7 +11,8 @@ from opfacade.core.candidate import Candidate, Launcher, Operands
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._composed import Pairs, Stepwise, composed
+from opfacade.plans._composed import Pairs, composed
+from opfacade.plans._growing_steps import Stepwise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,7 @@ def composed_on_cuda(
     """dtypes, facts, size_free: as `composed` has them. Steps take what the whole has checked, or memory between them."""
     plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels", size_free=size_free)
 
-    def launcher(problem: Stepwise, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+    def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         run = plain.launcher(problem, target, sku, allow_build)
 
         def refuse_unsound(workspace_bytes: int, operands: Operands) -> Callable[[Args, Tensor | None], None]:
@@ -40,7 +41,7 @@ def composed_on_cuda(
     return replace(plain, launcher=launcher)
 
 
-def _sound(problem: Stepwise, allow_build: bool, workspace_bytes: int, operands: Operands) -> Direct:
+def _sound(problem: Stepwise[Any], allow_build: bool, workspace_bytes: int, operands: Operands) -> Direct:
     """The check alone: it launches nothing."""
     from opfacade import jit
 

@@ -72,7 +72,7 @@ class CudaKernel(Generic[D]):
     what the template is rendered with. A later field at its default is none. dtypes: operand -> the field of its dtype, or a
     function of the pairs in the SKU. guarantee: what the SKU promises, or a function (descriptor, target) of it. in_dtypes:
     constants that the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands.
-    is_empty: whether there is nothing to launch. needs: as in Candidate.
+    is_empty: whether there is nothing to launch. needs, size_free: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]
@@ -87,6 +87,7 @@ class CudaKernel(Generic[D]):
     in_dtypes: tuple[str, ...] = ()
     scalars: Told[tuple[Fact | float, ...]] = ()
     is_empty: Callable[[Any], bool] = writes_nothing
+    size_free: bool = False
     needs: Callable[[Any, Operands], Operands] | None = None
 
     @property
@@ -101,6 +102,7 @@ class CudaKernel(Generic[D]):
             self.launcher,
             self.jit_spec,
             needs=self.needs,
+            size_free=self.size_free,
         )
 
     def declines(self, descriptor: D, target: Target) -> list[Reason]:

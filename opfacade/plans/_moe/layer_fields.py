@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args
 from opfacade.core.model import INT32_MAX, Count, Single, Size, contradiction
 from opfacade.core.tensor_lists import operand
+from opfacade.plans._growing_steps import Stepwise
 from opfacade.plans._moe.family import Experts, MoeOp, TopK
 from opfacade.plans._moe.router import Router, refuse_choice
 from opfacade.plans._scaling import BLOCK
@@ -53,12 +54,13 @@ class FusedMoeArgs(Args):
     out: Tensor = operand("written: [total_num_rows, hidden] in dtype")
 
 
-class LayerFields(MoeOp[FusedMoeArgs]):
+class LayerFields(MoeOp[FusedMoeArgs], Stepwise[FusedMoeArgs]):
     """Fields of a layer; FusedMoeDescriptor says what they mean."""
 
     op: Literal["fused_moe"] = Field(default="fused_moe", description="The operator.")
     error_models: ClassVar[tuple[str, ...]] = ("exact", "moe-f64", "moe-f32", "moe-mma16", "moe-mma8")
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "hidden", "width"})
+    grows: ClassVar[str] = "total_num_rows"
     later: ClassVar[frozenset[str]] = frozenset({"scaling", "weight_format"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "limit"})
     total_num_rows: Count = Field(description="Rows of x.")

@@ -121,3 +121,12 @@ def test_tiles_fit_shared_memory():
         assert tile.stages >= 2
         boxes = tile.stages * (tile.stage + 16) + 1024 + tile.rows * (128 if tile.columns % 64 == 0 else 64)
         assert boxes <= SM_90A.max_shared_memory
+
+
+@pytest.mark.parametrize("rest", [(32, 64, 4), (4096, 4096, 1), (28672, 4096, 1), (4096, 7168, 1, 32, 1, 1, True)])
+def test_a_tile_is_the_first_of_the_fastest_whatever_came_before(rest):
+    """Rows in any order: the search begins at the last result."""
+    for rows in (20000, 1, 64, 129, 4096, 300, 65, 192, 8191, 2, 7000, 1000):
+        sizes = Sizes(rows, *rest)
+        tiles = [*_fitting(sizes, 132), *(HALVES if sizes.size == 2 else ())]
+        assert tile_of(sizes, 132) == min(tiles, key=lambda tile: nanoseconds(tile, sizes, 132))

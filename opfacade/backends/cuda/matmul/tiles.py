@@ -104,13 +104,21 @@ class _Work(NamedTuple):
     once: float
     narrow: float
     copied: float
+    round: tuple[float, float, float]  # nanoseconds of a round of full tiles: products, what an SM gets, and the rest
+
+
+class _Works(NamedTuple):
+    """The tiles of all products that differ in rows alone. last: the index of the fastest at the last number of rows."""
+
+    works: tuple[_Work, ...]
+    last: list[int]
 
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
     works = _works(sizes[1:], sms)
     if sizes.segments > 1:  # CTAs that wait for each other run at once
-        works = tuple(w for w in works if w.tile.split == 1 or _resident(w, sizes.rows, sms))
+        works = _Works(tuple(w for w in works.works if w.tile.split == 1 or _resident(w, sizes.rows, sms)), [0])
     return _fastest(works, sizes.rows)
 
 
@@ -131,22 +139,38 @@ def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     return _time(_work(tile, sizes, sms), sizes.rows)
 
 
-def _fastest(works: tuple[_Work, ...], rows: int) -> Tile:
-    return min(works, key=lambda work: _time(work, rows)).tile
+def _fastest(of: _Works, rows: int) -> Tile:
+    """The first of the fastest. The last one is timed first: one that is slower even in part is not timed."""
+    works, [last] = of
+    best, least, memory = last, _time(works[last], rows), (rows + works[0].columns) * works[0].line / _MEMORY
+    for at, work in enumerate(works):
+        if at == last:
+            continue
+        if rows > work[1]:
+            rounds = -(-(-(-rows // work[1]) * work[2]) // work[3])
+            products, one_sm, rest = work[13]
+            longest = rounds * (products if products > one_sm else one_sm)
+            if rounds * (rest + 0.05 * (products + one_sm)) + 0.95 * (longest if longest > memory else memory) > least:
+                continue
+        time = _time(work, rows)
+        if time < least or (time == least and at < best):
+            best, least = at, time
+    of.last[0] = best
+    return works[best].tile
 
 
 @lru_cache(maxsize=1024)
-def _works(rest: tuple[Any, ...], sms: int) -> tuple[_Work, ...]:
+def _works(rest: tuple[Any, ...], sms: int) -> _Works:
     """rest: the sizes besides rows, which alone differ between the steps of a server."""
     sizes = Sizes(0, *rest)
-    return tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes)))
+    return _Works(tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes))), [0])
 
 
 @lru_cache(maxsize=1024)
-def _whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> tuple[_Work, ...]:
+def _whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> _Works:
     sizes = Sizes(0, *rest)
     whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
-    return tuple(_work(tile, sizes, sms) for tile in whole)
+    return _Works(tuple(_work(tile, sizes, sms) for tile in whole), [0])
 
 
 def _of_halves(sizes: Sizes) -> tuple[Tile, ...]:
@@ -171,20 +195,24 @@ def _work(tile: Tile, sizes: Sizes, sms: int) -> _Work:
     stage, line = _PANEL * tile.panels, sizes.k * sizes.size
     of_column, least = (_BYTES, _PART) if sizes.parts else (2.0, _CHAIN)
     wait = _CLUSTER if tile.cluster > 1 else 0.0
+    of_k, cycles = -(-line // (stage * tile.split)) * stage, max(tile.rows // 64 * of_column * tile.columns, least)
+    each = _TILE + _STORE * tile.rows * tile.columns + wait
+    products, one_sm = of_k / _PANEL * cycles / _CYCLES, (tile.rows + tile.columns) * of_k / _ONE_SM
     return _Work(
         tile=tile,
         height=tile.rows * tile.cluster,
         across=-(-sizes.columns // tile.columns) * sizes.batch,
         resident=max(1, sms // (tile.cluster * tile.split)),
-        of_k=-(-line // (stage * tile.split)) * stage,
-        cycles=max(tile.rows // 64 * of_column * tile.columns, least),
+        of_k=of_k,
+        cycles=cycles,
         columns=sizes.columns,
         line=line * sizes.batch,
         share=tile.columns / tile.cluster,
-        each=_TILE + _STORE * tile.rows * tile.columns + wait,
+        each=each,
         once=_SUM if tile.split > 1 else 0.0,
         narrow=_NARROW * _MEMORY if tile.panels == 1 else _MEMORY,
         copied=sizes.copied / line * tile.split if sizes.copied else 0.0,
+        round=(products, one_sm, each),
     )
 
 
@@ -201,7 +229,7 @@ def _tiles(work: _Work, rows: int) -> int:
 
 def _time(work: _Work, rows: int) -> float:
     """Unpacked, because a selection asks this of each tile."""
-    tile, height, across, resident, of_k, cycles, columns, line, share, each, once, narrow, copied = work
+    tile, height, across, resident, of_k, cycles, columns, line, share, each, once, narrow, copied, _ = work
     rounds = max(1, -(-(-(-rows // height) * across) // resident))
     of_k *= rounds
     products = of_k / _PANEL * cycles / _CYCLES  # of the last CTA

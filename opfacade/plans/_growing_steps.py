@@ -1,0 +1,91 @@
+"""Steps of a plan of plans at any number of rows, from those at one row: a new size makes and validates no problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from opfacade.core.answer_cache import AnswerCache
+from opfacade.core.descriptor import ArgsT, Descriptor, operands_of, resized
+from opfacade.core.model import INT32_MAX, INT64_MAX
+from opfacade.core.operands import nbytes
+from opfacade.plans._steps import Step, fitted, held_by, padded, together
+
+
+class Stepwise(Descriptor[ArgsT]):
+    """A descriptor that consists of other descriptors.
+
+    grows: the size with which the steps grow: each of their sizes is the same for all of its values, or a multiple of it.
+    Empty: they have no such size.
+    """
+
+    grows: ClassVar[str] = ""
+
+    def steps(self) -> tuple[Step, ...]:
+        raise NotImplementedError
+
+
+class Growing:
+    """The steps at one row. factors: of each step, the sizes that are multiples of the rows. most: the largest number of rows
+    for which every size and number of bytes is in range."""
+
+    def __init__(self, name: str, steps: Sequence[Step], doubled: Sequence[Step], operands: Mapping[str, object]) -> None:
+        """steps, doubled: at one row and at two."""
+        self.name, self.steps = name, tuple(steps)
+        self.factors = tuple(_factors(one, two) for one, two in zip(steps, doubled, strict=True))
+        largest = max(nbytes([spec]) for step in doubled for spec in operands_of(step.problem).values())
+        self.most = min(INT32_MAX // max(max(one.values(), default=1) for one in self.factors), INT64_MAX // max(1, largest))
+        spans, wide = held_by(operands, steps), held_by(operands, doubled)
+        sizes = [(nbytes([spans[name].spec]), nbytes([wide[name].spec])) for name in sorted(spans)]
+        self.bytes = [(2 * size - more, more - size) for size, more in sizes]  # of tensors between steps: fixed, for each row
+        self.together = together([(spans[name].first, spans[name].last) for name in sorted(spans)])
+
+    def rows_of(self, problem: Descriptor[Any]) -> int:
+        found: int = problem.__dict__[self.name]
+        return found
+
+    def problem(self, at: int, rows: int) -> Descriptor[Any]:
+        """The problem of a step."""
+        return resized(self.steps[at].problem, {name: factor * rows for name, factor in self.factors[at].items()})
+
+    def steps_at(self, rows: int) -> tuple[Step, ...]:
+        return tuple(step._replace(problem=self.problem(at, rows)) for at, step in enumerate(self.steps))
+
+    def bytes_at(self, rows: int) -> int:
+        """Of all tensors between steps in their places."""
+        return fitted([padded(fixed + each * rows) for fixed, each in self.bytes], self.together)[1]
+
+
+def _factors(one: Step, two: Step) -> dict[str, int]:
+    """The sizes of a step that grow, at one row."""
+    if one.problem.specialization is not two.problem.specialization:
+        raise ValueError(f"steps {one.name} of one row and {two.name} of two rows are not one step")
+    fields, more = one.problem.__dict__, two.problem.__dict__
+    found = {name: fields[name] for name in type(one.problem).sizes if fields[name] != more[name]}
+    other = {name for name, size in found.items() if more[name] != 2 * size}
+    if other:
+        raise ValueError(f"{sorted(other)} of step {one.name} is not a multiple of the rows")
+    return found
+
+
+_known: AnswerCache[Growing] = AnswerCache()
+
+
+def growing_of(problem: Stepwise[Any]) -> Growing | None:
+    """The steps of problems that differ in rows alone. None: each problem makes its steps itself."""
+    name, fields = problem.grows, problem.__dict__
+    if not name:
+        return None
+    key = (problem.specialization, *[fields[size] for size in problem.sizes if size != name])
+    found = _known.get(key, lambda: _grown(problem, name))
+    return found if 1 <= fields[name] <= found.most else None
+
+
+def _grown(problem: Stepwise[Any], name: str) -> Growing:
+    one, two = (type(problem)(**(dict(problem) | {name: rows})) for rows in (1, 2))
+    return Growing(name, one.steps(), two.steps(), operands_of(one))
+
+
+def steps_of(problem: Stepwise[Any]) -> tuple[Step, ...]:
+    growing = growing_of(problem)
+    return problem.steps() if growing is None else growing.steps_at(growing.rows_of(problem))
