@@ -47,6 +47,11 @@ class Problem:
     sigma: float
     lowers: bool = False  # penalties of LOWERING; else those of some rows raise logits
 
+    @property
+    def checked(self) -> int:
+        """Rows that are held to fp64."""
+        return min(CHECKED, self.descriptor.total_num_rows)
+
     def args(self) -> SampleArgs:
         args = inputs.make_args(self.descriptor, seed=1, device="cuda")
         args.logits.normal_().mul_(self.sigma)
@@ -69,18 +74,18 @@ def problems(vocabs: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[Problem
     yield Problem("64 x 128256 f32 peaked, with penalties that lower", lowering, 4.0, lowers=True)
 
 
-def first_rows(descriptor: SampleDescriptor, args: SampleArgs) -> tuple[SampleDescriptor, SampleArgs]:
+def first_rows(problem: Problem, args: SampleArgs) -> tuple[SampleDescriptor, SampleArgs]:
     """The call cut to the rows that are checked."""
-    count = min(CHECKED, descriptor.total_num_rows)
+    count = problem.checked
     given = {name: getattr(args, name) for name in SampleArgs.__slots__ if getattr(args, name) is not None}
-    cut = SampleDescriptor.model_validate(descriptor.model_dump() | {"total_num_rows": count})
+    cut = SampleDescriptor.model_validate(problem.descriptor.model_dump() | {"total_num_rows": count})
     return cut, replace(args, **{name: tensor[:count] for name, tensor in given.items()})
 
 
 def ours(problem: Problem, args: SampleArgs) -> tuple[str, Callable[[], object]]:
     plan: Plan[Any] = Plan.select(problem.descriptor, CUDA)
     plan.run(args)
-    report = numerics.check(*first_rows(problem.descriptor, args), plan.sku)
+    report = numerics.check(*first_rows(problem, args), plan.sku)
     if not report.worst <= 1:
         raise SystemExit(f"{problem.name}: wrong result, not timed: {report}")
     return plan.sku.id, lambda: plan.run(args)
@@ -121,7 +126,7 @@ def outside(problem: Problem, args: SampleArgs, tokens: torch.Tensor) -> int:
 def kept_sets(problem: Problem, args: SampleArgs) -> Iterator[Any]:
     """The tokens of the first rows that may be drawn, by fp64 with the margins of f32."""
     margins = Margins(key=2.0**-17, roundoff=2.0**-24, exp2=2.0**-20, tanh=2.0**-21)
-    cut, given = first_rows(problem.descriptor, args)
+    cut, given = first_rows(problem, args)
     names = [name for name, spec in cut.operands().items() if not spec.written]
     arrays = {name: getattr(given, name).float().cpu().numpy() if name in ("logits", "temperature", "top_p", "min_p")
               else getattr(given, name).cpu().numpy() for name in names}  # fmt: skip

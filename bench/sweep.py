@@ -3,8 +3,8 @@
 A kind is a module of bench/sweeps. A seed gives the same problems everywhere. Ours is held to its bound in fp64 before it is
 timed, and a wrong result ends the run. Beside torch eager, FlashInfer (norms, where it can be imported) and, for one problem
 in three, torch.compile: it compiles for seconds. `--limit` bounds the time of the whole; problems that were not reached are
-counted in the record, and so are the seconds of compiling, checking, peers and timing. A peer of a sampler that takes more
-than a millisecond has 5 samples, any other 30. The three worst ratios are printed last.
+counted in the record, which is written every 20 problems, and so are the seconds of compiling, checking, peers and timing. A
+peer of a sampler that takes more than a millisecond has 5 samples, any other 30. The three worst ratios are printed last.
 """
 
 from __future__ import annotations
@@ -64,18 +64,25 @@ def measure_of(kind: str) -> Callable[[Any, int], dict[str, Any]]:
 
 def run(kind: str, problems: Sequence[Problem], record: dict[str, Any], ends: float, out: Path | None) -> None:
     for index, problem in enumerate(problems):
+        record["not_reached"] = len(problems) - index
         if time.monotonic() > ends:
-            record["not_reached"] = len(problems) - index
             break
         record["rows"].append(measure_of(kind)(problem, index))
         print(told(record["rows"][-1]), flush=True)
         torch.cuda.empty_cache()
         torch.compiler.reset()
         if index % 20 == 19:
-            records.write(out, record)
-    record["worst"] = [{name: row[name] for name in ("problem", "us", "ratio")} for row in worst(record["rows"])]
-    record["spent_s"] = {name: round(seconds, 1) for name, seconds in contest.SPENT.items()}
+            records.write(out, record | {"not_reached": len(problems) - index - 1} | summary(record))
+    else:
+        record.pop("not_reached", None)
+    record |= summary(record)
     records.write(out, record)
+
+
+def summary(record: dict[str, Any]) -> dict[str, Any]:
+    """The worst rows so far, and the seconds of each part of the work."""
+    rows = [{name: row[name] for name in ("problem", "us", "ratio")} for row in worst(record["rows"])]
+    return {"worst": rows, "spent_s": {name: round(seconds, 1) for name, seconds in contest.SPENT.items()}}
 
 
 def parsed() -> argparse.Namespace:

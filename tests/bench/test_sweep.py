@@ -65,7 +65,10 @@ def test_samplers_are_of_every_filter_and_their_peers_keep_what_is_kept():
     assert max(one.descriptor.total_num_rows for one in drawn) > 500
     for problem in [one for one in drawn if elements(one.descriptor) < SMALL and one.descriptor.top_k]:
         args = problem.args("cpu")
-        assert samplers.outside(problem, args, samplers.by_torch(args)) == 0
+        kept = samplers.floors(problem, args)
+        assert len(kept) == problem.checked
+        assert samplers.outside(kept, args, samplers.by_torch(args)) == 0
+        assert samplers.outside([math.inf] * len(kept), args, samplers.by_torch(args)) == len(kept)
 
 
 def test_kinds_are_the_modules_that_have_problems():
@@ -88,6 +91,20 @@ def test_a_run_ends_at_its_limit_and_counts_what_it_did_not_reach(monkeypatch, t
     sweep.run("softmax", sweep.drawn("softmax", 1, 9), record, 1.5, tmp_path / "x.json")
     assert len(json.loads((tmp_path / "x.json").read_text())["rows"]) == 2
     assert record["not_reached"] == 7
+
+
+def test_a_run_that_is_broken_off_has_left_a_whole_record_of_what_it_reached(monkeypatch, tmp_path):
+    def measured(problem, index):
+        if index == 22:
+            raise KeyboardInterrupt
+        return {"problem": str(index), "us": {"opfacade": 1.0, "t": 30.0 - index}, "ratio": 30.0 - index}
+
+    monkeypatch.setattr(contest, "measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run("softmax", sweep.drawn("softmax", 1, 25), {"rows": []}, math.inf, tmp_path / "x.json")
+    record = json.loads((tmp_path / "x.json").read_text())
+    assert (len(record["rows"]), record["not_reached"]) == (20, 5)
+    assert [row["problem"] for row in record["worst"]] == ["19", "18", "17"]
 
 
 def test_a_peer_that_cannot_run_or_whose_result_is_another_has_no_time(monkeypatch):
