@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul import (
@@ -31,14 +33,16 @@ from opfacade.backends.cuda.matmul import (
 )
 from opfacade.backends.cuda.matmul.decoding import terms
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
-from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
-from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of
-from opfacade.core.candidate import Reason
+from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of, tiles_by_time
+from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
+
+_TUNED = 4  # tiles that `tune` times
 
 _FORM = Form(
     descriptor=MatmulDescriptor,
@@ -54,23 +58,47 @@ _FORM = Form(
 )
 
 
+class _Choice(NamedTuple):
+    """Whether operands are copied first, and the sizes whose tiles a product of one kind may have."""
+
+    sizes: Sizes
+    sms: int
+    segments: Segments | None
+    repack: bool = False
+
+
 @memoize_last
-def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
+def _choice(problem: MatmulDescriptor, target: Target) -> _Choice:
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
     many, parts = 1 if segments is None else segments.many, problem.dtype in FP8
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size, many, parts)
-    if problem.weight_format is not None:
-        return matmul_codes.shape_of(sizes, sms, terms(problem.weight_format, problem.dtype))
-    tile = tile_of(sizes, sms)
-    if not matmul_repack.copies_of(problem):
-        return Shape(tile, segments, factors=has_factors(problem))
+    if problem.weight_format is not None or not matmul_repack.copies_of(problem):
+        return _Choice(sizes, sms, segments)
     copied = sizes._replace(copied=matmul_repack.rate_of(problem))
-    by_threads = tile_of(copied, sms)
-    times = nanoseconds(tile, sizes, sms), nanoseconds(by_threads, copied, sms)
+    times = (nanoseconds(tile_of(one, sms), one, sms) for one in (sizes, copied))
     repack = matmul_repack.pays(problem, *times)
-    return Shape(tile if repack else by_threads, segments, repack, factors=has_factors(problem))
+    return _Choice(sizes if repack else copied, sms, segments, repack)
+
+
+@memoize_last
+def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
+    found = _choice(problem, target)
+    if problem.weight_format is not None:
+        return matmul_codes.shape_of(found.sizes, found.sms, terms(problem.weight_format, problem.dtype))
+    return Shape(tile_of(found.sizes, found.sms), found.segments, found.repack, factors=has_factors(problem))
+
+
+def _next_shape(problem: MatmulDescriptor, target: Target, place: int) -> Shape | None:
+    """That whose tile is as many places behind the fastest one; None: there are fewer."""
+    if problem.weight_format is not None:
+        return None
+    found = _choice(problem, target)
+    tiles = tiles_by_time(found.sizes, found.sms)
+    if place >= len(tiles):
+        return None
+    return Shape(tiles[place], found.segments, found.repack, factors=has_factors(problem))
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -91,6 +119,24 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return _unfit(problem, target) or ptxas.reasons()
 
 
+def _config(place: int) -> Candidate:
+    """A tile that `tune` times too: another SKU with the same bits."""
+    name = f"tile_{place + 1}"
+
+    def declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+        reasons = _declines(problem, target)
+        if reasons or _next_shape(problem, target, place) is not None:
+            return reasons
+        return (Reason("OPF-S017", "config", name, "a product that has as many tiles"),)
+
+    def shape(problem: MatmulDescriptor, target: Target) -> Shape:
+        found = _next_shape(problem, target, place)
+        assert found is not None
+        return found
+
+    return replace(candidate(_FORM, declines, shape), config=name)
+
+
 CANDIDATES = (
     matmul_decoded.CANDIDATE,
     matmul_coded.CANDIDATE,
@@ -100,4 +146,5 @@ CANDIDATES = (
     matmul_grouped.CANDIDATE,
     *matmul_grouped_mma.CANDIDATES,
     matmul_ranges.CANDIDATE,
+    *(_config(place) for place in range(1, _TUNED)),
 )

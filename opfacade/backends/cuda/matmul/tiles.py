@@ -116,10 +116,21 @@ class _Works(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
+    return _fastest(_running(sizes, sms), sizes.rows)
+
+
+def tiles_by_time(sizes: Sizes, sms: int) -> list[Tile]:
+    """All of them, the fastest first."""
+    works = sorted(_running(sizes, sms).works, key=lambda work: _time(work, sizes.rows))
+    return [work.tile for work in works]
+
+
+def _running(sizes: Sizes, sms: int) -> _Works:
+    """Without splits whose CTAs, which wait for each other, would not run at once."""
     works = _works(sizes[1:], sms)
-    if sizes.segments > 1:  # CTAs that wait for each other run at once
-        works = _Works(tuple(w for w in works.works if w.tile.split == 1 or _resident(w, sizes.rows, sms)), [0])
-    return _fastest(works, sizes.rows)
+    if sizes.segments == 1:
+        return works
+    return _Works(tuple(w for w in works.works if w.tile.split == 1 or _resident(w, sizes.rows, sms)), [0])
 
 
 @lru_cache(maxsize=4096)
