@@ -224,4 +224,8 @@ EXAMPLES = (
         groups=3, total_num_rows=5, n=136, k=200, dtype="f16", layout="masked", bias=True,
         weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32", global_scale=True),
     ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=150, n=136, k=320, dtype="bf16", bias=True, sm_limit=1,
+        weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"),
+    ),
 )  # fmt: skip

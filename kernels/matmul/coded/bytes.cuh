@@ -6,14 +6,12 @@
 
 namespace opfacade {
 
-// The numbers of bytes 2 t, 2 t + 1 (found[0]) and 2 t + 8, 2 t + 9 (found[1]) of a k-step, scaled where C says so.
+// The numbers of the four codes of a word, scaled where C says so.
 template <class C>
-__device__ __forceinline__ void decode_four(uint32_t (&found)[2], const uint4& codes, const Decoder<C>& decoder) {
+__device__ __forceinline__ void numbers_of_four(uint32_t (&found)[2], uint32_t four, const Decoder<C>& decoder) {
   using T = typename C::T;
   constexpr bool kHalf = Decoder<C>::kHalf;
   constexpr uint32_t kTwice = 0x10001, kSize = (kHalf ? 0x3f80u : 0x07f0u) * kTwice, kPower = (kHalf ? 0x5c00u : 0x7b80u) * kTwice;
-  const uint32_t thread = threadIdx.x % 4, pick = thread % 2 == 0 ? 0x5410 : 0x7632;
-  const uint32_t four = __byte_perm(thread < 2 ? codes.x : codes.y, thread < 2 ? codes.z : codes.w, pick);
   const uint32_t nan = ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -32,6 +30,13 @@ __device__ __forceinline__ void decode_four(uint32_t (&found)[2], const uint4& c
     const uint32_t top = __byte_perm(nan, 0, i == 0 ? 0x1404 : 0x3424);
     found[i] |= top - (top >> 15);
   }
+}
+
+// The numbers of bytes 2 t, 2 t + 1 (found[0]) and 2 t + 8, 2 t + 9 (found[1]) of a k-step.
+template <class C>
+__device__ __forceinline__ void decode_four(uint32_t (&found)[2], const uint4& codes, const Decoder<C>& decoder) {
+  const uint32_t thread = threadIdx.x % 4, pick = thread % 2 == 0 ? 0x5410 : 0x7632;
+  numbers_of_four<C>(found, __byte_perm(thread < 2 ? codes.x : codes.y, thread < 2 ? codes.z : codes.w, pick), decoder);
 }
 
 // As decode_panel, of the first line of a thread's first column.

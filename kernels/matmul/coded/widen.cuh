@@ -1,29 +1,34 @@
-// A weight of codes of four bits as numbers of the type of x, in the workspace. Tiles of many rows would decode each code again and
-// again, and each instruction of that costs its time beside products; here each code is decoded once.
+// A weight of codes as numbers of the type of x, in the workspace. Tiles of many rows would decode each code again and again, and
+// each instruction of that costs its time beside products; here each code is decoded once.
 #pragma once
-#include "kernels/matmul/coded/decode.cuh"
+#include "kernels/matmul/coded/bytes.cuh"
 #include "kernels/matmul/coded/widen_params.h"
+#include "kernels/matmul/groups.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
+// A config C: T and Codes as those of a product, kWeightBits of a code, kGrouped and kMasked as Tiles knows them.
 // Eight codes of a column from element k on.
 template <class C>
 struct WideCodes {
-  uint32_t word;
+  static constexpr int kWords = C::kWeightBits / 4;
+  uint32_t words[kWords];
   typename CodeTables<C>::Entry entry;
 
   // line: where the codes of the column begin.
   __device__ __forceinline__ void ask(const MatmulParams& p, const CodeTables<C>& tables, const uint8_t* line, int column, int k) {
-    word = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
     if (k >= p.k) return;
-    const uint8_t* from = line + k / 2;
+    const uint8_t* from = line + k / 8 * C::kWeightBits;
     if (p.weight_wide != 0) {
-      word = *reinterpret_cast<const uint32_t*>(from);
+      if constexpr (kWords == 1) words[0] = *reinterpret_cast<const uint32_t*>(from);
+      else *reinterpret_cast<uint2*>(words) = *reinterpret_cast<const uint2*>(from);
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(from[i]) << 8 * i;
+      for (int i = 0; i < 4 * kWords; ++i) words[i / 4] |= static_cast<uint32_t>(from[i]) << i % 4 * 8;
     }
     entry = tables.read(column, k);
   }
@@ -32,19 +37,30 @@ struct WideCodes {
     decoder.take(entry);
     uint32_t pair[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pair[i] = decoder.two(word >> 8 * i & 255, both);
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kWords == 1) pair[i] = decoder.two(words[0] >> 8 * i & 255, both);
+      else if (i % 2 == 0) numbers_of_four<C>(reinterpret_cast<uint32_t(&)[2]>(pair[i]), words[i / 2], decoder);
+    }
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
   }
 };
 
-// p.out.data: the numbers, a line of k for each column.
+// p.out.data: the numbers, a line of k for each column. Groups without a row have none.
 template <class C>
 __device__ __forceinline__ void widen_codes(const MatmulParams& p) {
   allow_dependents();
   wait_for_previous();
-  const uint32_t parts = (p.k + kWidenPart - 1) / kWidenPart, count = p.batch * p.columns * parts, both = both_codes();
-  for (uint32_t index = blockIdx.x * (kWidenThreads / 32) + threadIdx.x / 32; index < count; index += gridDim.x * (kWidenThreads / 32)) {
+  const uint32_t parts = (p.k + kWidenPart - 1) / kWidenPart, each = p.columns * parts, count = p.batch * each, both = both_codes();
+  const uint32_t stride = gridDim.x * (kWidenThreads / 32);
+  for (uint32_t index = blockIdx.x * (kWidenThreads / 32) + threadIdx.x / 32; index < count; index += stride) {
     const uint32_t line = index / parts, batch = line / p.columns;
+    if constexpr (C::kGrouped) {
+      const GroupRows rows = rows_of_group<C::kMasked>(p, batch);
+      if (rows.first >= rows.stop) {  // on to the last of this warp's parts that the group has
+        index += ((batch + 1) * each - 1 - index) / stride * stride;
+        continue;
+      }
+    }
     const int column = line - batch * p.columns, first = (index - line * parts) * kWidenPart + threadIdx.x % 32 * 8;
     CodeTables<C> tables(p, Tile{}, 0);
     tables.batch = batch;

@@ -20,6 +20,9 @@ from opfacade.backends.cuda.matmul import (
     decoded as matmul_decoded,
 )
 from opfacade.backends.cuda.matmul import (
+    decoded_groups as matmul_decoded_groups,
+)
+from opfacade.backends.cuda.matmul import (
     grouped as matmul_grouped,
 )
 from opfacade.backends.cuda.matmul import (
@@ -144,6 +147,7 @@ CANDIDATES = (
     matmul_coded_mma.BYTES,
     candidate(_FORM, _declines, _shape),
     matmul_grouped.CANDIDATE,
+    matmul_decoded_groups.CANDIDATE,
     *matmul_grouped_mma.CANDIDATES,
     matmul_ranges.CANDIDATE,
     *(_config(place) for place in range(1, _TUNED)),

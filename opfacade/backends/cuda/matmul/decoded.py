@@ -17,7 +17,6 @@ from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, nanoseconds, whole_tile_of
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Reason
 from opfacade.core.descriptor import cached_by_specialization
-from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
@@ -40,18 +39,19 @@ _FORM = Form(
 
 
 class Decoded(NamedTuple):
-    """The tile of the product; slot: as matmul_coded has it. repack: a launch fills a workspace."""
+    """The tile of the product; slot: as matmul_coded has it; bits: of a code. repack: a launch fills a workspace."""
 
     tile: Tile
     segments: Segments | None
     slot: int
+    bits: int = 4
     repack: bool = True
 
     def facts(self) -> dict[str, Fact]:
         return matmul_source.shape_of(self.tile, self.segments) | ({"slot": self.slot} if self.slot else {})
 
     def printed(self) -> dict[str, Fact]:
-        return matmul_source.printed_shape(self.tile, self.segments) | {"slot": self.slot}
+        return matmul_source.printed_shape(self.tile, self.segments) | {"slot": self.slot, "weight_bits": self.bits}
 
 
 def _sizes(problem: MatmulDescriptor) -> tuple[Sizes, Segments | None]:
@@ -71,21 +71,30 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Decoded:
     return Decoded(whole_tile_of(sizes, _sms(problem, target), False), segments, matmul_coded.slot_of(problem.weight_format))
 
 
+def first_of(elements: int) -> float:
+    """Nanoseconds of the launch that decodes so many elements of 16 bits."""
+    return _LAUNCH + _CODES * elements * 2 / _MEMORY
+
+
 @lru_cache(maxsize=4096)
 def pays(sizes: Sizes, sms: int) -> bool:
     """Whether to decode the weight first takes less time than to decode it for each tile."""
     if sizes.rows <= _FEW:
         return False
     wide = nanoseconds(whole_tile_of(sizes, sms, False), sizes, sms)
-    first = _LAUNCH + _CODES * sizes.batch * sizes.columns * sizes.k * sizes.size / _MEMORY
+    first = first_of(sizes.batch * sizes.columns * sizes.k)
     tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // _TILE_COLUMNS) * sizes.batch
     return first + wide < _CALL + -(-tiles // sms) * (_TILE + sizes.k / 64 * _PANEL)
 
 
 def _scratch(problem: MatmulDescriptor) -> int:
     """Bytes of the decoded weight."""
-    needed = problem.batch * problem.n * problem.columns * problem.k * ITEMSIZE[problem.dtype]
-    return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+    return bytes_of(problem.batch * problem.n * problem.columns * problem.k)
+
+
+def bytes_of(elements: int) -> int:
+    """A workspace of so many elements of 16 bits."""
+    return -(-2 * elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

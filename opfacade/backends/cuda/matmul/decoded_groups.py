@@ -1,0 +1,102 @@
+"""Products of groups of many rows whose weights have codes: a first launch decodes those of groups with rows to the workspace.
+Sums are in the order of the kernel by mma.sync, in its segments, so that both give a row the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from opfacade.backends.cuda import ptxas, support
+from opfacade.backends.cuda.matmul import coded as matmul_coded
+from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
+from opfacade.backends.cuda.matmul import decoded as matmul_decoded
+from opfacade.backends.cuda.matmul import grouped as matmul_grouped
+from opfacade.backends.cuda.matmul.copied import COLUMNS, segments_of
+from opfacade.backends.cuda.matmul.decoded import Decoded
+from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
+from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, whole_tile_of
+from opfacade.core.candidate import Reason
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.target import Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor
+
+_CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
+_MOST_GROUPS = 1024  # as many as the kernel of few rows takes
+_WIDTH = 8  # elements of k: lines of the decoded weight are whole chunks of sixteen bytes
+# Nanoseconds of the kernel by mma.sync, as fitted to an H200: of a panel of 64 elements of k, of tiles that an SM has at once.
+_TILE_ROWS, _RESIDENT, _PANEL = 64, 2, 650.0
+_FEW = 16  # rows of a group, up to which each tile decodes its own
+
+_TEST = "tests/families/matmul/test_decoded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
+_FORM = Form(
+    descriptor=GroupedMatmulDescriptor,
+    template="matmul/decoded_groups",
+    impl="wgmma_decoded_groups",
+    in_any_batch={"codes": _TEST},
+    on_a_gpu="tests/families/matmul/test_decoded_groups_gpu.py::test_a_row_has_the_bits_of_the_kernel_of_few_on_a_gpu",
+)
+
+
+def _sizes(problem: GroupedMatmulDescriptor) -> Sizes:
+    rows, drawn = matmul_grouped.rows_of(problem)
+    segments = segments_of(problem.k, problem.order)
+    many = 1 if segments is None else segments.many
+    return Sizes(rows, problem.n * problem.columns, problem.k, drawn, segments=many)
+
+
+def _sms(problem: GroupedMatmulDescriptor, target: Target) -> int:
+    return min(target.sm_count, problem.sm_limit or target.sm_count)
+
+
+@memoize_last
+def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Decoded:
+    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
+    weight = problem.weight_format
+    assert weight is not None
+    tile = whole_tile_of(_sizes(problem), _sms(problem, target), problem.gather)
+    slot = matmul_coded.slot_of(weight) if weight.packed else matmul_coded_mma.slot_of_bytes(weight, problem.dtype)
+    return Decoded(tile, segments_of(problem.k, problem.order), slot, 4 if weight.packed else 8)
+
+
+@lru_cache(maxsize=4096)
+def pays(sizes: Sizes, sms: int) -> bool:
+    """Whether to decode the weights of all groups with rows takes less time than to decode them for each tile."""
+    if sizes.rows <= _FEW:
+        return False
+    wide = nanoseconds(whole_tile_of(sizes, sms, True), sizes, sms)
+    first = matmul_decoded.first_of(sizes.batch * sizes.columns * sizes.k)
+    tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // COLUMNS) * sizes.batch
+    return first + wide < -(-tiles // (sms * _RESIDENT)) * sizes.k / 64 * _PANEL
+
+
+def _scratch(problem: GroupedMatmulDescriptor) -> int:
+    """Bytes of the decoded weights of all groups."""
+    return matmul_decoded.bytes_of(problem.groups * problem.n * problem.columns * problem.k)
+
+
+def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
+    if problem.weight_format is None:
+        yield from support.choice_reason("OPF-S003", "weight_format", None, _CODES)
+        return
+    yield from matmul_coded_mma.lacks_of_format(problem, problem.weight_format, target, _CODES)
+
+
+@cached_by_specialization
+def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks(problem, target))
+
+
+def _few(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
+    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    yield from support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS)
+    yield from support.choice_reason("OPF-S003", f"k % {_WIDTH}", problem.k % _WIDTH, (0,))
+    paid = problem.k > 0 and pays(_sizes(problem), _sms(problem, target))
+    yield from support.choice_reason("OPF-S003", "rows enough to decode the weights first", paid, (True,))
+
+
+def _declines(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit(problem, target) or tuple(_few(problem, target)) or ptxas.reasons()
+
+
+CANDIDATE = candidate(_FORM, _declines, _shape, _scratch)
