@@ -133,7 +133,7 @@ def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part
 
 @memoize_last
 def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Choice, ...]:
-    """The choice of each step. Those that no size changes are made once."""
+    """The choice of each step. Choices that no size changes are made once."""
     growing = growing_of(problem)
     if growing is None:
         return tuple(_choice(step.name, step.problem, backend, target) for step in problem.steps())

@@ -52,7 +52,7 @@ class Growing:
         return tuple(step._replace(problem=self.problem(at, rows)) for at, step in enumerate(self.steps))
 
     def bytes_at(self, rows: int) -> int:
-        """Of all tensors between steps in their places."""
+        """The size of all tensors between steps."""
         return fitted([padded(fixed + each * rows) for fixed, each in self.bytes], self.together)[1]
 
 

@@ -79,8 +79,8 @@ def together(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def fitted(sizes: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[list[int], int]:
-    """The offset of each tensor, and the total number of bytes. others: of each, those that it may not overlap. Of equal
-    sizes, the first is placed first."""
+    """The offset of each tensor, and the total number of bytes. others: of each, those that it may not overlap. The
+    first of several equal sizes is placed first."""
     offsets, total = [-1] * len(sizes), 0
     for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
         size = sizes[at]

@@ -61,7 +61,7 @@ def seeds_of(monkeypatch, wrong_at):
     return tried, verify._random("merge_states", "reference", "cpu", HOW, quietly)
 
 
-def test_as_many_random_problems_are_tried_as_were_requested(monkeypatch):
+def test_as_many_random_problems_are_tried_as_are_told(monkeypatch):
     tried, row = seeds_of(monkeypatch, None)
     assert tried == [(problems.random_descriptor("merge_states", seed, tokens=600), seed) for seed in range(4)]
     assert (row["problems"], row["ok"], row["elements"]) == (4, True, 40)

@@ -16,8 +16,8 @@ FAULTS = (
     python(
         "a tensor lies where one that is still read lies",
         "plans/_steps.py",
-        "held[o][0] <= last and first <= held[o][1]",
-        "held[o][0] < last and first < held[o][1]",
+        "first <= stop and begin <= last",
+        "first < stop and begin < last",
         f"{WORKSPACE} -k needed_together",
     ),
     python(
@@ -30,8 +30,8 @@ FAULTS = (
     python(
         "the workspace ends before the last tensor",
         "plans/_steps.py",
-        "at = max(at, stop)",
-        "at = stop",
+        "if stop > at:",
+        "if stop:",
         f"{WORKSPACE} -k needed_together",
     ),
     python("halves are exchanged", "plans/_moe/layer.py", 'd.halves != "up_gate"', 'd.halves == "up_gate"'),
@@ -162,8 +162,8 @@ FAULTS = (
     python(
         "the id of a layer leaves its last step out",
         "plans/_composed.py",
-        "_digest([part.sku.id for part in parts])",
-        "_digest([part.sku.id for part in parts[:2]])",
+        "_digest(_ids(_chosen(problem, backend, target)))",
+        "_digest(_ids(_chosen(problem, backend, target))[:2])",
         f"{KERNELS} -k another_sku",
     ),
     python(

@@ -2,8 +2,7 @@
 
 from tests.mutation.mutant import host
 
-GROWING, DESCRIPTOR, STEPS = "plans/_growing_steps.py", "core/descriptor.py", "plans/_steps.py"
-TILES = "backends/cuda/matmul/tiles.py"
+GROWING, TILES = "plans/_growing_steps.py", "backends/cuda/matmul/tiles.py"
 TEST = "tests/plans/test_growing_steps.py"
 ANY_ROWS, SAME = f"{TEST} -k steps_at_any_number_of_rows", f"{TEST} -k that_without_growing_steps"
 
@@ -22,8 +21,6 @@ FAULTS = (
     host("growing steps: the largest workspace of a step is forgotten", "plans/_composed.py",
          "+ max([one.workspace for one in chosen])", "+ 0 * max([one.workspace for one in chosen])",
          f"{TEST} -k largest_workspace_of_a_step"),
-    host("steps: tensors of touching spans may overlap", STEPS, "first <= stop and begin <= last",
-         "first < stop and begin < last", f"{TEST} -k share_a_step"),
     host("tiles: the last one stays the fastest", TILES, "if time < least or (time == least and at < best):", "if time < 0:",
          "tests/families/matmul/test_matmul_tiles.py -k first_of_the_fastest"),
     host("tiles: one that is slower in part may be the fastest", TILES,
