@@ -1,6 +1,6 @@
 """A plugin of pytest: which lines of opfacade/ each test runs, and which lines of C++ are in the kernels that it emulates.
 
-`python -m pytest -p tests.mutation.operators.recorder --touched FOLDER ...`: each process writes a file there now and then,
+`python -m pytest -p tests.mutation.operators.recorder --touched=FOLDER ...`: each process writes a file there now and then,
 which `python -m tests.mutation.operators.touched FOLDER FILE` joins. For each line it keeps the few tests that end soonest, one
 a test function. Lines that run while modules are imported count for no test. Python 3.12 says once a test where a line begins;
 older ones say which functions are called, and all lines of these count.
