@@ -9,7 +9,7 @@ from opfacade.testing import inputs
 from tests.programs.test_bounds_by_hand import kernel
 from tests.support import by_hand_quant as by_hand
 
-DTYPES = {"f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8}
+DTYPES = by_hand.DTYPES
 SCALES = ("tensor", "token", "group", "block")
 BLOCK, GROUP = (4, 32), 32
 CASES = [(scale, dtype, of) for scale in SCALES for dtype in DTYPES for of in ("f32", "f8_e8m0")]
