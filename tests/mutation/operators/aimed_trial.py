@@ -14,7 +14,8 @@ from tests.mutation.operators.trial import CAUGHT, FAILED, NO_IMPORT, REFUSED, S
 
 OF_A_TEST = {True: 12, False: 60}  # seconds; of Python, of kernels, which are compiled
 TRIES = 4  # runs of one fault: a test that fails without it too is left out of the next
-LEAST = 12.0  # seconds of one fault, for what is imported
+NOT_FOUND = 4  # the exit status of pytest
+LEAST = 20.0  # seconds of one fault, for what is imported
 
 
 class AimedTrial(Trial):
@@ -49,6 +50,9 @@ class AimedTrial(Trial):
             if run.REFUSED_BY_A_COMPILER.search(output) and not is_python:
                 return REFUSED, ""
             failed = FAILED.search(output)
+            if not failed and status == NOT_FOUND and not NO_IMPORT.search(output) and any("[" in test for test in tests):
+                tests = list(dict.fromkeys(test.partition("[")[0] for test in tests))  # a fault may change names of parameters
+                continue
             if not failed:
                 return _without_a_test(status, output)
             if self._pass([failed[1]], min(left, self._limit)):
@@ -56,7 +60,7 @@ class AimedTrial(Trial):
             tests = [test for test in tests if test.partition("[")[0] != failed[1].partition("[")[0]]
             if not tests:
                 break
-        return UNDECIDED, failed[1]
+        return UNDECIDED, failed[1] if failed else ""
 
     def _of(self, subject: Mutant, tests: list[str], limit: float, of_a_test: float) -> tuple[int | None, str]:
         with run.tree(subject, self._place, 0) as root:
