@@ -92,7 +92,7 @@ def test_a_product_is_that_of_torch(name, dtype):
                 taken += 1
                 shape = info.op(sample.input, *sample.args, **sample.kwargs).shape
                 worst.append(far(name, info, sample, ran(made, x, weight, shape, **more), made.k))
-    assert taken >= (1 if name == "mv" else 3)
+    assert taken >= (1 if name in ("mv", "bmm") else 3)  # a release of torch has one sample of bmm
     assert max(worst) <= 1
 
 
