@@ -2,9 +2,9 @@
 // merges its own when all have come, in the order of states: state 0 of every rank, then state 1 of every rank, and so on.
 //
 // A head of a row is a unit. A CTA sends the units that the CTA of its index merges on peers. A place holds o of all units,
-// state by state, and then their log-sum-exps. Flagged lines of peers are held in shared memory, beside the states of this
-// rank, which are loaded before the lines arrive. The arithmetic is that of merge_states, with its bits. A sink has the
-// weight of one more state, whose o is 0.
+// state by state, and then their log-sum-exps. States that arrive in flagged lines are held in shared memory, beside those of this
+// rank, which are loaded before the CTA waits. The arithmetic is that of merge_states, with its bits. A sink has the weight of one
+// more state, whose o is 0.
 #pragma once
 #include "kernels/cascade/merge_states.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -43,7 +43,7 @@ __device__ __forceinline__ float lse_of(const StatesAndSink<M>& all, int s) {
   return s < all.states.count ? lse_of(all.states, s) : all.sink;
 }
 
-// Weights of a row by one lane that holds all of its states, bit-equal to row_weights by 32. Missing states are empty.
+// Weights of a row by one lane that holds all of its states, bit-equal to row_weights by 32. A missing state counts as empty.
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_held(const float (&lse)[kStates]) {
   static_assert((kStates & (kStates - 1)) == 0 && kStates <= 32, "as a warp adds them up");

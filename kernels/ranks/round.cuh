@@ -114,8 +114,8 @@ struct Round {
       if (!take(told) && is_over(wait, 1u << thread)) return;
     }
   }
-  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. It looks for a message of the peer
-  // meanwhile: a look of its own would take as long as one for data.
+  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. The same loop polls for the
+  // header of a peer: a poll of its own would take as long as one for data.
   __device__ uint4 receive(uint4* from, int source) const {
     uint2 first, second;
     Wait wait;
@@ -202,7 +202,7 @@ struct Round {
   __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
   __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
-  // The message of a thread's peer, if it came.
+  // The header of a thread's peer, if it arrived.
   struct Told {
     uint2 digest, facts;
     bool came;

@@ -214,7 +214,7 @@ struct SumFold {
     const int64_t turn = int64_t{gridDim.x} * M::kRows;
     return shared.sums() + (slot / turn * M::kRows + slot % M::kRows) * p.pitch;
   }
-  // Loads the operands of the first row's fold while the sum is on its way.
+  // Brings the other inputs of the first row to the L1 cache, because the fold reads them at the same time as the sum.
   __device__ void load_beside() const {
     const int64_t row = int64_t{blockIdx.x} * M::kRows;
     if (row >= valid) return;

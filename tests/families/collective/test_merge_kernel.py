@@ -120,7 +120,7 @@ def test_every_rank_has_the_bits_of_one_gpu(case, flagged, monkeypatch):
         assert torch.equal(lse, lse_alone)
 
 
-def test_states_too_large_for_shared_memory_come_in_places(monkeypatch):
+def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
     d, words = descriptor(total_num_rows=3), []
     monkeypatch.setattr(merge_across, "MOST_HELD", 600)
 
