@@ -2,9 +2,9 @@
 
 `--cpu` tries it with small problems on gloo. It starts a process for each rank and probe, which is killed at its deadline: the
 record has "failed" then. P1, P4 and a short P2 say what torch's symmetric memory and NCCL do here, without multicast; others
-time our ops beside them, each in a graph, in turns, after results were checked. By --only: P2 by
-rounds of our own, P3, packets that may be torn, P6, a header; P5 and P8, graphs and bits; P7, ranks that share a GPU; P10, a
-gather beside prefill. A time is that of the slowest rank. Where a result is wrong no time is
+time our ops beside them, each in a graph, in turns, after results were checked. By --only: P2 by rounds of our own, P3,
+packets that may be torn, P6, a header; P5 and P8, graphs and bits; P7, ranks that share a GPU; P10, a gather beside prefill;
+nccl_windows, NCCL's kernels for symmetric memory. A time is that of the slowest rank. Where a result is wrong no time is
 recorded, and the run fails.
 """
 
@@ -31,7 +31,16 @@ from opfacade.jit.spec import JitSpec
 from opfacade.tools.machine import machine
 
 LIMIT = 145.0  # s of the whole
-ON_REQUEST = ("p2_rounds", "p3_packets", "p5_graphs", "p6_header", "p7_one_gpu", "p8_bits", "p10_prefill")  # by --only
+ON_REQUEST = (
+    "p2_rounds",
+    "p3_packets",
+    "p5_graphs",
+    "p6_header",
+    "p7_one_gpu",
+    "p8_bits",
+    "p10_prefill",
+    "nccl_windows",
+)  # by --only
 
 BUILDS = ("build", "build_prefill")
 WITHOUT_KERNELS = ("p1_rendezvous", "p4_peer_memory", "p4_nccl", "p2_curves", "p7_one_gpu")  # of ours
@@ -91,6 +100,7 @@ PROBES = {
     "p7_one_gpu": Probe(graphs.one_gpu, 40),
     "p8_bits": Probe(graphs.bits, 60),
     "p10_prefill": Probe(prefill.beside, 60),
+    "nccl_windows": Probe(sums.windows, 60),
     "build": Probe(_build, 120),
     "build_prefill": Probe(_build_prefill, 120),
 }

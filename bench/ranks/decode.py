@@ -7,8 +7,9 @@ from typing import Any
 
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
+from bench.ranks.sums import forms
 from opfacade import Plan
-from opfacade.backends.cuda.collective import sample_across
+from opfacade.backends.cuda.collective import merge_across, sample_across
 from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.jit.spec import JitSpec
@@ -22,7 +23,7 @@ from opfacade.plans.collective import (
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 
 SHAPES = {"latent": (128, 512), "grouped": (32, 128)}
-TOKENS, DRAWS, VOCAB, TOP_K = (1, 8, 64), (64, 256), 131072, 50
+TOKENS, DRAWS, VOCAB, TOP_K = (1, 8, 16, 64), (64, 256), 131072, 50
 
 
 def merges(world: int, cpu: bool) -> dict[tuple[str, int], MergeAcrossDescriptor]:
@@ -83,8 +84,13 @@ def _merged(ranks: Ranks, group: Group, plan: Plan[MergeAcrossArgs]) -> dict[str
     def swap() -> None:
         dist.all_to_all_single(got, sent, group=group.process_group)
 
+    def run() -> None:
+        plan.run(args)
+
+    kernel = plan.sku.impl == "peers"
     calls = {
-        f"merge_across, {plan.sku.impl}": lambda: plan.run(args),
+        f"merge_across, {plan.sku.impl}": run,
+        **({f"merge_across, peers, {form}": call for form, call in forms(merge_across, run).items()} if kernel else {}),
         "nccl packed all_to_all + merge": lambda: (swap(), merge()),
         "nccl packed all_to_all alone": swap,
         "nccl packed all_gather alone": lambda: dist.all_gather_into_tensor(wide, sent, group=group.process_group),

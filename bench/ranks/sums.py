@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bench.ranks.process import Ranks
 from bench.ranks.race import race
 from opfacade import Plan
+from opfacade.backends.cuda.collective import sum_fold
 from opfacade.core.target import Target
 from opfacade.distributed import Group
 from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor
@@ -40,6 +42,49 @@ def curves(ranks: Ranks) -> dict[str, Any]:
         found[str(x.numel() * 2)] = {"wrong": wrong} if wrong else race(ranks, calls | symmetric, 20) | refused
         ranks.keep({"bytes": found})
     return {"bytes": found}
+
+
+def windows(ranks: Ranks) -> dict[str, Any]:
+    """NCCL's kernels for symmetric memory, without multicast: an all-reduce in a window of NCCL, alone and with our norm behind
+    it, beside one in ordinary memory."""
+    import torch
+    import torch.distributed as dist
+
+    pg, found = ranks.join(), {}
+    if ranks.cpu:
+        return {"failed": "on CPUs there is none"}
+    dist.all_reduce(torch.ones(1, device=ranks.device), group=pg)
+    backend: Any = pg._get_backend(ranks.device)
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        made = [torch.empty(rows, HIDDEN, dtype=torch.bfloat16, device=ranks.device) for rows in ROWS]
+    backend.register_mem_pool(pool, symm=True)
+    for rows, window in zip(ROWS, made, strict=True):
+        found[str(window.numel() * 2)] = _in_window(ranks, pg, rows, window)
+        ranks.keep({"bytes": found})
+    return {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "bytes": found}
+
+
+def _in_window(ranks: Ranks, pg: Any, rows: int, window: Any) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    x = part(ranks, ranks.rank, rows)
+    want = torch.stack([part(ranks, r, rows).float() for r in range(ranks.world)]).sum(0)
+    window.copy_(x)
+
+    def summed() -> None:
+        dist.all_reduce(window, group=pg)
+
+    wrong = _check_sum(summed, window, want)
+    d = descriptors(ranks.world, ranks.cpu)[rows, "one_shot"]
+    _, normed = _alone(ranks, d, want.to(x.dtype), part(ranks, 99, 1)[0])
+    calls = {
+        "nccl all_reduce": lambda: dist.all_reduce(x, group=pg),
+        "nccl symmetric all_reduce": summed,
+        "nccl symmetric all_reduce + norm": lambda: (summed(), normed(window)),
+    }
+    return {"wrong": wrong} if wrong else race(ranks, calls, 20)
 
 
 def part(ranks: Ranks, rank: int, rows: int) -> Any:
@@ -109,6 +154,22 @@ def norms(ranks: Ranks) -> dict[str, Any]:
     return {"link": type(groups[0].link).__name__, "bytes": found}
 
 
+def forms(module: Any, call: Callable[[], None]) -> dict[str, Callable[[], None]]:
+    """A call in flagged lines wherever they fit, and one in bulk data. module: has MOST_LINES, which decides."""
+
+    def within(most: int) -> Callable[[], None]:
+        def run() -> None:
+            known, module.MOST_LINES = module.MOST_LINES, most
+            try:
+                call()
+            finally:
+                module.MOST_LINES = known
+
+        return run
+
+    return {"lines": within(1 << 30), "bulk": within(0)}
+
+
 class Ready(NamedTuple):
     plan: Plan[AllReduceNormArgs]
     group: Group
@@ -132,6 +193,8 @@ def _normed(ranks: Ranks, known: dict[str, Ready], rows: int) -> dict[str, Any]:
         if not torch.equal(out, want):
             wrong.append(name)
         calls[name] = lambda plan=plan, args=args: plan.run(args)
+        if plan.sku.impl == "peers" and "one_shot" in name:
+            calls |= {f"{name}, {form}": call for form, call in forms(sum_fold, calls[name]).items()}
     summed = x.clone()
 
     def library() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 21  # of a part of a plain round: from there on NCCL has more of the bandwidth
 PLACE = (1 << 22) + (1 << 17)  # bytes that a rank may send to each in one round: kernels that do more take further launches
-MOST_FLAGGED = 1 << 18  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
+MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
 COUNTERS = 1 + 2 * MOST_PEERS  # kCounters

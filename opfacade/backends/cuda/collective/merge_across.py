@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
+MOST_LINES = (1 << 20) + (1 << 17)  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
 MOST_HELD = 48 << 10  # bytes of states that come in lines, which a CTA holds in shared memory
 _LINE, _UNITS_OF_A_CTA = 16, 4
 Run = Callable[[MergeAcrossArgs, Peers], None]
@@ -74,7 +75,7 @@ def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
 def _is_flagged(d: MergeAcrossDescriptor, rows: int, peers: Peers) -> bool:
     """Whether states travel in flagged lines: two for 16 bytes, and two for a log-sum-exp."""
     pieces = d.head_dim * ITEMSIZE[d.dtype] // _LINE + 1
-    return 2 * _LINE * d.states * rows * d.kept_heads * pieces <= peers.flagged
+    return 2 * _LINE * d.states * rows * d.kept_heads * pieces <= min(MOST_LINES, peers.flagged)
 
 
 def keep(made: Tensor, to: Tensor) -> None:

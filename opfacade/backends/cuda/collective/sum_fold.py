@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
 _LAYOUT = RowLayout()
+MOST_LINES = 1 << 19  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
 MOST_HELD = 48 << 10  # bytes of sums that a CTA holds in shared memory until the fold reads them
 _LINE = 16
 _NOTHING = 0xFF  # a byte of a NaN of every float type
@@ -149,7 +150,7 @@ class _Call:
     def _is_flagged(self, rows: int) -> bool:
         """Whether rows travel in flagged lines. All ranks decide alike, whatever their tensors are."""
         whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
-        return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= self._peers.flagged
+        return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= min(MOST_LINES, self._peers.flagged)
 
     def _held(self, rows: int, ctas: int) -> int:
         """Bytes of shared memory for the sums of a CTA; 0 where there is no room."""
