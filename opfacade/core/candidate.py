@@ -64,6 +64,8 @@ class Candidate:
     jit_spec: the kernel to compile; None if there is none. parts: kernels of one that is made of others, instead of jit_spec.
     config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
     splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
+    learn: called by `tune` on the GPU that it measures, before tuning configs are listed; keeps what they need to know about a
+    problem.
     allocates, synchronises: whether a run may allocate device memory besides its workspace, or wait for the device.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all that the descriptor permits. Calls are held to it.
@@ -81,6 +83,7 @@ class Candidate:
     config: str = ""
     needs: Callable[[Any, Operands], Operands] | None = None
     parts: Callable[[Any, Target], tuple[JitSpec, ...]] | None = None
+    learn: Callable[[Any, Target], None] | None = None
     allocates: bool = False
     synchronises: bool = False
     size_free: bool = False

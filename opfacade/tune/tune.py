@@ -92,6 +92,7 @@ def tune(
     store, seen, found = setup.store or store_here(), dict[tuple[str, str], TuneResult](), []
     before = {_place(row): row for row in store.rows()}
     works = [problem if isinstance(problem, Work) else Work(problem) for problem in problems]
+    _learn(works, require, here)
     warm(_plans(works, require, here))
     for work in works:
         prefer = _preference(work, require)
@@ -106,6 +107,16 @@ def tune(
             report(tuned)
     refresh()
     return tuple(found)
+
+
+def _learn(works: Iterable[Work], require: Require | str | None, target: Target) -> None:
+    """Candidates keep what their tuning configs need to know. Where one cannot, its configs do not apply."""
+    for work in works:
+        with suppress(OpfacadeError):
+            for option in eligible(work.descriptor, _preference(work, require), target):
+                if option.candidate.learn is not None:
+                    option.candidate.learn(work.descriptor, target)
+    refresh()
 
 
 def _plans(works: Iterable[Work], require: Require | str | None, target: Target) -> Iterator[Plan[Any]]:

@@ -70,17 +70,17 @@ class Chosen(NamedTuple):
 class Product:
     """The description of a product and its algorithm. One thread at a time: it contains the address of bias.
 
-    stored: an algorithm to use; None: of those of the library's heuristics that are allowed the one behind `place` others.
+    stored: an algorithm to use; None: the first of those of the library's heuristics that are allowed.
     """
 
-    def __init__(self, library: Library, handle: int, facts: Facts, stored: bytes | None = None, place: int = 0) -> None:
+    def __init__(self, library: Library, handle: int, facts: Facts, stored: bytes | None = None) -> None:
         self._library, self._handle, self._facts = library, handle, facts
         self._owned: list[tuple[str, int]] = []
         self._finalizer = weakref.finalize(self, _destroy, library, self._owned, os.getpid())
         self._description = self._described()
         matrices = ((facts.a, facts.dtype), (facts.b, facts.dtype), (facts.c, facts.out_dtype), (facts.d, facts.out_dtype))
         self._layouts = tuple(self._layout(matrix, dtype) for matrix, dtype in matrices)
-        self.chosen = self._of_heuristics(place) if stored is None else self._checked(stored)
+        self.chosen = self._of_heuristics() if stored is None else self._checked(stored)
 
     def _made(self, kind: str, *arguments: object) -> int:
         found = self._library.made(f"cublasLt{kind}Create", *arguments)
@@ -130,15 +130,11 @@ class Product:
         )
         return [Chosen(one.algo, one.workspace_size) for one in results[: count.value] if self._keeps(one)]
 
-    def _of_heuristics(self, place: int) -> Chosen:
+    def _of_heuristics(self) -> Chosen:
         found = self.allowed()
         if not found:
             raise failed("OPF-L003", f"no algorithm keeps the bound of {self._facts}")
-        if place >= len(found):
-            raise failed(
-                "OPF-L003", f"only {len(found)} algorithms keep the bound of {self._facts}, and number {place + 1} is wanted"
-            )
-        return found[place]
+        return found[0]
 
     def _checked(self, stored: bytes) -> Chosen:
         """A stored algorithm, if the library accepts it for this product."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.library import cublaslt_library as cublaslt
+from opfacade.backends.library import matmul_algorithms as algorithms
 from opfacade.backends.library.cublaslt_product import Call, Facts, Matrix, Product, aligned
 from opfacade.base import capture
 from opfacade.core.candidate import Candidate, Launcher, Operands, Reason
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 _MIN_SM = 80
 _WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for sm_90, for every problem
 _MOST_BATCHES = 65535
-_TUNED = 4  # algorithms of the heuristics that `tune` times
+_HEURISTIC = "heuristic"
+_REPEATS = ("tests/families/matmul/test_cublaslt_gpu.py::test_a_kept_algorithm_repeats_its_bits",)
 _MOST_PRODUCTS = 256  # descriptions that a thread keeps for one plan
 # Tensor cores before sm_90 add 8 products at a time. Parts of k may be added in any order, so no order bounds the error.
 _SUMS = {
@@ -85,8 +87,9 @@ def _declines(problem: MatmulDescriptor, target: Target) -> Sequence[Reason]:
     return (*_unfit(problem, target), *_sizes(problem))
 
 
-def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
-    """No flag is set, because the library chooses an algorithm from sizes, strides and addresses."""
+def _guarantee(problem: MatmulDescriptor, target: Target, fixed: bool) -> PrecisionGuarantee:
+    """fixed: one algorithm, whose bits repeat. Otherwise no flag is set, because the library chooses an algorithm from sizes,
+    strides and addresses. No algorithm promises the bits of a row for other numbers of rows."""
     model = _MODELS[problem.dtype]
     program = error_model(problem.program().values(), "device", "matmul", target.sm_version)
     constants = {"u": 2.0**-24} if model != "matmul-f64" else {}
@@ -94,6 +97,9 @@ def _guarantee(problem: MatmulDescriptor, target: Target) -> PrecisionGuarantee:
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="f64" if problem.dtype == "f64" else "f32",
+        deterministic=fixed,
+        bit_stable_on_same_hardware=fixed,
+        evidence=_REPEATS if fixed else (),
         error_model=ErrorModel(id=model, constants=tuple(sorted(constants.items()))),
     )
 
@@ -106,12 +112,8 @@ def _facts(problem: MatmulDescriptor) -> dict[str, Any]:
 
 
 @cached_by_specialization
-def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int, place: int) -> KernelSku:
-    named = {
-        "algo": f"heuristic_{place + 1}" if place else "heuristic",
-        "cublaslt": f"v{cublaslt.installed()}",
-        "workspace": workspace,
-    }
+def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int, algo: str) -> KernelSku:
+    named = {"algo": algo, "cublaslt": f"v{cublaslt.installed()}", "workspace": workspace}
     dtypes = {"out": problem.result, "x": problem.dtype} | ({"bias": problem.result} if problem.bias else {})
     return KernelSku(
         category=problem.category,
@@ -123,7 +125,7 @@ def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int, p
         dtypes=tuple(sorted(dtypes.items())),
         layout="strided",
         spec=tuple(sorted((_facts(problem) | named).items())),
-        precision_guarantee=_guarantee(problem, target),
+        precision_guarantee=_guarantee(problem, target, algo != _HEURISTIC),
     )
 
 
@@ -139,7 +141,7 @@ def _needs(problem: MatmulDescriptor, operands: Operands) -> Operands:
 
 
 def _launcher(
-    problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool, workspace: int, place: int = 0
+    problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool, workspace: int, stored: bytes | None = None
 ) -> Launcher:
     if problem.total_num_rows * problem.n == 0:
         return lambda args, scratch: None
@@ -157,7 +159,7 @@ def _launcher(
             moment.refuse_capture(sku.op, f"{sku.id} has no algorithm for these strides yet", device)
             if len(kept) >= _MOST_PRODUCTS:
                 kept.pop(next(iter(kept)))
-            kept[key] = Product(library, library.handle(device), facts, place=place)
+            kept[key] = Product(library, library.handle(device), facts, stored)
         return kept[key]
 
     def launch(args: MatmulArgs, scratch: Tensor | None) -> None:
@@ -201,23 +203,66 @@ def _refuse_overlap(problem: MatmulDescriptor, args: MatmulArgs) -> None:
             raise from_issues(problem.op, "run", [issue])
 
 
-def _candidate(impl: str, workspace: int, place: int = 0) -> Candidate:
-    """place: how many algorithms of the heuristics are passed over: a tuning config, which promises no flag either."""
+def _learn(problem: MatmulDescriptor, target: Target, workspace: int) -> None:
+    import torch
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    with capture.current(device):
+        algorithms.learn(problem, target, workspace, device)
+
+
+def _candidate(impl: str, workspace: int) -> Candidate:
     return Candidate(
         "library",
         impl,
         MatmulDescriptor,
         declines=_declines,
-        sku=lambda problem, target: _sku(problem, target, impl, workspace, place),
+        sku=lambda problem, target: _sku(problem, target, impl, workspace, _HEURISTIC),
         workspace=lambda problem, target: workspace,
-        launcher=partial(_launcher, workspace=workspace, place=place),
+        launcher=partial(_launcher, workspace=workspace),
         needs=_needs,
-        config=f"algo_{place + 1}" if place else "",
+        learn=partial(_learn, workspace=workspace) if workspace else None,
+    )
+
+
+def _without_gaps(problem: MatmulDescriptor, operands: Operands) -> Operands:
+    """As `learn` has described them."""
+    found = _needs(problem, operands).items()
+    return {name: spec._replace(layout="contiguous", alignment=algorithms.ALIGNED, broadcast=()) for name, spec in found}
+
+
+def _config(place: int) -> Candidate:
+    """An algorithm that `tune` has kept, in the library's order: a tuning config."""
+    impl, config = "cublaslt_matmul", f"kept_{place + 1}"
+
+    def kept(problem: MatmulDescriptor, target: Target) -> algorithms.Kept:
+        return algorithms.kept(problem, target)[place]
+
+    def declines(problem: MatmulDescriptor, target: Target) -> Sequence[Reason]:
+        reasons = _declines(problem, target)
+        if reasons or place < len(algorithms.kept(problem, target)):
+            return reasons
+        return (Reason("OPF-S017", "config", config, "sizes for which tune has kept as many algorithms"),)
+
+    def launcher(problem: MatmulDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        found = kept(problem, target)
+        return _launcher(problem, target, sku, allow_build, found.workspace, found.algo)
+
+    return Candidate(
+        "library",
+        impl,
+        MatmulDescriptor,
+        declines=declines,
+        sku=lambda problem, target: _sku(problem, target, impl, kept(problem, target).workspace, kept(problem, target).name),
+        workspace=lambda problem, target: kept(problem, target).workspace,
+        launcher=launcher,
+        needs=_without_gaps,
+        config=config,
     )
 
 
 CANDIDATES = (
     _candidate("cublaslt_matmul", _WORKSPACE),
     _candidate("cublaslt_matmul_lean", 0),
-    *(_candidate("cublaslt_matmul", _WORKSPACE, place) for place in range(1, _TUNED)),
+    *(_config(place) for place in range(algorithms.KEPT)),
 )

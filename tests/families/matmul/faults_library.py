@@ -10,6 +10,11 @@ def library(name, old, new, tests, file="cublaslt_product.py"):
     return cpu(f"products by cuBLASLt: {name}", f"{BACKEND}/{file}", old, new, f"{LIBRARY} -k {tests}")
 
 
+def kept(name, old, new, tests, file="matmul_algorithms.py"):
+    test = f"tests/families/matmul/test_cublaslt_kept.py -k {tests}"
+    return cpu(f"algorithms of cuBLASLt: {name}", f"{BACKEND}/{file}", old, new, test)
+
+
 FAULTS = (
     library("parts of a sum may be rounded", "if scheme not in (abi.REDUCTION_NONE, abi.REDUCTION_COMPUTE_TYPE):",
             "if scheme is None:", "ignores"),
@@ -37,4 +42,10 @@ FAULTS = (
             "matmul.py"),
     library("a size of 0 is kept for other sizes", "(*_unfit(problem, target), *_sizes(problem))", "_unfit(problem, target)",
             "refused", "matmul.py"),
+    kept("an algorithm is kept for all sizes", "words = (plain.digest(), ", "words = (plain.dtype, ", "sizes_device"),
+    kept("any device has it", "hardware_stamp.hardware(target), version)", "version)", "sizes_device"),
+    kept("any version has it", "hardware_stamp.hardware(target), version)", "hardware_stamp.hardware(target))", "sizes_device"),
+    kept("the library's own choice runs", "library.handle(device), facts, stored)", "library.handle(device), facts)",
+         "as_it_is_named", "matmul.py"),
+    kept("heuristics claim bits that repeat", "algo != _HEURISTIC),", "True),", "they_alone", "matmul.py"),
 )  # fmt: skip

@@ -9,13 +9,9 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, explain
-from opfacade.core.preference import Require
-from opfacade.errors import GuaranteeUnavailable, LayoutError, LibraryError, UnsupportedError
-from opfacade.plan import forget_selections
+from opfacade.errors import GuaranteeUnavailable, LayoutError, UnsupportedError
 from opfacade.plans.matmul import MatmulDescriptor, Scaling, Weight
-from opfacade.select import hardware_stamp, measurements
-from opfacade.select.decision import Measured, TuningRow, tuning_key
-from opfacade.select.registry import candidates_for, configs_for
+from opfacade.select.registry import candidates_for
 from opfacade.testing import inputs, numerics
 from tests.families.matmul import cublaslt_here
 
@@ -203,50 +199,6 @@ def test_without_a_workspace_it_takes_an_algorithm_that_needs_none(library):
     launch(args, None)
     assert cublaslt_here.log()[-1].startswith("matmul algo 6 workspace 0 ")
     assert (args.out.double() - formula(problem, args, args.out)).abs().max() <= 2.0**-7 * args.out.double().abs().max()
-
-
-def of_config(config):
-    return next(one for one in configs_for(MatmulDescriptor) if one.name == f"library/cublaslt_matmul[{config}]")
-
-
-def test_a_tuning_config_takes_the_next_algorithm_that_keeps_the_bound(library):
-    problem = made(dtype="f32")
-    args, config = inputs.make_args(problem, 3), of_config("algo_2")
-    sku = config.sku(problem, GPUS["sm_90a"])
-    assert dict(sku.spec)["algo"] == "heuristic_2"
-    assert not sku.precision_guarantee.deterministic
-    config.launcher(problem, GPUS["sm_90a"], sku, True)(args, scratch(problem))
-    assert cublaslt_here.log()[-1].startswith("matmul algo 6 ")  # the default is algorithm 5
-    assert numerics.check(problem, args, sku).worst <= 1
-
-
-def test_an_algorithm_that_the_library_does_not_name_is_an_error(library):
-    problem, config = made(dtype="f32"), of_config("algo_3")
-    launch = config.launcher(problem, GPUS["sm_90a"], config.sku(problem, GPUS["sm_90a"]), True)
-    args = inputs.make_args(problem, 3)
-    args.out.fill_(5)
-    with pytest.raises(LibraryError, match=r"only 2 algorithms keep the bound .* number 3 is wanted.*OPF-L003"):
-        launch(args, scratch(problem))
-    assert (args.out == 5).all()
-
-
-def test_a_measurement_of_algorithms_chooses_one(library, monkeypatch):
-    """Rows of the library have the toolchain of torch, not that of the kernels."""
-    problem, target = made(dtype="f32"), GPUS["sm_90a"]
-    default = Plan.select(problem, LIBRARY, target).sku.id
-    second = of_config("algo_2").sku(problem, target).id
-    times = [Measured(sku=default, median_us=10.0, noise=0.01, samples=9, worst=0.1)]
-    times.append(Measured(sku=second, median_us=5.0, noise=0.01, samples=9, worst=0.1))
-    where = {"key": tuning_key(problem), "hardware": hardware_stamp.hardware(target), "require": Require().canonical_json()}
-    where |= {"toolchain": hardware_stamp.toolchain_of("library"), "date": "2026-11-28T00:00:00Z"}
-    row = TuningRow(**where, incumbent=default, winner=second, gain=0.5, noise=0.01, measured=tuple(times))
-    monkeypatch.setattr(measurements, "table", lambda: {(row.key, row.require): [row]})
-    prefer = Preference(backend="library", autotune="use")
-    assert Plan.select(problem, prefer, target).sku.id == second
-    old = row.model_copy(update={"toolchain": "opfacade 0.0.1, torch 1.0"})
-    monkeypatch.setattr(measurements, "table", lambda: {(row.key, row.require): [old]})
-    forget_selections()
-    assert Plan.select(problem, prefer, target).sku.id == default
 
 
 def test_nothing_to_write_calls_nothing(library):

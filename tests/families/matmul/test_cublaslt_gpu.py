@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opfacade import Plan, Preference
+from opfacade import Plan, Preference, Target
 from opfacade.backends.library import cublaslt_abi as abi
 from opfacade.backends.library import cublaslt_library as cublaslt
 from opfacade.backends.library import matmul as backend
 from opfacade.backends.library.cublaslt_product import Call, Product
+from opfacade.select.registry import configs_for
 from opfacade.testing import inputs, numerics
+from opfacade.tune.tune import tune
 from tests.families.matmul.test_cublaslt import FORMS, made
 
 pytestmark = pytest.mark.gpu
@@ -182,3 +184,45 @@ def test_emulation_is_not_used_where_the_environment_asks_for_it(dtype, monkeypa
         for more in ({}, wishes)
     ]
     assert found[0] == found[1]
+
+
+REPEATED = {
+    "f32": made(300, 700, 1500, "f32"),
+    "bf16": made(17, 4096, 4096),
+    "f16-bias": made(129, 1001, 777, "f16", bias=True),
+    "f64": made(130, 260, 1030, "f64"),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_kept_algorithm_repeats_its_bits(name, monkeypatch, tmp_path):
+    """For other addresses, streams and contents of the workspace."""
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    problem = REPEATED[name]
+    args = inputs.make_args(problem, 3, "cuda")
+    device = args.out.device
+    backend._learn(problem, Target.current(), 32 << 20)
+    kept = [one for one in configs_for(type(problem)) if one.config.startswith("kept_")]
+    kept = [one for one in kept if not one.declines(problem, Target.current())]
+    assert kept
+    for candidate in kept:
+        sku = candidate.sku(problem, Target.current())
+        plan, found = Plan.select(problem, Preference(pin=sku.id)), []
+        for fill in (0, 255, 63):
+            moved = {n: t.clone() for n in ("x", "weight", "bias") if (t := getattr(args, n)) is not None}
+            call = replace(args, **moved, out=torch.full_like(args.out, float("nan")))
+            with torch.cuda.stream(torch.cuda.Stream(device)):
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                plan.run(call, torch.full((plan.workspace_size,), fill, dtype=torch.uint8, device=device))
+            torch.cuda.synchronize()
+            found.append(call.out)
+        assert all(torch.equal(found[0], one) for one in found)
+        assert numerics.check(problem, replace(args, out=found[0]), sku).worst <= 1
+
+
+def test_tune_keeps_algorithms_and_times_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
+    (found,) = tune([made(1000, 512, 2048, "f32")])
+    assert not found.wrong
+    assert sum("algo=sha256-" in one.sku for one in found.row.measured) >= 1
+    assert sum("algo=heuristic" in one.sku for one in found.row.measured) == 2
