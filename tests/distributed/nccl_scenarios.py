@@ -23,7 +23,7 @@ from tests.support.local_ranks import on_ranks
 _ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round otherwise
 
 
-EAGER = ("skips", "stops", "dies")
+EAGER = ("skips", "stops", "dies", "first dies")
 
 
 def group_of(pg, descriptors, peer_memory=False, **options):
@@ -109,7 +109,8 @@ def captured(call, group, want):
 
 
 def fails(rank, pg, folder, act, peer_memory=False):
-    """A sound call, then one that rank 1 does not come to; both ranks go on in a new group where both live."""
+    """A sound call, then one that rank 1, or the first, does not come to; both go on in a new group where both live."""
+    odd, dies = (0 if act.startswith("first") else 1), "dies" in act
     descriptor = calls.descriptors(2)["norm/one"]
     group = group_of(pg, [descriptor], timeout_s=HASTY, peer_memory=peer_memory)
     call = calls.call_of("norm/one", descriptor, rank)
@@ -119,13 +120,13 @@ def fails(rank, pg, folder, act, peer_memory=False):
     graph = None if act in EAGER else graph_of(call, args)
     say(folder, f"sound {rank}")
     wait_for(folder, "sound 0", "sound 1")
-    if rank == 1 and act.startswith("dies"):
+    if rank == odd and dies:
         os.kill(os.getpid(), signal.SIGKILL)
     start, out = time.monotonic(), None
     stopped = group.members[1].pid if rank == 0 and act == "stops" else None
     if stopped:
         os.kill(stopped, signal.SIGSTOP)
-    if rank == 0:
+    if rank != odd:
         with suppress(GroupError):
             group.plans[descriptor].run(args) if graph is None else graph.replay()
         torch.cuda.synchronize()
@@ -138,7 +139,7 @@ def fails(rank, pg, folder, act, peer_memory=False):
     found["works"] = float(torch.ones(8, device=group.link.device).sum())
     if graph is not None:
         graph.reset()
-    return found | ({} if act.startswith("dies") else {"again": again(rank, group, folder, descriptor)})
+    return found | ({} if dies else {"again": again(rank, group, folder, descriptor)})
 
 
 def differs(rank, pg, folder, act, peer_memory):

@@ -53,7 +53,22 @@ def test_an_early_and_a_late_run_make_equal_work():
     assert PrefillShares.zigzag((), (), 3).balance == 1
 
 
-def gathered(shares, own, group):
+def appended(d, new, table, k_data, v_data, shares=None):
+    """An append of rows [rows, 2, KV, DIM] of k and v: in the order of requests, or as ranks sent them."""
+    indptr, lens = torch.tensor([0, 200, 207, 207, 337], dtype=torch.int32), torch.tensor(LENS, dtype=torch.int32)
+    if shares is not None:
+        indptr, lens, requests = shares.gathered()
+        table = table[requests]
+    append = PagedKvAppendDescriptor(
+        batch_size=len(lens), total_num_rows=len(new), paged_kv=d, page_table="block", max_kv_indices=table.numel()
+    )
+    args = PagedKvAppendArgs(
+        k_new=new[:, 0], v_new=new[:, 1], k_data=k_data, v_data=v_data, append_indptr=indptr, block_table=table, kv_lens=lens
+    )
+    Plan.select(append).run(args)
+
+
+def gathered(shares, own, group, ordered=True):
     """Rows of all ranks, in the order of requests."""
     width = own[0].numel() if len(own) else math.prod(own.shape[1:])
     d = CollectiveDescriptor(world=group.world, kind="all_gather", counts=shares.counts, width=width, dtype="f32")
@@ -61,7 +76,7 @@ def gathered(shares, own, group):
     x[: len(own)] = own.reshape(len(own), width)
     out = torch.empty(sum(shares.counts), width)
     Plan.select(d).run(CollectiveArgs(x=x, out=out, group=group))
-    return out[shares.places()].view(-1, *own.shape[1:])
+    return (out[shares.places()] if ordered else out).view(-1, *own.shape[1:])
 
 
 def cached(rows):
@@ -73,7 +88,7 @@ def cached(rows):
     return pool
 
 
-def prefill(world, group, q, k, v):
+def prefill(world, group, q, k, v, ordered=True):
     """o of all rows, each rank's by its own runs."""
     rank, shares = group.rank, PrefillShares.zigzag(NEW, LENS, world)
     new_k, new_v = (torch.cat([rows[b][len(rows[b]) - n :] for b, n in enumerate(NEW)]) for rows in (k, v))
@@ -82,16 +97,8 @@ def prefill(world, group, q, k, v):
         num_total_pages=len(k_data), page_size=PAGE, num_kv_heads=KV, head_dim=DIM, dtype="f32", layout="NHD"
     )
     table = torch.arange(len(k_data), dtype=torch.int32).view(len(LENS), PAGES)
-    append = PagedKvAppendDescriptor(
-        batch_size=len(LENS), total_num_rows=sum(NEW), paged_kv=pool, page_table="block", max_kv_indices=table.numel()
-    )
-    Plan.select(append).run(
-        PagedKvAppendArgs(
-            k_new=gathered(shares, new_k[own], group), v_new=gathered(shares, new_v[own], group), k_data=k_data, v_data=v_data,
-            append_indptr=torch.tensor([0, 200, 207, 207, 337], dtype=torch.int32), block_table=table,
-            kv_lens=torch.tensor(LENS, dtype=torch.int32),
-        )
-    )  # fmt: skip
+    rows = gathered(shares, torch.stack([new_k, new_v], 1)[own], group, ordered)  # k and v in one exchange
+    appended(pool, rows, table, k_data, v_data, None if ordered else shares)
     o = torch.full((len(own), HEADS, DIM), math.nan)
     d = BatchPagedPrefillDescriptor(
         batch_size=len(shares.runs[rank]), total_num_rows=len(own), num_qo_heads=HEADS, causal=True, paged_kv=pool,
@@ -105,13 +112,14 @@ def prefill(world, group, q, k, v):
     return gathered(shares, o, group)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("world", [2, 3])
-def test_rows_of_all_ranks_are_those_of_plain_attention(world):
+def test_rows_of_all_ranks_are_those_of_plain_attention(world, ordered):
     """Over cached keys too: softmax in f64 of every row, whatever rank computes it."""
     g = torch.Generator().manual_seed(1)
     k, v = ([torch.randn(length, KV, DIM, generator=g) for length in LENS] for _ in "kv")
     q = torch.randn(sum(NEW), HEADS, DIM, generator=g)
-    found = on_ranks(world, lambda group: prefill(world, group, q, k, v))
+    found = on_ranks(world, lambda group: prefill(world, group, q, k, v, ordered))
     assert all(torch.equal(one, found[0]) for one in found)
     at = 0
     for b, (n, length) in enumerate(zip(NEW, LENS, strict=True)):

@@ -38,9 +38,9 @@ class Run(NamedTuple):
 class PrefillShares:
     """The runs of each rank. starts: the index of the first new row of each request among the new rows of all requests.
 
-    A rank computes q, k and v for its `rows`. An all_gather of k and v with `counts`, in the order of `places`, gives the input
-    of the append. Then the rank computes attention for its runs: `q_indptr`, `kv_lens`, and the rows `requests` of the page
-    table. An all_gather of o and the same `places` give all rows."""
+    A rank computes q, k and v for its `rows`. One all_gather with `counts` transfers k and v of all rows; the append takes them
+    in the order in which they arrive, with the runs of all ranks as requests (`gathered`). Then the rank computes attention for
+    its runs: `q_indptr`, `kv_lens`, and rows `requests` of the page table. An all_gather of o and `places` give all rows."""
 
     starts: tuple[int, ...]
     runs: tuple[tuple[Run, ...], ...]
@@ -88,6 +88,12 @@ class PrefillShares:
 
         return torch.cat([self.rows(rank) for rank in range(len(self.runs))]).argsort()
 
+    def gathered(self) -> GatheredRows:
+        """The runs of all ranks as requests of an append, for rows in the order in which an all_gather returns them."""
+        runs = [run for own in self.runs for run in own]
+        indptr = _ints([0, *accumulate(run.rows for run in runs)])
+        return GatheredRows(indptr, _ints([run.keys for run in runs]), _ints([run.request for run in runs]).long())
+
     def requests(self, rank: int) -> Tensor:
         """i64: the request of each run of a rank, a row of the page table."""
         return _ints([run.request for run in self.runs[rank]]).long()
@@ -98,6 +104,15 @@ class PrefillShares:
     def kv_lens(self, rank: int) -> Tensor:
         """i32: the keys that each run sees, including its own."""
         return _ints([run.keys for run in self.runs[rank]])
+
+
+class GatheredRows(NamedTuple):
+    """Requests of an append of gathered rows. append_indptr, kv_lens: i32, for the append; requests, i64: the row of the page
+    table for each."""
+
+    append_indptr: Tensor
+    kv_lens: Tensor
+    requests: Tensor
 
 
 def _ints(values: Sequence[int]) -> Tensor:

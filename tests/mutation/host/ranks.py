@@ -48,6 +48,13 @@ FAULTS = (
     host("watch: a rank that is behind is not named", WATCH, "if begun < self._last[0])", "if begun > self._last[0])", LINKED),
     host("shares: runs see no cached key", DEALT, "keys - rows + stop", "stop", BALANCED),
     host("shares: a rank has neighbouring runs", DEALT, "min(i, 2 * world - 1 - i)", "i // 2", BALANCED),
+    host(
+        "shares: gathered runs end at their rows",
+        DEALT,
+        "_ints([run.keys for run in runs]), _",
+        "_ints([run.rows for run in runs]), _",
+        BALANCED,
+    ),
     host("shard: a rank has the rest of another", SHARD, "lens % period - rank * self.interleave", "lens % period", MAPPED),
     host("shard: an append stores pages of other ranks", SHARD, "self.owner(first) == rank, own", "own >= 0, own", MAPPED),
 )
