@@ -221,7 +221,7 @@ EXAMPLES = (
         weight_format=Weight(dtype="uint4", group=32, zero="int", dequantise="rounded"),
     ),
     GroupedMatmulDescriptor(
-        groups=3, total_num_rows=5, n=136, k=200, dtype="f16", layout="masked", bias=True,
+        groups=3, total_num_rows=5, n=24, k=72, dtype="f16", layout="masked", bias=True,
         weight_format=Weight(dtype="f8_e4m3", scale_dtype="f32", global_scale=True),
     ),
     GroupedMatmulDescriptor(

@@ -34,6 +34,10 @@ class Weight(Written):
     HQQ; with "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
     dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
     "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
+    Unless it is rounded, a column with one scale is the sum of its products with codes, times that scale, and a global scale
+    is a factor of the sum too; with "added" the global scale alone. With group_sum and x in f8_e4m3, the scale of a group is a
+    factor of the sum of that group. These factors are applied as IEEE defines it: an infinite scale gives an infinity with the
+    sign of the sum, or NaN if the sum is 0.
     If x is f8_e4m3, `scaling` has the scales of x alone, and "rounded" is refused, because e4m3 has too few bits for numbers.
     """
 
@@ -76,6 +80,21 @@ class Weight(Written):
     def packed(self) -> bool:
         """Whether a byte contains two codes."""
         return self.dtype != "f8_e4m3"
+
+    @property
+    def scales_columns(self) -> bool:
+        """Whether one scale of a column multiplies its sum."""
+        one = self.group is None and self.num_groups is None
+        return one and self.dequantise != "rounded" and self.zero != "added"
+
+    @property
+    def scales_all(self) -> bool:
+        """Whether the global scale multiplies sums."""
+        return self.global_scale and self.dequantise != "rounded"
+
+    def scales_groups(self, dtype: str) -> bool:
+        """Whether scales multiply the sums of their groups. dtype: of x."""
+        return dtype == _NARROW and self.dequantise == "group_sum" and self.zero != "added"
 
     def groups(self, k: int) -> int:
         """Scales of a column."""

@@ -1,5 +1,6 @@
 // Codes of four bits to e4m3, which has each of their numbers, for products with rows of e4m3. A part of k whose codes share a scale
-// has sums of its own, which the scale multiplies in f32: no number is rounded, and no scale needs a place in eight bits.
+// has sums of its own, which the scale multiplies in f32: no number is rounded, and no scale needs a place in eight bits. The one
+// scale of a column multiplies its whole sum, behind the last part.
 #pragma once
 #include "kernels/matmul/coded/decode.cuh"
 #include "kernels/ptx/wgmma_kept_bytes.cuh"
@@ -67,7 +68,7 @@ __device__ __forceinline__ void multiply_scaled(float (&sums)[C::kTokens / 2], P
     wgmma_wait<0>();
     keep_alive(a), pin(found);
 #pragma unroll
-    for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = fmaf(found[i], factors[i % 4 / 2].factor, sums[i]);
+    for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = kSlot == 0 ? sums[i] + found[i] : fmaf(found[i], factors[i % 4 / 2].factor, sums[i]);
   }
 }
 

@@ -1,4 +1,4 @@
-"""The numbers that codes of a weight stand for, in f64."""
+"""The numbers that codes of a weight stand for, in f64, and the sums of their products."""
 
 from __future__ import annotations
 
@@ -23,20 +23,42 @@ class Stored(NamedTuple):
     groups: Tensor | None
 
 
-def numbers(weight: Weight, stored: Stored, k: int, dtype: DType) -> Tensor:
-    """[.., k, n] in f64; rounded to dtype, that of x, where the format says so."""
+def sums(weight: Weight, stored: Stored, x: Tensor, dtype: DType) -> Tensor:
+    """[.., rows, n]: x, [.., rows, k] in f64, times the numbers. Scales multiply sums where the format says so."""
+    found, scale = _numbers(weight, stored, x.shape[-1], dtype), stored.scale.double()
+    if weight.scales_groups(dtype):
+        found = _by_groups(weight, stored, x, found)
+    else:
+        found = x @ found
+        found = found * scale[..., 0].unsqueeze(-2) if weight.scales_columns else found
+    return found * stored.whole.double() if weight.scales_all and stored.whole is not None else found
+
+
+def _by_groups(weight: Weight, stored: Stored, x: Tensor, numbers: Tensor) -> Tensor:
+    """The sum of each group times its scale."""
+    columns, scale = _columns(weight, stored, x.shape[-1]), stored.scale.double()
+    total = x.new_zeros((*x.shape[:-1], numbers.shape[-1]))
+    for group in range(scale.shape[-1]):
+        at = (columns == group).nonzero().flatten()
+        total = total + x[..., at] @ numbers[..., at, :] * scale[..., group].unsqueeze(-2)
+    return total
+
+
+def _numbers(weight: Weight, stored: Stored, k: int, dtype: DType) -> Tensor:
+    """[.., k, n] in f64, without scales that multiply sums; rounded to dtype, that of x, where the format says so."""
     import torch
 
     kind = torch.float32 if weight.dequantise == "rounded" else torch.float64
     found, column = _codes(weight, stored.codes)[..., :k].to(kind), _columns(weight, stored, k)
     scale = stored.scale.to(kind)[..., column]
+    scale = torch.ones_like(scale) if weight.scales_columns or weight.scales_groups(dtype) else scale
     zero = None if stored.zero is None else stored.zero.to(kind)[..., column]
     if zero is not None and weight.zero != "added":
         found = found - zero
     found = found * scale
     if zero is not None and weight.zero == "added":
         found = found + zero
-    if stored.whole is not None:
+    if stored.whole is not None and not weight.scales_all:
         found = found * stored.whole.to(kind)
     if weight.dequantise == "rounded":
         found = found.to(torch_dtype(dtype))

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference._matmul_groups import run_groups
-from opfacade.backends.reference._matmul_weights import Stored, numbers
+from opfacade.backends.reference._matmul_weights import Stored
+from opfacade.backends.reference._matmul_weights import sums as sums_of_codes
 from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
@@ -27,9 +28,7 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
     rows = None if args.num_valid is None else valid_count(args.num_valid, descriptor.total_num_rows)
     given: Any = cut(descriptor, args, rows)
     x = given.x.double() if descriptor.x_layout == "mk" else given.x.double().transpose(-1, -2)
-    w = _weight(descriptor, given)
-    scaling = descriptor.scaling
-    sums = x @ w if scaling is None or not scaling.in_k else _by_parts(scaling, x, w, given)
+    sums, scaling = _sums(descriptor, x, given), descriptor.scaling
     if scaling is not None and scaling.x_zero:
         sums = sums - shift(scaling.kind, given.x_zero, given.weight_sum)
     if descriptor.result == "i32":
@@ -42,13 +41,14 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
     given.out.copy_(stored(found.expand(given.out.shape), descriptor.result))
 
 
-def _weight(descriptor: MatmulDescriptor, args: MatmulArgs) -> Tensor:
-    """[.., k, n] in f64."""
+def _sums(descriptor: MatmulDescriptor, x: Tensor, args: MatmulArgs) -> Tensor:
+    """[.., rows, n] in f64."""
     if descriptor.weight_format is not None:
         tensors = (args.weight, args.weight_scale, args.weight_zero, args.weight_global, args.weight_groups)
-        return numbers(descriptor.weight_format, Stored(*tensors), descriptor.k, descriptor.dtype)  # type: ignore[arg-type]
-    stored = args.weight.double()  # type: ignore[union-attr]
-    return stored if descriptor.weight_layout == "kn" else stored.transpose(-1, -2)
+        return sums_of_codes(descriptor.weight_format, Stored(*tensors), x, descriptor.dtype)  # type: ignore[arg-type]
+    w, scaling = args.weight.double(), descriptor.scaling  # type: ignore[union-attr]
+    w = w if descriptor.weight_layout == "kn" else w.transpose(-1, -2)
+    return x @ w if scaling is None or not scaling.in_k else _by_parts(scaling, x, w, args)
 
 
 def _run_groups(descriptor: GroupedMatmulDescriptor, args: GroupedMatmulArgs) -> None:

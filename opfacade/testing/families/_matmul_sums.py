@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from opfacade.testing.families import _matmul_factors as factors
 from opfacade.testing.families._matmul_weights import weight_of
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     import torch
 
     x, w, parts = _operands(problem, args)
-    moved = torch.zeros((), dtype=torch.float64, device=x.device)
+    moved, infinite, given = torch.zeros((), dtype=torch.float64, device=x.device), factors.Factors(None), x
     if problem.weight_format is not None:
-        w, room = weight_of(problem, cast("MatmulArgs", args))
+        codes, infinite = factors.apart(problem, cast("MatmulArgs", args))
+        w, room = weight_of(problem, codes)
         moved = x.abs() @ room
     x, w = (x, w) if c.get("terms", 1.0) == 1.0 else _in_terms(x, w)
     value, absolute = x @ w, x.abs() @ w.abs()
@@ -57,9 +59,13 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     near = (
         spread if k_step == 1 or "unordered" in c else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
     )
-    spread, near = spread + moved, near + moved
-    certain = ~value.isfinite()
-    return Sums(value, *((one + rest).masked_fill(certain, 0.0) for one in (spread, near)))
+    spread, near = spread + moved + rest, near + moved + rest
+    unknown = torch.zeros_like(value, dtype=torch.bool)
+    if problem.weight_format is not None:
+        value, unknown = factors.added(problem, codes, infinite, given, value)
+        value, spread, near = infinite.of(value, spread, near)
+    certain = ~value.isfinite() & ~spread.isinf()
+    return Sums(value, *(one.masked_fill(certain, 0.0).masked_fill(unknown, math.inf) for one in (spread, near)))
 
 
 def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, int]:

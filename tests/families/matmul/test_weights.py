@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
-from opfacade.plans.matmul import EXAMPLES, MatmulArgs, MatmulDescriptor, Weight
+from opfacade.plans.matmul import EXAMPLES, MatmulArgs, MatmulDescriptor, Scaling, Weight
 from opfacade.testing import inputs, numerics
 
 FORMS = [one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.weight_format is not None]
@@ -238,3 +238,62 @@ def test_a_kernel_declines_numbers_that_are_no_sum_of_two_by_name_and_with_the_c
     assert found.chosen is None
     reasons = {reason.field: reason.hint for option in found.options for reason in option.reasons}
     assert reasons["weight_format.zero"] == 'Set dequantise="rounded".'
+
+
+def infinite(form, x_dtype="f32", scaling=None, **tensors):
+    """The product of [[1, 1], [1, -1], [0, 0]] with codes [[3, 1]]: sums 4, 2 and 0; f8 rows have a scale of 1."""
+    rows = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.0, 0.0], [-1.0, 0.0]])
+    k = 2 if form.group is None else 2 * form.group
+    x = torch.zeros(4, k)
+    x[:, :: k // 2] = rows
+    codes = torch.zeros(1, k, dtype=torch.int64)
+    codes[0, :: k // 2] = torch.tensor([3, 1])
+    d = MatmulDescriptor(total_num_rows=4, n=1, k=k, dtype=x_dtype, weight_format=form, out_dtype="f32", scaling=scaling)
+    out, given = torch.full((4, 1), 7.0), x if x_dtype == "f32" else x.to(torch.float8_e4m3fn)
+    more = {} if scaling is None else {"x_scale": torch.ones(4)}
+    args = MatmulArgs(x=given, weight=packed(codes), out=out, **tensors, **more)
+    Plan.select(d, REFERENCE, Target.cpu()).run(args)
+    return [str(one) for one in out.flatten().tolist()]
+
+
+INF, ONE = torch.tensor([[math.inf]]), torch.ones(1, 1)
+ALL = torch.tensor([-math.inf])
+
+
+@pytest.mark.parametrize(
+    ("form", "tensors", "want"),
+    [
+        (Weight(dtype="uint4", scale_dtype="f32"), {"weight_scale": INF}, ["inf", "inf", "nan", "-inf"]),
+        (
+            Weight(dtype="uint4", scale_dtype="f32", dequantise="group_sum"),
+            {"weight_scale": -INF},
+            ["-inf", "-inf", "nan", "inf"],
+        ),
+        (Weight(dtype="uint4", scale_dtype="f32", dequantise="rounded"), {"weight_scale": INF}, ["inf", "nan", "nan", "nan"]),
+        (
+            Weight(dtype="uint4", scale_dtype="f32", global_scale=True),
+            {"weight_scale": ONE, "weight_global": ALL},
+            ["-inf", "-inf", "nan", "inf"],
+        ),
+        (
+            Weight(dtype="uint4", scale_dtype="f32", zero="added", global_scale=True),
+            {"weight_scale": ONE, "weight_zero": 0 * ONE, "weight_global": ALL},
+            ["-inf", "-inf", "nan", "inf"],
+        ),
+        (
+            Weight(dtype="uint4", scale_dtype="f32", zero="added"),
+            {"weight_scale": INF, "weight_zero": 0 * ONE},
+            ["inf", "nan", "nan", "nan"],
+        ),
+    ],
+)
+def test_an_infinite_scale_multiplies_the_sum_of_a_column(form, tensors, want):
+    """Rounded, or with an added zero point, it makes each number infinite."""
+    assert infinite(form, **tensors) == want
+
+
+def test_an_infinite_scale_of_a_group_multiplies_its_sum_for_rows_of_e4m3():
+    """The first of two groups has the sums 3, 3, 0 and -3."""
+    form = Weight(dtype="uint4", group=16, scale_dtype="f32", dequantise="group_sum")
+    scale = torch.tensor([[math.inf, 1.0]])
+    assert infinite(form, "f8_e4m3", Scaling(kind="token"), weight_scale=scale) == ["inf", "inf", "nan", "-inf"]

@@ -84,6 +84,11 @@ class Coded(NamedTuple):
     size: int = 2
 
     @property
+    def revision(self) -> int:
+        """2: the one scale of a column multiplies its whole sum, for rows of 8 bits."""
+        return 2 if self.size == 1 and self.slot == 0 else 1
+
+    @property
     def panels(self) -> int:
         """Panels of x in a stage of it: of 64 elements of 16 bits, or 128 of 8."""
         return max(1, _RING[self.rows, self.along][2] * self.size // 2)

@@ -38,6 +38,7 @@ class Copied(NamedTuple):
     slot: int
     bits: int = 4
     repack: bool = False
+    revision: int = 1
 
     @property
     def shared(self) -> int:

@@ -46,6 +46,7 @@ class Decoded(NamedTuple):
     slot: int
     bits: int = 4
     repack: bool = True
+    revision: int = 1
 
     def facts(self) -> dict[str, Fact]:
         return matmul_source.shape_of(self.tile, self.segments) | ({"slot": self.slot} if self.slot else {})

@@ -72,12 +72,13 @@ class Shape(NamedTuple):
     repack: bool = False
     terms: int = 1
     factors: bool = False
+    revision: int = 1
 
     def facts(self) -> dict[str, Fact]:
         return matmul_source.shape_of(*self[:3])
 
     def printed(self) -> dict[str, Fact]:
-        return matmul_source.printed_shape(*self)
+        return matmul_source.printed_shape(*self[:5])
 
 
 class AnyShape(Protocol):
@@ -87,6 +88,8 @@ class AnyShape(Protocol):
     def segments(self) -> Segments | None: ...
     @property
     def repack(self) -> bool: ...
+    @property
+    def revision(self) -> int: ...
     def facts(self) -> dict[str, Fact]: ...
     def printed(self) -> dict[str, Fact]: ...
     def __hash__(self) -> int: ...
@@ -168,6 +171,7 @@ def candidate(
             descriptor=form.descriptor,
             template=form.template,
             impl=form.impl,
+            revision=one.revision,
             constants=matmul_source.facts,
             dtypes=matmul_source.dtypes,
             guarantee=partial(_guarantee, form=form, segments=one.segments),

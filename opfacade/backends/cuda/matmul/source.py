@@ -175,7 +175,10 @@ def _printed_codes(weight: Weight | None, dtype: str) -> dict[str, Fact]:
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}
     way = way_of(weight, dtype)
     found |= {"scaled": way != "column", "global_scale": weight.global_scale, "ordered": weight.num_groups is not None}
-    found |= {"scaled_sums": way == "column", "global_sums": weight.global_scale and way != "rounded"}
+    found |= {
+        "scaled_sums": weight.scales_columns and way in ("column", "parts"),
+        "global_sums": weight.global_scale and way != "rounded",
+    }
     zero_dtype = "u8" if weight.zero in ("none", "int") else weight.scale_dtype
     return found | {"weight_scale_dtype": weight.scale_dtype, "zero_dtype": zero_dtype}
 

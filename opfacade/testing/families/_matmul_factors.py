@@ -1,0 +1,87 @@
+"""Scales of sums that are not finite: they are factors of sums, and not of the products in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from opfacade.testing.families._matmul_weights import weight_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
+
+_NEAR = 1e-3  # of the sizes in a sum of a group: nearer to 0 a machine's sum may have the other sign
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Scales that are not finite. columns: [.., 1, n], of whole sums, 1 where they are finite; None: all are. groups: those of
+    the sums of groups, each beside its elements of k."""
+
+    columns: Tensor | None
+    groups: tuple[tuple[list[int], Tensor], ...] = ()
+
+    def of(self, value: Tensor, *radii: Tensor) -> tuple[Tensor, ...]:
+        """Whole sums with their radii; infinite where the sign of a sum is not certain."""
+        import torch
+
+        if self.columns is None:
+            return (value, *radii)
+        factor = self.columns.expand(value.shape)
+        found = []
+        for radius in radii:
+            unknown = factor.isinf() & (value.abs() <= radius) & (radius > 0)
+            found.append(torch.where(factor.isfinite(), radius * factor.abs(), 0.0).masked_fill(unknown, torch.inf))
+        return (value * factor, *found)
+
+
+def apart(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[MatmulArgs, Factors]:
+    """The call with finite scales, and those that are not. A group whose scale is not finite has 0 in its place."""
+    import torch
+
+    weight, scale, whole = problem.weight_format, args.weight_scale, args.weight_global
+    assert weight is not None
+    assert scale is not None
+    columns, wide = None, scale.double()
+    if weight.scales_columns and not bool(wide.isfinite().all()):
+        columns = wide[..., 0].masked_fill(wide[..., 0].isfinite(), 1.0).unsqueeze(-2)
+        args = replace(args, weight_scale=wide.masked_fill(~wide.isfinite(), 1.0))
+    if weight.scales_all and whole is not None and not bool(whole.isfinite().all()):
+        columns = whole.double().view(1, 1) * (1.0 if columns is None else columns)
+        args = replace(args, weight_global=torch.ones_like(whole))
+    if not weight.scales_groups(problem.dtype) or bool(wide.isfinite().all()):
+        return args, Factors(columns)
+    groups = []
+    for group in range(wide.shape[-1]):
+        of_group = [j for j in range(problem.k) if _group(problem, args, j) == group]
+        if not bool(wide[..., group].isfinite().all()):
+            groups.append((of_group, wide[..., group]))
+    return replace(args, weight_scale=wide.masked_fill(~wide.isfinite(), 0.0)), Factors(columns, tuple(groups))
+
+
+def _group(problem: MatmulDescriptor, args: MatmulArgs, j: int) -> int:
+    weight = problem.weight_format
+    assert weight is not None
+    if args.weight_groups is not None:
+        return int(args.weight_groups[j])
+    return (j + weight.group_offset) // weight.group if weight.group else 0
+
+
+def added(problem: MatmulDescriptor, args: MatmulArgs, found: Factors, x: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums with those of groups whose scale is not finite, and where their sign is not certain."""
+    import torch
+
+    unknown = torch.zeros_like(value, dtype=torch.bool)
+    if not found.groups:
+        return value, unknown
+    assert args.weight_scale is not None
+    codes, _ = weight_of(problem, replace(args, weight_scale=torch.ones_like(args.weight_scale)))
+    for of_group, scale in found.groups:
+        mine, theirs = x[..., of_group], codes[..., of_group, :]
+        part, size = mine @ theirs, mine.abs() @ theirs.abs()
+        factor = scale.masked_fill(scale.isfinite(), 0.0).unsqueeze(-2).expand(part.shape)
+        value = value + torch.where(factor == 0, 0.0, part * factor)
+        unknown = unknown | (factor.isinf() & (part.abs() <= _NEAR * size) & (size > 0))
+    return value, unknown

@@ -1,0 +1,93 @@
+"""Infinite scales on an emulated device: that of a column, or of all, multiplies the sum as IEEE defines it in every kernel."""
+
+import math
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from opfacade import Target
+from opfacade.backends.cuda import matmul_decoded_groups
+from opfacade.core.descriptor import forget_specializations
+from opfacade.plan import forget_selections
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling, Weight
+from opfacade.testing import inputs
+from tests import emulator
+
+ADA = Target.parse("sm_89")
+E4M3 = Weight(dtype="f8_e4m3", scale_dtype="f32")
+ALL = Weight(dtype="f8_e4m3", scale_dtype="f32", global_scale=True)
+NVFP4 = Weight(dtype="e2m1", group=16, scale_dtype="f8_e4m3", global_scale=True)
+SIZES = {"total_num_rows": 4, "n": 8, "out_dtype": "f32"}
+BYTES = {"dtype": "f8_e4m3", "scaling": Scaling(kind="token")}
+INT4 = Weight(dtype="int4", scale_dtype="f32", dequantise="group_sum")
+
+
+def one(weight, k=256, dtype="bf16", **more):
+    return MatmulDescriptor(**SIZES, k=k, dtype=dtype, weight_format=weight, **more)
+
+
+def groups(weight, k=256):
+    return GroupedMatmulDescriptor(**SIZES, groups=1, k=k, dtype="bf16", weight_format=weight)
+
+
+# (implementation, problem, its device; None: one of sm_90a)
+CASES = {
+    "tiles": ("wgmma_tile", one(E4M3), None),
+    "tiles with a global scale": ("wgmma_tile", one(ALL), None),
+    "bytes before sm_90": ("mma_byte_codes", one(ALL), ADA),
+    "rows of e4m3": ("wgmma_codes", one(INT4, **BYTES), None),
+    "many rows of e4m3": ("wgmma_codes", one(INT4, **BYTES).model_copy(update={"total_num_rows": 140}), None),
+    "codes with a global scale": ("wgmma_codes", one(NVFP4), None),
+    "groups": ("mma_grouped_codes", groups(ALL), None),
+    "groups of nvfp4": ("mma_grouped_codes", groups(NVFP4), None),
+    "decoded groups": ("wgmma_decoded_groups", groups(ALL), None),
+    "segments of decoded groups": ("wgmma_decoded_groups", groups(NVFP4, 1088), None),
+}
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+        yield
+
+
+def run(problem, args, impl, device):
+    forget_specializations(), forget_selections()
+    with patch.object(matmul_decoded_groups, "pays", lambda sizes, sms: impl == "wgmma_decoded_groups"):
+        subject = emulator.subject(problem, device_like=device)
+        assert subject.plan.sku.impl == impl
+        subject.run(args)
+    forget_specializations(), forget_selections()
+
+
+@emulator.needed
+@pytest.mark.parametrize("name", CASES)
+def test_an_infinite_scale_multiplies_the_sum(name):
+    """Rows of x are 1 and -1 by turns from an element on: infinite terms have both signs, and sums are 2, -2, 0 and 0. Columns
+    are all of number 1."""
+    impl, problem, device = CASES[name]
+    problem = problem.revalidated()
+    args, k = inputs.make_args(problem, 1), problem.k
+    x = torch.zeros(problem.total_num_rows, k)
+    x[:, ::2], x[:, 1::2] = 1.0, -1.0
+    x[0, 1], x[1, 0], x[3] = 1.0, -1.0, 0.0
+    args.x.copy_(x.to(args.x.dtype))
+    weight, codes = problem.weight_format, args.weight
+    if weight.packed:
+        codes.fill_(0x22 if weight.dtype == "e2m1" else 0x11)
+    else:
+        codes.copy_(torch.ones(codes.shape).to(codes.dtype))
+    args.weight_scale.copy_(torch.ones(args.weight_scale.shape).to(args.weight_scale.dtype))
+    if weight.global_scale:
+        args.weight_global.fill_(-math.inf)
+    else:
+        args.weight_scale.fill_(-math.inf)
+    if problem.scaling is not None:
+        args = replace(args, x_scale=torch.ones_like(args.x_scale))
+    if isinstance(problem, GroupedMatmulDescriptor):
+        args.indptr.copy_(torch.tensor([0, problem.total_num_rows]))
+    run(problem, args, impl, device)
+    found = [str(one) for one in args.out[:4, 3].tolist()]
+    assert found == ["-inf", "inf", "nan", "nan"]
