@@ -15,6 +15,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from bench import random_faults
 from bench.shortfalls import shortfalls
 from opfacade.tools import kernel_digests
 from opfacade.tools.verify import seal
@@ -203,27 +204,11 @@ def sums() -> list[str]:
             told.append(
                 f"faults planted by hand, {kind.partition(' ')[2]}: {caught} of {len(record['mutants'])} caught ({_of(record)})"
             )
-    return [f"| evidence for all of these | `scripts/reliability` | {'; '.join([*told, *_by_operators()])} | | |"]
+    return [f"| evidence for all of these | `scripts/reliability` | {'; '.join([*told, *random_faults.sums()])} | | |"]
 
 
 def _of(record: dict[str, Any]) -> str:
     return str(record.get("machine", {}).get("commit") or "no commit")
-
-
-def _by_operators() -> list[str]:
-    """Faults of the newest samples that a test could see, for each seed."""
-    path = RESULTS / "operators.json"
-    groups = json.loads(path.read_text()) if path.exists() else {}
-    found = []
-    for seed in sorted({of["seed"] for of in groups.values()}):
-        own = [of for of in groups.values() if of["seed"] == seed]
-        ends = [row["outcome"] for of in own for row in of["mutants"]]
-        judged = ends.count("caught") + ends.count("survived")
-        commits = ", ".join(sorted({_of(of) for of in own}))
-        found.append(
-            f"faults made by operators, seed {seed}, {len(own)} groups: {ends.count('caught')} of {judged} caught ({commits})"
-        )
-    return found
 
 
 def page() -> str:
@@ -238,6 +223,7 @@ def page() -> str:
             short = shortfalls(kind, record)
             warning += [filled(f"**This record proves less than it should: {'; '.join(short)}.**"), ""] if short else []
             lines += [f"## {title}", "", stamp(name, record), "", *warning, *body(record), ""]
+    lines += random_faults.section()
     unshown = [f"- No record yet of {MISSING[kind]}." for kind in SECTIONS if kind not in found]
     lines += ["## Not shown", "", *unshown, *(f"- {text}" for text in NEVER), ""]
     return "\n".join(lines)

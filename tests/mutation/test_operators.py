@@ -1,6 +1,7 @@
 """Operators make the faults that they are named for, a seed draws the same ones, and only a sound test catches one."""
 
 import ast
+import json
 import sys
 
 import pytest
@@ -184,12 +185,33 @@ def test_a_fault_is_caught_by_a_test_that_passes_without_it(monkeypatch, answers
 def test_a_score_counts_what_a_test_could_see(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel_digests, "stamp", dict)
     rows = [ended(monkeypatch, *answers) for answers, _, _ in ENDINGS]
-    assert score.words(rows) == "3 of 4 caught; 2 refused, 3 undecided"
-    score.record(rows, 7, tmp_path / "o.json", "0123abc")
-    score.record(rows[:1], 8, tmp_path / "o.json", "0123abc")
+    assert score.words(row.told() for row in rows) == "3 of 4 caught; 2 refused, 3 undecided"
+    score.record([row.told() for row in rows], 7, tmp_path / "o.json", "0123abc")
+    score.record([rows[0].told()], 8, tmp_path / "o.json", "0123abc")
     found = score.known(tmp_path / "o.json")
     assert list(found) == ["opfacade"]
     assert (found["opfacade"]["seed"], len(found["opfacade"]["mutants"])) == (8, 1)
+
+
+def test_the_row_that_says_most_of_a_fault_counts(tmp_path):
+    places = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for place, outcomes in zip(
+        places, ({"f": "survived", "g": "undecided"}, {"f": "caught", "g": "undecided", "h": "refused"}), strict=True
+    ):
+        rows = [json.dumps({"digest": digest, "outcome": outcome, "at": place.stem}) for digest, outcome in outcomes.items()]
+        place.write_text("\n".join(rows) + "\n")
+    for order in (places, places[::-1]):
+        found = {row["digest"]: (row["outcome"], row["at"]) for row in score.joined(order)}
+        assert found == {"f": ("caught", "b"), "g": ("undecided", order[1].stem), "h": ("refused", "b")}
+
+
+NO_FAULT = ("Place = tuple[str, int]", "Dims: TypeAlias = int | None", "import a", "def f(a: int) -> int: ...")
+
+
+@pytest.mark.parametrize("text", NO_FAULT)
+def test_a_name_of_a_type_has_no_fault(text):
+    assert made(text) <= {"Place = list(tuple[str, int])"}
+    assert made("Names = (a, b)")
 
 
 def test_the_test_that_caught_a_fault_is_selected_by_name():

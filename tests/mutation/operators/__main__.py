@@ -1,9 +1,9 @@
-"""`python -m tests.mutation.operators --seed N --count K [--gpu] [--group G | --changed BASE | --known]`: faults of operators.
+"""`python -m tests.mutation.operators --seed N --count K [--gpu] [--group G | --changed BASE | --left ROWS | --known]`
 
-Each is planted in a copy of the sources, and the tests that judge its line run on it. --changed: on the lines that differ from
-a commit, in two minutes. --known: some of those that the record names as caught, by the test that caught them. --gpu: faults of
-kernels and bindings alone, each judged by tests on a GPU, eight at a time. The exit status is 1 where a fault survives that is
-not known to change nothing.
+Faults of operators: each is planted in a copy of the sources, and the tests that judge its line run on it. --changed: on the
+lines that differ from a commit, in two minutes. --left: those that an earlier run let pass. --known: some of those that the
+record names as caught, by the test that caught them. --gpu: faults of kernels and bindings alone, each judged by tests on a
+GPU, eight at a time. The exit status is 1 where a fault survives that is not known to change nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def main() -> int:
     until = started + (words.seconds or (OF_A_CHANGE if words.changed else inf))
     rows = _tried(chosen, words, until)
     if words.record:
-        score.record(rows, words.seed, words.record, words.commit, _device(words))
+        score.record([row.told() for row in rows], words.seed, words.record, words.commit, _device(words))
     survivors = [row.fault for row in rows if row.outcome == SURVIVED]
     for fault in survivors:
         print(f"survived: {fault.digest} {fault.name}")
     late = f"; {len(chosen) - len(rows)} not tried in the time" if len(rows) < len(chosen) else ""
-    print(f"seed {words.seed}: {score.words(rows)}{late}; {time.monotonic() - started:.0f} s")
+    print(f"seed {words.seed}: {score.words(row.told() for row in rows)}{late}; {time.monotonic() - started:.0f} s")
     return int(bool(survivors))
 
 
@@ -57,6 +57,7 @@ def _words() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--group", default="", help="a package or a family of kernels: opfacade/jit, kernels/sampling")
     which.add_argument("--changed", metavar="BASE", help="only lines that differ from this commit")
+    which.add_argument("--left", type=Path, metavar="ROWS", help="only faults that the rows of an earlier run (--rows) left")
     which.add_argument("--known", action="store_true", help="only faults that the record names as caught")
     parser.add_argument("--gpu", action="store_true", help="faults of kernels alone, judged by the tests that need a GPU")
     parser.add_argument("--jobs", type=int, default=0, help="faults at a time; default 2, on a GPU 8")
@@ -82,6 +83,10 @@ def _words() -> argparse.Namespace:
 def _chosen(words: argparse.Namespace) -> list[Judged]:
     if words.known:
         return _known(words.seed, words.count)
+    if words.left:
+        left = {row["digest"]: row["file"] for row in score.joined([words.left]) if row["outcome"] in (SURVIVED, UNDECIDED)}
+        found = [fault for file in sorted(set(left.values())) for fault in population.faults_of(file) if fault.digest in left]
+        return [(fault, "") for fault in found if fault.digest not in equivalent.reasons()]
     lines = changed.lines(words.changed) if words.changed else None
     known = on_gpu.judged_there() if words.gpu else population.files()
     files = known if lines is None else sorted({file for file, _ in lines} & set(known))

@@ -18,6 +18,7 @@ _ATOMS = (
     ast.ListComp,
     ast.JoinedStr,
 )
+_TYPES = ("tuple", "list", "dict", "set", "frozenset", "type", "Callable", "Iterable", "Mapping", "Sequence")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -62,7 +63,8 @@ class Source:
         found: set[ast.AST] = set()
         for node in ast.walk(self.tree):
             kinds = [getattr(node, "annotation", None), getattr(node, "returns", None)]
-            kinds += [node] if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node) or _is_for_types(node) else []
+            named = _is_text(node) or _is_for_types(node) or _is_alias(node)
+            kinds += [node] if isinstance(node, (ast.Import, ast.ImportFrom)) or named else []
             for kind in kinds:
                 found |= set(ast.walk(kind)) if kind is not None else set()
         return found
@@ -74,3 +76,12 @@ def _is_text(node: ast.AST) -> bool:
 
 def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _is_alias(node: ast.AST) -> bool:
+    """Whether a statement names a type: what it names is read where types are written."""
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.annotation) in ("TypeAlias", "typing.TypeAlias")
+    if not isinstance(node, ast.Assign) or node.col_offset or not isinstance(node.value, ast.Subscript):
+        return False
+    return ast.unparse(node.value.value) in _TYPES

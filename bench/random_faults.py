@@ -1,0 +1,111 @@
+"""Faults that operators make of random lines: the sums of the record by family, and what was done about each that survived.
+
+A fault that no compiler or import takes shows nothing about the tests; one that changes nothing a test could see is judged once
+by hand, with the reason (tests/mutation/operators/equivalent.json). A survivor that a test catches by now is named with that
+test in mended.json beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "bench/results/operators.json"
+KNOWN = ROOT / "tests/mutation/operators"
+FAMILIES = {
+    "attention and its caches": "attention cascade kv_cache mask mla paged rotary",
+    "products and experts": "matmul moe quantize",
+    "rows and maps": "activation elementwise reduction",
+    "sampling": "sampling",
+    "what kernels share": "common host probes ptx ranks validation",
+    "plans, programs, recipes": "opfacade/plans opfacade/programs opfacade/recipes opfacade/models",
+    "backends and selection": "opfacade/backends opfacade/jit opfacade/select opfacade/tune",
+    "frameworks": "opfacade/compat opfacade/integrations opfacade/serving opfacade/torch_ops",
+    "core": "opfacade opfacade/base opfacade/core opfacade/distributed opfacade/validation",
+    "checks": "opfacade/testing",
+    "tools": "opfacade/bench opfacade/cli opfacade/observe opfacade/report opfacade/telemetry opfacade/tools",
+}
+_FAMILY = {
+    group if group.startswith("opfacade") else f"kernels/{group}": name
+    for name, groups in FAMILIES.items()
+    for group in groups.split()
+}
+
+
+def records() -> dict[str, dict[str, Any]]:
+    return json.loads(PLACE.read_text()) if PLACE.exists() else {}
+
+
+def known(name: str) -> dict[str, str]:
+    """{digest: words}: equivalent or mended faults."""
+    place = KNOWN / f"{name}.json"
+    return json.loads(place.read_text()) if place.exists() else {}
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    """How many rows ended how; those that change nothing are "equivalent", whatever the tests said."""
+    same = known("equivalent")
+    return Counter("equivalent" if row["digest"] in same and row["outcome"] != "caught" else row["outcome"] for row in rows)
+
+
+def score(rows: list[dict[str, Any]]) -> str:
+    ends = counted(rows)
+    return f"{ends['caught']} of {ends['caught'] + ends['survived']} caught"
+
+
+def by_seed() -> dict[int, list[tuple[str, dict[str, Any]]]]:
+    """{seed: the groups of its sample}."""
+    found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    for group, record in records().items():
+        found.setdefault(record["seed"], []).append((group, record))
+    return dict(sorted(found.items()))
+
+
+def sums() -> list[str]:
+    """A line for each seed, with its commits."""
+    lines = []
+    for seed, groups in by_seed().items():
+        rows = [row for _, record in groups for row in record["mutants"]]
+        commits = ", ".join(sorted({str(record["machine"].get("commit") or "no commit") for _, record in groups}))
+        lines.append(f"random faults made by operators, seed {seed}: {score(rows)} ({commits})")
+    return lines
+
+
+def section() -> list[str]:
+    """Of the page of reliability."""
+    if not records():
+        return []
+    lines = ["## Random faults made by operators", ""]
+    for text in sums():
+        lines += [f"{text[0].upper()}{text[1:]}, by tests that need no GPU.", ""]
+    for groups in by_seed().values():
+        lines += [*_table(groups), ""]
+    return [*lines, *_survivors(), ""]
+
+
+def _table(groups: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Refused: no compiler or import takes it. Undecided: no test ended in time, or one that fails anyway failed."""
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in FAMILIES}
+    for group, record in groups:
+        parts[_FAMILY[group]] += record["mutants"]
+    lines = ["| family | caught | survived | changes nothing | refused | undecided |", "|---|---|---|---|---|---|"]
+    for name, rows in (*parts.items(), ("all", [row for some in parts.values() for row in some])):
+        ends = counted(rows)
+        figures = (ends[end] for end in ("caught", "survived", "equivalent", "refused", "undecided"))
+        lines.append(f"| {name} | {' | '.join(map(str, figures))} |")
+    return lines
+
+
+def _survivors() -> list[str]:
+    same, mended = known("equivalent"), known("mended")
+    lines = ["| survivor | what was done |", "|---|---|"]
+    for record in records().values():
+        for row in record["mutants"]:
+            if row["outcome"] == "survived":
+                reason = f"changes nothing: {same[row['digest']]}" if row["digest"] in same else ""
+                done = reason or (f"`{mended[row['digest']]}` catches it" if row["digest"] in mended else "open")
+                lines.append(f"| `{row['fault'].replace('|', '/')}` | {done.replace('|', '/')} |")
+    return lines
