@@ -333,22 +333,6 @@ def test_large_problems_are_the_two_ops_on_a_gpu(d):
     is_composed(d, args, cuda)
 
 
-def quantize_of(width):
-    return QuantizeDescriptor(total_num_rows=64, hidden=width, dtype="bf16", quant=Quant(scale="tensor"))
-
-
-WIDTHS = {"quantize": quantize_of, "norm": lambda width: norm("bf16", width, total_num_rows=64)}
-
-
-@pytest.mark.parametrize("op", WIDTHS)
-def test_rows_of_another_width_have_a_kernel_of_their_own(op):
-    """A kernel selected for one width serves no other: short rows share a CTA, long ones are cut into parts."""
-    widths = (64, 20000, 4096, 64)
-    found = [Plan.select(WIDTHS[op](width), Preference(backend="cuda"), SM_90A).sku.id for width in widths]
-    assert len(set(found)) == 3
-    assert found[0] == found[-1]
-
-
 @pytest.mark.gpu
 def test_a_graph_follows_the_count_and_the_values_on_a_gpu():
     d = norm("f32", 1024, total_num_rows=64, residual=True, num_valid=True)
