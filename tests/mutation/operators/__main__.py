@@ -26,7 +26,7 @@ from tests.mutation.operators.trial import SURVIVED, UNDECIDED, Row, Trial, sele
 
 LIMIT = {"host": 100.0, "gpu": 400.0}  # seconds for one fault
 JOBS = {"host": 2, "gpu": 8}
-AGAIN = 40.0  # seconds for one that the tests of a recording let pass, by files
+AGAIN = {"more": 150.0, "files": 40.0}  # seconds for one that the first tests of a recording let pass
 OF_A_CHANGE = 120.0  # seconds for the lines of a change
 Judged = tuple[Fault, str]  # and the tests that judge it; "" where they are derived
 
@@ -127,11 +127,15 @@ def _tried(chosen: list[Judged], words: argparse.Namespace, until: float) -> lis
         trial = _trial(words, Path(folder))
         if not words.touched:
             return _ended(pool, trial, chosen, words.rows, until)
-        aimed = AimedTrial(run.Place(Path(folder), "host"), LIMIT["host"], touched.read(words.touched))
-        rows = {row.fault: row for row in _ended(pool, aimed, chosen, words.rows, until)}
-        again: list[Judged] = [(fault, "") for fault, row in rows.items() if row.outcome in (SURVIVED, UNDECIDED)]
-        more = {row.fault: row for row in _ended(pool, trial, again, words.rows, until, AGAIN)}
-        return [more[fault] if fault in more and more[fault].outcome != UNDECIDED else row for fault, row in rows.items()]
+        best, place = touched.read(words.touched), run.Place(Path(folder), "host")
+        trials = AimedTrial(place, LIMIT["host"], best), AimedTrial(place, AGAIN["more"], best, wide=True), trial
+        rows: dict[Fault, Row] = {}
+        for one, most in zip(trials, (inf, AGAIN["more"], AGAIN["files"]), strict=True):
+            left = [(fault, "") for fault, _ in chosen if fault not in rows or rows[fault].outcome in (SURVIVED, UNDECIDED)]
+            for row in _ended(pool, one, left, words.rows, until, most):
+                if row.outcome != UNDECIDED or row.fault not in rows:
+                    rows[row.fault] = row
+        return list(rows.values())
 
 
 def _ended(

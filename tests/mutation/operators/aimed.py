@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from tests.mutation.operators.population import ROOT, files
@@ -17,7 +18,10 @@ from tests.mutation.operators.touched import Best, Timed
 
 MOST, SECONDS = 30, 8.0  # of Python: tests, and what they took when they were recorded
 MOST_KERNELS, SECONDS_KERNELS = 8, 40.0
+MORE, MORE_SECONDS = 80, 40.0
+MORE_KERNELS, MORE_SECONDS_KERNELS = 24, 100.0
 NEAR = 40  # lines
+WIDE = 3  # how many of the places of a line, nearest first, have more tests
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _SIMPLE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
@@ -32,6 +36,16 @@ def tests_of(file: str, line: int, best: Best) -> list[Timed]:
         if found:
             return found
     return []
+
+
+def more_of(file: str, line: int, best: Best) -> list[Timed]:
+    """Test functions for a fault that those let pass: theirs with all parameters, then others of the line and around it."""
+    is_python = file.endswith(".py")
+    places = _of_python(file, line, best) if is_python else _of_kernel(file, line)
+    own = [test for some in islice(places, WIDE) for place in some for test in best.tests(*place)]
+    others = _cheapest(own, *((MORE, MORE_SECONDS) if is_python else (MORE_KERNELS, MORE_SECONDS_KERNELS)))
+    functions = {test.function: test for test in (*tests_of(file, line, best), *others)}
+    return [Timed(test.cost, test.seconds, name) for name, test in functions.items()]
 
 
 def _cheapest(tests: Iterable[Timed], most: int, seconds: float) -> list[Timed]:

@@ -19,15 +19,15 @@ LEAST = 20.0  # seconds of one fault, for what is imported
 
 
 class AimedTrial(Trial):
-    """A trial with a recording."""
+    """A trial with a recording. wide: by more tests than a first trial ran."""
 
-    def __init__(self, place: run.Place, limit: float, best: Best):
+    def __init__(self, place: run.Place, limit: float, best: Best, wide: bool = False):
         super().__init__(place, limit)
-        self._best = best
+        self._best, self._wide = best, wide
 
     def row(self, fault: Fault, tests: str, left: float) -> Row:
         started = time.monotonic()
-        found = aimed.tests_of(fault.file, fault.line, self._best)
+        found = (aimed.more_of if self._wide else aimed.tests_of)(fault.file, fault.line, self._best)
         outcome, by = self._aimed(fault, [test.id for test in found], sum(test.seconds for test in found), left)
         row = Row(fault, outcome, by, time.monotonic() - started)
         print(f"{outcome:9} {row.seconds:5.1f} s {len(found):2} tests  {fault.name}{f': {by}' if by else ''}", flush=True)
@@ -39,13 +39,13 @@ class AimedTrial(Trial):
         is_python = fault.file.endswith(".py")
         text = (ROOT / fault.file).read_text()
         subject = Mutant(fault.name, fault.file, ((text, fault.planted(text)),))
-        limit = min(self._limit, LEAST + (4 if is_python else 3) * seconds)
+        limit = self._limit if self._wide else min(self._limit, LEAST + (4 if is_python else 3) * seconds)
         end = time.monotonic() + left
         for _ in range(TRIES):
             left = end - time.monotonic()
             status, output = self._of(subject, tests, min(left, limit), OF_A_TEST[is_python])
             if status is None:
-                is_late = left >= limit and self._pass(tests, limit)
+                is_late = left >= limit and not self._wide and self._pass(tests, limit)
                 return (CAUGHT, "no end within the time") if is_late else (UNDECIDED, "no end within the time")
             if run.REFUSED_BY_A_COMPILER.search(output) and not is_python:
                 return REFUSED, ""
