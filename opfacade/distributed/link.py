@@ -46,7 +46,7 @@ class Link:
         """int64 on the host, that the device reads and writes by copies on its stream."""
         import torch
 
-        made = torch.tensor(values, dtype=torch.int64)
+        made = torch.tensor(values, dtype=torch.int64, device="cpu")
         if self.device.type != "cuda":
             return made
         pinned = made.pin_memory()

@@ -111,7 +111,7 @@ class Mailbox:
 
         for peer in self.peers:
             with suppress(RuntimeError):
-                work = self._pg.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER_SENT)
+                work = self._pg.recv([torch.empty(1, dtype=torch.uint8, device="cpu")], peer, _NEVER_SENT)
                 work.wait(timedelta(milliseconds=1))
         self._join()
 
@@ -156,7 +156,7 @@ class Mailbox:
     def _bytes(self, peer: int, size: int, tag: int) -> Tensor:
         import torch
 
-        found = torch.empty(size, dtype=torch.uint8)
+        found = torch.empty(size, dtype=torch.uint8, device="cpu")
         if size:
             self._pg.recv([found], peer, tag).wait(_FOREVER)
         return found

@@ -125,7 +125,7 @@ def _pattern(source: int, to: int) -> Tensor:
     """Bytes that differ for each pair and direction."""
     import torch
 
-    return ((torch.arange(_PATTERN) * 31 + source * 7 + to * 13 + 1) % 251).to(torch.uint8)
+    return ((torch.arange(_PATTERN, device="cpu") * 31 + source * 7 + to * 13 + 1) % 251).to(torch.uint8)
 
 
 def compiled(plans: Sequence[Plan[Any]]) -> str:

@@ -95,6 +95,22 @@ def together(rank, pg, folder):
     return found
 
 
+def elsewhere(rank, pg, folder):
+    """Calls of a group that is created within a default device."""
+    from tests.distributed import link_scenarios
+
+    plan, cpu = sums(2), torch.device("cpu")
+    with torch.device("meta"):
+        group = Group(pg, timeout_s=30)
+        group.reserve([plan])
+        gathered = link_scenarios.linked(pg, [plan], 1)
+        x, out = torch.full((2, 5), float(rank + 1), device=cpu), [torch.zeros(2, 5, device=cpu) for _ in range(2)]
+        for own, to in zip((group, gathered), out, strict=True):
+            plan.run(CollectiveArgs(x=x, out=to, group=own))
+            own.check()
+    return {"by_host": out[0].flatten().tolist(), "by_link": torch.equal(*out)}
+
+
 def by_name(plan, rank):
     """The same by an op of torch, which has the name of the group."""
     import opfacade.torch_ops  # noqa: F401

@@ -37,6 +37,12 @@ def test_ranks_agree_and_what_they_refuse_is_refused_on_all(tmp_path):
     }
 
 
+def test_a_default_device_of_the_program_does_not_matter(tmp_path):
+    """A group and its link are created where tensors without a device are none that a host can read."""
+    found = worlds.run(tmp_path, 2, scenarios.elsewhere)
+    assert same_on_all(found) == {"by_host": [3.0] * 10, "by_link": True}
+
+
 def after(code, ranks):
     """A call that failed so, whose outputs are NaN, and whose group stays failed."""
     return [[code, ranks], True, ["OPF-N004", ranks], ["OPF-N004", []]]
