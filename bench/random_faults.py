@@ -46,7 +46,7 @@ def known(name: str) -> dict[str, str]:
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    """How many rows ended how; those that change nothing are "equivalent", whatever the tests said."""
+    """How many rows ended how; those that change nothing are "equivalent", with any result of the tests."""
     same = known("equivalent")
     return Counter("equivalent" if row["digest"] in same and row["outcome"] != "caught" else row["outcome"] for row in rows)
 

@@ -77,7 +77,7 @@ def learn(problem: MatmulDescriptor, target: Target, workspace: int, device: tor
 
 @lru_cache(maxsize=1024)
 def kept(problem: MatmulDescriptor, target: Target) -> tuple[Kept, ...]:
-    """Those of a problem; none where nothing was kept, or a file is not as `learn` writes it."""
+    """The algorithms of a problem; none where nothing was kept, or a file is not as `learn` writes it."""
     version = cublaslt.installed()
     if version is None:
         return ()
