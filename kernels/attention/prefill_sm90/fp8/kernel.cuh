@@ -32,12 +32,6 @@ struct Fp8Consumer : Consumer<C> {
     fence_async_shared();
     named_sync(kOwnGroup + group, kWarpgroup);
   }
-  // The consumers synchronise here if a masked tile holds NaN.
-  __device__ __forceinline__ void hide_nan(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
-    if constexpr (kReportsNonfinite<C>) {
-      if (rarely(masked) && read_nonfinite<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
-    }
-  }
   __device__ __forceinline__ void finish_scores(Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
@@ -72,6 +66,49 @@ struct Fp8Consumer : Consumer<C> {
                                        mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
   }
 
+  // Starts the scores of the next tile and the values of the last one, and waits for the scores.
+  __device__ __forceinline__ void compute_scores(const Weights& weights, uint32_t v, Scores& s, TileOutput<C>& t) {
+    issue_fp8_scores<C>(q, smem_address(smem.k[keys.stage]), s);
+    issue_tile<C>(weights, v, t);
+    wgmma_wait<1>();
+    pin(s);
+    warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+    values = keys, keys.advance();
+    finish_scores(s);
+  }
+  // The consumers synchronise here if a masked tile holds NaN. ready: the values have arrived.
+  __device__ __forceinline__ void wait_values(const Work* work, int start, bool ready, bool masked, WgmmaRows<C>& rows) const {
+    if (rarely(!ready)) this->wait(smem.v_full[values.stage], values.parity);
+    if constexpr (kReportsNonfinite<C>) {
+      if (rarely(masked) && read_nonfinite<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
+    }
+  }
+  __device__ __forceinline__ void finish_work(const Work& work, WgmmaRows<C>& rows) {
+    write_group<C>(p, work, rows.o, saved_state());
+    current.release();
+  }
+  // The base of rows whose first tile this is.
+  __device__ __forceinline__ void begin_rows(const Scores& s, float (&shift)[2], RowScale& scale) const {
+    float shrunk[2];
+    scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
+    update_base<C>(shift, s, exponent, {true, true}, shrunk);
+  }
+  __device__ __forceinline__ static void add_sums(const float (&parts)[2][2], RowScale& scale) {
+    float sum[2];
+    sum_parts(parts, sum);
+    scale.add(sum);
+  }
+  // Rare: the base moves with the tile's maximum, so the weights are computed again.
+  __device__ __forceinline__ void rescale(
+      const Scores& s, const bool (&has)[2], float (&shift)[2], Weights& weights, float (&parts)[2][2], WgmmaRows<C>& rows) const {
+    float sum[2], shrunk[2];
+    update_base<C>(shift, s, exponent, has, shrunk);
+    compute_weights_fp8<C>(s, {finite_shift(shift[0]), finite_shift(shift[1])}, exponent, weights, parts);
+    rows.rescale(shrunk);
+    sum_parts(parts, sum);
+    rows.scale.add(shrunk, sum);
+  }
+
   // As Consumer::run, without ping-pong, and with a tile's values in separate registers until they are added.
   __device__ __forceinline__ void run() {
     const Work* next = this->next_work();  // work whose scores are computed
@@ -92,10 +129,7 @@ struct Fp8Consumer : Consumer<C> {
     for (;;) {
       const bool ends = left == 0, first = work == nullptr;
       bool more = true;
-      if (!first) {
-        if (rarely(!ready)) this->wait(smem.v_full[values.stage], values.parity);
-        hide_nan(work, start, hides, rows);
-      }
+      if (!first) wait_values(work, start, ready, hides, rows);
       if (ends) {
         save_state(rows.scale, shift);
         if (!first) {
@@ -119,27 +153,15 @@ struct Fp8Consumer : Consumer<C> {
 #pragma unroll 1
         for (;;) {
           start -= C::kTileKv, --left;
-          issue_fp8_scores<C>(q, smem_address(smem.k[keys.stage]), s);
-          issue_tile<C>(weights, v, t);
-          wgmma_wait<1>();
-          pin(s);
-          warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
-          values = keys, keys.advance();
-          finish_scores(s);
-          // The waits are behind branches: see wgmma_wait_all_at.
+          compute_scores(weights, v, s, t);
           if (rarely(hides || ends)) {
-            float shrunk[2];
             if (hides) mask_keys<C>(p, *next, start, s);
-            if (ends) {
-              rows.scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
-              update_base<C>(shift, s, exponent, {true, true}, shrunk);
-            }
-            wgmma_wait_all_at<1>();
+            if (ends) begin_rows(s, shift, rows.scale);
+            wgmma_wait_all_at<1>();  // behind a branch: see there
           } else {
             wgmma_wait_all_at<2>();
           }
-          pin(t);
-          keep_alive(weights);
+          pin(t), keep_alive(weights);
           warp_arrive_at(v_empty);
           v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
           ready = is_next_loaded();
@@ -147,36 +169,23 @@ struct Fp8Consumer : Consumer<C> {
           float parts[2][2];
           compute_weights_fp8<C>(s, shift, exponent, weights, parts);
           const bool has[2] = {exceeds_base(parts[0]), exceeds_base(parts[1])};
-          float sum[2];
           const bool special = left == until || !ready;
           if (!rarely(__any_sync(0xffffffffu, has[0] || has[1] || special))) {
-            sum_parts(parts, sum);
-            rows.scale.add(sum);
+            add_sums(parts, rows.scale);
             continue;
           }
-          // Rare: the base moves with the tile's maximum, so the weights are computed again.
           if (rarely(__any_sync(0xffffffffu, has[0] || has[1]))) {
-            float shrunk[2];
-            update_base<C>(shift, s, exponent, has, shrunk);
-            compute_weights_fp8<C>(s, {finite_shift(shift[0]), finite_shift(shift[1])}, exponent, weights, parts);
-            rows.rescale(shrunk);
-            sum_parts(parts, sum);
-            rows.scale.add(shrunk, sum);
+            rescale(s, has, shift, weights, parts, rows);
           } else {
-            sum_parts(parts, sum);
-            rows.scale.add(sum);
+            add_sums(parts, rows.scale);
           }
           if (special) break;
         }
       }
       if (rarely(ends)) {
-        if (!first) {
-          write_group<C>(p, *work, rows.o, saved_state());
-          current.release();
-        }
+        if (!first) finish_work(*work, rows);
         if (next == nullptr) break;
-        rows.clear();
-        work = next;
+        rows.clear(), work = next;
       }
     }
   }
