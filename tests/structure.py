@@ -7,6 +7,7 @@ Imports inside functions and under TYPE_CHECKING count, and so do imports by a n
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -144,6 +145,27 @@ def _belongs_to(name: str, family: str) -> bool:
     """Whether a module is the family's own in plans or in a backend."""
     parts = name.split(".")
     return parts[1:3] == ["plans", family] or (parts[1:2] == ["backends"] and parts[3:4] == [family])
+
+
+_BODY = re.compile(r"\)\s*(const|noexcept|override)?\s*$")
+_NO_FUNCTION = re.compile(r"\b(if|for|while|switch|namespace|struct|class|else|do)\b[^{}]*$")
+
+
+def function_lines(text: str) -> dict[int, int]:
+    """Lines of each function of C++: {its first line: how many from { to }}. A loop's body has its own braces, and counts
+    inside its function."""
+    found, open_braces, head, line = dict[int, int](), list[tuple[int, bool]](), "", 1
+    for mark in re.sub(r"//[^\n]*|\"(?:\\.|[^\"\n])*\"", "", text):
+        line += mark == "\n"
+        if mark == "{":
+            is_function = bool(_BODY.search(head)) and not _NO_FUNCTION.search(head.strip())
+            open_braces.append((line, is_function))
+        elif mark == "}" and open_braces:
+            first, is_function = open_braces.pop()
+            if is_function:
+                found[first] = line - first + 1
+        head = "" if mark in "{}" or (mark == ";" and head.count("(") == head.count(")")) else head + mark
+    return found
 
 
 def any_parameters(path: Path) -> int:

@@ -92,6 +92,18 @@ def test_no_folder_of_a_backend_has_30_files():
     assert not [room for room in rooms if len(list(room.glob("*.py"))) >= 30]
 
 
+def test_no_device_function_has_80_lines():
+    paths = [path for path in DEVICE if path.suffix in (".cuh", ".h")]
+    lines = {(str(path), first): many for path in paths for first, many in structure.function_lines(path.read_text()).items()}
+    assert len(lines) > 1500
+    assert not {place: many for place, many in lines.items() if many >= 80}
+
+
+def test_lines_of_functions_are_counted():
+    text = 'struct A {\n  int f(int a) const {\n    for (;;) {\n      g();  // {\n    }\n  }\n};\nvoid h() { x = "{"; }\n'
+    assert structure.function_lines(text) == {2: 5, 8: 1}
+
+
 def test_parameters_of_type_any_only_become_fewer():
     """Lower a number when it falls. The engines of programs and what they stand on are typed."""
     counts = structure.any_by_package()

@@ -8,6 +8,7 @@
 #include "kernels/attention/prefill_sm90/join.cuh"
 #include "kernels/attention/prefill_sm90/nonfinite.cuh"
 #include "kernels/attention/prefill_sm90/output.cuh"
+#include "kernels/attention/prefill_sm90/steps.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 
 namespace opfacade {
@@ -15,9 +16,9 @@ namespace opfacade {
 template <class C>
 struct Consumer {
   using Shared = WgmmaShared<C>;
-  using Scores = float[C::kTileKv / 2];
-  static constexpr int kWords = C::kTileKv / 4, kEarlyWords = kConsumers<C> == 2 ? kWords / 2 : 0;
-  using Weights = uint32_t[kWords];
+  using Scores = WgmmaScores<C>;
+  using Weights = WgmmaWeights<C>;
+  static constexpr int kEarlyWords = kConsumers<C> == 2 ? C::kTileKv / 8 : 0;
   // With one stage of Q it is released after the last scores, so that the next Q can load. With two stages the next Q is loaded
   // already, and the release waits for the next work.
   static constexpr bool kReleasesEarly = Shared::kQStages == 1;
@@ -115,6 +116,44 @@ struct Consumer {
     if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);
   }
 
+  // The base in units of scores.
+  __device__ __forceinline__ RowScale in_scores(RowScale scale) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) scale.base[half] *= softmax_factor<C>(smem, half);
+    return scale;
+  }
+  // The work after one whose scores are all computed. Returns null if no work is left.
+  __device__ __forceinline__ const Work* work_after() {
+    if constexpr (!kReleasesEarly) release_if(true, smem.q_empty, queries);
+    return next_work();
+  }
+  // Rare: the base moves with the tile's maximum, so the weights are computed again. This never happens in the first step of a
+  // work, when o still belongs to the previous work: the base is then the maximum of this tile already.
+  __device__ __forceinline__ void rescale(
+      const Scores& s, const bool (&has)[2], const ScoreLine<C>& line, Weights& weights, WgmmaRows<C>& rows) const {
+    const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
+    float sum[2], shrunk[2];
+    update_base<C>(rows.scale, s, exponent, has, shrunk, line);
+    compute_weights<C>(s, rows.scale.base, exponent, weights, sum, line);
+    rows.rescale(shrunk);
+    rows.scale.add(shrunk, sum);
+  }
+
+  // Starts the scores of the next tile, and the values of the last one.
+  __device__ __forceinline__ void issue_products(Scores& s, const Weights& weights, uint32_t v, WgmmaRows<C>& rows) const {
+    wait_pingpong();
+    start_scores(s);
+    issue_values<C>(weights, v, rows.o);
+    pass_pingpong();
+  }
+  // Waits for the scores, and releases their keys. left: tiles of the work after this one.
+  __device__ __forceinline__ void wait_scores(int left, Scores& s) {
+    wgmma_wait<1>();
+    pin(s);
+    warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+    values = keys, keys.advance();
+    if constexpr (kReleasesEarly) release_if(left == 0, smem.q_empty, queries);
+  }
   // One step (an iteration) computes the scores of a tile and adds the values of the previous one, which may belong to the
   // previous work, so that the tensor cores stay busy across works. The first step has no values to add, the last no scores to
   // compute. One copy of the code of each phase keeps compile time down (0.1 s per softmax copy). Rare cases are grouped
@@ -142,13 +181,8 @@ struct Consumer {
       if (rarely(ends || hides || !values_ready)) {
         wait_values(work, start, hides, rows);
         if (ends) {
-          ended = rows.scale;  // base in units of scores
-#pragma unroll
-          for (int half = 0; half < 2; ++half) ended.base[half] *= softmax_factor<C>(smem, half);
-          if (!first) {
-            if constexpr (!kReleasesEarly) release_if(true, smem.q_empty, queries);
-            next = next_work();
-          }
+          ended = in_scores(rows.scale);
+          if (!first) next = work_after();
           if (next != nullptr) {
             masked = next->masked;
             left = next->tiles, start = next->last + C::kTileKv;
@@ -167,68 +201,30 @@ struct Consumer {
           start -= C::kTileKv;
           hides = masked(start);
           if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
-          wait_pingpong();
-          start_scores(s);
-          issue_values<C>(weights, v, rows.o);
-          pass_pingpong();
+          issue_products(s, weights, v, rows);
           VariantRows<C> varied;  // overlaps the products: parameters come from global memory
           variant_rows<C>(p, *next, varied);
           score_line<C>(p, varied, start, line);
-          wgmma_wait<1>();
-          pin(s);
-          warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
-          values = keys, keys.advance();
-          --left;
-          if constexpr (kReleasesEarly) release_if(left == 0, smem.q_empty, queries);
+          wait_scores(--left, s);
           finish_scores(varied, start, s);
           const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
           if (rarely(hides || ends || large_slope.any)) {
-            float shrunk[2];
             if (large_slope.any) apply_line<C>(large_slope, line, s);
             if (!kHidesMore<C> && hides) mask_keys<C>(p, *next, start, s);
-            if (ends) rows.scale = RowScale(), update_base<C>(rows.scale, s, exponent, {true, true}, shrunk, line);
+            if (ends) begin_rows<C>(s, exponent, line, rows.scale);
           }
-          float parts[2][2] = {}, sum[2];
-          // Weights are computed before the maximum is known. The early half waits in other registers until the products have
-          // read the previous weights. With three warpgroups there is enough other work.
-          if constexpr (kEarlyWords > 0) {
-            compute_weights<C, 0, kEarlyWords>(s, rows.scale.base, exponent, early, parts, line);
-            pin(early);
-          }
-          // The waits are behind branches: see wgmma_wait_all_at.
-          if (rarely(ends)) {
-            wgmma_wait_all_at<1>();
-          } else {
-            wgmma_wait_all_at<2>();
-          }
-          pin(rows.o);
-          keep_alive(weights);
+          float parts[2][2] = {};
+          compute_early<C, kEarlyWords>(s, rows.scale.base, exponent, line, early, parts);
+          wait_products<C>(ends, weights, rows);
           warp_arrive_at(v_empty);
           v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
           poll_barriers();
-#pragma unroll
-          for (int i = 0; i < kEarlyWords; ++i) weights[i] = early[i];
-          compute_weights<C, kEarlyWords, kWords>(s, rows.scale.base, exponent, weights, parts, line);
-          sum_parts(parts, sum);
-#pragma unroll
-          for (int half = 0; half < 2; ++half) has[half] = exceeds_base(sum[half], rows.scale.base[half]);
-          needs_rescale = __any_sync(0xffffffffu, has[0] || has[1]);
-#pragma unroll
-          for (int half = 0; half < 2; ++half) sum[half] = needs_rescale ? 0.f : sum[half];
-          rows.scale.add(sum);
+          compute_late<C, kEarlyWords>(s, rows.scale.base, exponent, line, early, weights, parts);
+          needs_rescale = add_sums(parts, has, rows.scale);
         } while (kInnerLoop && !rarely(needs_rescale || ends || is_special(left, hides)));
       }
       if (rarely(needs_rescale || ends)) {
-        if (needs_rescale) {
-          // Rare: the base moves with the tile's maximum, so the weights are computed again. This never happens in the first
-          // step of a work, when o still belongs to the previous work: the base is then the maximum of this tile already.
-          const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
-          float sum[2], shrunk[2];
-          update_base<C>(rows.scale, s, exponent, has, shrunk, line);
-          compute_weights<C>(s, rows.scale.base, exponent, weights, sum, line);
-          rows.rescale(shrunk);
-          rows.scale.add(shrunk, sum);
-        }
+        if (needs_rescale) rescale(s, has, line, weights, rows);
         if (ends) {
           if (!first) {
             write_group<C>(p, *work, rows.o, ended);
