@@ -35,24 +35,8 @@ class ShardLister {
 
   // Lists the row of this team. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
   __device__ __forceinline__ uint32_t list() {
-    const ClusterRow cluster(shared_.reduce, p_.ctas);
-    cluster.arrive();
-    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = 0, lists_.k = lists_.is_held = 0;
-    __syncthreads();
-    if (at() < p_.rows && is_valid_row(p_, at())) find();
-    __syncthreads();
-    cluster.wait();  // all CTAs run
-    const int size = rows_.team(), rank = rows_.rank();
-    const TeamLists team(lists_, filter_shared().team_lists(), size, rank & -size);
-    const uint32_t own = team.send(cluster, rank);
-    cluster.publish();
-    cluster.wait();
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const uint32_t crowded = __ballot_sync(0xffffffffu, lane < p_.ctas && lists_.listed[lane] == kCrowded);
-    const bool leads = (rank & (size - 1)) == 0 && (crowded >> rank & ((1u << size) - 1)) == 0;
-    if (leads && lists_.k > 0)
-      ShardList(p_, at()).write_all(lists_.noted, size == 1 ? static_cast<int>(own) : team.merge(lists_.k));
-    return crowded;
+    return list_in_teams(p_, [&](uint32_t at) { find(at); },
+                         [&](uint32_t at, int count) { ShardList(p_, at).write_all(lists_.noted, count); });
   }
 
   // A row by the whole cluster, one token after another.
@@ -79,16 +63,13 @@ class ShardLister {
   }
 
  private:
-  __device__ __forceinline__ uint32_t at() const {
-    return rows_.first() + (static_cast<uint32_t>(rows_.rank()) >> rows_.log2_of(rows_.team()));
-  }
-
-  __device__ __forceinline__ void find() {
-    const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
+  __device__ __forceinline__ void find(uint32_t at) {
+    const Row<C> row(p_, at, shared_.flags, &bias_index(shared_));
     const uint32_t slice = p_.slice * rows_.count();
     const uint32_t first = (rows_.rank() & (rows_.team() - 1)) * slice, end = min(row.vocab(), first + slice);
     Shortlist<C> list(row, lists_, first, end);
     if (threadIdx.x == 0) lists_.k = p_.top_n;
+    __syncthreads();
     list.find(p_.top_n);
   }
 

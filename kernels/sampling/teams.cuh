@@ -21,6 +21,8 @@ struct RowsOfCluster {
     const uint32_t whole = min(cluster(), p.whole);
     return (whole * static_cast<uint32_t>(p.ctas) >> log2_of(p.team)) + (cluster() - whole) * count();
   }
+  // The row of this CTA's team.
+  __device__ __forceinline__ uint32_t own() const { return first() + (static_cast<uint32_t>(rank()) >> log2_of(team())); }
 };
 
 // Loads here: a compiler moves the load of what one thread uses to where it does, which costs the time of a second load.
@@ -44,6 +46,36 @@ __device__ __noinline__ void race_alone(const SampleParams& p, uint32_t at) {
   if (threadIdx.x == 0) write_token(p, at, best);
 }
 
+// The first tokens of a row by a team of CTAs. find(row) lists those of this CTA, and sets k: how many there may be. finish(row,
+// count), by the first CTA of a team, takes what all have listed; it is not called for rows without k, or without room in a list.
+// Returns for which CTAs of the cluster there was no room, a bit for each.
+template <class F, class G>
+__device__ __forceinline__ uint32_t list_in_teams(const SampleParams& p, F find, G finish) {
+  HeldShared& shared = filter_shared().held;
+  ShortShared& lists = filter_shared().short_k;
+  const RowsOfCluster rows{p};
+  const ClusterRow cluster(shared.reduce, p.ctas);
+  cluster.arrive();
+  if (threadIdx.x == 0) lists.num_noted = lists.num_own = 0, lists.k = lists.is_held = 0;
+  if (rows.own() < p.rows && is_valid_row(p, rows.own())) find(rows.own());
+  __syncthreads();
+  cluster.wait();  // all CTAs run
+  const int size = rows.team(), rank = rows.rank();
+  const TeamLists team(lists, filter_shared().team_lists(), size, rank & -size);
+  const uint32_t own = team.send(cluster, rank);
+  cluster.publish();
+  if (size == 1) {
+    __syncthreads();
+    if (lists.k > 0 && own != kCrowded) finish(rows.own(), static_cast<int>(own));  // while others come
+  }
+  cluster.wait();
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint32_t crowded = __ballot_sync(0xffffffffu, lane < p.ctas && lists.listed[lane] == kCrowded);
+  const bool leads = size > 1 && (rank & (size - 1)) == 0 && (crowded >> rank & ((1u << size) - 1)) == 0;
+  if (leads && lists.k > 0) finish(rows.own(), team.merge(lists.k));
+  return crowded;
+}
+
 template <class C>
 class Team {
  public:
@@ -52,37 +84,14 @@ class Team {
 
   // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
   __device__ __forceinline__ uint32_t draw() {
-    const ClusterRow cluster(shared_.reduce, p_.ctas);
-    cluster.arrive();
-    if (threadIdx.x == 0) lists_.num_noted = lists_.num_own = 0, lists_.k = lists_.is_held = 0;
-    if (at() < p_.rows && is_valid_row(p_, at())) list();
-    __syncthreads();
-    cluster.wait();  // all CTAs run
-    const int size = rows_.team(), rank = rows_.rank();
-    const TeamLists team(lists_, filter_shared().team_lists(), size, rank & -size);
-    const uint32_t own = team.send(cluster, rank);
-    cluster.publish();
-    if (size == 1) {
-      __syncthreads();
-      finish(own);  // while others come
-    }
-    cluster.wait();
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const uint32_t crowded = __ballot_sync(0xffffffffu, lane < p_.ctas && lists_.listed[lane] == kCrowded);
-    const bool leads = size > 1 && (rank & (size - 1)) == 0 && (crowded >> rank & ((1u << size) - 1)) == 0;
-    if (leads && lists_.k > 0) finish(static_cast<uint32_t>(team.merge(lists_.k)));
-    return crowded;
+    return list_in_teams(p_, [&](uint32_t at) { list(at); }, [&](uint32_t at, int count) { finish(at, count); });
   }
 
  private:
-  __device__ __forceinline__ uint32_t at() const {
-    return rows_.first() + (static_cast<uint32_t>(rows_.rank()) >> rows_.log2_of(rows_.team()));
-  }
-
   // All that does not depend on what is loaded is loaded at once: the row's numbers, and its first chunk before it is known whether
   // its k is short.
-  __device__ __forceinline__ void list() {
-    const Row<C> row(p_, at(), shared_.flags, &bias_index(shared_));
+  __device__ __forceinline__ void list(uint32_t at) {
+    const Row<C> row(p_, at, shared_.flags, &bias_index(shared_));
     Filters<C> filters(p_, row.row);
     if constexpr (C::kTopP) filters.share = loaded_here(p_.top_p + row.row);
     const int64_t seed = loaded_here(p_.seed + row.row), offset = loaded_here(p_.offset + row.row);
@@ -101,7 +110,7 @@ class Team {
     }
     __syncthreads();
     if (k > 0) list.find(k);
-    else if (alone) race_alone<C>(p_, at());
+    else if (alone) race_alone<C>(p_, at);
   }
 
   // How many of the order the row needs; 0: too many for a short list.
@@ -110,11 +119,10 @@ class Team {
     return filters.limit <= kShortK ? static_cast<int>(filters.limit) : 0;
   }
 
-  // The draw from the first k, if a row has some. count: how many there are.
-  __device__ __forceinline__ void finish(uint32_t count) {
-    if (lists_.k == 0 || count == kCrowded) return;
-    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, lists_.noted, static_cast<int>(count));
-    if (threadIdx.x == 0) write_token(p_, at(), drawn);
+  // The draw from the first k. count: how many there are.
+  __device__ __forceinline__ void finish(uint32_t at, int count) {
+    const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, lists_.noted, count);
+    if (threadIdx.x == 0) write_token(p_, at, drawn);
   }
 
   const SampleParams& p_;

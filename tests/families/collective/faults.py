@@ -7,6 +7,7 @@ _MERGE = "kernels/ranks/merge_across.cuh"
 _TESTS = "tests/families/collective/test_sum_fold_kernel.py"
 _MERGED = "tests/families/collective/test_merge_kernel.py"
 _DRAW, _DRAWN = "kernels/sampling/draw_listed.cuh", "tests/families/collective/test_draw_kernel.py"
+_TEAMS = "kernels/sampling/teams.cuh"
 _LIST, _LISTED = "kernels/sampling/list_shard.cuh", "tests/families/collective/test_list_kernel.py"
 
 
@@ -297,9 +298,9 @@ FAULTS = (
     ),
     _planted(
         "rows past the count are listed",
-        _LIST,
-        "if (at() < p_.rows && is_valid_row(p_, at())) find();",
-        "if (at() < p_.rows) find();",
+        _TEAMS,
+        "if (rows.own() < p.rows && is_valid_row(p, rows.own())) find",
+        "if (rows.own() < p.rows) find",
         "past_num_valid",
         "",
         _LISTED,
