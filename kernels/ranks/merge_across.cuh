@@ -43,21 +43,30 @@ __device__ __forceinline__ float lse_of(const StatesAndSink<M>& all, int s) {
   return s < all.states.count ? lse_of(all.states, s) : all.sink;
 }
 
+// The sum of numbers in the order of a warp's butterfly.
+template <int kCount>
+__device__ __forceinline__ float sum_of_lanes(const float (&x)[kCount]) {
+  if constexpr (kCount == 1) {
+    return x[0];
+  } else {
+    float half[kCount / 2];
+#pragma unroll
+    for (int s = 0; s < kCount / 2; ++s) half[s] = x[s] + x[s + kCount / 2];
+    return sum_of_lanes(half);
+  }
+}
+
 // Weights of a row by one lane that holds all of its states, bit-equal to row_weights by 32. A missing state counts as empty.
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_held(const float (&lse)[kStates]) {
   static_assert((kStates & (kStates - 1)) == 0 && kStates <= 32, "as a warp adds them up");
-  float most = lse[0], total[kStates];
+  float most = lse[0], weight[kStates];
 #pragma unroll
   for (int s = 1; s < kStates; ++s) most = fmaxf(most, lse[s]);
   const float base = finite_max(most);
 #pragma unroll
-  for (int s = 0; s < kStates; ++s) total[s] = state_weight(lse[s], base);
-#pragma unroll
-  for (int half = kStates / 2; half > 0; half /= 2)
-#pragma unroll
-    for (int s = 0; s < half; ++s) total[s] += total[s + half];
-  return {base, total[0]};
+  for (int s = 0; s < kStates; ++s) weight[s] = state_weight(lse[s], base);
+  return {base, sum_of_lanes(weight)};
 }
 
 // C: T, kHeadDim and kSinks.

@@ -126,8 +126,8 @@ FAULTS = (
     _planted(
         "weights are added from the first state on",
         _MERGE,
-        "    for (int s = 0; s < half; ++s) total[s] += total[s + half];\n",
-        "    for (int s = half; s > 0; --s) total[0] += total[s + half - 1];\n",
+        "half[s] = x[s] + x[s + kCount / 2];",
+        "half[s] = x[2 * s] + x[2 * s + 1];",
         "bits_of_one_gpu and seven",
         "",
         _MERGED,
