@@ -111,7 +111,8 @@ def captured(call, group, want):
 def fails(rank, pg, folder, act, peer_memory=False):
     """A sound call, then one that rank 1, or the first, does not come to; both go on in a new group where both live."""
     odd, dies = (0 if act.startswith("first") else 1), "dies" in act
-    descriptor = calls.descriptors(2)["norm/one"]
+    world = pg.size()
+    descriptor = calls.descriptors(world)["norm/one"]
     group = group_of(pg, [descriptor], timeout_s=HASTY, peer_memory=peer_memory)
     call = calls.call_of("norm/one", descriptor, rank)
     calls.run(call, group, group.link.device)
@@ -119,7 +120,7 @@ def fails(rank, pg, folder, act, peer_memory=False):
     args = call.with_group(group, group.link.device)
     graph = None if act in EAGER else graph_of(call, args)
     say(folder, f"sound {rank}")
-    wait_for(folder, "sound 0", "sound 1")
+    wait_for(folder, *(f"sound {r}" for r in range(world)))
     if rank == odd and dies:
         os.kill(os.getpid(), signal.SIGKILL)
     start, out = time.monotonic(), None
@@ -144,12 +145,12 @@ def fails(rank, pg, folder, act, peer_memory=False):
 
 def differs(rank, pg, folder, act, peer_memory):
     """A sound call, and then rank 1 makes another one, or has another seed for one row."""
-    known = calls.descriptors(2)
+    known = calls.descriptors(pg.size())
     names = {"other call": ("norm/one", "merge"), "other seed": ("draw_list", "draw_list")}[act]
     group = group_of(pg, [known[name] for name in dict.fromkeys(names)], timeout_s=HASTY, peer_memory=peer_memory)
     calls.run(calls.call_of(names[0], known[names[0]], rank), group, group.link.device)
     torch.cuda.synchronize()
-    call = calls.call_of(names[rank], known[names[rank]], rank)
+    call = calls.call_of(names[rank == 1], known[names[rank == 1]], rank)
     if act == "other seed" and rank == 1:
         call.inputs["seed"][3] += 1
     args = call.with_group(group, group.link.device)
@@ -176,8 +177,9 @@ def again(rank, group, folder, descriptor):
     group.abort()
     dist.distributed_c10d._abort_process_group()
     say(folder, f"left {rank}")
-    wait_for(folder, "left 0", "left 1")
-    second = group_of(new_process_group(folder, "again", rank, 2, NCCL), [descriptor])
+    world = descriptor.world
+    wait_for(folder, *(f"left {r}" for r in range(world)))
+    second = group_of(new_process_group(folder, "again", rank, world, NCCL), [descriptor])
     out = calls.run(calls.call_of("norm/one", descriptor, rank), second, second.link.device)
     torch.cuda.synchronize()
     second.check()
