@@ -69,7 +69,9 @@ def test_a_kept_algorithm_runs_as_it_is_named(name, library):
     old, before = args.out.clone(), numerics.snapshot(problem, args)
     sku = second.sku(problem, SM_90A)
     second.launcher(problem, SM_90A, sku, True)(args, None)
-    assert cublaslt_here.log()[-1].startswith("matmul algo 6 workspace 0 ")
+    check, run = cublaslt_here.log()[-2:]
+    assert check == "check 6"
+    assert run.startswith("matmul algo 6 workspace 0 ")
     want = formula(problem, args, old)
     assert (args.out.double() - want).abs().max() <= 2.0**-7 * want.abs().max()
     assert numerics.check(problem, args, sku, before=before).worst <= 1
