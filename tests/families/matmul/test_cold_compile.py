@@ -1,4 +1,4 @@
-"""The time of a cold build of a kernel of products, in CPU seconds: on a machine that has other work they say more than the wall.
+"""The time of a cold build of a kernel of products, in CPU seconds, which other work on the machine changes less than the wall.
 
 A build has two parts side by side, device code and binding, so that a wall on two quiet cores is below the sum of both.
 """
