@@ -46,7 +46,7 @@ def known(name: str) -> dict[str, str]:
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    """How many rows ended how; those that change nothing are "equivalent", with any result of the tests."""
+    """How many rows ended how; those that change nothing and were not caught are "equivalent"."""
     same = known("equivalent")
     return Counter("equivalent" if row["digest"] in same and row["outcome"] != "caught" else row["outcome"] for row in rows)
 
@@ -75,7 +75,7 @@ def sums() -> list[str]:
 
 
 def section() -> list[str]:
-    """Of the page of reliability."""
+    """For the page of reliability."""
     if not records():
         return []
     lines = ["## Random faults made by operators", ""]
