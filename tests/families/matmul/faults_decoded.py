@@ -15,17 +15,18 @@ def decoded(name, old, new, tests=BITS, file=WIDEN):
 
 
 FAULTS = (
-    decoded("all codes of a word are those of its first byte", "word >> 8 * i & 255", "word & 255", COLUMNS),
+    decoded("all codes of a word are those of its first byte", "words[0] >> 8 * i & 255", "words[0] & 255", COLUMNS),
     decoded("all parts have the codes of the first", "codes, column, first + 256 * i);", "codes, column, first);", COLUMNS),
     decoded("a column has the tables of its first group", "entry = tables.read(column, k);", "entry = tables.read(column, 0);",
             COLUMNS),
-    decoded("a byte off four is lost", "static_cast<uint32_t>(from[i]) << 8 * i", "static_cast<uint32_t>(from[0]) << 8 * i"),
+    decoded("a byte off four is lost", "static_cast<uint32_t>(from[i]) << i % 4 * 8",
+            "static_cast<uint32_t>(from[0]) << i % 4 * 8"),
     decoded("the last part of a column is lost", "(p.k + kWidenPart - 1) / kWidenPart", "p.k / kWidenPart"),
     decoded("the second weight has the codes of the first", "batch * p.weight.batch + column", "column"),
     decoded("the second weight has the tables of the first", "    tables.batch = batch;\n", ""),
     decoded("k is one chain", "segments = matmul_coded.segments_of(n, problem.k)", "segments = None", SIZES, HOST),
-    decoded("gates have no place in the workspace", "problem.batch * problem.n * problem.columns * problem.k *",
-            "problem.batch * problem.n * problem.k *", SIZES, HOST),
+    decoded("gates have no place in the workspace", "problem.batch * problem.n * problem.columns * problem.k)",
+            "problem.batch * problem.n * problem.k)", SIZES, HOST),
     decoded("a workspace is never worth it", "return first + wide < _CALL", "return first + wide < 0 * _CALL", SIZES, HOST),
     decoded("few rows decode first", "if sizes.rows <= _FEW:", "if sizes.rows < 0:", SIZES, HOST),
 )  # fmt: skip

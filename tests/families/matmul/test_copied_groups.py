@@ -8,6 +8,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda.matmul import copied as matmul_copied
+from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
 from opfacade.backends.cuda.matmul import grouped_mma as matmul_grouped_mma
 from opfacade.core.descriptor import forget_specializations
 from opfacade.errors import DescriptorError, UnsupportedError
@@ -218,7 +219,8 @@ def test_the_last_threads_may_run_first(name, monkeypatch):
 
 @pytest.mark.parametrize("arch", [*matmul_grouped_mma.BEFORE, "sm_90a"])
 @pytest.mark.parametrize("rows", [64, 4096])
-def test_it_compiles_without_spills_and_its_shared_memory_fits(arch, rows):
+def test_it_compiles_without_spills_and_its_shared_memory_fits(arch, rows, monkeypatch):
+    monkeypatch.setattr(matmul_decoded_groups, "pays", lambda *_: False)
     target = Target.parse(arch)
     for weight in (UINT4, MXFP4, COLUMNS, BLOCKS, None):
         if weight is None and arch == "sm_90a":
