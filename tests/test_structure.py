@@ -92,6 +92,15 @@ def test_no_folder_of_a_backend_has_30_files():
     assert not [room for room in rooms if len(list(room.glob("*.py"))) >= 30]
 
 
+def test_one_template_prints_expressions():
+    """Maps, folds, values of products and variants of attention are scopes of it: each prints its own leaves."""
+    printer = "csrc/elementwise/_expression.cu.jinja"
+    prints = re.compile(r"ops::(\{\{|cast_<\{\{|\" ~)|in node\[2:\]|in node\[1:\]")
+    assert [str(p.relative_to(ROOT)) for p in DEVICE if prints.search(p.read_text())] == [printer]
+    users = {p.name for p in DEVICE if f'"{printer}" import' in p.read_text()}
+    assert users == {"_statements.cu.jinja", "_value.cu.jinja", "variant.jinja"}
+
+
 def test_no_device_function_has_80_lines():
     paths = [path for path in DEVICE if path.suffix in (".cuh", ".h")]
     lines = {(str(path), first): many for path in paths for first, many in structure.function_lines(path.read_text()).items()}
