@@ -1,5 +1,6 @@
 // A round of bytes between the GPUs of one host: every rank has then what all have sent to it.
 #pragma once
+#include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/ranks/exchange_params.h"
 #include "kernels/ranks/round.cuh"
 
@@ -45,13 +46,53 @@ struct Exchange {
       for (int64_t i = first + threadIdx.x; i < last; i += kExchangeThreads) result(source)[i] = none;
   }
 
-  __device__ void run() const {
-    if (!round.begin()) return fill();
+  __device__ bool meet_by_places(uint64_t facts) const {
     push_all();
-    const bool met = round.meet(p.facts == nullptr ? 0 : *p.facts);
+    return round.meet(facts);
+  }
+
+  // Small rounds: lines go from registers to results.
+  __device__ bool swap_lines(uint64_t facts) const {
+    const int own = p.round.rank;
+    round.tell(facts);
+    for (int64_t i = first + threadIdx.x; i < last; i += kExchangeThreads) {
+      for (int hop = 1; hop < p.round.world; ++hop) {
+        const int to = round.peer(hop);
+        const uint4 value = __ldcg(part(to) + i);
+        uint4* const there = round.lines(to, own) + 2 * i;
+        push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
+      }
+      result(own)[i] = __ldcg(part(own) + i);
+    }
+    round.note_begun();
+    __syncthreads();  // all is sent before any thread waits
+    if (p.round.world == 2) receive_lines<1>();
+    else receive_lines<4>();
+    round.hear_the_rest();
+    return round.met();
+  }
+  template <int kMany>
+  __device__ void receive_lines() const {
+    for (int64_t i = first + threadIdx.x; i < last; i += kExchangeThreads) {
+      for (int hop = 1; hop < p.round.world; hop += kMany) {
+        uint4 found[kMany];
+        round.receive_some(found, hop, 2 * i);
+#pragma unroll
+        for (int k = 0; k < kMany; ++k)
+          if (hop + k < p.round.world) result(round.peer(hop + k))[i] = found[k];
+      }
+    }
+  }
+
+  __device__ void run() const {
+    wait_for_previous();
+    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
+    if (!round.begin()) return fill();
+    const uint64_t facts = p.facts == nullptr ? 0 : *p.facts;
+    const bool met = p.flagged ? swap_lines(facts) : meet_by_places(facts);
     round.end((last - first) * 16);
     if (!met) return fill();
-    take();
+    if (!p.flagged) take();
   }
 };
 

@@ -12,6 +12,7 @@ struct ExchangeParams {
   const uint8_t* sent;    // [1 or world][bytes], 16-byte aligned
   uint8_t* found;         // [world][bytes]
   const uint64_t* facts;  // a hash of what must be equal on all ranks; null: nothing
+  int64_t flagged;        // whether parts travel in flagged lines
   int64_t bytes, step;    // of a part, a multiple of 16; between parts, 0 if all get the same
 };
 

@@ -76,6 +76,7 @@ struct MergeAcross {
   using Bits = typename Element<T>::Bits;
   static constexpr int kBytes = C::kHeadDim * sizeof(Bits), kPieces = kBytes / 16, kVec = 16 / sizeof(Bits);
   static constexpr int kInFlight = 4;  // pieces that a thread loads before it sends the first
+  static constexpr int kPeersAtOnce = 4;  // whose lines a thread waits for at once, where there are several
   static_assert(kBytes % 16 == 0, "whole lines");
 
   const MergeAcrossParams& p;
@@ -135,9 +136,12 @@ struct MergeAcross {
   // step(state, unit, piece) of all pieces of this CTA's units, and each(state, unit) of all log-sum-exps.
   template <class F, class G>
   __device__ void each(F step, G of_lse) const {
+    const int pieces = count * kPieces;
     for (int state = 0; state < p.states; ++state) {
-      for (int i = threadIdx.x; i < count * kPieces; i += kMergeAcrossThreads) step(state, first + i / kPieces, i % kPieces);
-      for (int i = threadIdx.x; i < count; i += kMergeAcrossThreads) of_lse(state, first + i);
+      for (int i = threadIdx.x; i < pieces + count; i += kMergeAcrossThreads) {
+        if (i < pieces) step(state, first + i / kPieces, i % kPieces);
+        else of_lse(state, first + i - pieces);
+      }
     }
   }
 
@@ -204,7 +208,9 @@ struct MergeAcross {
     round.note_begun();
     hold_own();
     __syncthreads();  // all is sent before any thread waits
-    for (int hop = 1; hop < p.round.world; ++hop) hold_lines(round.peer(hop));
+    if (p.round.world == 2) hold_lines<1>(1);
+    else
+      for (int hop = 1; hop < p.round.world; hop += kPeersAtOnce) hold_lines<kPeersAtOnce>(hop);
     round.hear_the_rest();
     return round.met();
   }
@@ -218,13 +224,22 @@ struct MergeAcross {
            *held_lse(state * p.round.world + own, unit) = p.lse_part[index(own, state, unit)];
          });
   }
-  __device__ void hold_lines(int source) const {
-    uint4* const from = round.lines(p.round.rank, source);
+  // Holds the lines of some peers, from `hop` on.
+  template <int kMany>
+  __device__ void hold_lines(int hop) const {
+    const auto of_each = [&](int64_t at, auto step) {
+      uint4 found[kMany];
+      round.receive_some(found, hop, at);
+#pragma unroll
+      for (int k = 0; k < kMany; ++k)
+        if (hop + k < p.round.world) step(round.peer(hop + k), found[k]);
+    };
     each([&](int state, int unit, int piece) {
-      hold(source, state, unit, piece, round.receive(from + line(state, unit, piece), source));
+      of_each(line(state, unit, piece), [&](int source, uint4 value) { hold(source, state, unit, piece, value); });
     }, [&](int state, int unit) {
-      float* const to = held_lse(state * p.round.world + source, unit);
-      *to = __uint_as_float(round.receive(from + line_of_lse(state, unit), source).x);
+      of_each(line_of_lse(state, unit), [&](int source, uint4 value) {
+        *held_lse(state * p.round.world + source, unit) = __uint_as_float(value.x);
+      });
     });
   }
 

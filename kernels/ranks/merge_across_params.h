@@ -5,7 +5,7 @@
 
 namespace opfacade {
 
-constexpr int kMergeAcrossThreads = 256;
+constexpr int kMergeAcrossThreads = 288;  // four units of 64 pieces, and their log-sum-exps
 
 struct MergeAcrossParams {
   RoundParams round;

@@ -129,6 +129,39 @@ struct Round {
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
+  // The same of some peers at once, from `hop` on; entries past the last peer stay. Polls one after another would take as long as
+  // all of them.
+  template <int kMany>
+  __device__ void receive_some(uint4 (&found)[kMany], int hop, int64_t at) const {
+    if constexpr (kMany == 1) {
+      found[0] = receive(lines(p.rank, peer(hop)) + at, peer(hop));
+      return;
+    }
+    Wait wait;
+    uint32_t missing;
+    do {
+      missing = 0;
+      Told told;
+      look_for(told);
+#pragma unroll
+      for (int k = 0; k < kMany; ++k) {
+        const bool wanted = hop + k < p.world;
+        const int source = peer(wanted ? hop + k : hop);
+        const uint4* const from = lines(p.rank, source) + at;
+        uint2 first, second;
+        const bool came = came_if(wanted, from, shared.flag, first) & came_if(wanted, from + 1, shared.flag, second);
+        if (wanted) found[k] = make_uint4(first.x, first.y, second.x, second.y);
+        missing |= static_cast<uint32_t>(wanted && !came) << source;
+      }
+      take(told);
+    } while (missing != 0 && !is_over(wait, missing));
+#pragma unroll
+    for (int k = 0; k < kMany; ++k) {
+      if (hop + k >= p.world) break;
+      uint4* const from = lines(p.rank, peer(hop + k)) + at;
+      forget_flagged(from), forget_flagged(from + 1);
+    }
+  }
   // The same of all peers at once, and of `there` places that are `step` lines apart. Entries of this rank stay.
   template <int kPlaces, int kWorld>
   __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t at, int step, int there) const {

@@ -45,7 +45,9 @@ struct SumFold {
   using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
   using Bits = typename Stored<typename S::Element>::Bits;
   static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
-  static constexpr int kHeldTerms = S::kTwoShot || S::kWorld > 4 ? 1 : 2;
+  // Terms of a row that a thread loads before the round begins, and those whose lines it waits for at once.
+  static constexpr int kHeldTerms = S::kTwoShot ? 1 : M::kThreads * M::kRows <= 256 ? 4 : 2;
+  static constexpr int kPolled = S::kWorld > 4 || S::kTwoShot ? 1 : S::kWorld > 2 ? 2 : kHeldTerms;
   struct alignas(16) Shared {
     RoundShared round;
     typename M::Params fold;
@@ -189,24 +191,35 @@ struct SumFold {
   }
   __device__ void add_lines(int64_t slot) const {
     if (slot >= valid) return;
-    const bool loaded = is_first(slot);
-    uint4* const to = reinterpret_cast<uint4*>(sum_at(slot));
     const int step = static_cast<int>(blockDim.x);
-    for (int first = static_cast<int>(threadIdx.x); first < pieces(); first += kHeldTerms * step) {
-      uint4 lines[kHeldTerms][S::kWorld];
+    int first = static_cast<int>(threadIdx.x);
+    if (is_first(slot)) {
 #pragma unroll
-      for (int k = 0; k < kHeldTerms; ++k) {
-        const int i = first + k * step;
-        const uint4 mine = loaded && first < step ? ahead[k] : i < pieces() ? term(slot, i) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int r = 0; r < S::kWorld; ++r) lines[k][r] = mine;
-      }
-      const int there = min(kHeldTerms, (pieces() - first + step - 1) / step);
-      round.receive_all(lines, 2 * (slot * pieces() + first), 2 * step, there);
-#pragma unroll
-      for (int k = 0; k < kHeldTerms; ++k)
-        if (k < there) to[first + k * step] = sum_of(lines[k]);
+      for (int k = 0; k < kHeldTerms; k += kPolled, first += kPolled * step)
+        add_some(slot, first, [&](int i) { return ahead[k + i]; });
     }
+    for (; first < pieces(); first += kPolled * step)
+      add_some(slot, first, [&](int i) {
+        return first + i * step < pieces() ? term(slot, first + i * step) : make_uint4(0, 0, 0, 0);
+      });
+  }
+  // mine(i): the term of this rank, of the pieces from `first` on that this thread adds at once.
+  template <class F>
+  __device__ __forceinline__ void add_some(int64_t slot, int first, F mine) const {
+    const int step = static_cast<int>(blockDim.x), there = min(kPolled, (pieces() - first + step - 1) / step);
+    if (first >= pieces()) return;
+    uint4 lines[kPolled][S::kWorld];
+#pragma unroll
+    for (int k = 0; k < kPolled; ++k) {
+      const uint4 own = mine(k);
+#pragma unroll
+      for (int r = 0; r < S::kWorld; ++r) lines[k][r] = own;
+    }
+    round.receive_all(lines, 2 * (slot * pieces() + first), 2 * step, there);
+    uint4* const to = reinterpret_cast<uint4*>(sum_at(slot)) + first;
+#pragma unroll
+    for (int k = 0; k < kPolled; ++k)
+      if (k < there) to[k * step] = sum_of(lines[k]);
   }
   // Where the sum of a row of this rank waits for the fold: rows of a CTA follow each other where they are held.
   __device__ uint8_t* sum_at(int64_t slot) const {

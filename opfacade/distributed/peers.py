@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 21  # of a part of a plain round: from there on NCCL has more of the bandwidth
 PLACE = (1 << 22) + (1 << 17)  # bytes that a rank may send to each in one round: kernels that do more take further launches
 MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
+MOST_LINES = 1 << 18  # those of a plain round: more take longer than bulk data and their fence
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
 COUNTERS = 1 + 2 * MOST_PEERS  # kCounters
@@ -131,7 +132,7 @@ class PeerLink(Link):
         hashed = self._hash(known) if known else None
         step = size if len(sent) > 1 else 0
         facts_at = 0 if hashed is None else hashed.data_ptr()
-        self._module.run(sent, found, *self.round_of(descriptor), facts_at, step)
+        self._module.run(sent, found, *self.round_of(descriptor), facts_at, step, int(2 * size <= MOST_LINES))
         self.bad = self._failed
         used = like.numel() * like.element_size()
         return [row[:used].view(like.dtype).view(like.shape) for row in found]

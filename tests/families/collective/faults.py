@@ -6,6 +6,7 @@ _ROUND, _SUM = "kernels/ranks/round.cuh", "kernels/ranks/sum_fold.cuh"
 _MERGE = "kernels/ranks/merge_across.cuh"
 _TESTS = "tests/families/collective/test_sum_fold_kernel.py"
 _MERGED = "tests/families/collective/test_merge_kernel.py"
+_SWAP, _SWAPPED = "kernels/ranks/exchange.cuh", "tests/families/collective/test_exchange_kernel.py"
 _DRAW, _DRAWN = "kernels/sampling/draw_listed.cuh", "tests/families/collective/test_draw_kernel.py"
 _TEAMS = "kernels/sampling/teams.cuh"
 _LIST, _LISTED = "kernels/sampling/list_shard.cuh", "tests/families/collective/test_list_kernel.py"
@@ -91,6 +92,33 @@ FAULTS = (
         _ROUND,
         "    forget_flagged(here), forget_flagged(here + 1);\n",
         "",
+        "long_ago",
+        "",
+        _MERGED,
+    ),
+    _planted(
+        "a rank gets the part of its neighbour",
+        _SWAP,
+        "const uint4 value = __ldcg(part(to) + i);",
+        "const uint4 value = __ldcg(part(own) + i);",
+        "bytes_of_all",
+        "",
+        _SWAPPED,
+    ),
+    _planted(
+        "peers past the fourth are not waited for",
+        _SWAP,
+        "hop < p.round.world; hop += kMany",
+        "hop < min(p.round.world, 5); hop += kMany",
+        "bytes_of_all",
+        "",
+        _SWAPPED,
+    ),
+    _planted(
+        "lines of several peers keep their flags",
+        _ROUND,
+        "      if (hop + k >= p.world) break;\n",
+        "      break;\n",
         "long_ago",
         "",
         _MERGED,

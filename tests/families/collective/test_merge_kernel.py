@@ -122,7 +122,7 @@ def test_every_rank_has_the_bits_of_one_gpu(case, flagged, monkeypatch):
 
 def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
     d, words = descriptor(total_num_rows=3), []
-    monkeypatch.setattr(merge_across, "MOST_HELD", 600)
+    monkeypatch.setattr(merge_across, "MOST_HELD", 200)
 
     def call(group):
         module = MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))
@@ -132,7 +132,7 @@ def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
 
     for rank, (o, _) in enumerate(on_peers(2, 1 << 14, call, flagged=1 << 18)):
         assert torch.allclose(o.double(), by_hand(d, rank)[0], rtol=0.01, atol=0.01)
-    assert words == [(0, 3, 0)] * 2  # not flagged, CTAs, bytes that are held
+    assert words == [(0, 9, 0)] * 2  # not flagged, CTAs, bytes that are held
 
 
 @pytest.mark.parametrize("flagged", WAYS)
@@ -172,10 +172,11 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
             assert last == [0, 0, 1]
 
 
+@pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("flagged", WAYS)
-def test_flags_of_long_ago_are_no_arrivals(flagged):
+def test_flags_of_long_ago_are_no_arrivals(flagged, world):
     """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and one at 2^32; a rank is late for both."""
-    d, starts = descriptor(), (10, 10 + 2 * (2**32 - 1), 2**32 - 1)
+    d, starts = descriptor(world=world), (10, 10 + 2 * (2**32 - 1), 2**32 - 1)
 
     def calls(group):
         found = []
@@ -183,12 +184,12 @@ def test_flags_of_long_ago_are_no_arrivals(flagged):
             group.link.start_at(start)
             if group.rank == 1 and number > 0:
                 time.sleep(0.3)
-            found.append(run(d, group, *states(d, group.rank + 2 * number)))
+            found.append(run(d, group, *states(d, group.rank + world * number)))
         return found
 
-    for rank, made in enumerate(on_peers(2, 1 << 14, calls, flagged=flagged)):
+    for rank, made in enumerate(on_peers(world, 1 << 14, calls, flagged=flagged)):
         for number, (o, _) in enumerate(made):
-            want, _ = by_hand(d, rank, [states(d, r + 2 * number) for r in range(2)])
+            want, _ = by_hand(d, rank, [states(d, r + world * number) for r in range(world)])
             assert torch.allclose(o.double(), want, rtol=0.01, atol=0.01)
 
 

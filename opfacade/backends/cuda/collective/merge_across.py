@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
-MOST_LINES = (1 << 20) + (1 << 17)  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
+MOST_LINES = 1 << 18  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
 MOST_HELD = 48 << 10  # bytes of states that come in lines, which a CTA holds in shared memory
-_LINE, _UNITS_OF_A_CTA = 16, 4
+_LINE = 16
 Run = Callable[[MergeAcrossArgs, Peers], None]
 
 
@@ -61,7 +61,7 @@ def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
         for first in range(0, d.total_num_rows, at_once):
             rows = min(at_once, d.total_num_rows - first)
             words = [o_part[:, first:].data_ptr(), lse_part[:, first:].data_ptr(), o[first:].data_ptr(), lse[first:].data_ptr()]
-            ctas = min(MOST_CTAS, -(-rows * d.kept_heads // _UNITS_OF_A_CTA))
+            ctas = min(MOST_CTAS, rows * d.kept_heads)
             held = -(-rows * d.kept_heads // ctas) * d.states * d.world * (head + 4)
             flagged = _is_flagged(d, rows, peers) and held <= MOST_HELD
             words += [sinks, rows, d.total_num_rows, d.states, d.num_heads, d.kept_heads, int(flagged)]

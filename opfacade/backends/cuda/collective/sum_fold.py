@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
 _LAYOUT = RowLayout()
-MOST_LINES = 1 << 19  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
+MOST_LINES = 1 << 18  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
 MOST_HELD = 48 << 10  # bytes of sums that a CTA holds in shared memory until the fold reads them
 _LINE = 16
 _NOTHING = 0xFF  # a byte of a NaN of every float type

@@ -1,0 +1,60 @@
+"""A plain round of bytes, emulated: every rank has what all have sent, in both formats, or is told which rank is missing."""
+
+import pytest
+import torch
+
+from opfacade.jit.spec import JitSpec
+from tests import emulator
+from tests.support.local_peers import Modules, on_peers
+
+pytestmark = emulator.needed
+SPEC, MODULES = JitSpec.of("exchange", "ranks/exchange", "sm_90a"), Modules()
+WAYS = [pytest.param(0, id="bulk"), pytest.param(1, id="lines")]
+
+
+def parts(rank, world, size, each):
+    """What a rank sends: the same to all, or to each something else; bytes that look like flags of early rounds among them."""
+    g = torch.Generator().manual_seed(rank)
+    made = torch.randint(0, 256, (world if each else 1, size), generator=g, dtype=torch.uint8)
+    made[:, 4:8] = torch.tensor([2, 0, 0, 0], dtype=torch.uint8)
+    return made
+
+
+def swap(group, sent, flagged, facts=None):
+    found = torch.full((group.world, sent.shape[1]), 7, dtype=torch.uint8)
+    step = sent.shape[1] if len(sent) > 1 else 0
+    words = (0 if facts is None else facts.data_ptr(), step, flagged)
+    MODULES.of(group.rank, SPEC).run(sent, found, *group.link.round_of("exchange"), *words)
+    return found
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_every_rank_has_the_bytes_of_all(world, each, flagged):
+    """Calls follow each other, the second with fewer bytes: nothing of the first is taken for its data."""
+    sizes = (16 * 700, 16 * 5, 16)
+
+    def calls(group):
+        return [swap(group, parts(group.rank, world, size, each), flagged) for size in sizes]
+
+    for rank, found in enumerate(on_peers(world, 16 * 700, calls, flagged=2 * 16 * 700)):
+        for size, got in zip(sizes, found, strict=True):
+            want = [parts(source, world, size, each)[rank if each else 0] for source in range(world)]
+            assert torch.equal(got, torch.stack(want))
+
+
+@pytest.mark.parametrize("flagged", WAYS)
+@pytest.mark.parametrize(("act", "told"), [("stays away", (0b10, 0)), ("other plan", (0, 0b10)), ("other facts", (0, 0b10))])
+def test_a_rank_that_does_not_come_or_differs_is_named_and_results_say_so(act, told, flagged):
+    def call(group):
+        odd = group.rank == 1
+        if odd and act == "stays away":
+            return None
+        group.link.digest = 8 if odd and act == "other plan" else 7
+        facts = torch.tensor([5 + (odd and act == "other facts")])
+        return swap(group, parts(group.rank, 2, 64, False), flagged, facts), group.link.failed
+
+    found, failed = on_peers(2, 1 << 10, call, patience_s=0.5, flagged=1 << 10)[0]
+    assert failed == told
+    assert (found == 0xFF).all()
