@@ -41,13 +41,13 @@ def compiler() -> str | None:
 needed = pytest.mark.skipif(compiler() is None, reason="no g++ to build kernels for the host with")
 
 
-def build(spec, first: tuple[Path, ...] = ()) -> Path:
+def build(spec, first: tuple[Path, ...] = (), made=builds.library) -> Path:
     """The shared library of a JitSpec. Headers in `first` stand before those of the project."""
     sources = codegen.render(spec)
     system, library = toolchain.tvm_ffi_paths()
     includes = [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", str(path))]
     includes += [token for path in system for token in ("-isystem", str(path))]
-    return builds.library(compiler(), (sources.device, sources.binding), includes, (str(library), "-ldl"))
+    return made(compiler(), (sources.device, sources.binding), includes, (str(library), "-ldl"))
 
 
 def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
@@ -66,6 +66,17 @@ def library_of(spec) -> Path:
     return build(spec)
 
 
+@cache
+def whole(spec) -> Path:
+    """A library that holds its kernels itself: a copy of it runs apart."""
+    return build(spec, made=builds.whole)
+
+
+def _forget():
+    library_of.cache_clear()
+    whole.cache_clear()
+
+
 @contextmanager
 def instead_of(name: str, text: str) -> Iterator[None]:
     """Kernels that are built meanwhile have this header in place of the project's, and no other kernel has."""
@@ -74,12 +85,12 @@ def instead_of(name: str, text: str) -> Iterator[None]:
         path = Path(folder) / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
-        library_of.cache_clear()
+        _forget()
         try:
-            with patch(f"{__name__}.build", lambda spec: plain(spec, (Path(folder),))):
+            with patch(f"{__name__}.build", lambda spec, **more: plain(spec, (Path(folder),), **more)):
                 yield
         finally:
-            library_of.cache_clear()
+            _forget()
 
 
 def edited(name: str, *edits: tuple[str, str]):
@@ -94,12 +105,12 @@ def edited(name: str, *edits: tuple[str, str]):
 @contextmanager
 def trapping_unaligned() -> Iterator[None]:
     """Kernels that are built meanwhile end the process by a signal at an access whose address its type does not allow."""
-    library_of.cache_clear()
+    _forget()
     try:
         with patch.object(builds, "FLAGS", (*builds.FLAGS, "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")):
             yield
     finally:
-        library_of.cache_clear()
+        _forget()
 
 
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):

@@ -1,7 +1,8 @@
 """Libraries of emulated kernels, each compiled once a machine: kept under the digest of all that the compiler reads.
 
 Workers of one run share them, and so do runs, until nobody has used one for some days. Headers that all of them read are
-precompiled once, and so is RUNTIME, which runs their threads and is linked with each of them.
+precompiled once, and so is RUNTIME, which runs their threads and is linked with each of them. A binding is a library of its
+own; it takes its kernels from others, which are compiled when they are first launched.
 """
 
 from __future__ import annotations
@@ -9,26 +10,38 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tests.emulator import headers, lazy
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "tests/emulator/simt.h"
 RUNTIME = "tests/emulator/simt.cc"
 KEPT_SECONDS = 3 * 86400
 # Fortified, longjmp refuses to change stacks.
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
+FLAGS = ("-std=c++17", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
+# Most kernels run for less time than -O1 takes to compile them; without these passes it takes a fifth less.
+OPTIMISED = (
+    "-O1",
+    *(f"-fno-{name}" for name in ("tree-loop-optimize", "tree-pta", "tree-dominator-opts", "tree-ch", "ipa-modref")),
+    *(f"-fno-{name}" for name in ("ipa-pure-const", "ipa-reference", "ipa-profile", "guess-branch-probability")),
+)
+# The last words of kernels that do the same to rows or tensors that lie otherwise. A launch takes one of them.
+WAYS = ("any", "anywhere", "apart", "dense", "flat", "many", "near", "rows", "strided", "tile", "wide")
+KERNEL = re.compile(r'OPF_KERNEL\(\w+, "(\w+)"\)')
 
 
-class CompileError(Exception):
-    """A compiler refused. No AssertionError, which a test that plants a fault expects of a wrong result."""
+CompileError = lazy.CompileError
 
 
 @cache
@@ -46,53 +59,134 @@ def place() -> Path:
     return found
 
 
+@dataclass(frozen=True)
+class Text:
+    """A C++ text with HEADER before it, and how it is compiled."""
+
+    text: str
+    words: tuple[str, ...]
+    includes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, compiler: str, text: str, includes: Sequence[str], *flags: str) -> Text:
+        return cls(f'#include "{HEADER}"\n{text}', (compiler, *FLAGS, *flags), tuple(includes))
+
+    @property
+    def key(self) -> str:
+        return _digest((_version(self.words[0]), *self.words, headers.digest(self.text, self.includes[1::2])))
+
+    def compiled(self, into: Path, kernels: Sequence[str] = ()) -> Path:
+        """An object, with these kernels of all."""
+        kept = "".join(f"\n__attribute__((used)) static auto* const kept_{name} = &{name};" for name in kernels)
+        source = into.with_suffix(".cc")
+        source.write_text(f"{self.text}{kept}\n")
+        _run([*self.words, *_with_header(self.words, self.includes), "-c", "-o", str(into), str(source)])
+        return into
+
+
+def whole(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
+    """A library of all kernels and their binding, two texts. CompileError has the compiler's output."""
+    device, binding, run = *_texts(compiler, texts, includes), runtime(compiler, tuple(includes))
+
+    def make(work: Path, made: Path) -> None:
+        objects = device.compiled(work / "device.o", _kernels(binding)), binding.compiled(work / "binding.o")
+        _link(compiler, made, *objects, run, *links)
+
+    return _once(_digest((run.stem, device.key, binding.key)), make)
+
+
 def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
-    """The shared library of some C++ texts, each with HEADER before it. CompileError has the compiler's output."""
-    texts = [f'#include "{HEADER}"\n{text}' for text in texts]
-    run = runtime(compiler, tuple(includes))
-    key = _key([compiler, *FLAGS, *includes], texts, run.stem)
-    with _alone(key), tempfile.TemporaryDirectory(dir=place()) as work:
-        found = place() / f"{key}.so"
+    """A library of the binding alone. Its kernels are compiled when they are first launched in this process."""
+    device, binding = _texts(compiler, texts, includes)
+    key, where = device.key, dict[str, Path]()
+
+    def find(name: str) -> Path:
+        """The first library has the kernels of its way and those that have none, the second all others."""
+        if name not in where:
+            names = [one for one in _kernels(binding) if one not in where and (where or _way(one) in ("", _way(name)))]
+            run = runtime(compiler, tuple(includes))
+
+            def make(work: Path, made: Path) -> None:
+                _link(compiler, made, device.compiled(work / "device.o", names), run, *links)
+
+            where.update(dict.fromkeys([*names, name], _once(_digest((run.stem, key, *names)), make)))
+        return where[name]
+
+    def make(work: Path, made: Path) -> None:
+        _link(compiler, made, binding.compiled(work / "binding.o"), *links)
+
+    made = _once(_digest(("binding", key, binding.key)), make)
+    lazy.serve(made, find)
+    return made
+
+
+def _texts(compiler: str, texts: Sequence[str], includes: Sequence[str]) -> tuple[Text, Text]:
+    """The device code and the binding, which runs once a launch and so is not optimised."""
+    device, binding = texts
+    return Text.of(compiler, device, includes, *OPTIMISED), Text.of(compiler, binding, includes, "-O0")
+
+
+def _kernels(binding: Text) -> list[str]:
+    return KERNEL.findall(binding.text)
+
+
+def _way(name: str) -> str:
+    last = name.rpartition("_")[2]
+    return last if last in WAYS else ""
+
+
+def _link(compiler: str, made: Path, *parts: Path | str) -> None:
+    """Without a library that those of the binding load already: to look at it takes as long as all else."""
+    _run([compiler, *FLAGS, *_linker(), "-nodefaultlibs", "-shared", "-o", str(made), *map(str, parts)])
+
+
+@cache
+def _linker() -> tuple[str, ...]:
+    """One that takes half of the time, where it is."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+
+
+def _once(key: str, make: Callable[[Path, Path], None]) -> Path:
+    """The library with this key, which make(a directory, where to) makes unless it is there."""
+    found = place() / f"{key}.so"
+    with _alone(key):
         if found.exists():
             os.utime(found)
             return found
-        sources = [Path(work, f"{number}.cc") for number in range(len(texts))]
-        for source, text in zip(sources, texts, strict=True):
-            source.write_text(text)
-        made = Path(work, "emulated.so")
-        words = [compiler, *FLAGS, *_with_header(compiler, includes), "-shared", "-o", str(made)]
-        _run([*words, *map(str, sources), str(run), *links])
-        made.replace(found)
+        with tempfile.TemporaryDirectory(dir=place()) as work:
+            made = Path(work, "emulated.so")
+            make(Path(work), made)
+            made.replace(found)
     return found
 
 
 @cache
 def runtime(compiler: str, includes: tuple[str, ...]) -> Path:
     """RUNTIME as an object, where `includes` find it."""
-    text, words = f'#include "{RUNTIME}"\n', [compiler, *FLAGS, *includes]
-    key = _key(words, [text])
+    text, words = f'#include "{RUNTIME}"\n', (compiler, *FLAGS, "-O1")
+    key = _digest((_version(compiler), *words, headers.digest(text, includes[1::2])))
     made = place() / f"{key}.o"
     with _alone(key):
         if made.exists():
             os.utime(made)
         else:
             half = made.with_suffix(".half")
-            _run([*words, "-c", "-x", "c++", "-", "-o", str(half)], text)
+            _run([*words, *includes, "-c", "-x", "c++", "-", "-o", str(half)], text)
             half.replace(made)
     return made
 
 
-def _with_header(compiler: str, includes: Sequence[str]) -> list[str]:
+def _with_header(words: Sequence[str], includes: Sequence[str]) -> list[str]:
     """The kept header is found where that of ROOT would be, after an edited one that stands before it."""
     at = includes.index(str(ROOT)) - 1
-    return [*includes[:at], "-I", str(header(compiler)), *includes[at:]]
+    return [*includes[:at], "-I", str(header(tuple(words))), *includes[at:]]
 
 
 @cache
-def header(compiler: str) -> Path:
+def header(words: tuple[str, ...]) -> Path:
     """A directory with HEADER as the compiler keeps it, to be searched before ROOT; a plain one where it does not fit."""
     text = f'#include "{HEADER}"\n'
-    key = _key([compiler, *FLAGS, f"-I{ROOT}"], [text])
+    key = _digest((_version(words[0]), *words, headers.digest(text, (str(ROOT),))))
     folder = place() / f"header-{key}"
     made = folder / f"{HEADER}.gch"
     with _alone(key):
@@ -101,17 +195,15 @@ def header(compiler: str) -> Path:
             # a source that includes it again finds it at the same place
             plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))
             half = made.with_suffix(".half")
-            _run([compiler, *FLAGS, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
+            _run([*words, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
             half.replace(made)
     return folder
 
 
-def _key(words: Sequence[str], texts: Sequence[str], *more: str) -> str:
+def _digest(words: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    for word in (_version(words[0]), *FLAGS, *more):  # places of headers do not matter, what they say does
+    for word in words:
         digest.update(f"{len(word)}:{word}".encode())
-    for text in texts:
-        digest.update(_run([*words, "-E", "-P", "-x", "c++", "-"], text))
     return digest.hexdigest()[:32]
 
 

@@ -254,3 +254,8 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
 }
 
 }  // namespace simt
+
+// The same by a name that is found in a library.
+extern "C" bool simt_launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params) {
+  return simt::launch(grid, threads, shared_bytes, cluster_size, kernel, params);
+}

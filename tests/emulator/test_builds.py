@@ -1,4 +1,4 @@
-"""A library of an emulated kernel is compiled once for all that read the same text, and again where anything differs."""
+"""A library of emulated kernels is compiled once for all that read the same text, and again where anything differs."""
 
 import ctypes
 import subprocess
@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from opfacade.jit import toolchain
+from opfacade.plans.quantize import QuantizeDescriptor
+from opfacade.testing import inputs
 from tests import emulator
 from tests.emulator import builds
 
@@ -35,11 +38,11 @@ def compiled(tmp_path, monkeypatch):
         folder.mkdir(exist_ok=True)
         (folder / "value.h").write_text(f"#define VALUE {value}\n")
         includes = ("-I", str(folder), "-I", str(tmp_path / "first"), "-I", str(builds.ROOT))
-        return builds.library(emulator.compiler(), (text, "// a binding\n"), includes, ())
+        return builds.whole(emulator.compiler(), (text, "// a binding\n"), includes, ())
 
     (tmp_path / "place").mkdir()
     monkeypatch.setattr(builds, "place", lambda: tmp_path / "place")
-    monkeypatch.setattr(builds, "header", lambda compiler: tmp_path)
+    monkeypatch.setattr(builds, "header", lambda words: tmp_path)
     monkeypatch.setattr(builds, "RUNTIME", "tests/emulator/runtime.h")
     runtime(7)
     monkeypatch.setattr(builds.subprocess, "run", told)
@@ -66,6 +69,84 @@ def test_another_runtime_makes_another_library(compiled):
     assert [ctypes.CDLL(str(path)).linked() for path in (one, two)] == [7, 8]
 
 
+def test_a_header_of_a_header_makes_another_library(compiled, tmp_path):
+    text = '#include "outer.h"\nextern "C" int value() { return INNER; }\n'
+    folder = tmp_path / "include-1"
+    folder.mkdir()
+    (folder / "outer.h").write_text('#if 1\n#  include "inner.h"\n#endif\n')
+    found = []
+    for inner in (5, 66):
+        (folder / "inner.h").write_text(f"#define INNER {inner}\n")
+        found.append(ctypes.CDLL(str(compiled(1, text))).value())
+    assert found == [5, 66]
+
+
+KERNELS = """
+extern "C" __global__ void rows_{0}(int) {{}}
+extern "C" __global__ void rows_{1}(int) {{}}
+extern "C" __global__ void rows_{2}(int) {{}}
+extern "C" __global__ void merge(int) {{}}
+"""
+BINDING = """#include "csrc/common/launch.h"
+extern "C" int take(const char* name) {
+  try {
+    return opfacade::found(name).kernel != nullptr;
+  } catch (const opfacade::FfiError& error) {
+    return strcmp(error.kind(), "EmulatorRefused") == 0 ? 3 : 2;
+  }
+}
+"""
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """launched(a text of kernels): their library, and the kernels that each library which was compiled for it holds."""
+    monkeypatch.setattr(builds, "place", lambda: tmp_path)
+    monkeypatch.setattr(builds, "header", lambda words: tmp_path)
+    held, link = [], builds._link
+
+    def linked(compiler, made, *parts):
+        link(compiler, made, *parts)
+        held.append(made.with_name("device.cc").read_text().count("kept_") if made.with_name("device.cc").exists() else 0)
+
+    monkeypatch.setattr(builds, "_link", linked)
+    system, library = toolchain.tvm_ffi_paths()
+    includes = [str(builds.ROOT / "tests/emulator"), str(builds.ROOT), *map(str, system)]
+    names = "".join(f'OPF_KERNEL({name}, "{name}");\n' for name in ("rows_any", "rows_wide", "rows_dense", "merge"))
+
+    def library_of(text):
+        texts = (text, f"{BINDING}{names}")
+        path = builds.library(
+            emulator.compiler(), texts, [w for path in includes for w in ("-I", path)], (str(library), "-ldl")
+        )
+        return ctypes.CDLL(str(path)), held
+
+    return library_of
+
+
+def test_a_kernel_is_compiled_when_it_is_launched_and_others_of_its_way_with_it(launched):
+    library, held = launched(KERNELS.format("any", "wide", "dense"))
+    assert held == [0]
+    assert library.take(b"rows_wide") == 1
+    assert held == [0, 2], "rows_wide and merge"
+    assert library.take(b"merge") == library.take(b"rows_wide") == 1
+    assert held == [0, 2]
+    assert library.take(b"rows_any") == library.take(b"rows_dense") == 1
+    assert held == [0, 2, 2]
+
+
+def test_a_kernel_that_does_not_compile_is_refused_as_such(launched):
+    library, _ = launched(KERNELS.format("any", "wide", "dense") + "no such words;\n")
+    assert library.take(b"rows_wide") == 3
+
+
+def test_a_launch_of_a_kernel_that_does_not_compile_raises_compile_error():
+    problem = QuantizeDescriptor(total_num_rows=3, hidden=128, dtype="f32")
+    broken = emulator.edited("kernels/reduction/fold.cuh", ("M::put(out, i, one", "M::no_such_name(out, i, one"))
+    with broken, pytest.raises(builds.CompileError, match="no_such_name"):
+        emulator.subject(problem).run(inputs.make_args(problem, 1))
+
+
 def test_an_edited_header_is_taken_in_place_of_the_kept_one(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
     monkeypatch.setattr(builds, "header", builds.header.__wrapped__)
@@ -73,7 +154,7 @@ def test_an_edited_header_is_taken_in_place_of_the_kept_one(tmp_path, monkeypatc
     edited.parent.mkdir(parents=True)
     edited.write_text((builds.ROOT / builds.HEADER).read_text() + "#define EDITED 3\n")
     text = 'extern "C" int value() { return EDITED; }\n'
-    path = builds.library(emulator.compiler(), (text,), ("-I", str(tmp_path / "first"), "-I", str(builds.ROOT)), ())
+    path = builds.whole(emulator.compiler(), (text, ""), ("-I", str(tmp_path / "first"), "-I", str(builds.ROOT)), ())
     assert ctypes.CDLL(str(path)).value() == 3
 
 
@@ -113,9 +194,10 @@ def test_a_place_that_others_may_write_is_not_used(tmp_path, monkeypatch):
 
 def test_the_header_is_kept_as_the_compiler_reads_it(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
-    folder = builds.header.__wrapped__(emulator.compiler())
+    words = (emulator.compiler(), *builds.FLAGS, *builds.OPTIMISED)
+    folder = builds.header.__wrapped__(words)
     assert (folder / f"{builds.HEADER}.gch").stat().st_size > 0
-    words = [emulator.compiler(), *builds.FLAGS, "-H", "-I", str(folder), "-I", str(builds.ROOT), "-fsyntax-only"]
+    words = [*words, "-H", "-I", str(folder), "-I", str(builds.ROOT), "-fsyntax-only"]
     text = f'#include "{builds.HEADER}"\nint here;\n#include "{builds.HEADER}"\n'
     done = subprocess.run([*words, "-x", "c++", "-"], cwd=tmp_path, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -36,8 +36,8 @@ def counted(monkeypatch, dtype):
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
     header = HEADERS[dtype]
     with emulator.instead_of(header, COUNTS.format(header=emulator.ROOT / header)):
-        built, library_of = [], emulator.library_of
-        with patch.object(emulator, "library_of", lambda spec: built.append(library_of(spec)) or built[-1]):
+        built = []
+        with patch.object(emulator, "library_of", lambda spec: built.append(emulator.whole(spec)) or built[-1]):
             yield lambda: list((ctypes.c_int * 32).in_dll(ctypes.CDLL(str(built[-1])), "follows"))
 
 

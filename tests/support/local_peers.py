@@ -84,7 +84,7 @@ class Modules:
         with self._lock:
             if (rank, spec) not in self._known:
                 path = self._folder / f"{rank}-{len(self._known)}.so"
-                shutil.copy(emulator.library_of(spec), path)
+                shutil.copy(emulator.whole(spec), path)
                 self._known[rank, spec] = _Module(tvm_ffi.load_module(str(path)))
             return self._known[rank, spec]
 
