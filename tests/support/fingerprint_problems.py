@@ -34,10 +34,14 @@ def emulated():
         "groups of k": GroupedMatmulDescriptor(
             groups=5, total_num_rows=70, n=136, k=472, dtype="bf16", layout="k", x_layout="km", weight_layout="kn"
         ),
+        "groups of codes, some rows": GroupedMatmulDescriptor(
+            groups=2, total_num_rows=70, n=136, k=1088, dtype="bf16", gather=True, num_x_rows=9,
+            weight_format=Weight(dtype="uint4", group=64, zero="int", dequantise="rounded"),
+        ),
         "groups with a tail of zeros": GroupedMatmulDescriptor(
             groups=5, total_num_rows=70, n=136, k=72, dtype="bf16", zero_tail=True
         ),
-    }
+    }  # fmt: skip
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
     for k in (320, 1088):  # a weight of codes before sm_90: one chain, and segments
         mxfp4 = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="exact")

@@ -7,6 +7,7 @@
 #include "kernels/matmul/coded/chain.cuh"
 #include "kernels/matmul/coded/finish.cuh"
 #include "kernels/matmul/coded/load.cuh"
+#include "kernels/matmul/rest.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/ptx/forget.cuh"
 
@@ -106,19 +107,19 @@ __device__ __forceinline__ void consume_split(const MatmulParams& p, const Coded
 
 template <class C>
 __device__ __forceinline__ void start_barriers(const MatmulParams& p, CodedShared<C> smem) {
-  const int full = p.mapped != 0 ? 1 : CodedLoader<C>::kThreads;
+  const int full = p.mapped != 0 ? 1 : CodedLoader<C>::kThreads, rows_full = C::kGather ? CodedLoader<C>::kThreads : full;
   for (smem.team = 0; smem.team < C::kAlong; ++smem.team) {
     for (int stage = 0; stage < C::kCodeStages; ++stage)
       mbarrier_init(smem.codes_full(stage), full), mbarrier_init(smem.codes_empty(stage), 4 * C::kBeside);
     for (int stage = 0; stage < C::kXStages; ++stage)
-      mbarrier_init(smem.x_full(stage), full), mbarrier_init(smem.x_empty(stage), 4 * C::kBeside * (shares_x<C>(p) ? C::kAside : 1));
+      mbarrier_init(smem.x_full(stage), rows_full), mbarrier_init(smem.x_empty(stage), 4 * C::kBeside * (shares_x<C>(p) ? C::kAside : 1));
   }
   mbarrier_init_fence();
 }
 
 template <class C>
 __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
-  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : 56, kConsumer = kWarpgroups == 4 ? 104 : 224;
+  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : C::kGrouped ? 88 : 56, kConsumer = kWarpgroups == 4 ? 104 : C::kGrouped ? 208 : 224;
   static_assert(kWarpgroups == 4 || kWarpgroups == 2, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
@@ -132,6 +133,7 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   if (group < 0) {
     release_registers<kProducer>();
     produce_coded<C>(p, smem, tiles);
+    if constexpr (C::kZeroTail) clear_rest<C>(p);
     for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as those that compute do
   } else {
     acquire_registers<kConsumer>();

@@ -1,6 +1,7 @@
 // The producer of a product of codes: TMA brings codes and x as they lie, or threads copy what TMA cannot load.
 #pragma once
 #include "kernels/matmul/coded/rings.cuh"
+#include "kernels/matmul/gathered.cuh"
 #include "kernels/matmul/load.cuh"
 
 namespace opfacade {
@@ -31,13 +32,15 @@ struct CodedLoader {
     }
   }
 
- private:
+  // By one thread, or all where rows of x are gathered or TMA serves none.
   __device__ __forceinline__ void load_codes(const Tile& tile, int k) {
     const uint32_t to = smem.codes(codes_ring.stage), full = smem.codes_full(codes_ring.stage);
     mbarrier_wait(smem.codes_empty(codes_ring.stage), codes_ring.parity ^ 1);
     if (p.mapped != 0) {
-      mbarrier_arrive_expect(full, Shared::kCodes);
-      tma_load(to, p.weight_map, full, BoxAt{{k / 2, tile.column, tile.weight, 0, 0}});
+      if (!C::kGather || threadIdx.x == 0) {
+        mbarrier_arrive_expect(full, Shared::kCodes);
+        tma_load(to, p.weight_map, full, BoxAt{{k / 2, tile.column, tile.weight, 0, 0}});
+      }
     } else {
       copy_panels<CopiedPanels<1, 1>, C::kColumns, false>(to, p.weight, tile.weight, tile.column, p.columns, k / 2, p.k / 2,
                                                           threadIdx.x % kThreads, kThreads);
@@ -45,6 +48,8 @@ struct CodedLoader {
     }
     codes_ring.advance();
   }
+
+ private:
   __device__ __forceinline__ void load_x(const Tile& tile, int k, int stop) {
     const uint32_t to = smem.x(x_ring.stage), full = smem.x_full(x_ring.stage);
     mbarrier_wait(smem.x_empty(x_ring.stage), x_ring.parity ^ 1);
@@ -66,9 +71,70 @@ struct CodedLoader {
   }
 };
 
+// A panel of x, as rows that lie anywhere know it.
+template <class C>
+struct GatheredPanel : C {
+  static constexpr int kPanels = 1;
+  static constexpr bool kSwapped = true;
+};
+
+// By all threads: rows of x that lie anywhere come by cp.async, or slowly where their chunks are not aligned. Copies of kDepth panels
+// are under way, also from one tile to the next. A stage of codes is free when all panels have come that belong to it, so that no
+// panel is under way but those of the two stages behind it.
+template <class C>
+struct GatheredLoader {
+  using Panel = GatheredPanel<C>;
+  static constexpr int kDepth = 5;
+  static_assert(C::kCodeStages == 3 && C::kXStages >= kDepth + 2, "two stages of codes have a whole and a part of one");
+  const MatmulParams& p;
+  const CodedShared<C>& smem;
+  CodedLoader<C>& codes;
+  Ring<C::kXStages> ring, done;
+  int begun, last, before;  // panels that are under way; of the last stage of codes, and the one before
+
+  __device__ __forceinline__ void load(const Tile& tile) {
+    const GatheredRows<Panel> rows(p, tile);
+#pragma unroll 1
+    for (int k = 0; k < p.k; k += kPanel<C>) {
+      if (k % kCodesStep == 0) {
+        if (begun > last + before) end();
+        before = last, last = 0;
+        codes.load_codes(tile, k);
+      }
+      mbarrier_wait(smem.x_empty(ring.stage), ring.parity ^ 1);
+      if (p.x_wide != 0) rows.begin(smem.x(ring.stage), k); else copy_rows<Panel>(p, smem.x(ring.stage), tile, k);
+      cp_async_commit();
+      ring.advance(), ++last;
+      if (begun == kDepth) cp_async_wait<kDepth>(), hand_on(); else ++begun;
+    }
+  }
+  __device__ __forceinline__ void end() {
+    cp_async_wait<0>();
+    for (; begun > 0; --begun) hand_on();
+  }
+
+ private:
+  __device__ __forceinline__ void hand_on() {
+    fence_async_shared();
+    mbarrier_arrive(smem.x_full(done.stage));
+    done.advance();
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void produce_gathered(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
+  static_assert(C::kAlong == 1 && C::kAside == 1 && C::kXPanels == 1, "one team has all of k, a panel at a time");
+  CodedLoader<C> codes{p, smem, {}, {}};
+  GatheredLoader<C> loader{p, smem, codes, {}, {}, 0, 0, 0};
+  const int count = tiles.count(p);
+  for (int index = tiles.first(); index < count; index += tiles.stride()) loader.load(tiles.at(index));
+  loader.end();
+}
+
 template <class C>
 __device__ __forceinline__ void produce_coded(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
   constexpr int kThreads = CodedLoader<C>::kThreads;
+  if constexpr (C::kGather) return produce_gathered<C>(p, smem, tiles);
   if (p.mapped != 0 && (threadIdx.x % kThreads / 32 != 0 || !elected())) return;
   CodedLoader<C> loader{p, smem, {}, {}};
   const SegmentsOf<C> segments(p, smem.team);

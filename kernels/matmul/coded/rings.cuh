@@ -3,7 +3,7 @@
 // The operands are exchanged: columns of the product, 64 for each computing warpgroup, lie on the rows of wgmma, and rows of x on
 // its columns, 8 and more. A warpgroup decodes its codes from shared memory to registers, which are wgmma's A.
 #pragma once
-#include "kernels/matmul/tiles.cuh"
+#include "kernels/matmul/groups.cuh"
 
 namespace opfacade {
 
@@ -51,10 +51,21 @@ struct WideColumns : C {
   static constexpr int kColumns = C::kColumns * C::kAside;
 };
 
-// The tiles of Tiles, of which those of a cluster lie side by side.
+// The tiles of one product, or of groups, whose table lies behind the barriers.
+template <class C, bool kGrouped>
+struct TilesOfCodes : Tiles<C> {
+  __device__ __forceinline__ explicit TilesOfCodes(const MatmulParams& p) : Tiles<C>(p) {}
+};
+template <class C>
+struct TilesOfCodes<C, true> : GroupTiles<C> {
+  __device__ __forceinline__ explicit TilesOfCodes(const MatmulParams& p)
+      : GroupTiles<C>(p, reinterpret_cast<int*>(dynamic_shared() + CodedShared<C>::kBytes)) {}
+};
+
+// The same, of which those of a cluster lie side by side.
 template <class C>
 struct CodedTiles {
-  Tiles<WideColumns<C>> wide;
+  TilesOfCodes<WideColumns<C>, C::kGrouped> wide;
 
   __device__ __forceinline__ explicit CodedTiles(const MatmulParams& p) : wide(p) {}
   static __device__ __forceinline__ int aside() { return C::kAside > 1 ? blockIdx.x % C::kAside : 0; }

@@ -37,6 +37,8 @@ def forced():
         patch.object(matmul_grouped, "ARCH", "none"),
         patch.object(matmul, "ARCH", "none"),
         patch.object(matmul.matmul_coded, "ARCH", "none"),
+        patch.object(matmul.matmul_coded_groups, "ARCH", "none"),
+        patch.object(matmul.matmul_decoded_groups, "ARCH", "none"),
         patch.object(matmul_coded_mma, "ARCHS", HERE),
         patch.object(matmul_grouped_mma, "BEFORE", HERE),
     ):

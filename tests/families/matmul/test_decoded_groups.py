@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda.matmul import coded_groups as matmul_coded_groups
+from opfacade.backends.cuda.matmul import decoded as matmul_decoded
 from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
@@ -32,7 +34,8 @@ def _any_assembler():
 @contextmanager
 def paid(whether=True):
     forget_specializations(), forget_selections()
-    with patch.object(matmul_decoded_groups, "pays", lambda sizes, sms: whether):
+    registers = patch.object(matmul_coded_groups, "pays", lambda rows: False)
+    with registers, patch.object(matmul_decoded_groups, "pays", lambda *sizes: whether):
         yield
     forget_specializations(), forget_selections()
 
@@ -84,6 +87,19 @@ def test_a_row_has_the_bits_of_the_kernel_of_few(name):
             run(problem, call)
             first, stop = int(args.indptr[0]), int(args.indptr[-1])
             assert torch.equal(call.out[first:stop], args.out[first:stop])
+
+
+@emulator.needed
+@pytest.mark.parametrize("tile", [matmul_decoded._PAIR, matmul_decoded._WIDE], ids=["pair", "wide"])
+def test_other_tiles_have_the_bits_of_the_kernel_of_few(tile):
+    problem = made(MXFP4, groups=5, rows=300, out_dtype="f32", n=200, k=1216, sm_limit=2)
+    args = drawn(problem)
+    run(problem, args, False)
+    call = replace(args, out=torch.full_like(args.out, 7.0))
+    with patch.object(matmul_decoded, "tile_of", lambda *sizes: tile):
+        run(problem, call)
+    first, stop = int(args.indptr[0]), int(args.indptr[-1])
+    assert torch.equal(call.out[first:stop], args.out[first:stop])
 
 
 @emulator.needed
@@ -165,7 +181,7 @@ def test_the_workspace_is_the_decoded_weight_of_all_groups():
 
 
 def test_a_smaller_workspace_selects_the_kernel_without_one():
-    assert chosen(of(32768), max_workspace_bytes=2**29).sku.impl == "mma_grouped_codes"
+    assert chosen(of(32768), max_workspace_bytes=2**29).sku.impl == "wgmma_grouped_codes"
 
 
 def test_both_kernels_have_the_same_promise():

@@ -1,20 +1,15 @@
 """Groups of many rows on a GPU, whose weights of codes are decoded first: the bits of the kernel of few rows."""
 
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 import torch
 
 from opfacade import Plan, Preference
-from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
-from opfacade.core.descriptor import forget_specializations
-from opfacade.plan import forget_selections
 from opfacade.testing import inputs, numerics
 from tests.families.matmul.test_copied_gpu import on_gpu
 from tests.families.matmul.test_copied_groups import made
-from tests.families.matmul.test_decoded_groups import FORMS, WEIGHTS
+from tests.families.matmul.test_decoded_groups import FORMS, WEIGHTS, paid
 from tests.families.matmul.test_grouped_kernel import drawn
 
 pytestmark = pytest.mark.gpu
@@ -24,14 +19,6 @@ pytestmark = pytest.mark.gpu
 def _hopper():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma needs sm_90a")
-
-
-@contextmanager
-def paid(whether):
-    forget_specializations(), forget_selections()
-    with patch.object(matmul_decoded_groups, "pays", lambda sizes, sms: whether):
-        yield
-    forget_specializations(), forget_selections()
 
 
 def ran(problem, args, whether=True):
@@ -69,6 +56,7 @@ def test_a_graph_replays_with_other_counts_on_a_gpu():
     """A group that had no rows before has its weight decoded now."""
     problem = made(WEIGHTS["mxfp4"], groups=16, rows=256, n=320, k=640)
     args = inputs.make_args(problem, 5, "cuda")
+    args.x.copy_(torch.randn(args.x.shape, generator=torch.Generator().manual_seed(5)))
     with paid(True):
         plan = Plan.select(problem, Preference(backend="cuda"))
         plan.run(args)

@@ -70,6 +70,20 @@ def test_many_rows_have_the_bits_of_few(name):
 
 
 @emulator.needed
+@pytest.mark.parametrize("tile", [matmul_decoded._PAIR, matmul_decoded._WIDE], ids=["pair", "wide"])
+@pytest.mark.parametrize("name", ["uint4", "mxfp4"])
+def test_other_tiles_have_the_bits_of_few(tile, name):
+    problem = of_format(name, rows=140, n=328, k=1216, sm_limit=2)
+    args = inputs.make_args(problem, 4)
+    with paid(False):
+        checked(problem, args)
+    call = replace(args, out=torch.full_like(args.out, torch.nan))
+    with patch.object(matmul_decoded, "tile_of", lambda *sizes: tile):
+        decoded(problem, call)
+    assert torch.equal(call.out, args.out)
+
+
+@emulator.needed
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
@@ -117,6 +131,12 @@ def chosen(problem, **prefer):
 def test_many_rows_decode_first():
     found = {rows: chosen(of(rows)).sku.impl for rows in (16, 128, 256, 1024, 8192)}
     assert found == dict.fromkeys((16, 128, 256), "wgmma_codes") | dict.fromkeys((1024, 8192), "wgmma_decoded")
+
+
+def test_tiles_of_many_rows_share_a_weight_and_one_wave_has_wide_tiles():
+    tiles = {(rows, n): dict(chosen(of(rows, n=n, k=2880)).sku.spec) for rows, n in ((4096, 5120), (512, 5120), (1024, 5120))}
+    found = {sizes: (spec["tile_columns"], spec.get("cluster", 1)) for sizes, spec in tiles.items()}
+    assert found == {(4096, 5120): (128, 2), (512, 5120): (192, 1), (1024, 5120): (128, 1)}
 
 
 def test_the_workspace_is_the_decoded_weight():

@@ -285,7 +285,7 @@ def test_refusals_name_the_field():
         assert any(field in str(reason) for reason in option.reasons), field
 
 
-OF_CODES = {"cuda/mma_grouped_codes", "cuda/wgmma_decoded_groups", "cuda/wgmma_coded_groups"}
+OF_CODES = {"cuda/mma_grouped_codes", "cuda/wgmma_decoded_groups", "cuda/wgmma_grouped_codes"}
 
 
 def test_the_examples_have_a_kernel():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from opfacade import Target
-from opfacade.backends.cuda import matmul_decoded_groups
+from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling, Weight
@@ -55,7 +55,7 @@ def _any_assembler():
 
 def run(problem, args, impl, device):
     forget_specializations(), forget_selections()
-    with patch.object(matmul_decoded_groups, "pays", lambda sizes, sms: impl == "wgmma_decoded_groups"):
+    with patch.object(matmul_decoded_groups, "pays", lambda *sizes: impl == "wgmma_decoded_groups"):
         subject = emulator.subject(problem, device_like=device)
         assert subject.plan.sku.impl == impl
         subject.run(args)

@@ -11,6 +11,9 @@ from opfacade.backends.cuda.matmul import (
     coded as matmul_coded,
 )
 from opfacade.backends.cuda.matmul import (
+    coded_groups as matmul_coded_groups,
+)
+from opfacade.backends.cuda.matmul import (
     coded_mma as matmul_coded_mma,
 )
 from opfacade.backends.cuda.matmul import (
@@ -148,6 +151,7 @@ CANDIDATES = (
     candidate(_FORM, _declines, _shape),
     matmul_grouped.CANDIDATE,
     matmul_decoded_groups.CANDIDATE,
+    matmul_coded_groups.CANDIDATE,
     *matmul_grouped_mma.CANDIDATES,
     matmul_ranges.CANDIDATE,
     *(_config(place) for place in range(1, _TUNED)),

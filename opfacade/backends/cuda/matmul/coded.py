@@ -12,6 +12,7 @@ from opfacade.backends.cuda.matmul import codes as matmul_codes
 from opfacade.backends.cuda.matmul.decoding import way_of
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul.segments import Segments
+from opfacade.backends.cuda.matmul.source import Product
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
@@ -203,7 +204,7 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
-def unfit_sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
+def unfit_sizes(problem: Product) -> Iterator[Reason]:
     """Not remembered with what a kind of problems lacks: k is a size."""
     panel = _PANEL // ITEMSIZE[problem.dtype]
     yield from support.choice_reason("OPF-S003", f"k % {panel}", problem.k % panel, (0,))

@@ -25,7 +25,11 @@ class _Stage(NamedTuple):
 
 
 # By bits of an element of the weight.
-_STAGES = {4: _Stage(1, 4, {8: 3, 16: 2, 64: 2}), 8: _Stage(2, 4, {8: 2, 16: 2, 32: 2}), 16: _Stage(1, 1, {16: 4, 64: 4})}
+_STAGES = {
+    4: _Stage(1, 4, {8: 3, 16: 2, 32: 2, 64: 2}),
+    8: _Stage(2, 4, {8: 2, 16: 2, 32: 2}),
+    16: _Stage(1, 1, {16: 4, 64: 4}),
+}
 
 
 class Copied(NamedTuple):

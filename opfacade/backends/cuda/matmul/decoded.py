@@ -23,6 +23,9 @@ from opfacade.plans.matmul import MatmulDescriptor
 # Nanoseconds of the kernel that decodes to registers, as fitted to an H200: of a call, a tile, and a panel of 64 elements of k.
 _CALL, _TILE, _PANEL = 4000.0, 2500.0, 490.0
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
+_PLAIN, _PAIR, _WIDE = Tile(128, 128, 1), Tile(128, 128, 1, 2), Tile(128, 192, 1)
+_WAIT = 1.05  # of the time of the wide tile, whose warpgroups wait at the end of a segment
+_ROUNDS = 4  # of tiles that an SM has, from which on pairs of CTAs that share a weight are faster
 _FEW = 256  # rows, up to which tiles decode
 _LAUNCH = 2500.0  # nanoseconds of a decoding launch of nothing
 _MEMORY = 3000.0  # bytes a nanosecond
@@ -69,7 +72,17 @@ def _sms(problem: MatmulDescriptor, target: Target) -> int:
 def _shape(problem: MatmulDescriptor, target: Target) -> Decoded:
     assert problem.weight_format is not None
     sizes, segments = _sizes(problem)
-    return Decoded(whole_tile_of(sizes, _sms(problem, target), False), segments, matmul_coded.slot_of(problem.weight_format))
+    return Decoded(tile_of(sizes, _sms(problem, target), sizes.rows), segments, matmul_coded.slot_of(problem.weight_format))
+
+
+@lru_cache(maxsize=4096)
+def tile_of(sizes: Sizes, sms: int, together: int) -> Tile:
+    """The fastest of a product whose segments follow each other. together: rows whose CTAs may be a cluster."""
+    best = whole_tile_of(sizes, sms, together == 0)
+    if sizes.segments > 1 and _WAIT * nanoseconds(_WIDE, sizes, sms) < nanoseconds(best, sizes, sms):
+        return _WIDE
+    tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // _TILE_COLUMNS) * sizes.batch
+    return _PAIR if best == _PLAIN and together >= _ROUNDS * _TILE_ROWS and tiles >= _ROUNDS * sms else best
 
 
 def first_of(elements: int) -> float:
@@ -82,7 +95,7 @@ def pays(sizes: Sizes, sms: int) -> bool:
     """Whether to decode the weight first takes less time than to decode it for each tile."""
     if sizes.rows <= _FEW:
         return False
-    wide = nanoseconds(whole_tile_of(sizes, sms, False), sizes, sms)
+    wide = nanoseconds(tile_of(sizes, sms, sizes.rows), sizes, sms)
     first = first_of(sizes.batch * sizes.columns * sizes.k)
     tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // _TILE_COLUMNS) * sizes.batch
     return first + wide < _CALL + -(-tiles // sms) * (_TILE + sizes.k / 64 * _PANEL)

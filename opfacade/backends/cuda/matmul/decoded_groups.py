@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul import coded as matmul_coded
 from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
 from opfacade.backends.cuda.matmul import decoded as matmul_decoded
 from opfacade.backends.cuda.matmul import grouped as matmul_grouped
-from opfacade.backends.cuda.matmul.copied import COLUMNS, segments_of
+from opfacade.backends.cuda.matmul.copied import segments_of
 from opfacade.backends.cuda.matmul.decoded import Decoded
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, whole_tile_of
@@ -23,9 +24,22 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor
 _CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
 _MOST_GROUPS = 1024  # as many as the kernel of few rows takes
 _WIDTH = 8  # elements of k: lines of the decoded weight are whole chunks of sixteen bytes
-# Nanoseconds of the kernel by mma.sync, as fitted to an H200: of a panel of 64 elements of k, of tiles that an SM has at once.
-_TILE_ROWS, _RESIDENT, _PANEL = 64, 2, 650.0
-_FEW = 16  # rows of a group, up to which each tile decodes its own
+# Nanoseconds of kernels that decode for each tile, as fitted to an H200: of a call, a tile, and a panel of 64 elements of k.
+
+
+class _Tiles(NamedTuple):
+    """rows, columns: of a tile; resident: those that an SM has at a time; call, tile, panel: nanoseconds."""
+
+    rows: int
+    columns: int
+    resident: int
+    call: float
+    tile: float
+    panel: float
+
+
+_IN_REGISTERS = {4: _Tiles(128, 128, 1, 4000.0, 2500.0, 490.0), 8: _Tiles(32, 64, 2, 4000.0, 0.0, 680.0)}
+_FEW = {4: 128, 8: 16}  # rows of a group, by bits, up to which each tile decodes its own
 
 _TEST = "tests/families/matmul/test_decoded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
 _FORM = Form(
@@ -48,25 +62,31 @@ def _sms(problem: GroupedMatmulDescriptor, target: Target) -> int:
     return min(target.sm_count, problem.sm_limit or target.sm_count)
 
 
+def _bits(problem: GroupedMatmulDescriptor) -> int:
+    return 4 if problem.weight_format is None or problem.weight_format.packed else 8
+
+
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Decoded:
     """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
     weight = problem.weight_format
     assert weight is not None
-    tile = whole_tile_of(_sizes(problem), _sms(problem, target), problem.gather)
+    sizes, gather = _sizes(problem), problem.gather
+    tile = matmul_decoded.tile_of(sizes, _sms(problem, target), 0 if gather else sizes.rows)
     slot = matmul_coded.slot_of(weight) if weight.packed else matmul_coded_mma.slot_of_bytes(weight, problem.dtype)
-    return Decoded(tile, segments_of(problem.k, problem.order), slot, 4 if weight.packed else 8)
+    return Decoded(tile, segments_of(problem.k, problem.order), slot, _bits(problem))
 
 
 @lru_cache(maxsize=4096)
-def pays(sizes: Sizes, sms: int) -> bool:
-    """Whether to decode the weights of all groups with rows takes less time than to decode them for each tile."""
-    if sizes.rows <= _FEW:
+def pays(sizes: Sizes, sms: int, bits: int) -> bool:
+    """Whether to decode the weights of all groups with rows takes less time than to do so for each tile. bits: of a code."""
+    if sizes.rows <= _FEW[bits]:
         return False
     wide = nanoseconds(whole_tile_of(sizes, sms, True), sizes, sms)
     first = matmul_decoded.first_of(sizes.batch * sizes.columns * sizes.k)
-    tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // COLUMNS) * sizes.batch
-    return first + wide < -(-tiles // (sms * _RESIDENT)) * sizes.k / 64 * _PANEL
+    own = _IN_REGISTERS[bits]
+    tiles = -(-sizes.rows // own.rows) * -(-sizes.columns // own.columns) * sizes.batch
+    return first + wide < own.call + -(-tiles // (sms * own.resident)) * (own.tile + sizes.k / 64 * own.panel)
 
 
 def _scratch(problem: GroupedMatmulDescriptor) -> int:
@@ -91,7 +111,7 @@ def _few(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
     """Not remembered with what a kind of problems lacks: rows are sizes."""
     yield from support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS)
     yield from support.choice_reason("OPF-S003", f"k % {_WIDTH}", problem.k % _WIDTH, (0,))
-    paid = problem.k > 0 and pays(_sizes(problem), _sms(problem, target))
+    paid = problem.k > 0 and pays(_sizes(problem), _sms(problem, target), _bits(problem))
     yield from support.choice_reason("OPF-S003", "rows enough to decode the weights first", paid, (True,))
 
 

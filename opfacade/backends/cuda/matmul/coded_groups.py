@@ -1,0 +1,73 @@
+"""Products of groups of some rows whose weights have codes of four bits, decoded to registers: the kernel of one product, with
+tiles of groups. Sums are in the segments of the kernel by mma.sync, so that both give a row the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opfacade.backends.cuda import ptxas, support
+from opfacade.backends.cuda.matmul import coded as matmul_coded
+from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
+from opfacade.backends.cuda.matmul import grouped as matmul_grouped
+from opfacade.backends.cuda.matmul.coded import Coded
+from opfacade.backends.cuda.matmul.copied import segments_of
+from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
+from opfacade.core.candidate import Reason
+from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.target import Target
+from opfacade.plans.matmul import GroupedMatmulDescriptor
+
+_CODES = ("int4", "uint4", "e2m1")
+_MOST_GROUPS = 1024  # as many as the kernel of few rows takes
+_FEW, _SOME = 16, 44  # rows of a group, up to which tiles are those of mma.sync, and have 64 rows
+
+_TEST = "tests/families/matmul/test_coded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
+_FORM = Form(
+    descriptor=GroupedMatmulDescriptor,
+    template="matmul/coded_groups",
+    impl="wgmma_grouped_codes",
+    in_any_batch={"codes": _TEST},
+    on_a_gpu="tests/families/matmul/test_coded_groups_gpu.py::test_a_row_has_the_bits_of_the_kernel_of_few_on_a_gpu",
+)
+
+
+@memoize_last
+def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Coded:
+    """The tile for groups of equal size, with room for those that have some more: the real ones are on the device."""
+    assert problem.weight_format is not None
+    rows, _ = matmul_grouped.rows_of(problem)
+    slot = matmul_coded.slot_of(problem.weight_format)
+    return Coded(64 if rows <= _SOME else 128, 1, 2, 1, segments_of(problem.k, problem.order), slot)
+
+
+def pays(rows: int) -> bool:
+    """Whether tiles of wgmma take less time than those of mma.sync, for so many rows of a group."""
+    return rows > _FEW
+
+
+def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
+    if problem.weight_format is None:
+        yield from support.choice_reason("OPF-S003", "weight_format", None, _CODES)
+        return
+    yield from matmul_coded_mma.lacks_of_format(problem, problem.weight_format, target, _CODES)
+
+
+@cached_by_specialization
+def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return tuple(_lacks(problem, target))
+
+
+def _few(problem: GroupedMatmulDescriptor) -> Iterator[Reason]:
+    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    yield from support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS)
+    yield from matmul_coded.unfit_sizes(problem)
+    paid = pays(matmul_grouped.rows_of(problem)[0])
+    yield from support.choice_reason("OPF-S003", "rows enough for tiles of wgmma", paid, (True,))
+
+
+def _declines(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
+    return _unfit(problem, target) or tuple(_few(problem)) or ptxas.reasons()
+
+
+CANDIDATE = candidate(_FORM, _declines, _shape)
