@@ -97,7 +97,10 @@ def test_the_last_threads_may_run_first(monkeypatch):
 @pytest.mark.parametrize("arch", backend.ARCHS)
 @pytest.mark.parametrize("rows", [1, 16, 4096])
 def test_it_compiles_without_spills(arch, rows):
-    for weight in ({}, ROUNDED, {"group": 32, "scale_dtype": "f8_e8m0"}):
+    weights = ({}, ROUNDED, {"group": 32, "scale_dtype": "f8_e8m0"})
+    if arch not in (backend.ARCHS[0], backend.ARCHS[-1]):  # between them, one for each size
+        weights = (weights[(1, 16, 4096).index(rows)],)
+    for weight in weights:
         plan = Plan.select(made(rows=rows, n=4096, k=4096, weight=weight), Preference(backend="cuda"), Target.parse(arch))
         plan.compile()
         assert plan.sku.impl == "mma_byte_codes"
