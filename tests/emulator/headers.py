@@ -1,4 +1,4 @@
-"""What a compiler reads of a text: the text and each header that it includes, without a compiler."""
+"""The digest of a text and of each header that it includes, as a compiler would read them."""
 
 from __future__ import annotations
 
