@@ -23,12 +23,12 @@ struct RowSplit {
 
   Launch streams(int64_t rows) const { return launch(rows, kStreamShared); }
   // beside: bytes of shared memory besides logits, in place of which are lists of a team.
-  Launch holds(int64_t rows, int64_t beside) const {
+  Launch holds(int64_t rows, int64_t beside, int64_t threads = kSampleThreads) const {
     const int64_t logits = 4 * int64_t{held};
-    return launch(rows, beside + (ctas > 1 && logits < kListsShared ? kListsShared : logits));
+    return launch(rows, beside + (ctas > 1 && logits < kListsShared ? kListsShared : logits), threads);
   }
-  Launch launch(int64_t rows, int64_t bytes) const {
-    return Launch(rows * ctas, kSampleThreads).shared(bytes).cluster(ctas);
+  Launch launch(int64_t rows, int64_t bytes, int64_t threads = kSampleThreads) const {
+    return Launch(rows * ctas, threads).shared(bytes).cluster(ctas);
   }
 
   int32_t ctas;

@@ -54,6 +54,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// Error at most 2^-22, or that part of the result.
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Error 1 ulp.
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;

@@ -1,14 +1,15 @@
 // The tokens that may be drawn, whatever prefix of the order is kept: those whose key no more likely token reaches. They are few,
-// so a race notes all of them while it streams a row. Steps of octaves have the best key of their tokens; a token far enough below
-// a step has to reach that key.
+// so a race notes all of them while it streams a row. Steps of octaves have the best key of more likely tokens, which a token has to
+// reach; a sample of the row places the steps and has the first keys.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/noise.cuh"
 
 namespace opfacade {
 
-constexpr int kFrontSteps = 128, kFrontRoom = 2 * kSampleThreads, kFrontListed = 32, kPlaces = 4;
+constexpr int kFrontSteps = 128, kFrontRoom = 512, kFrontListed = 32, kPlaces = 3;
 constexpr float kFrontOctaves = 48.f;  // of all steps at most, below which masses end
+constexpr uint32_t kNoFront = ~0u;
 
 // A token: its place in the order, its key, and its logit before the temperature. place 0: none.
 struct alignas(16) Noted {
@@ -22,31 +23,33 @@ struct alignas(16) Noted {
   }
 };
 
-// Places of the order, of which each has a larger key than those before. A place of no token has the logit +inf.
-struct Placed {
-  uint64_t place[kPlaces];
-  uint32_t token[kPlaces];
-  float x[kPlaces];
-};
-
-// Octaves of the first step, and steps of an octave.
+// Steps of octaves, the most likely tokens first, and what a key is compared by: the octaves of both are above a base, so that a
+// bound is a positive number whose bits have its order. A number of octaves may be off by its rounding, which is less than a step.
 struct FrontScale {
-  float top, steepness;
+  float base, top, steepness;  // the base, octaves of step 0 in steps, and steps of an octave
+  float lift;                  // a bound is less than the key by the margins of rounding, and by 32
 
+  // Above the base.
+  __device__ __forceinline__ float octaves(float x, float scale) const { return fmaf(x, scale, -base); }
   __device__ __forceinline__ int step_of(float octaves) const {
-    return static_cast<int>(fminf(fmaxf((top - octaves) * steepness, 0.f), static_cast<float>(kFrontSteps - 1)));
+    return static_cast<int>(fminf(fmaxf(fmaf(-octaves, steepness, top), 0.f), static_cast<float>(kFrontSteps - 1)));
   }
+  // The bits of a bound.
+  __device__ __forceinline__ uint32_t bound(float key) const { return __float_as_uint(fmaxf(key - lift, 0.f)); }
 };
 
 struct FrontShared {
-  Noted noted[kFrontRoom];
-  Noted listed[kFrontListed];  // what the CTAs of the row read
-  uint32_t off, num_listed;
-  uint32_t best[kFrontSteps];  // ordered key
-  float least[kFrontSteps];    // what a token on the step has to reach
-  uint32_t count, highest, lowest;  // ordered octaves; the complement of the lowest
-  FrontScale scale;
-  Placed placed;
+  Noted noted[kFrontRoom];                // of this CTA, then the lists of all
+  Noted listed[kMostCtas][kFrontListed];  // of all CTAs of the row, which store them here
+  Noted front[kFrontListed + kPlaces];    // of the row, the winner first; then entries of no token, whose logit is +inf
+  uint64_t num_listed[kMostCtas];         // kNoFront: a CTA has no list
+  uint64_t first;                         // of the order
+  uint32_t count, own_listed, off, size;  // size: of the front
+  uint32_t highest, lowest;     // ordered octaves of the sample; the complement of the lowest
+  uint32_t best[kFrontSteps];   // bound of the sample
+  uint32_t least[kFrontSteps];  // bound by more likely tokens
+  uint32_t close[kSampleThreads / 32][8];  // groups that a warp looks at
+  uint8_t is_front[kMostCtas * kFrontListed];
 };
 
 class Front {
@@ -55,158 +58,37 @@ class Front {
 
   // By all threads, which wait for each other then.
   __device__ __forceinline__ void clear() const {
-    if (threadIdx.x < kFrontSteps) shared_.least[threadIdx.x] = minus_infinity();
-    if (threadIdx.x < kFrontListed) shared_.listed[threadIdx.x].place = 0;
-    if (threadIdx.x == 0) {
-      shared_.count = shared_.highest = shared_.lowest = shared_.num_listed = 0;
-      shared_.off = 0, shared_.scale = {0.f, 0.f};
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < kFrontSteps; i += kSampleThreads) shared_.best[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < kFrontListed + kPlaces; i += kSampleThreads)
+      shared_.front[i] = {0, 0, -minus_infinity()};
+    if (threadIdx.x != 0) return;
+    shared_.count = shared_.own_listed = shared_.off = shared_.size = shared_.highest = shared_.lowest = 0, shared_.first = 0;
   }
 
-  // Until `settle`.
-  __device__ __forceinline__ FrontScale scale() const { return shared_.scale; }
-  // The key that a token with about these octaves has to reach; +inf if it cannot be kept.
-  __device__ __forceinline__ float least(const FrontScale& scale, float octaves) const { return shared_.least[scale.step_of(octaves)]; }
-
-  // Notes the token of a lane, if it has one that may be drawn. a: its adjusted logit. By whole warps.
-  __device__ __forceinline__ void note(bool is, float a, const Noted& own) const {
-    add(is && shared_.off == 0 && !(of_ordered(own.key) < least(scale(), a * kLog2E)), own);
+  // The range of octaves of the sample. most: 0 in a thread without tokens. By whole warps.
+  __device__ __forceinline__ void measure(uint32_t most, uint32_t complement_of_least) const {
+    most = __reduce_max_sync(0xffffffffu, most), complement_of_least = __reduce_max_sync(0xffffffffu, complement_of_least);
+    if (threadIdx.x % 32 != 0 || most == 0) return;
+    atomicMax(&shared_.highest, most), atomicMax(&shared_.lowest, complement_of_least);
   }
-
-  // Steps by all that is noted, of which tokens stay that may be drawn. By all threads, which have met. reach: octaves below the
-  // most likely token within which tokens may be kept.
-  __device__ __forceinline__ void settle(float reach) const {
-    const uint32_t count = shared_.count;
-    if (count > kFrontRoom || shared_.off != 0) return give_up();
-    Noted own[kPerThread];
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const uint32_t at = threadIdx.x + i * kSampleThreads;
-      own[i] = at < count ? shared_.noted[at] : Noted{0, 0, 0.f};
-    }
-    measure(own);
-    if (threadIdx.x < kFrontSteps) shared_.best[threadIdx.x] = 0;
-    __syncthreads();
-    if (!place_steps()) return give_up();
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i)
-      if (own[i].place != 0) atomicMax(&shared_.best[scale().step_of(octaves_of(own[i]))], own[i].key);
-    if (threadIdx.x == 0) shared_.count = 0;
-    __syncthreads();
-    if (threadIdx.x < 32) raise(reach);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i)
-      add(own[i].place != 0 && !(of_ordered(own[i].key) < least(scale(), octaves_of(own[i]))), own[i]);
-    __syncthreads();
+  // Steps for the range, and some above it. Nothing is noted where octaves of f32 do not tell tokens apart. usual: whether
+  // products of logits are octaves. By all threads, which have met.
+  __device__ __forceinline__ FrontScale place_steps(bool usual) const {
+    const bool any = shared_.highest != 0;
+    const float most = any ? of_ordered(shared_.highest) : 0.f, low = fmaxf(any ? of_ordered(~shared_.lowest) : 0.f, most - kFrontOctaves);
+    if (!(usual && fabsf(most) < 0x1p24f) && threadIdx.x == 0) shared_.off = 1;
+    if (!any) return {minus_infinity(), 0.f, 0.f, 32.f};
+    const float step = fmaxf((most - low) * (1.f / (kFrontSteps - kAbove - 2)), fmaf(fabsf(most), 0x1p-18f, 0x1p-12f));
+    const float base = low - kBelow, steepness = 1.f / step;
+    return {base, fmaf(most - base, steepness, static_cast<float>(kAbove)), steepness, fmaf(fabsf(most), 0x1p-19f, 32.f + 0x1p-5f)};
   }
-
-  // Lists what may be drawn of the tokens of this CTA, once. By all threads, after `settle`.
-  __device__ __forceinline__ void list() const {
-    constexpr uint32_t kTogether = 4;
-    const uint32_t count = shared_.count, part = threadIdx.x % kTogether;
-#pragma unroll 1
-    for (uint32_t base = 0; base < count; base += kSampleThreads / kTogether) {
-      const uint32_t at = base + threadIdx.x / kTogether;
-      const Noted own = at < count ? shared_.noted[at] : Noted{0, 0, 0.f};
-      bool lost = own.place == 0;
-#pragma unroll 4
-      for (uint32_t i = part; i < count; i += kTogether) {
-        const Noted other = shared_.noted[i];
-        lost |= other.place > own.place ? other.wins(own) : other.place == own.place && i < at;
-      }
-      const uint32_t by_any = __ballot_sync(0xffffffffu, lost) >> (threadIdx.x % 32 - part) & ((1u << kTogether) - 1);
-      if (by_any != 0 || part != 0) continue;
-      const uint32_t to = atomicAdd(&shared_.num_listed, 1u);
-      if (to < kFrontListed) shared_.listed[to] = own;
-      else shared_.off = 1;
-    }
+  // A token of the sample, whose key is no less.
+  __device__ __forceinline__ void sample(const FrontScale& scale, float octaves, float key) const {
+    atomicMax(&shared_.best[scale.step_of(octaves)], scale.bound(key));
   }
-
-  // The lists of all CTAs of the row, which have met. Returns false if a CTA has none. By all threads.
-  __device__ __forceinline__ bool gather(const ClusterRow& cluster) const {
-    const int own = static_cast<int>(threadIdx.x), rank = own / kFrontListed, at = own % kFrontListed;
-    const bool reads = rank < cluster.ctas();
-    const bool off = reads && at == 0 && cluster.word_of(rank, &shared_.off) != 0;
-    if (reads) {
-      const Noted& from = shared_.listed[at];
-      shared_.noted[own] = {cluster.words_of(rank, &from.place), cluster.word_of(rank, &from.key), read_float(cluster, rank, &from.x)};
-    }
-    return !__syncthreads_or(off);
-  }
-  // The first of the order, in the lists of all CTAs. By whole warps.
-  __device__ __forceinline__ uint64_t first(const ClusterRow& cluster) const {
-    uint64_t most = 0;
-#pragma unroll 1
-    for (int i = 0; i < cluster.ctas(); ++i) most = Larger()(most, shared_.noted[i * kFrontListed + threadIdx.x % 32].place);
-    return ClusterRow::join(most, Larger());
-  }
-  // The winners of all lists before `place`, in all of the order if that is 0: each the winner of what precedes the one before.
-  // may_be(place): whether a place may be kept. By the first warp.
-  template <class F>
-  __device__ __forceinline__ void find_places(const ClusterRow& cluster, uint64_t place, F may_be) const {
-    Noted own{place, 0, 0.f};
-#pragma unroll 1
-    for (int i = 0; i < kPlaces; ++i) {
-      if (i == 0 || own.place != 0) own = winner_before(own.place, cluster.ctas() * kFrontListed, may_be);
-      if (threadIdx.x != 0) continue;
-      shared_.placed.place[i] = own.place, shared_.placed.token[i] = own.place == 0 ? 0 : token_of(own.place);
-      shared_.placed.x[i] = own.place == 0 ? -minus_infinity() : own.x;
-    }
-  }
-  __device__ __forceinline__ uint64_t place(int at) const { return shared_.placed.place[at]; }
-  __device__ __forceinline__ const Placed& placed() const { return shared_.placed; }
-
- private:
-  static constexpr int kPerThread = kFrontRoom / kSampleThreads;
-  static constexpr int kApart = 2;  // steps by which the order of two tokens is known: one may be due to rounding of octaves
-
-  static __device__ __forceinline__ float octaves_of(const Noted& own) { return key_of(own.place) * kLog2E; }
-  static __device__ __forceinline__ float read_float(const ClusterRow& cluster, int rank, const float* from) {
-    return __uint_as_float(cluster.word_of(rank, reinterpret_cast<const uint32_t*>(from)));
-  }
-
-  // By whole warps: atomics of many threads on a word follow one another.
-  __device__ __forceinline__ void add(bool is, const Noted& own) const {
-    const uint32_t lane = threadIdx.x % 32, all = __ballot_sync(0xffffffffu, is);
-    if (all == 0) return;
-    const int leader = __ffs(static_cast<int>(all)) - 1;
-    uint32_t at = 0;
-    if (static_cast<int>(lane) == leader) at = atomicAdd(&shared_.count, static_cast<uint32_t>(__popc(all)));
-    at = __shfl_sync(0xffffffffu, at, leader) + static_cast<uint32_t>(__popc(all & ((1u << lane) - 1)));
-    if (is && at < kFrontRoom) shared_.noted[at] = own;
-  }
-  // No token is noted any more.
-  __device__ __forceinline__ void give_up() const {
-    __syncthreads();
-    if (threadIdx.x < kFrontSteps) shared_.least[threadIdx.x] = -minus_infinity();
-    if (threadIdx.x == 0) shared_.off = 1, shared_.count = 0;
-    __syncthreads();
-  }
-
-  // The range of octaves of what is noted.
-  __device__ __forceinline__ void measure(const Noted (&noted)[kPerThread]) const {
-    uint32_t highest = 0, lowest = 0;
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      if (noted[i].place == 0) continue;
-      const uint32_t own = ordered(octaves_of(noted[i]));
-      highest = max(highest, own), lowest = max(lowest, ~own);
-    }
-    highest = __reduce_max_sync(0xffffffffu, highest), lowest = __reduce_max_sync(0xffffffffu, lowest);
-    if (threadIdx.x % 32 == 0 && highest != 0) atomicMax(&shared_.highest, highest), atomicMax(&shared_.lowest, lowest);
-  }
-  // The first step is that of the most likely token so far. Returns false if octaves of f32 do not tell tokens apart.
-  __device__ __forceinline__ bool place_steps() const {
-    if (shared_.highest == 0) return true;
-    const float top = of_ordered(shared_.highest), low = fmaxf(of_ordered(~shared_.lowest), top - kFrontOctaves);
-    const float step = fmaxf((top - low) * (1.f / (kFrontSteps - 2)), fmaf(fabsf(top), 0x1p-18f, 0x1p-12f));
-    if (threadIdx.x == 0) shared_.scale = {top, 1.f / step};
-    __syncthreads();
-    return fabsf(top) < 0x1p40f;
-  }
-  // The keys that tokens have to reach, from the best keys of steps. By the first warp.
-  __device__ __forceinline__ void raise(float reach) const {
+  // The bounds of steps, from those of the sample. reach: octaves below the most likely token within which tokens may be kept. By
+  // the first warp, behind all samples.
+  __device__ __forceinline__ void raise(const FrontScale& scale, float reach) const {
     constexpr int kOwn = kFrontSteps / 32;
     const int lane = static_cast<int>(threadIdx.x);
     uint32_t most = 0, before[kOwn];
@@ -221,30 +103,153 @@ class Front {
       if (lane >= step) most = max(most, left);
     }
     const uint32_t left = __shfl_up_sync(0xffffffffu, most, 1);
-    const FrontScale by = scale();
-    const float end = (reach + fmaf(2.f * fabsf(by.top) + 256.f, 0x1p-20f, 0x1p-6f)) * by.steepness + static_cast<float>(kApart);
+    float end = -minus_infinity();
+    if (shared_.highest != 0) end = end_of(scale, of_ordered(shared_.highest) - scale.base, reach);
+    if (shared_.off != 0) end = minus_infinity();
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const uint32_t key = max(before[i], lane == 0 ? 0 : left);
-      const float reached = key == 0 ? minus_infinity() : of_ordered(key);
-      shared_.least[lane * kOwn + i] = static_cast<float>(lane * kOwn + i) > end ? -minus_infinity() : reached;
+      const bool may = !(static_cast<float>(lane * kOwn + i) > end);
+      shared_.least[lane * kOwn + i] = may ? max(before[i], lane == 0 ? 0 : left) : kNever;
     }
   }
 
-  // The token with the largest key of those before `place`, or of all, that may be drawn. By a warp.
-  template <class F>
-  __device__ __forceinline__ Noted winner_before(uint64_t place, int count, F may_be) const {
-    Noted best{0, 0, 0.f};
-#pragma unroll 1
-    for (int at = static_cast<int>(threadIdx.x % 32); at < count; at += 32) {
-      const Noted own = shared_.noted[at];
-      if (own.place > place && own.wins(best) && may_be(own.place)) best = own;
+  // Octaves of the largest word that a token may have, E is at least u: it is up to 2^32 - 1 where these are more.
+  __device__ __forceinline__ float leeway(const FrontScale& scale, float octaves) const {
+    return octaves - __uint_as_float(static_cast<const volatile uint32_t*>(shared_.least)[scale.step_of(octaves)]);  // others may raise it
+  }
+
+  // Notes the token of each lane that has one, and raises what less likely tokens have to reach. key: above the base. By whole warps.
+  __device__ __forceinline__ void note(bool is, const FrontScale& scale, float octaves, float key, const Noted& own, float reach) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (is) {
+      const uint32_t at = atomicAdd(&shared_.count, 1u);
+      if (at < kFrontRoom) shared_.noted[at] = own;
     }
-    const uint32_t most = __reduce_max_sync(0xffffffffu, best.key);
-    if (most == 0) return {0, 0, 0.f};
-    const uint32_t rank = __reduce_max_sync(0xffffffffu, best.key == most ? best.rank() : 0);
-    const int who = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, best.key == most && best.rank() == rank))) - 1;
-    return {__shfl_sync(0xffffffffu, best.place, who), most, __shfl_sync(0xffffffffu, best.x, who)};
+#pragma unroll 1
+    for (uint32_t all = __ballot_sync(0xffffffffu, is); all != 0; all &= all - 1) {
+      const int who = __ffs(static_cast<int>(all)) - 1;
+      const uint32_t bound = scale.bound(__shfl_sync(0xffffffffu, key, who));
+      const float from = __shfl_sync(0xffffffffu, octaves, who), end = end_of(scale, from, reach);
+      const int first = scale.step_of(from) + kApart;
+#pragma unroll
+      for (int i = lane; i < kFrontSteps; i += 32) {
+        const bool ends = static_cast<float>(i) > end;
+        if (i >= first || ends) atomicMax(&shared_.least[i], ends ? kNever : bound);
+      }
+    }
+  }
+
+  // Stores what may be drawn of the tokens of this CTA in all CTAs of the row, which run. rank: the number of this one. By all
+  // threads, which have met; the lists are complete behind the next barrier of the cluster.
+  __device__ __forceinline__ void list(const ClusterRow& cluster, int rank) const {
+    const bool off = shared_.off != 0 || shared_.count > kFrontRoom;
+    const uint32_t count = off ? 0 : shared_.count;
+    each_entry(count, [&](uint32_t, const Noted& own, uint32_t part) {
+      bool lost = own.place == 0;
+#pragma unroll 4
+      for (uint32_t i = part; i < count; i += kTogether) {
+        const Noted other = shared_.noted[i];
+        lost |= other.place > own.place && other.wins(own);
+      }
+      if (any_together(lost) || part != 0) return;
+      const uint32_t to = atomicAdd(&shared_.own_listed, 1u);
+      if (to >= kFrontListed) return;
+      Noted* const slot = &shared_.listed[rank][to];
+#pragma unroll 1
+      for (int i = 0; i < cluster.ctas(); ++i) {
+        cluster.store(i, &slot->place, own.place);
+        cluster.store(i, reinterpret_cast<uint64_t*>(slot) + 1, uint64_t{__float_as_uint(own.x)} << 32 | own.key);
+      }
+    });
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) >= cluster.ctas()) return;
+    const uint32_t listed = shared_.own_listed;
+    cluster.store(static_cast<int>(threadIdx.x), &shared_.num_listed[rank], off || listed > kFrontListed ? kNoFront : listed);
+  }
+
+  // The first of the order, in the lists of all CTAs, which are complete; whether there is no list. By all threads, which meet.
+  __device__ __forceinline__ bool merge(const ClusterRow& cluster) const {
+    uint32_t total = 0;
+    bool whole = true;
+#pragma unroll 1
+    for (int rank = 0; rank < cluster.ctas(); ++rank) {
+      const uint32_t count = static_cast<uint32_t>(shared_.num_listed[rank]);
+      whole = whole && count != kNoFront;
+      if (!whole) break;
+      for (uint32_t i = threadIdx.x; i < count; i += kSampleThreads) shared_.noted[total + i] = shared_.listed[rank][i];
+      total += count;
+    }
+    __syncthreads();
+    if (!whole) return false;
+    each_entry(total, [&](uint32_t at, const Noted& own, uint32_t part) {
+      bool behind = false, lost = false;
+#pragma unroll 4
+      for (uint32_t i = part; i < total; i += kTogether) {
+        const Noted other = shared_.noted[i];
+        behind |= other.place > own.place, lost |= other.place > own.place && other.wins(own);
+      }
+      behind = any_together(behind), lost = any_together(lost);
+      if (part != 0 || own.place == 0) return;
+      shared_.is_front[at] = !lost;
+      if (!behind) shared_.first = own.place;
+    });
+    __syncthreads();
+    return true;
+  }
+  __device__ __forceinline__ uint64_t first() const { return shared_.first; }
+  // The front of the row, of tokens with may_be(place), the winner first: each is the winner of what precedes the one before.
+  // Returns false if there is no room for it. By all threads, which meet.
+  template <class F>
+  __device__ __forceinline__ bool sort(const ClusterRow& cluster, F may_be) const {
+    uint32_t total = 0;
+#pragma unroll 1
+    for (int rank = 0; rank < cluster.ctas(); ++rank) total += static_cast<uint32_t>(shared_.num_listed[rank]);
+    each_entry(total, [&](uint32_t at, const Noted& own, uint32_t part) {
+      uint32_t before = 0;
+#pragma unroll 4
+      for (uint32_t i = part; i < total; i += kTogether) {
+        const Noted other = shared_.noted[i];
+        before += shared_.is_front[i] && other.wins(own) && may_be(other.place);
+      }
+      before += __shfl_xor_sync(0xffffffffu, before, 1);
+      before += __shfl_xor_sync(0xffffffffu, before, 2);
+      if (part != 0 || own.place == 0 || !shared_.is_front[at] || !may_be(own.place)) return;
+      if (before < kFrontListed) shared_.front[before] = own;
+      else shared_.size = kFrontListed + 1;
+    });
+    __syncthreads();
+    return shared_.size <= kFrontListed;
+  }
+  // Places of the front, kPlaces at least from one that is in it.
+  __device__ __forceinline__ const Noted* places(int from) const { return shared_.front + from; }
+  // Where this warp lists groups.
+  __device__ __forceinline__ uint32_t* close() const { return shared_.close[threadIdx.x / 32]; }
+
+ private:
+  static constexpr int kApart = 2;   // steps by which the order of two tokens is known
+  static constexpr uint32_t kTogether = 4;  // threads of an entry
+  static constexpr int kAbove = 16;  // steps above the most likely token of the sample
+  static constexpr float kBelow = 256.f;  // octaves from the base to the least likely token of the steps
+  static constexpr uint32_t kNever = 0x7f800000u;  // no token reaches it
+
+  // The last step of tokens that may be kept beside one with `octaves`: the first one has all that are more likely.
+  static __device__ __forceinline__ float end_of(const FrontScale& scale, float octaves, float reach) {
+    const float far = reach + fmaf(2.f * (fabsf(octaves) + fabsf(scale.base)) + 256.f, 0x1p-20f, 0x1p-6f);
+    return fmaxf(fmaf(far - octaves, scale.steepness, scale.top) + static_cast<float>(kApart), 0.f);
+  }
+
+  // f(number, entry, part) for each of `total` noted entries, by threads of whole warps that have a part each.
+  template <class F>
+  __device__ __forceinline__ void each_entry(uint32_t total, F f) const {
+#pragma unroll 1
+    for (uint32_t base = 0; base < total; base += kSampleThreads / kTogether) {
+      const uint32_t at = base + threadIdx.x / kTogether;
+      f(at, at < total ? shared_.noted[at] : Noted{0, 0, 0.f}, threadIdx.x % kTogether);
+    }
+  }
+  static __device__ __forceinline__ bool any_together(bool is) {
+    const uint32_t lane = threadIdx.x % 32;
+    return (__ballot_sync(0xffffffffu, is) >> lane / kTogether * kTogether & ((1u << kTogether) - 1)) != 0;
   }
 
   FrontShared& shared_;

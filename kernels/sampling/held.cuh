@@ -2,6 +2,7 @@
 // what is held are read again, through L2. The kept set is a prefix of the order, so each filter is a cut and the earliest holds.
 #pragma once
 #include "kernels/sampling/candidate_list.cuh"
+#include "kernels/sampling/likelihood.cuh"
 #include "kernels/sampling/narrowing.cuh"
 #include "kernels/sampling/race.cuh"
 #include "kernels/sampling/row.cuh"
@@ -51,24 +52,6 @@ __device__ __noinline__ Run<float, 4> read_four_again(const SampleParams& p, uin
   for (int j = 0; j < 4; ++j) found.e[j] = logits.heated(four.a[j]);
   return found;
 }
-
-// The probability of a token beside that of the most likely one.
-template <class C>
-struct Likelihood {
-  float top;
-
-  static __device__ __forceinline__ Likelihood of(float most) {
-    return {C::kShares ? most : __fmul_rn(Row<C>::finite(most), kLog2E)};
-  }
-  // Octaves below the most likely token; not negative.
-  __device__ __forceinline__ float below(float a) const { return __fsub_rn(top, __fmul_rn(Row<C>::finite(a), kLog2E)); }
-  // The weight of a candidate, where the most likely one has 1.
-  __device__ __forceinline__ float weight(float a) const { return C::kShares ? __fdiv_rn(a, top) : exp2_approx(-below(a)); }
-  // In units of 2^-40: an integer, so that sums have no order.
-  __device__ __forceinline__ uint64_t mass(float a) const { return static_cast<uint64_t>(fmaf(weight(a), kMassUnit, 0.5f)); }
-  // Grows as a candidate gets less likely: min_p bounds it.
-  __device__ __forceinline__ float distance(float a) const { return C::kShares ? -weight(a) : below(a); }
-};
 
 // Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
 struct Surveyed {

@@ -4,35 +4,42 @@
 
 namespace opfacade {
 
-constexpr int kJoined = 5;
+constexpr int kJoined = 4;
 
 struct JointShared {
-  uint64_t warp[kJoined][kSampleThreads / 32], cta[2][kJoined];
+  uint64_t warp[kJoined][kSampleThreads / 32], ctas[2][kJoined][kMostCtas];
 };
 
 class Joint {
  public:
-  using Values = uint64_t[kJoined];
+  using Sums = float[kJoined];
 
   __device__ __forceinline__ Joint(JointShared& shared, const ClusterRow& cluster) : shared_(shared), cluster_(cluster) {}
 
-  // The sums, in every thread. Two slots: a peer may still read one.
-  __device__ __forceinline__ void add(Values& values) {
+  // Adds those of all threads in units of 2^-30: integers, except over a warp. Each CTA stores its own in all, which run. Two slots: a
+  // peer may still read one. rank: of this CTA.
+  __device__ __forceinline__ void add(Sums& sums, int rank) {
     const int lane = static_cast<int>(thread() % 32), warp = static_cast<int>(thread() / 32);
 #pragma unroll
     for (int i = 0; i < kJoined; ++i) {
-      const uint64_t own = ClusterRow::join(values[i], Sum());
-      if (lane == 0) shared_.warp[i][warp] = own;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], step);
+      if (lane == 0) shared_.warp[i][warp] = static_cast<uint64_t>(sums[i] * 0x1p30f);
     }
     __syncthreads();
     slot_ ^= 1;
     if (warp < kJoined) {
       const uint64_t all = ClusterRow::join(lane < kSampleThreads / 32 ? shared_.warp[warp][lane] : 0, Sum());
-      if (lane == 0) shared_.cta[slot_][warp] = all;
+      if (lane < cluster_.ctas()) cluster_.store(lane, &shared_.ctas[slot_][warp][rank], all);
     }
     cluster_.sync();
-#pragma unroll
-    for (int i = 0; i < kJoined; ++i) values[i] = ClusterRow::join(cluster_.words_of_lane(&shared_.cta[slot_][i]), Sum());
+  }
+  // The sum of one, in any thread.
+  __device__ __forceinline__ float sum(int which) const {
+    uint64_t sum = 0;
+#pragma unroll 1
+    for (int from = 0; from < cluster_.ctas(); ++from) sum += shared_.ctas[slot_][which][from];
+    return static_cast<float>(sum) * 0x1p-30f;
   }
 
  private:

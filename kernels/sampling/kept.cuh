@@ -14,13 +14,6 @@ struct Kept {
   }
 };
 
-// The amount below which a prefix of share p is cut, at least 1, so that the first candidate is kept.
-__device__ __forceinline__ uint64_t need_of(float p, uint64_t mass) {
-  const double need = static_cast<double>(mass) * static_cast<double>(fmaxf(p, 0.f));
-  const uint64_t truncated = static_cast<uint64_t>(need);
-  return max(uint64_t{1}, truncated + (static_cast<double>(truncated) < need));
-}
-
 // The filters that a row has switched on.
 template <class C>
 struct Filters {

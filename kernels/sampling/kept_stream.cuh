@@ -3,8 +3,9 @@
 // last place that is kept is drawn. Where these sums cannot tell, masses are added as they are defined, and where the front has no
 // room, so is every pass.
 #pragma once
+#include "kernels/sampling/front_race.cuh"
 #include "kernels/sampling/joint.cuh"
-#include "kernels/sampling/kept.cuh"
+#include "kernels/sampling/own_row.cuh"
 #include "kernels/sampling/rough.cuh"
 
 namespace opfacade {
@@ -16,7 +17,7 @@ struct Limits {
 };
 
 struct KeptShared {
-  StreamShared stream;
+  ReduceShared reduce;
   FrontShared front;
   JointShared joint;
   Limits limits;
@@ -32,6 +33,43 @@ __device__ __forceinline__ uint32_t end_of(const SampleParams& p) {
   return min(static_cast<uint32_t>(p.vocab), first_of(p) + p.slice);
 }
 
+// f(first token, four logits divided by the temperature) of every group of this thread: -inf past the row.
+template <class C, class F>
+__device__ __forceinline__ void each_heated(const SampleParams& p, F f) {
+  constexpr int kAhead = 2;
+  const Row<C> row(p, row_of(p), nullptr, nullptr);
+  const uint32_t end = end_of(p), stop = row.whole(first_of(p), end);
+  const bool divides = row.temperature != 1.f;
+  const auto give = [&](uint32_t token, Loaded<4>& group) {
+    row.adjust(token, group);
+    if (divides) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) group.a[j] = row.heated(group.a[j]);
+    }
+    f(token, group.a);
+  };
+#pragma unroll 1
+  for (uint32_t base = first_of(p); base < end;) {
+    const uint32_t from = base + 4 * thread();
+    Loaded<4> group;
+    if (base < stop) {
+      Packed<C> ahead[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) ahead[i] = {};
+      row.fetch(from, kGroupStep, stop, ahead);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        row.unpack(from + kGroupStep * i, ahead[i], group);
+        if (from + kGroupStep * i < stop) give(from + kGroupStep * i, group);
+      }
+      base = min(stop, base + kAhead * kGroupStep);
+    } else {
+      if (from < end) row.load(from, group), give(from, group);
+      base += kGroupStep;
+    }
+  }
+}
+
 // Masses of the tokens of this thread as they are defined, and of those before the place. Calls, which few rows need: registers
 // are short, and so nothing is live across them but what is in shared memory.
 struct ExactMasses {
@@ -39,17 +77,16 @@ struct ExactMasses {
 };
 template <class C>
 __device__ __noinline__ ExactMasses exact_masses(const SampleParams& p) {
-  const Row<C> row(p, row_of(p), nullptr, nullptr);
-  const Limits& limits = kept_shared().limits;
+  const Likelihood<C> likelihood{kept_shared().limits.top};
+  const uint64_t place = kept_shared().limits.place;
   ExactMasses found{0, 0};
-  row.each_group(first_of(p), end_of(p), [&](uint32_t token, const float (&a)[4]) {
+  each_heated<C>(p, [&](uint32_t token, const float (&a)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (!is_candidate(a[j])) continue;
-      const float own = row.heated(a[j]);
-      const uint64_t mass = Likelihood<C>{limits.top}.mass(own);
+      const uint64_t mass = likelihood.mass(a[j]);
       found.all += mass;
-      if (ranked(own, token + j) > limits.place) found.before += mass;
+      if (ranked(a[j], token + j) > place) found.before += mass;
     }
   });
   return found;
@@ -89,7 +126,7 @@ __device__ __noinline__ uint64_t exact_winner(const SampleParams& p) {
 
 template <class Op>
 __device__ __forceinline__ uint64_t reduced(const SampleParams& p, uint64_t value, Op op) {
-  ClusterRow cluster(kept_shared().stream.reduce, p.ctas);
+  ClusterRow cluster(kept_shared().reduce, p.ctas);
   value = cluster.reduce(value, op);
   cluster.sync();  // the next one is a new object
   return value;
@@ -146,54 +183,37 @@ template <class C>
 class KeptStream {
  public:
   __device__ __forceinline__ KeptStream(const Row<C>& row, KeptShared& shared)
-      : row_(row), shared_(shared), front_(shared.front), cluster_(shared.stream.reduce, row.p.ctas), joint_(shared.joint, cluster_) {}
+      : row_(row), shared_(shared), front_(shared.front), cluster_(shared.reduce, row.p.ctas), joint_(shared.joint, cluster_) {}
 
   // The drawn token as ranked, after the race of all; 0: none.
   __device__ __forceinline__ uint64_t drawn() {
-    if (threadIdx.x == 0) {
-      const Filters<C> filters(row_.p, row_.row);
-      shared_.limits.share = filters.share, shared_.limits.most = filters.most();
-    }
-    front_.list();
+    cluster_.wait();  // all CTAs run
+    front_.list(cluster_, rank_of(row_.p));
     cluster_.sync();
-    if (!front_.gather(cluster_)) return drawn_exactly<C>(row_.p);
-    const uint64_t first = front_.first(cluster_);
+    if (!front_.merge(cluster_)) return drawn_exactly<C>(row_.p);
+    const uint64_t first = front_.first();
     if (first == 0 || row_.greedy()) return first;
     note_top<C>(first);
-    for (uint64_t place = 0;;) {
-      find_places(place);
-      uint64_t found = front_.place(0);
-      if (!has_share<C>() || is_found(found)) return found;
-      place = front_.place(kPlaces - 1);
-    }
+    if (!front_.sort(cluster_, [](uint64_t place) { return reaches<C>(key_of(place)); })) return drawn_exactly<C>(row_.p);
+    if (!has_share<C>()) return front_.places(0)->place;
+    uint64_t found;
+    for (int from = 0; !is_found(front_.places(from), found); from += kPlaces) {}
+    return found;
   }
 
  private:
-  // The next places of the front.
-  __device__ __forceinline__ void find_places(uint64_t place) const {
-    __syncthreads();
-    if (threadIdx.x < 32) front_.find_places(cluster_, place, [](uint64_t own) { return reaches<C>(key_of(own)); });
-    __syncthreads();
-  }
-
-  // Whether one of the places is kept that `found` becomes then, the last of the order first.
-  __device__ __forceinline__ bool is_found(uint64_t& found) {
-    const RoughPass<C> pass(row_, front_.placed(), shared_.limits.top);
+  // Whether one of the next places is kept that `found` becomes then, the last of the order first. The first of the order is.
+  __device__ __forceinline__ bool is_found(const Noted* places, uint64_t& found) {
+    const RoughPass<C> pass(row_, places, shared_.limits.top);
     Masses own;
     pass.run(first_of(row_.p), end_of(row_.p), own);
-    Joint::Values sums;
-#pragma unroll
-    for (int i = 0; i < kPlaces; ++i) sums[i] = fixed(own.before[i]);
-    sums[kPlaces] = fixed(own.all);
-    joint_.add(sums);
+    Joint::Sums sums = {own.before[0], own.before[1], own.before[2], own.all};
+    joint_.add(sums, rank_of(row_.p));
 #pragma unroll 1
     for (int i = 0; i < kPlaces; ++i) {
-      found = front_.place(i);
+      found = places[i].place;
       if (found == 0) return true;
-      uint64_t before = sums[0];
-#pragma unroll
-      for (int at = 1; at < kPlaces; ++at) before = i == at ? sums[at] : before;
-      const Verdict verdict = pass.verdict(i, number(before), number(sums[kPlaces]), shared_.limits.share);
+      const Verdict verdict = pass.verdict(i, joint_.sum(i), joint_.sum(kPlaces), shared_.limits.share);
       if (verdict == Verdict::kKept) return true;
       if (verdict == Verdict::kLost) continue;
       note_place(found);
@@ -201,10 +221,6 @@ class KeptStream {
     }
     return false;
   }
-
-  // Sums of threads as integers, which have no order.
-  static __device__ __forceinline__ uint64_t fixed(float sum) { return static_cast<uint64_t>(sum * 0x1p30f); }
-  static __device__ __forceinline__ float number(uint64_t fixed) { return static_cast<float>(fixed) * 0x1p-30f; }
 
   const Row<C>& row_;
   KeptShared& shared_;
@@ -219,16 +235,20 @@ __device__ __forceinline__ void sample_kept(const SampleParams& p) {
   const int64_t at = row_of(p);
   const uint32_t first = first_of(p), end = end_of(p);
   if (!is_valid_row(p, at)) return;
+  ClusterRow(shared.reduce, p.ctas).arrive();
   const Row<C> row(p, at, nullptr, nullptr);
-  if (Stream<C>::kSpans) row.ask(first, min(end, first + Stream<C>::kAsked));
-  Stream<C> stream(row, shared.stream, first, end, &shared.front);
-  if (threadIdx.x == 0) shared.stream.clear();
+  FrontRace<C> race(row, shared.front, first, end);
+  row.ask(first, min(end, first + FrontRace<C>::kAsked));
   Front(shared.front).clear();
+  if (threadIdx.x == 0) {
+    shared.limits.share = C::kTopP ? p.top_p[at] : 1.f;
+    const float least = C::kMinP ? p.min_p[at] : 0.f;
+    shared.limits.most = least > 0.f ? -log2f(fminf(least, 1.f)) : -minus_infinity();
+  }
   __syncthreads();
-  stream.best();
+  race.run();
   const uint64_t drawn = KeptStream<C>(row, shared).drawn();
   if (rank_of(p) == 0 && threadIdx.x == 0) write_token(p, at, drawn);
-  ClusterRow(shared.stream.reduce, p.ctas).sync();  // no CTA exits while others read its shared memory
 }
 
 }  // namespace opfacade

@@ -38,6 +38,29 @@ struct Philox {
       k0 += kKey0, k1 += kKey1;
     }
   }
+  // The smallest word of each of several groups, whose chains of products are computed side by side.
+  template <int kCount>
+  __device__ __forceinline__ void least_words(const uint32_t (&groups)[kCount], uint32_t (&least)[kCount]) const {
+    uint32_t c[kCount][4], k0 = key[0] + 2 * kKey0, k1 = key[1] + 2 * kKey1;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const uint64_t begin = wide_product(kFirst, groups[i]), other = wide_product(kThird, static_cast<uint32_t>(begin >> 32) ^ second);
+      c[i][0] = static_cast<uint32_t>(other >> 32) ^ even, c[i][1] = static_cast<uint32_t>(other);
+      c[i][2] = static_cast<uint32_t>(begin) ^ odd, c[i][3] = low;
+    }
+#pragma unroll
+    for (int round = 2; round < 10; ++round) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const uint64_t first = wide_product(kFirst, c[i][0]), third = wide_product(kThird, c[i][2]);
+        c[i][0] = static_cast<uint32_t>(third >> 32) ^ c[i][1] ^ k0, c[i][1] = static_cast<uint32_t>(third);
+        c[i][2] = static_cast<uint32_t>(first >> 32) ^ c[i][3] ^ k1, c[i][3] = static_cast<uint32_t>(first);
+      }
+      k0 += kKey0, k1 += kKey1;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) least[i] = min(min(c[i][0], c[i][1]), min(c[i][2], c[i][3]));
+  }
   __device__ __forceinline__ uint32_t word(uint32_t token) const {
     uint32_t words[4];
     this->words(token / 4, words);
@@ -57,6 +80,12 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
   const float v = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f), rest = fmaf(static_cast<float>(~word), 0x1p-32f, 0x1p-33f);
   const float e = word < 1u << 26 ? fmaf(v * v, fmaf(v, fmaf(v, 0.25f, 0x1.555556p-2f), 0.5f), v) : -logf(rest);
   return -log2f(e);
+}
+
+// No more than that, with fewer instructions: E is at most u / (1 - u).
+__device__ __forceinline__ float least_noise(uint32_t word) {
+  const float v = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f), rest = fmaf(static_cast<float>(~word), 0x1p-32f, 0x1p-33f);
+  return log2_approx(rest) - log2_approx(v);
 }
 
 // How far the best key so far is ahead of tokens whose largest key without noise is about `most`. The margins cover the rounding of

@@ -6,9 +6,12 @@
 
 namespace opfacade {
 
-constexpr int kSampleThreads = 512, kMostCtas = 8;  // of a CTA, of a cluster
+#ifndef OPF_SAMPLE_THREADS
+#define OPF_SAMPLE_THREADS 512
+#endif
+constexpr int kSampleThreads = OPF_SAMPLE_THREADS, kMostCtas = 8;  // of a CTA, of a cluster
 // Bytes of shared memory besides held logits.
-constexpr int kStreamShared = 23552, kKeptShared = kStreamShared + 19456, kHeldShared = 16384;
+constexpr int kStreamShared = 23552, kKeptShared = 17408, kHeldShared = 16384;
 constexpr int kMostTopK = 2048;
 // Candidates in a list, of one CTA and of a row; with these, rows of 151936 leave room for two CTAs.
 constexpr int kOwnListed = 768, kListed = 2048;

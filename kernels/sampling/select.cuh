@@ -78,6 +78,7 @@ class BucketPass {
     if (first == 0) sums.count[bucket] = own.count, sums.mass[bucket] = own.mass;
     clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
     __syncthreads();
+    if (kSharers == 1) return;
     if (first != 0) sums.count[bucket] += own.count, sums.mass[bucket] += own.mass;
     __syncthreads();
   }
@@ -111,13 +112,15 @@ class BucketPass {
   }
 
  private:
-  // Adds the sums of every second CTA from the first on.
+  static constexpr int kSharers = kSampleThreads / kBuckets;  // threads that have a bucket: some CTAs each
+  static_assert(kSharers == 1 || kSharers == 2, "the second one adds to the first");
+
+  // Adds the sums of every CTA, or of every second one from the first on.
   __device__ __forceinline__ Amount summed(const ClusterRow& cluster, int bucket, int first) const {
-    static_assert(kSampleThreads == 2 * kBuckets, "two threads have a bucket");
     const Buckets& from = shared_.buckets[at_];
     Amount sum{0, 0};
 #pragma unroll 1
-    for (int rank = first; rank < cluster.ctas(); rank += 2) {
+    for (int rank = first; rank < cluster.ctas(); rank += kSharers) {
       const uint32_t count = cluster.word_of(rank, &from.count[bucket]);
       const uint32_t low = cluster.word_of(rank, &from.low[bucket]), high = cluster.word_of(rank, &from.high[bucket]);
       sum = sum + Amount{count, (uint64_t{high} << 32) + low};

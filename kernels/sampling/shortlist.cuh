@@ -8,6 +8,7 @@
 namespace opfacade {
 
 constexpr int kWarps = kSampleThreads / 32;
+static_assert(kWarps >= kShortK / 16, "two tokens of each warp bound the first k");
 constexpr uint32_t kCrowded = ~0u;
 
 struct ShortShared {
@@ -142,7 +143,7 @@ class Shortlist {
     if (lane == each - 1) shared_.sample[slot_][warp] = value;
     if (lane == 2 * each - 1) shared_.sample[slot_][kWarps + warp] = value;
     __syncthreads();
-    value = sorted_lanes(shared_.sample[slot_][lane]);
+    value = sorted_lanes(lane < 2 * kWarps ? shared_.sample[slot_][lane] : minus_infinity());
     least_ = least_with(__shfl_sync(0xffffffffu, value, (k_ + each - 1) / each - 1));
   }
 

@@ -4,7 +4,7 @@
 #include "kernels/ptx/cluster_store.cuh"
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/cluster_row.cuh"
-#include "kernels/sampling/front.cuh"
+#include "kernels/sampling/own_row.cuh"
 #include "kernels/sampling/race.cuh"
 
 namespace opfacade {
@@ -26,37 +26,22 @@ struct StreamShared {
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
 
-// The rank of the CTA in its cluster: numbers of CTAs are powers of two, and a division takes registers.
-__device__ __forceinline__ uint32_t rank_of(const SampleParams& p) { return blockIdx.x & (static_cast<uint32_t>(p.ctas) - 1); }
-
-// Rows that are not valid are neither read nor written; a wrong count leaves none valid.
-__device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row) {
-  if (p.num_valid == nullptr) return true;
-  const int64_t count = *p.num_valid;
-  return count <= p.rows && row < count;
-}
-
-// Whether p or min_p filters what the race found.
-template <class C>
-constexpr bool kFilters = C::kTopP || C::kMinP;
-
 // The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
 // are, and from time to time all threads look at those closely, a token each: they are read again, and the best key gets larger.
 template <class C>
 class Stream {
  public:
-  // The first loads are under way then. front: of rows with filters.
-  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end, FrontShared* front = nullptr)
-      : row_(row), shared_(shared), front_(front), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
+  // The first loads are under way then.
+  __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
+      : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
         stop_(row.whole(first, end)) {
     if (!kSpans) ask_groups(2);
     scale_ = kLog2E;
-    if (C::kTemperature && !row.greedy()) scale_ = __fdiv_rn(kLog2E, row.temperature);
-    if (C::kTemperature && row.greedy() && !kFilters<C>) scale_ = 1.f;
+    if (C::kTemperature) scale_ = row.greedy() ? 1.f : __fdiv_rn(kLog2E, row.temperature);
     if (C::kPenalties && !row.lowers) row.ask_counts(first, min(end, first + kAsked));
   }
 
-  // The largest key of the tokens in this thread, and which token has it. With filters, the front is complete then. By all threads.
+  // The largest key of the tokens in this thread, and which token has it. By all threads.
   __device__ __forceinline__ uint64_t best() {
     uint32_t due = base_;  // where the list is looked at
     list_first();
@@ -167,22 +152,13 @@ class Stream {
   // A finite logit below the range counts as the lowest of it before it is divided.
   __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
 
-  // With filters, the best key is that of tokens that are more likely.
-  __device__ __forceinline__ Lead lead_of(const FrontScale& scale, float bound) const {
-    const float octaves = heated(bound);
-    if constexpr (kFilters<C>) return Lead(Front(*front_).least(scale, octaves), octaves);
-    return Lead(least_, octaves);
-  }
-
   // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
-    FrontScale scale{};
-    if constexpr (kFilters<C>) scale = Front(*front_).scale();
 #pragma unroll
     for (int i = 0; i < kAhead; i += 2) {
-      const Lead lead = lead_of(scale, most[i]), other = lead_of(scale, most[i + 1]);
+      const Lead lead(least_, heated(most[i])), other(least_, heated(most[i + 1]));
       const bool may = is_candidate(most[i]) && !lead.is_lost(noise);
       const bool other_may = is_candidate(most[i + 1]) && !other.is_lost(noise);
       if (!may && !other_may) continue;
@@ -221,28 +197,17 @@ class Stream {
     return (at < kBiasedCopied ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
   }
 
-  // Octaves below the most likely token within which min_p keeps tokens.
-  __device__ __forceinline__ float reach() const {
-    if constexpr (!C::kMinP) return -minus_infinity();
-    const float least = row_.p.min_p[row_.row];
-    return least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
-  }
-
   // Returns false if there were more groups than the list has places for.
   __device__ __forceinline__ bool look_at_listed() {
     __syncthreads();
     const uint32_t count = shared_.num_close[slot_ & 1];
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x, end = 4 * min(count, kCloseRoom); (kFilters<C> ? i / 32 * 32 : i) < end; i += kSampleThreads) {
-      if constexpr (kFilters<C>) note(i < end, i);
-      else look(shared_.close[i / 4] + i % 4);
-    }
+    for (uint32_t i = threadIdx.x; i < 4 * min(count, kCloseRoom); i += kSampleThreads) look(shared_.close[i / 4] + i % 4);
     if (C::kBiasList && base_ >= end_) look_at_biased();
-    if (!kFilters<C>) tell();
+    tell();
     slot_ ^= 1;
     __syncthreads();
-    if constexpr (kFilters<C>) Front(*front_).settle(reach());
-    else least_ = best_key(&shared_.best);
+    least_ = best_key(&shared_.best);
     if (threadIdx.x == 0) shared_.num_close[~slot_ & 1] = 0;
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
@@ -258,20 +223,6 @@ class Stream {
     const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
     if (own > found_) found_ = own;
   }
-  // The same for the front, by whole warps. at: of the list, if `is`.
-  __device__ __forceinline__ void note(bool is, uint32_t at) const {
-    Noted own{0, 0, minus_infinity()};
-    float a = minus_infinity();
-    if (is) {
-      const uint32_t token = shared_.close[at / 4] + at % 4;
-      Loaded<1> one;
-      row_.load(token, one);
-      row_.adjust(token, one);
-      a = row_.heated(one.a[0]);
-      own = {ranked(a, token), ordered(fmaf(a, kLog2E, minus_log2_exponential(philox_.word(token)))), one.a[0]};
-    }
-    Front(*front_).note(is_candidate(a), a, own);
-  }
   // The best of the warp to the CTA, by one thread: atomics of many threads on a word follow one another.
   __device__ __forceinline__ void tell() const {
     __syncwarp();
@@ -281,7 +232,6 @@ class Stream {
 
   const Row<C>& row_;
   StreamShared& shared_;
-  FrontShared* const front_;
   Philox philox_;
   Packed<C> next_[kAhead];
   uint32_t base_, end_, stop_;
@@ -289,11 +239,6 @@ class Stream {
   uint64_t found_ = 0;
   uint32_t slot_ = 0;  // bit 0: of the list now
 };
-
-__device__ __forceinline__ void write_token(const SampleParams& p, int64_t row, uint64_t best) {
-  p.token[row] = best == 0 ? -1 : static_cast<int32_t>(token_of(best));
-  p.valid[row] = best != 0;
-}
 
 // In the first warp of the first CTA, which all CTAs send theirs: none reads from another, so each may exit.
 __device__ __forceinline__ uint64_t best_of_row(const SampleParams& p, StreamShared& shared, uint64_t best) {

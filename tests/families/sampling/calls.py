@@ -8,6 +8,7 @@ import torch
 
 from opfacade import Plan, Target
 from opfacade.backends.cuda.sampling import sample, top_k, verify
+from opfacade.backends.cuda.sampling.split import THREADS, Split
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -45,6 +46,7 @@ def split_as(ctas, held):
     """Kernels split a row over so many CTAs, and hold so many bytes of it in each."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(sample, "ctas_of_stream", lambda *_: ctas))
+        stack.enter_context(patch.object(sample, "kept_split", lambda *_: Split(THREADS, ctas)))
         for module in (sample, top_k, verify):
             stack.enter_context(patch.object(module, "ctas_of", lambda *_: ctas))
             if hasattr(module, "held_bytes"):

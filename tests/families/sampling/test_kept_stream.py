@@ -7,6 +7,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda.sampling import sample
+from opfacade.backends.cuda.sampling.split import Split
 from opfacade.plan import forget_selections
 from opfacade.plans.sampling import SampleDescriptor
 from tests import emulator
@@ -118,8 +119,7 @@ def test_held_rows_have_the_tokens_of_streamed_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("sizes", "filters", "on_chip"),
     [
-        ((7, 16384), ("top_p",), True),
-        ((8, 16384), ("top_p",), False),
+        ((1, 16384), ("top_p",), False),
         ((15, 16383), ("top_p",), True),
         ((16, 16383), ("top_p",), False),
         ((1, 100), ("top_p", "min_p"), False),
@@ -134,6 +134,42 @@ def test_rows_that_p_alone_cuts_are_held_where_they_are_few(monkeypatch, sizes, 
     plan = Plan.select(described, Preference(backend="cuda"), Target.parse("sm_90a"))
     assert ("on_chip=true" in plan.sku.id) is on_chip
     assert (("on_chip", True) in plan.jit_spec.params) is on_chip
+
+
+@pytest.mark.parametrize(("threads", "ctas"), [(128, 1), (128, 8), (256, 4), (1024, 2)])
+def test_no_number_of_threads_changes_a_token(monkeypatch, threads, ctas):
+    given = BOTH | {"temperature": [1.0, 0.7, 1.3, 1.0, 0.0, 2.0], "seed": list(range(6))}
+    want = run(rows(), **given).token
+    monkeypatch.setattr(sample, "kept_split", lambda *_: Split(threads, ctas))
+    forget_selections()
+    assert torch.equal(run(rows(), **given).token, want)
+
+
+def test_a_token_far_above_all_others_closes_no_place_of_one_above_it():
+    """Neither is near a sample of the row, and the less likely one comes first: min_p keeps both."""
+    x = normal(8, 1, VOCAB)
+    x[0, 5010], x[0, 15010] = 39.0, 40.0
+    token = run(x, rows=24, indices=[0] * 24, seed=list(range(24)), min_p=0.2, top_p=1.0).token
+    assert set(token.tolist()) == {5010, 15010}
+
+
+def test_equal_tokens_of_whole_chunks_are_before_a_place_by_their_ids():
+    """Half of the tokens are equal, and the share ends among them, in the middle of a chunk without other places."""
+    x = normal(9, 1, 40000) - 12
+    x[0, ::2] = 1.0
+    shares = [i / 64 for i in range(1, 65)]
+    token = run(x, rows=64, indices=[0] * 64, seed=list(range(64)), top_p=shares, min_p=0.0).token
+    assert all(int(t) <= 40000 * share + 2 for t, share in zip(token, shares, strict=True))
+    assert sum(int(t) > 8192 for t in token) > 20
+
+
+def test_quotients_that_tie_are_cut_by_id():
+    """Numbers that differ as they are loaded, and not once they are divided."""
+    x = torch.full((1, 3000), 2.0 - 2.0**-22)
+    x[0, 1::2] = 2.0 - 2.0**-23
+    shares = [i / 32 for i in range(1, 33)]
+    token = run(x, rows=32, indices=[0] * 32, seed=list(range(32)), top_p=shares, min_p=0.0, temperature=1.9).token
+    assert all(int(t) <= 3000 * share for t, share in zip(token, shares, strict=True))
 
 
 @pytest.mark.parametrize("ctas", [1, 2])

@@ -6,6 +6,10 @@ from functools import cache
 import pytest
 import torch
 
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda.sampling import sample
+from opfacade.plan import forget_selections
+from opfacade.plans.sampling import SampleDescriptor
 from opfacade.testing.bits import same_bits
 from tests import emulator
 from tests.families.sampling.calls import split_as
@@ -28,6 +32,26 @@ def rows_of(seed, vocab=VOCAB):
 def test_every_token_is_proven(given):
     for k in KS:
         run(rows_of(k % 7), top_k=k, **given)
+
+
+def test_ctas_of_half_the_threads_draw_the_same_tokens(monkeypatch):
+    """More short rows than find room at once, and some that no list has room for."""
+    given = {"top_k": KS, "top_p": [0.9, 1.0, 0.6] * 3, "seed": list(range(9))}
+    want = run(rows_of(2, 900), **given)
+    monkeypatch.setattr(sample, "threads_of", lambda *_: 256)
+    forget_selections()
+    got = run(rows_of(2, 900), **given)
+    forget_selections()
+    assert same_bits(got.token, want.token)
+    assert same_bits(got.valid, want.valid)
+
+
+@pytest.mark.parametrize(("rows", "vocab", "threads"), [(264, 4096, 512), (265, 4096, 256), (265, 4097, 512)])
+def test_sizes_choose_the_threads(rows, vocab, threads):
+    described = SampleDescriptor(total_num_rows=rows, vocab=vocab, top_k=True)
+    plan = Plan.select(described, Preference(backend="cuda"), Target.parse("sm_90a"))
+    assert dict(plan.jit_spec.params).get("threads", 512) == threads
+    assert ("threads=256" in plan.sku.id) is (threads == 256)
 
 
 TEAMS = [(1, 9), (2, 9), (4, 9), (4, 5), (8, 9), (8, 6), (8, 4), (8, 2), (8, 18)]

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.sampling.guarantee import promised
-from opfacade.backends.cuda.sampling.split import RowKernel, ctas_of, ctas_of_stream, held_bytes
+from opfacade.backends.cuda.sampling.split import (
+    COUNTS,
+    THREADS,
+    RowKernel,
+    Split,
+    ctas_of,
+    ctas_of_stream,
+    held_bytes,
+    kept_split,
+)
 from opfacade.core.candidate import Candidate, Launcher
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.model import INT32_MAX
@@ -28,8 +37,9 @@ _FIELDS = (
 _OUTPUTS = ("report", "probs_out")  # which concern other candidates than the winner
 _HELD = ("top_k", *_OUTPUTS)  # a cluster holds the row
 _FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
-# Rows that p alone cuts are drawn faster from a cluster where they are few, because a front takes barriers.
-_FEW_ROWS, _SHORT_ROW = 8, 16384
+# Short rows that p alone cuts are drawn faster from shared memory where they are few, because a front takes barriers.
+_FEW_ROWS, _SHORT_ROW = 16, 16384
+_FOUR_FIT = 4096  # logits of a row, of which an SM has room for four
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -62,8 +72,7 @@ def _holds_p(descriptor: SampleDescriptor) -> bool:
     """Whether a row that p alone cuts is held, though it could be streamed."""
     held = _has(descriptor, _HELD) or _has(descriptor, _ADJUSTMENTS)
     alone = descriptor.top_p and not descriptor.min_p and not held
-    few = _FEW_ROWS if descriptor.vocab >= _SHORT_ROW else 2 * _FEW_ROWS
-    return alone and descriptor.total_num_rows < few
+    return alone and descriptor.vocab < _SHORT_ROW and descriptor.total_num_rows < _FEW_ROWS
 
 
 def path_of(descriptor: SampleDescriptor) -> str:
@@ -82,23 +91,40 @@ def path_of(descriptor: SampleDescriptor) -> str:
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-    ctas = ctas_of(descriptor.vocab, target)
-    if path_of(descriptor).endswith("stream"):
+    path, ctas = path_of(descriptor), ctas_of(descriptor.vocab, target)
+    if path == "stream":
         ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
+    elif path == "kept_stream":
+        ctas = _kept_split(descriptor, target).ctas
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
-def ctas_per_sm_of(descriptor: SampleDescriptor) -> int:
-    """CTAs of the kernel that share an SM: two, if the registers of one leave room for another."""
+def _kept_split(descriptor: SampleDescriptor, target: Target) -> Split:
+    return kept_split(descriptor.vocab, descriptor.total_num_rows, target)
+
+
+def threads_of(descriptor: SampleDescriptor, target: Target) -> int:
+    """Threads of a CTA. Sizes choose them where a row is streamed for its front, and for short rows with a k that are more than
+    are drawn at once: of half the threads, an SM has twice as many."""
+    path = path_of(descriptor)
+    if path == "kept_stream":
+        return _kept_split(descriptor, target).threads
+    many = descriptor.total_num_rows > 2 * target.sm_count
+    return THREADS // 2 if path == "short_k" and many and descriptor.vocab <= _FOUR_FIT else THREADS
+
+
+def ctas_per_sm_of(descriptor: SampleDescriptor, target: Target) -> int:
+    """CTAs of the kernel that share an SM: two of 512 threads, if the registers of one leave room for another."""
     alone = not _has(descriptor, (*_OUTPUTS, *_ADJUSTMENTS)) or path_of(descriptor) == "stream"
-    return 2 if alone and not (descriptor.penalties and descriptor.bias == "dense") else 1
+    of_threads = 2 if alone and not (descriptor.penalties and descriptor.bias == "dense") else 1
+    return of_threads * THREADS // threads_of(descriptor, target)
 
 
 class SampleKernel(RowKernel):
     """Its templates have path and CTAs per SM besides the facts of the SKU, which follow from the same fields."""
 
     def jit_spec(self, descriptor: SampleDescriptor, target: Target) -> JitSpec:
-        decided: Facts = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor)}
+        decided: Facts = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor, target)}
         facts = support.pairs(**dict(self.facts(descriptor)), **decided)
         return support.spec_of("sampling/sample", facts, target)
 
@@ -114,25 +140,32 @@ _BY_FIELDS = SampleKernel(
     guarantee=promised("test_emulated.py", "test_sampling_gpu.py"),
     numbers=_numbers,
 )
-_HOLDING_P = replace(_BY_FIELDS, constants=lambda descriptor: _facts(descriptor) | {"on_chip": True})
-_SKU_BY_FIELDS, _SKU_HOLDING_P = (cached_by_specialization(kernel.sku) for kernel in (_BY_FIELDS, _HOLDING_P))
 
 
-def _kernel(descriptor: SampleDescriptor) -> SampleKernel:
-    return _HOLDING_P if _holds_p(descriptor) else _BY_FIELDS
+def _with(**facts: int) -> SampleKernel:
+    """The kernel with facts of its own."""
+    return replace(_BY_FIELDS, constants=lambda descriptor: _facts(descriptor) | facts)
+
+
+_HOLDING_P, _BY_THREADS = _with(on_chip=True), {threads: _with(threads=threads) for threads in COUNTS if threads != THREADS}
+_SKUS = {id(kernel): cached_by_specialization(kernel.sku) for kernel in (_BY_FIELDS, _HOLDING_P, *_BY_THREADS.values())}
+
+
+def _kernel(descriptor: SampleDescriptor, target: Target) -> SampleKernel:
+    return _HOLDING_P if _holds_p(descriptor) else _BY_THREADS.get(threads_of(descriptor, target), _BY_FIELDS)
 
 
 def _sku(descriptor: SampleDescriptor, target: Target) -> KernelSku:
-    found: KernelSku = (_SKU_HOLDING_P if _holds_p(descriptor) else _SKU_BY_FIELDS)(descriptor, target)
+    found: KernelSku = _SKUS[id(_kernel(descriptor, target))](descriptor, target)
     return found
 
 
 def _jit_spec(descriptor: SampleDescriptor, target: Target) -> JitSpec:
-    return _kernel(descriptor).jit_spec(descriptor, target)
+    return _kernel(descriptor, target).jit_spec(descriptor, target)
 
 
 def _launcher(descriptor: SampleDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    return _kernel(descriptor).launcher(descriptor, target, sku, allow_build)
+    return _kernel(descriptor, target).launcher(descriptor, target, sku, allow_build)
 
 
 SAMPLE: Candidate = replace(_BY_FIELDS.candidate, sku=_sku, jit_spec=_jit_spec, launcher=_launcher)

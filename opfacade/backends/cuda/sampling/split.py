@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
 
 _MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
+_FEW = 32  # rows of which each may have shorter parts
+_SHORT, _MIDDLE = 6144, 16384  # tokens of a CTA: fewer threads have shorter barriers, and more of their CTAs share an SM
+THREADS, COUNTS = 512, (128, 256, 512, 1024)  # of a CTA, and those that a stream with filters may have
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """threads: of a CTA."""
+
+    threads: int
+    ctas: int
 
 
 def ctas_of(vocab: int, target: Target) -> int:
@@ -35,6 +46,17 @@ def ctas_of_stream(most: int, rows: int, target: Target) -> int:
     while ctas > 1 and rows * ctas > (places if ctas == 2 else places * 15 // 16):
         ctas //= 2
     return ctas
+
+
+def kept_split(vocab: int, rows: int, target: Target) -> Split:
+    """That of a row which is streamed for its front: barriers follow the stream, so that short parts are not split."""
+    ctas = ctas_of_stream(ctas_of(vocab // (2 if rows <= _FEW else 4), target), rows, target)
+    part, at_once = vocab // ctas, _CTAS_OF_SM * target.sm_count
+    if part <= _SHORT:
+        return Split(128 if part <= _SHORT // 3 or rows > 2 * at_once else 256, ctas)
+    if rows * ctas > at_once and part <= _MIDDLE:
+        return Split(256 if rows <= 2 * at_once else 128, ctas)
+    return Split(1024 if rows * ctas <= target.sm_count and part > _MIDDLE else THREADS, ctas)
 
 
 def held_bytes(target: Target, beside: int) -> int:

@@ -41,6 +41,7 @@ inline uint2 f16x4_of_e5m2x4(uint32_t word) {
 }
 
 inline float tanh_approx(float x) { return std::tanh(x) * (1.f - 0x1p-11f); }
+inline float log2_approx(float x) { return std::log2(x) + 0x1p-22f; }
 inline float reciprocal_approx(float x) { return 1.f / x; }
 // To the nearest, ties to even; `most` is the largest finite number.
 inline uint8_t fp8_of(float x, int mantissa_bits, int bias, float most) {

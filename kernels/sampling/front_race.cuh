@@ -1,0 +1,191 @@
+// The race of a part of a row for its front: each logit is read once, and the tokens whose key no more likely token reaches are
+// noted. The noise of a group is computed where its largest logit may reach the key that more likely tokens have, and a group is
+// looked at closely where the noise of a word may; few are.
+#pragma once
+#include "kernels/sampling/chunk.cuh"
+#include "kernels/sampling/front.cuh"
+
+namespace opfacade {
+
+template <class C>
+class FrontRace {
+ public:
+  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are on the way into the cache
+
+  // The first loads are under way then.
+  __device__ __forceinline__ FrontRace(const Row<C>& row, FrontShared& shared, uint32_t first, uint32_t end)
+      : row_(row), front_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), first_(first), base_(first), end_(end),
+        stop_(row.whole(first, end)) {
+    if (sampled() < end_) row_.load(sampled(), sample_);
+    if (kEarly) fetch_first();
+    float scale = kLog2E;
+    if (C::kTemperature && !row.greedy()) scale = __fdiv_rn(kLog2E, row.temperature);
+    scale_ = scale;
+    if constexpr (C::kMinP) {
+      const float least = row.p.min_p[row.row];
+      reach_ = least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
+    }
+  }
+
+  // Notes the front, whose shared memory is clear. By all threads, which meet.
+  __device__ __forceinline__ void run() {
+    place();
+    if (!kEarly) fetch_first();
+#pragma unroll 1
+    while (base_ < end_) step();
+    __syncthreads();
+  }
+
+ private:
+  static constexpr uint32_t kStep = kGroupStep;
+  static constexpr int kAhead = C::kAnywhere && C::kBitmask ? 2 : 4;
+  static constexpr uint32_t kChunk = kAhead * kStep;
+  static constexpr bool kEarly = kAddedBytes<C> <= 16;  // the first chunk is loaded before the steps are known: it takes registers
+
+  // A group of each thread; these lie apart, all over the part.
+  __device__ __forceinline__ uint32_t sampled() const {
+    return first_ + max(4u, (end_ - first_) / (4 * kSampleThreads) * 4) * threadIdx.x;
+  }
+  __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
+  __device__ __forceinline__ void fetch_first() {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) next_[i] = {};
+    fetch();
+  }
+  __device__ __forceinline__ void fetch() { row_.fetch_added(from(), kStep, stop_, next_); }
+
+  // Steps and first keys, from the sample.
+  __device__ __forceinline__ void place() {
+    const bool has = sampled() < end_;
+    float octaves[4];
+    uint32_t most = 0, complement = 0, words[4];
+    if (has) row_.adjust(sampled(), sample_);
+    philox_.sparing().words(sampled() / 4, words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      octaves[j] = has && is_candidate(sample_.a[j]) ? sample_.a[j] * scale_ : minus_infinity();
+      if (octaves[j] == minus_infinity()) continue;
+      most = max(most, ordered(octaves[j])), complement = max(complement, ~ordered(octaves[j]));
+    }
+    front_.measure(most, complement);
+    __syncthreads();
+    steps_ = front_.place_steps(scale_ > 0x1p-100f && scale_ < 0x1p100f);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float above = octaves[j] - steps_.base;
+      if (octaves[j] > minus_infinity()) front_.sample(steps_, above, above + least_noise(words[j]));
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) front_.raise(steps_, reach_);
+    __syncthreads();
+  }
+
+  // Looks at the groups of a chunk, while the next one is loaded.
+  __device__ __forceinline__ void step() {
+    const uint32_t first = from();
+    uint32_t close;
+    if (base_ < stop_) {
+      float most[kAhead];
+      if (base_ + kChunk <= stop_) take<true>(first, most);
+      else take<false>(first, most);
+      base_ += kChunk;
+      fetch();
+      ask();
+      base_ = min(stop_, base_);
+      close = near(first, most);
+    } else {
+      float most[1] = {minus_infinity()};
+      if (first < end_) {
+        Loaded<4> group;
+        row_.load(first, group);
+        most[0] = row_.bound_of(group);
+      }
+      base_ += kStep;
+      close = near(first, most);
+    }
+    if (__any_sync(0xffffffffu, close != 0)) look(first, close);
+  }
+  __device__ __forceinline__ void ask() const {
+    const uint32_t to = min(end_, base_ + kAsked), from = min(to, base_ + kAsked - kChunk);
+    row_.ask(from, to);
+  }
+
+  // Bounds of the groups that are fetched; -inf from `stop_` on. kWhole: all are before it.
+  template <bool kWhole>
+  __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t token = from + kStep * i;
+      Loaded<4> group;
+      row_.unpack(token, next_[i], group);
+      const float bound = row_.bound_of(group);
+      most[i] = kWhole || token < stop_ ? bound : minus_infinity();
+    }
+  }
+
+  // The largest word that a token with about these octaves may have.
+  __device__ __forceinline__ uint32_t most_word(float octaves) const { return __float2uint_rz(exp2_approx(front_.leeway(steps_, octaves))); }
+
+  // A bit for each group that may be on the front.
+  template <int kCount>
+  __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kCount]) const {
+    float leeway[kCount], widest = minus_infinity();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) leeway[i] = front_.leeway(steps_, steps_.octaves(most[i], scale_)), widest = fmaxf(widest, leeway[i]);
+    uint32_t close = 0;
+    if (!(widest > -1.f)) return close;
+    uint32_t groups[kCount], least[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) groups[i] = (from + kStep * i) / 4;
+    philox_.least_words(groups, least);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool is = is_candidate(most[i]) && least[i] <= __float2uint_rz(exp2_approx(leeway[i]));
+      close |= is ? 1u << i : 0;
+    }
+    return close;
+  }
+
+  // Notes tokens of these groups by their keys as they are defined: several groups at once, a token in each lane. By whole warps.
+  __device__ __forceinline__ void look(uint32_t from, uint32_t close) const {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t* const listed = front_.close();
+#pragma unroll 1
+    for (;;) {
+      const uint32_t all = __ballot_sync(0xffffffffu, close != 0), before = static_cast<uint32_t>(__popc(all & ((1u << lane) - 1)));
+      if (all == 0) return;
+      if (close != 0 && before < 8) {
+        listed[before] = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+        close &= close - 1;
+      }
+      __syncwarp();
+      const bool is = lane / 4 < static_cast<uint32_t>(__popc(all));
+      look(is, is ? listed[lane / 4] + lane % 4 : 0);
+      __syncwarp();
+    }
+  }
+  __device__ __forceinline__ void look(bool is, uint32_t token) const {
+    float a = minus_infinity(), x = a;
+    Loaded<1> one;
+    if (is) row_.load(token, one);
+    const uint32_t word = philox_.sparing().word(token);
+    if (is) row_.adjust(token, one), x = one.a[0], a = row_.heated(x);
+    const float octaves = steps_.octaves(a, kLog2E);
+    is = is_candidate(a) && word <= most_word(octaves);
+    if (!__any_sync(0xffffffffu, is)) return;
+    const float noise = minus_log2_exponential(word);
+    const Noted own{ranked(a, token), ordered(fmaf(a, kLog2E, noise)), x};
+    front_.note(is, steps_, octaves, octaves + noise, own, reach_);
+  }
+
+  const Row<C>& row_;
+  const Front front_;
+  Philox philox_;
+  FrontScale steps_{};
+  Packed<C> next_[kAhead];
+  Loaded<4> sample_;
+  uint32_t first_, base_, end_, stop_;
+  float scale_, reach_ = -minus_infinity();
+};
+
+}  // namespace opfacade
