@@ -189,7 +189,8 @@ def test_emulation_is_not_used_where_the_environment_asks_for_it(dtype, monkeypa
 REPEATED = {
     "f32": made(300, 700, 1500, "f32"),
     "bf16": made(17, 4096, 4096),
-    "f16-bias": made(129, 1001, 777, "f16", bias=True),
+    "f16": made(129, 1001, 777, "f16"),
+    "f16-bias-to-f32": made(129, 1001, 777, "f16", bias=True, out_dtype="f32"),
     "f64": made(130, 260, 1030, "f64"),
 }
 

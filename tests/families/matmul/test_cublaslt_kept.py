@@ -77,6 +77,14 @@ def test_a_kept_algorithm_runs_as_it_is_named(name, library):
     assert numerics.check(problem, args, sku, before=before).worst <= 1
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_none_is_kept_that_may_round_a_sum_before_its_bias(dtype, library):
+    learn(made(dtype=dtype, bias=True))
+    assert not fits(made(dtype=dtype, bias=True))
+    learn(made(dtype=dtype, bias=True, out_dtype="f32"))
+    assert fits(made(dtype=dtype, bias=True, out_dtype="f32"))
+
+
 def test_they_alone_repeat_their_bits_and_none_has_them_in_any_batch(library):
     problem = made(dtype="f32")
     learn(problem)
