@@ -1,5 +1,5 @@
-// The same for tiles whose threads that copy have few registers, because several warpgroups compute: each chunk is found again, and the
-// first one of a line is read element by element when chunks are shifted.
+// The same for tiles whose threads that copy have few registers, because several warpgroups compute: each chunk is found again, and
+// the first one of a line is read element by element when chunks are shifted.
 #pragma once
 #include "kernels/matmul/copied_lines.cuh"
 
