@@ -8,9 +8,15 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.matmul import coded_groups as matmul_coded_groups
-from opfacade.backends.cuda.matmul import decoded as matmul_decoded
-from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
+from opfacade.backends.cuda.matmul import (
+    coded_groups as matmul_coded_groups,
+)
+from opfacade.backends.cuda.matmul import (
+    decoded as matmul_decoded,
+)
+from opfacade.backends.cuda.matmul import (
+    decoded_groups as matmul_decoded_groups,
+)
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.plans.moe import FusedMoeDescriptor

@@ -285,15 +285,13 @@ def test_refusals_name_the_field():
         assert any(field in str(reason) for reason in option.reasons), field
 
 
-OF_CODES = {"cuda/mma_grouped_codes", "cuda/wgmma_decoded_groups", "cuda/wgmma_grouped_codes"}
-
-
 def test_the_examples_have_a_kernel():
     forget_specializations()
     for problem in EXAMPLES:
         if isinstance(problem, GroupedMatmulDescriptor) and problem.dtype in ("f16", "bf16") and problem.layout != "k":
-            chosen = explain(problem, target=SM_90A).chosen.name
-            assert chosen in ({"cuda/wgmma_groups"} if problem.weight_format is None else OF_CODES)
+            few = "wgmma_decoded_groups" if problem.sm_limit else "mma_grouped_codes"
+            name = "wgmma_groups" if problem.weight_format is None else few
+            assert explain(problem, target=SM_90A).chosen.name == f"cuda/{name}"
 
 
 @pytest.mark.parametrize("zero_tail", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["", "zero_tail"])

@@ -8,10 +8,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
-from opfacade.backends.cuda.matmul import coded as matmul_coded
-from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
-from opfacade.backends.cuda.matmul import decoded as matmul_decoded
-from opfacade.backends.cuda.matmul import grouped as matmul_grouped
+from opfacade.backends.cuda.matmul import (
+    coded as matmul_coded,
+)
+from opfacade.backends.cuda.matmul import (
+    coded_mma as matmul_coded_mma,
+)
+from opfacade.backends.cuda.matmul import (
+    decoded as matmul_decoded,
+)
+from opfacade.backends.cuda.matmul import (
+    grouped as matmul_grouped,
+)
 from opfacade.backends.cuda.matmul.copied import segments_of
 from opfacade.backends.cuda.matmul.decoded import Decoded
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
