@@ -11,6 +11,7 @@ import pytest
 import opfacade
 from opfacade import Target
 from opfacade.core.joined import JoinedArgs
+from opfacade.core.operands import Contents, TensorSpec
 from opfacade.select.registry import examples, families
 from tests import structure
 
@@ -90,6 +91,13 @@ def test_no_folder_of_a_backend_has_30_files():
     rooms = {path.parent for path in (PACKAGE / "backends").rglob("*.py")}
     assert {room.name for room in rooms} >= {"matmul", "folds", "attention", "sampling"}
     assert not [room for room in rooms if len(list(room.glob("*.py"))) >= 30]
+
+
+def test_the_form_of_an_operand_is_apart_from_its_contents():
+    """Checks of calls, their fast paths and the host library read the form alone; validation and drawn inputs read contents."""
+    assert not set(TensorSpec._fields) & set(Contents._fields)
+    readers = {p.relative_to(PACKAGE).as_posix() for p in MODULES if re.search(r"\.contents\b(?!\._replace)", p.read_text())}
+    assert readers == {"core/descriptor.py", "testing/inputs.py", "validation/values.py"}
 
 
 def test_one_template_prints_expressions():

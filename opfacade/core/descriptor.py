@@ -122,21 +122,22 @@ class Descriptor(Written, Generic[ArgsT]):
         `least`, `marked_by`) in the rows that belong to a request and are valid, and an index operand `rising` if its spec is.
         """
         spec, tensor = operands_of(self)[name], getattr(args, name)
-        if spec.rising:
+        contents = spec.contents
+        if contents.rising:
             return tensor.diff(prepend=tensor[:1]) < 0, "an entry not below the one before"
-        if spec.role not in ("in", "inout") or spec.paged is not None or not spec.finite or not tensor.is_floating_point():
+        if spec.role not in ("in", "inout") or spec.paged is not None or not contents.finite or not tensor.is_floating_point():
             return None
         wrong: Tensor = ~is_finite(tensor)
-        if spec.least is not None:
-            wrong |= ~(tensor >= spec.least)
-        if spec.marked_by:
-            wrong &= (getattr(args, spec.marked_by) != -math.inf)[..., None]
+        if contents.least is not None:
+            wrong |= ~(tensor >= contents.least)
+        if contents.marked_by:
+            wrong &= (getattr(args, contents.marked_by) != -math.inf)[..., None]
         if name in self.owners:
             wrong[int(getattr(args, self.owners[name])[-1]) :] = False
         if spec.valid_rows:
             count = valid_count(getattr(args, spec.valid_rows), tensor.shape[spec.valid_axis])
             split_rows(spec, wrong, count)[1].fill_(False)
-        return wrong, "finite values" if spec.least is None else f"finite values of at least {spec.least:.3g}"
+        return wrong, "finite values" if contents.least is None else f"finite values of at least {contents.least:.3g}"
 
     def request_tables(self) -> RequestTables | None:
         """The operands that say which rows, keys and pages are a request's; None for an op without requests."""

@@ -32,8 +32,26 @@ def dims_of(sizes: object, *names: str) -> tuple[Dim, ...]:
     return tuple(Dim(name, getattr(sizes, field) + int(more or 0)) for name, field, more in parts)
 
 
+class Contents(NamedTuple):
+    """The values that an operand may have.
+
+    values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
+    below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
+    finite, least, marked_by, rising: what validation level full refuses. finite: NaN and infinities, in the rows that are read;
+    least: also values below it; marked_by: an operand of the shape without the last axis, whose -inf marks rows of any values,
+    which are not read. rising: of an index operand, an entry below the one before.
+    """
+
+    values: tuple[int, int] | None = None
+    below: str = ""
+    finite: bool = True
+    least: float | None = None
+    marked_by: str = ""
+    rising: bool = False
+
+
 class TensorSpec(NamedTuple):
-    """Shape, dtype and role of one operand.
+    """Shape, dtype and role of one operand: its form, and the values that it may have.
 
     layout: "rows" has a contiguous last dimension, and the others have any stride; "contiguous" is contiguous as a whole;
     "strided" has any stride. Strides of what is written are positive and its elements do not overlap.
@@ -41,16 +59,11 @@ class TensorSpec(NamedTuple):
     broadcast: the axes of an operand that is only read which may be expanded (stride 0); None is all that the layout permits.
     step: strides are multiples of so many bytes, the stride 1 of rows excepted. multiple: (outer, inner), two axes; the stride
     of the outer one is a multiple of that of the inner one. TMA needs both.
-    values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
-    below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
     valid_rows: the operand, i32 [1], that counts the valid entries of axis `valid_axis`; those at and past it are neither read
     nor written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
     are read or written. exchanged: the hint for one whose axis of tokens and a neighbour of it are exchanged.
-    finite, least, marked_by, rising: what validation level full refuses. finite: NaN and infinities, in the rows that are read;
-    least: also values below it; marked_by: an operand of the shape without the last axis, whose -inf marks rows of any values,
-    which are not read. rising: of an index operand, an entry below the one before.
     """
 
     shape: tuple[Dim, ...]
@@ -61,17 +74,12 @@ class TensorSpec(NamedTuple):
     broadcast: tuple[int, ...] | None = None
     step: int = 1
     multiple: tuple[int, int] | None = None
-    values: tuple[int, int] | None = None
     valid_rows: str = ""
     replaces: str = ""
     paged: tuple[int, int] | None = None
     exchanged: str = ""
-    below: str = ""
-    finite: bool = True
-    least: float | None = None
-    marked_by: str = ""
-    rising: bool = False
     valid_axis: int = 0
+    contents: Contents = Contents()
 
     @property
     def written(self) -> bool:
@@ -89,7 +97,7 @@ def index_spec(
     *shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "", dtype: Literal["i32", "i64"] = "i32"
 ) -> TensorSpec:
     """An index tensor: contiguous, int32 as a rule."""
-    return TensorSpec(shape, dtype, "index", "contiguous", ITEMSIZE[dtype], values=values, valid_rows=valid_rows)
+    return TensorSpec(shape, dtype, "index", "contiguous", ITEMSIZE[dtype], valid_rows=valid_rows, contents=Contents(values))
 
 
 def num_valid_spec(rows: int) -> TensorSpec:

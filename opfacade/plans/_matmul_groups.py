@@ -119,7 +119,7 @@ def _tables(problem: GroupedFields, rows: Dims) -> dict[str, TensorSpec]:
         found["counts"] = index_spec(Dim("groups", problem.groups), values=(0, total + 1))
     else:
         entries = index_spec(Dim("groups+1", problem.groups + 1), values=(0, total + 1))
-        found["indptr"] = entries._replace(rising=True)
+        found["indptr"] = entries._replace(contents=entries.contents._replace(rising=True))
     if problem.gather:
         found["x_rows"] = index_spec(*rows, values=(0, problem.rows_of_x))
     return found

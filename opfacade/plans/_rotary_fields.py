@@ -76,4 +76,4 @@ def angle_operands(given: RotationFields, rows: Dim, valid: str) -> dict[str, Te
     at = counted_by(at, shape.index(rows) if valid else None, "num_valid")
     size = ITEMSIZE[given.table_dtype]
     table = TensorSpec((Dim("max_positions"), Dim("rotary_dim", given.rotary_dim)), given.table_dtype, alignment=size)
-    return {"positions": at._replace(below="cos_sin_cache"), "cos_sin_cache": table}
+    return {"positions": at._replace(contents=at.contents._replace(below="cos_sin_cache")), "cos_sin_cache": table}

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Size, Written, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
 from opfacade.plans._scaling import Scaling
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str,
     if weight.zero != "none":
         dtype: DType = "u8" if weight.zero == "int" else weight.scale_dtype
         bounds = (0, _ZEROS) if weight.zero == "int" else None
-        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype], values=bounds)
+        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype], contents=Contents(bounds))
     if weight.global_scale:
         found["weight_global"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", 4)
     if weight.num_groups is not None:

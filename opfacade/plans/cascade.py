@@ -13,7 +13,7 @@ from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import TensorSpec, dims_of, index_spec
+from opfacade.core.operands import Contents, TensorSpec, dims_of, index_spec
 from opfacade.core.tensor_lists import elements, operand
 from opfacade.plan import Plan
 
@@ -110,12 +110,12 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         states, rows, heads, dim = dims_of(self, "num_states", "total_num_rows", "num_heads", "head_dim")
         given = {"stacked": (states, rows), "list": (rows,), "ragged": (states,)}[self.states]
         o = TensorSpec((*given, heads, dim), self.dtype, layout="contiguous")
-        lse = TensorSpec((*given, heads), "f32", layout="contiguous", alignment=4, finite=False)
-        found = {name: o._replace(marked_by=mark) for name, mark in self.state_names}
+        lse = TensorSpec((*given, heads), "f32", layout="contiguous", alignment=4, contents=Contents(finite=False))
+        found = {name: o._replace(contents=Contents(marked_by=mark)) for name, mark in self.state_names}
         found |= {mark: lse for _, mark in self.state_names}
         if self.states == "ragged":
             entries = dims_of(self, "total_num_rows+1")
-            found["states_indptr"] = index_spec(*entries, values=(0, self.num_states + 1))._replace(rising=True)
+            found["states_indptr"] = index_spec(*entries)._replace(contents=Contents((0, self.num_states + 1), rising=True))
         first = self.state_names[0] if self.in_place else ("", "")
         found["o"] = o._replace(shape=(rows, heads, dim), role="out", replaces=first[0])
         found["lse"] = lse._replace(shape=(rows, heads), role="out", replaces=first[1])

@@ -12,7 +12,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.joined import Joined, JoinedArgs
 from opfacade.core.model import Count, Integer, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, dims_of, index_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, dims_of, index_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._collective import all_reduce_norm as _all_reduce_norm
@@ -160,8 +160,8 @@ class MergeAcrossDescriptor(Descriptor[MergeAcrossArgs]):
         states, rows, heads, dim = dims_of(self, "states", "total_num_rows", "num_heads", "head_dim")
         kept = Dim("kept_heads", self.kept_heads)
         found = {
-            "o_part": TensorSpec((states, rows, heads, dim), self.dtype, marked_by="lse_part"),
-            "lse_part": TensorSpec((states, rows, heads), "f32", alignment=4, finite=False),
+            "o_part": TensorSpec((states, rows, heads, dim), self.dtype, contents=Contents(marked_by="lse_part")),
+            "lse_part": TensorSpec((states, rows, heads), "f32", alignment=4, contents=Contents(finite=False)),
         }
         if self.sinks:
             found["sinks"] = TensorSpec((heads,), "f32", layout="contiguous", alignment=4)
@@ -235,7 +235,7 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
     def operands(self) -> dict[str, TensorSpec]:
         rows, shard = dims_of(self, "total_num_rows", "shard")
         out = TensorSpec((rows,), "f32", "out", alignment=4)
-        logits = TensorSpec((rows, shard), self.dtype, finite=False)
+        logits = TensorSpec((rows, shard), self.dtype, contents=Contents(finite=False))
         return {"logits": logits, "label": index_spec(rows), "out": out, "lse": out}
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
 from opfacade.core.request_tables import NOWHERE, RequestTables
 from opfacade.plan import Plan
 from opfacade.plans._attention.number_scales import ScaledArgs
@@ -207,7 +207,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
     def _angles(self) -> dict[str, TensorSpec]:
         shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
         # Angles of positions that no new row has may be anything.
-        return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype, finite=False)} if self.rotated else {}
+        return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype, contents=Contents(finite=False))} if self.rotated else {}
 
 
 class PagedKvAppendPlan(Plan[PagedKvAppendArgs]):

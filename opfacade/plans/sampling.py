@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Count, Size, SoftCap, contradiction
-from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.adjust import AdjustLogitsArgs as AdjustLogitsArgs
 from opfacade.plans._sampling.adjust import AdjustLogitsDescriptor, AdjustLogitsPlan
@@ -127,7 +127,7 @@ class SampleDescriptor(Descriptor[SampleArgs]):
         controls = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
         found |= {name: rows.each(dtype) for name, dtype in controls.items() if getattr(self, name)}
         found |= {"seed": rows.each("i64"), "offset": rows.each("i64")} | adjustments(self, rows)
-        found |= {name: found[name]._replace(least=least) for name, least in _LEAST.items() if name in found}
+        found |= {name: found[name]._replace(contents=Contents(least=least)) for name, least in _LEAST.items() if name in found}
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.total_num_rows)
         return found | self._outputs(rows)

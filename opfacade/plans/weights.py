@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Size
-from opfacade.core.operands import Dim, TensorSpec
+from opfacade.core.operands import Contents, Dim, TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans import _stored_steps, _stored_weight
@@ -102,7 +102,7 @@ def _any(shape: tuple[Dim, ...], dtype: DType) -> TensorSpec:
 
 
 def _role(spec: TensorSpec, written: bool) -> TensorSpec:
-    return spec._replace(role="out", values=None) if written else spec
+    return spec._replace(role="out", contents=Contents()) if written else spec
 
 
 class PackWeightsDescriptor(_Layouts[PackWeightsArgs]):

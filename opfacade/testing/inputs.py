@@ -102,8 +102,8 @@ def _tensor(draw: Draw, spec: TensorSpec) -> Tensor:
     shape, dtype = sizes(spec), torch_dtype(spec.dtype)
     if spec.role == "out":
         return fill(torch.empty(shape, dtype=dtype, device=draw.device), math.nan)
-    if spec.values is not None:
-        first, stop = spec.values
+    if spec.contents.values is not None:
+        first, stop = spec.contents.values
         return draw.integers(first, max(stop, first + 1), shape).to(dtype)
     if spec.role == "index":
         return torch.zeros(shape, dtype=dtype, device=draw.device)
@@ -114,7 +114,7 @@ def _count_valid(draw: Draw, operands: Mapping[str, TensorSpec]) -> None:
     """Most rows are valid; those that are not hold NaN, and indices that are none."""
     valid = draw.lengths.valid if isinstance(draw.lengths, DrawnLengths) else None  # those of a workload do not count rows
     for counted in {spec.valid_rows for spec in operands.values() if spec.valid_rows}:
-        _, past = operands[counted].values or (0, 1)
+        _, past = operands[counted].contents.values or (0, 1)
         rows = past - 1
         count = draw.rng.choice((draw.rng.randint(rows // 2, max(rows // 2, rows - 1)), draw.rng.randint(0, rows)))
         draw.values[counted].fill_(count if valid is None else min(valid, rows))
@@ -124,8 +124,8 @@ def _count_valid(draw: Draw, operands: Mapping[str, TensorSpec]) -> None:
         _, rest = split_rows(spec, draw.values[name], int(draw.values[spec.valid_rows][0]))
         if rest.dtype.is_floating_point:
             rest.fill_(float("nan"))
-        elif spec.values is not None:
-            rest.fill_(min(spec.values[1] + 2**20, _largest(rest)))
+        elif spec.contents.values is not None:
+            rest.fill_(min(spec.contents.values[1] + 2**20, _largest(rest)))
 
 
 def _largest(tensor: Tensor) -> int:

@@ -64,9 +64,9 @@ def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
     """The operands with bounds, in the order of operands."""
     specs = operands_of(descriptor).items()
     return tuple(
-        Bounded(name, *spec.values, spec.valid_rows, spec.written, spec.below, spec.valid_axis)
+        Bounded(name, *spec.contents.values, spec.valid_rows, spec.written, spec.contents.below, spec.valid_axis)
         for name, spec in specs
-        if spec.values is not None
+        if spec.contents.values is not None
     )
 
 

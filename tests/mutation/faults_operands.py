@@ -81,14 +81,14 @@ OPERAND_FAULTS = (
     cpu(
         "operands: rows that a mark hides must be finite",
         "opfacade/core/descriptor.py",
-        "(getattr(args, spec.marked_by) != -math.inf)[..., None]",
-        "(getattr(args, spec.marked_by) <= math.inf)[..., None]",
+        "(getattr(args, contents.marked_by) != -math.inf)[..., None]",
+        "(getattr(args, contents.marked_by) <= math.inf)[..., None]",
         "tests/validation/test_contents.py",
     ),
     cpu(
         "operands: no value is below the least",
         "opfacade/core/descriptor.py",
-        "~(tensor >= spec.least)",
+        "~(tensor >= contents.least)",
         "~(tensor >= -1e30)",
         "tests/validation/test_contents.py",
     ),

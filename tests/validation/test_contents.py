@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opfacade.core.descriptor import Args, Descriptor
-from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec, num_valid_spec
 
 ROWS, WIDE = Dim("rows", 3), (Dim("rows", 3), Dim("columns", 2))
 
@@ -30,13 +30,16 @@ class ContentDescriptor(Descriptor[ContentArgs]):
 
 SPECS = {
     "finite": {"x": TensorSpec(WIDE, "f32")},
-    "any": {"x": TensorSpec(WIDE, "f32", finite=False)},
-    "least": {"x": TensorSpec(WIDE, "f32", least=0.5)},
-    "marked": {"x": TensorSpec(WIDE, "f32", marked_by="mark"), "mark": TensorSpec((ROWS,), "f32", finite=False)},
-    "valid rows": {"x": TensorSpec(WIDE, "f32", least=0.5, valid_rows="count")},
-    "rising": {"x": index_spec(ROWS)._replace(rising=True)},
+    "any": {"x": TensorSpec(WIDE, "f32", contents=Contents(finite=False))},
+    "least": {"x": TensorSpec(WIDE, "f32", contents=Contents(least=0.5))},
+    "marked": {
+        "x": TensorSpec(WIDE, "f32", contents=Contents(marked_by="mark")),
+        "mark": TensorSpec((ROWS,), "f32", contents=Contents(finite=False)),
+    },
+    "valid rows": {"x": TensorSpec(WIDE, "f32", valid_rows="count", contents=Contents(least=0.5))},
+    "rising": {"x": index_spec(ROWS)._replace(contents=Contents(rising=True))},
     "index": {"x": index_spec(ROWS)},
-    "written": {"x": TensorSpec(WIDE, "f32", "out", least=0.5)},
+    "written": {"x": TensorSpec(WIDE, "f32", "out", contents=Contents(least=0.5))},
 }
 X = [[math.nan, 1.0], [0.4, 0.5], [-math.inf, 2.0]]
 WRONG = {

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.joined import Joined, JoinedArgs
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import Dim, TensorSpec, dims_of, num_valid_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, dims_of, num_valid_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._collective.family import CollectiveOp, DType
@@ -109,10 +109,10 @@ class SampleAcrossDescriptor(CollectiveOp[SampleAcrossArgs]):
 
     def operands(self) -> dict[str, TensorSpec]:
         rows, shard = dims_of(self, "total_num_rows", "shard")
-        found = {"logits": TensorSpec((rows, shard), self.dtype, finite=False, valid_rows=self._counter)}
+        found = {"logits": TensorSpec((rows, shard), self.dtype, valid_rows=self._counter, contents=Contents(finite=False))}
         found |= {name: self._each(rows, dtype) for name, dtype in _CONTROLS.items() if getattr(self, name)}
         if self.temperature:
-            found["temperature"] = found["temperature"]._replace(least=0.0)
+            found["temperature"] = found["temperature"]._replace(contents=Contents(least=0.0))
         found |= {name: self._each(rows, "i64") for name in ("seed", "offset")}
         found |= {"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {}
         made = {"token": self._each(rows, "i32"), "valid": self._each(rows, "u8")}

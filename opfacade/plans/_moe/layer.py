@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.operands import Dim, TensorSpec, index_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
 from opfacade.plans._gated import GATE, UP
 from opfacade.plans._moe import coded, quantised
 from opfacade.plans._moe.layer_fields import LayerFields
@@ -47,13 +47,13 @@ def _choice(d: LayerFields, rows: Dim) -> dict[str, TensorSpec]:
     """ids and weights, and the operands that determine them."""
     given = index_spec(rows, Dim("top_k", d.top_k), values=(-1, d.experts))
     if d.router is None:
-        return {"ids": given, "weights": given._replace(dtype="f32", role="in", values=None)}
+        return {"ids": given, "weights": given._replace(dtype="f32", role="in", contents=Contents())}
     experts, size = Dim("experts", d.experts), ITEMSIZE[d.router.dtype]
     found = {"logits": TensorSpec((rows, experts), d.router.dtype, "in", "rows", size)}
     each = TensorSpec((experts,), "f32", "in", "contiguous", 4)
     found |= {"router_bias": each} if d.router.bias else {}
     found |= {"correction": each} if d.router.correction else {}
-    made = given._replace(role="out", values=None)
+    made = given._replace(role="out", contents=Contents())
     return found | {"chosen_ids": made, "chosen_weights": made._replace(dtype="f32")}
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import Count, Single
-from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, counted_by, index_spec, num_valid_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._moe.family import MoeOp, TopK
@@ -104,7 +104,7 @@ class MoeCombineDescriptor(MoeOp[MoeCombineArgs]):
         rows, hidden, k = Dim("total_num_rows", self.total_num_rows), Dim("hidden", self.hidden), Dim("top_k", self.top_k)
         many = self.total_num_rows * self.top_k
         row = TensorSpec((rows, hidden), self.dtype, "in", "rows", ITEMSIZE[self.dtype])
-        found = {"y": row._replace(shape=(Dim("total_num_rows*top_k", many), hidden), finite=False)}
+        found = {"y": row._replace(shape=(Dim("total_num_rows*top_k", many), hidden))._replace(contents=Contents(finite=False))}
         found["places"] = index_spec(rows, k, values=(-1, many))
         if self.weighted:
             found["weights"] = TensorSpec((rows, k), "f32", "in", "contiguous", 4)

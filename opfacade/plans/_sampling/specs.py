@@ -6,7 +6,7 @@ from typing import Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import contradiction
-from opfacade.core.operands import Dim, Role, TensorSpec
+from opfacade.core.operands import Contents, Dim, Role, TensorSpec
 
 _MOST_MASSES = 2**23 - 1  # of 2^40 each, so that a sum is an i64
 
@@ -59,7 +59,7 @@ class Rows:
     def table(self, dtype: str, columns: Dim | None = None, role: Role = "in") -> TensorSpec:
         """`columns` entries for each row; by default, the vocabulary. Logits and biases may contain any value."""
         spec = TensorSpec((self.rows, columns or self.vocab), dtype, role, "rows", ITEMSIZE[dtype], valid_rows=self.valid)
-        return spec._replace(finite=False)
+        return spec._replace(contents=Contents(finite=False))
 
 
 def adjustments(descriptor: Adjusted, rows: Rows) -> dict[str, TensorSpec]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Size
-from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
+from opfacade.core.operands import Contents, Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
 from opfacade.plans._sampling.family import LogitsDType, SamplingOp
 from opfacade.plans._sampling.specs import Rows
@@ -63,7 +63,7 @@ class TopKDescriptor(SamplingOp[TopKArgs]):
         rows = Rows(self)
         found = {"x": rows.table(self.dtype)}
         if self.windows:
-            bound = rows.each("i32")._replace(role="index", values=(0, self.vocab + 1))
+            bound = rows.each("i32")._replace(role="index", contents=Contents((0, self.vocab + 1)))
             found |= {"starts": bound, "ends": bound}
         if self.num_valid:
             found["num_valid"] = num_valid_spec(self.total_num_rows)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Size, contradiction
-from opfacade.core.operands import Dim, Role, TensorSpec, num_valid_spec, valid_count
+from opfacade.core.operands import Contents, Dim, Role, TensorSpec, num_valid_spec, valid_count
 from opfacade.plan import Plan
 from opfacade.plans._sampling.family import SamplingOp
 from opfacade.plans._sampling.links import LINKS, wrong_links
@@ -135,7 +135,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         size = 8 if dtype == "i64" else 4
         valid = "num_valid" if self.num_valid else ""
         spec = TensorSpec(shape, dtype, role, "rows" if len(shape) == 3 else "contiguous", size, valid_rows=valid)
-        return spec._replace(least=0.0)  # of probabilities; other operands are integers
+        return spec._replace(contents=Contents(least=0.0))  # of probabilities; other operands are integers
 
 
 class VerifyDraftsPlan(Plan[VerifyDraftsArgs]):
