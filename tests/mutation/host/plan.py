@@ -30,8 +30,8 @@ FAULTS = (
     host(
         "check: index tensors need the alignment of others",
         "core/operands.py",
-        '"contiguous", ITEMSIZE[dtype], values',
-        '"contiguous", 16, values',
+        '"contiguous", ITEMSIZE[dtype], valid_rows',
+        '"contiguous", 16, valid_rows',
         OPERANDS,
     ),
     host(
