@@ -80,12 +80,18 @@ FAULTS = (
     _planted(
         "lines are added before they come",
         _SUM,
-        "      round.receive_all(lines",
-        "      if (false) round.receive_all(lines",
+        "    round.receive_all(lines",
+        "    if (false) round.receive_all(lines",
         "lines",
     ),
     _planted(
-        "lines keep their flags", _ROUND, "    forget_flagged(from), forget_flagged(from + 1);\n", "", "long_ago", "", _MERGED
+        "lines keep their flags",
+        _ROUND,
+        "    forget_flagged(from), forget_flagged(from + 1);\n    return",
+        "    return",
+        "long_ago",
+        "",
+        _MERGED,
     ),
     _planted(
         "arrivals keep their flags",

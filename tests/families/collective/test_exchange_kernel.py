@@ -1,4 +1,4 @@
-"""A plain round of bytes, emulated: every rank has what all have sent, in both formats, or is told which rank is missing."""
+"""A plain round of bytes, emulated: in both formats, every rank gets the bytes of all ranks, and an error names a missing rank."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ WAYS = [pytest.param(0, id="bulk"), pytest.param(1, id="lines")]
 
 
 def parts(rank, world, size, each):
-    """What a rank sends: the same to all, or to each something else; bytes that look like flags of early rounds among them."""
+    """The bytes that a rank sends, equal for all ranks or not; some of them look like flags of early rounds."""
     g = torch.Generator().manual_seed(rank)
     made = torch.randint(0, 256, (world if each else 1, size), generator=g, dtype=torch.uint8)
     made[:, 4:8] = torch.tensor([2, 0, 0, 0], dtype=torch.uint8)
