@@ -8,7 +8,9 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.errors import UnsupportedError
+from opfacade.plans.sampling import SampleDescriptor, TopKDescriptor
 from opfacade.select.registry import examples
+from opfacade.testing.bits import same_bits
 from tests.support import poison, unaligned
 
 OPS = (
@@ -18,12 +20,22 @@ OPS = (
 # Values of these are held to be finite where they are read.
 FINITE = ("rotary", "qkv_prepare", "paged_kv_append", "merge_states")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-# And products whose weight has codes: their scales are factors of sums.
-PROBLEMS = [
-    pytest.param(one, id=f"{one.op}-{one.digest()[:8]}")
-    for one in {problem.digest(): problem for problem in examples()}.values()
-    if one.op in OPS or (one.op in ("matmul", "grouped_matmul") and one.weight_format is not None)
+# Rows of logits that are all aligned where the first one is.
+EVEN = [
+    SampleDescriptor(total_num_rows=3, vocab=1024, dtype="f32"),
+    SampleDescriptor(total_num_rows=3, vocab=1024, dtype="bf16", top_p=True),
+    TopKDescriptor(total_num_rows=3, vocab=1024, k=8, dtype="f32"),
 ]
+# And products whose weight has codes: their scales are factors of sums.
+OWN = [
+    *(
+        one
+        for one in {problem.digest(): problem for problem in examples()}.values()
+        if one.op in OPS or (one.op in ("matmul", "grouped_matmul") and one.weight_format is not None)
+    ),
+    *EVEN,
+]
+PROBLEMS = [pytest.param(one, id=f"{one.op}-{one.digest()[:8]}") for one in OWN]
 
 
 def plan_of(problem, device):
@@ -54,7 +66,12 @@ def test_specials_in_every_operand(problem, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("problem", [one for one in PROBLEMS if list(poison.counted(one.values[0]))])
 def test_counts_of_more_rows_than_there_are(problem, device):
-    assert wrong(problem, device, poison.counts(problem, 3, device)) == []
+    """No row is valid then, so none is written."""
+    for name, args in poison.counts(problem, 3, device):
+        before = poison.left_alone(problem, name.partition("=")[0], args)
+        assert before
+        assert wrong(problem, device, [(name, args)]) == []
+        assert [operand for operand, kept in before.items() if not same_bits(getattr(args, operand), kept)] == [], name
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -10,7 +10,7 @@ def _poison(name, file, old, new, words):
 _ADDRESS = "reinterpret_cast<uintptr_t>(p_.operand[k]) % access"
 
 POISON_FAULTS = (
-    _poison("poison: a maximum drops NaN", "kernels/ptx/float_math.cuh", "max.NaN.f32", "max.f32", "specials and softmax"),
+    _poison("poison: a maximum drops NaN", "kernels/ptx/float_math.cuh", "max.NaN.f32", "max.f32", "specials and quantize"),
     _poison(
         "poison: a min_p of NaN keeps the most likely token alone",
         "kernels/sampling/kept.cuh",

@@ -1,4 +1,4 @@
-"""A plain round of bytes, emulated: in both formats, every rank gets the bytes of all ranks, and an error names a missing rank."""
+"""A plain round of bytes, emulated: in both formats every rank gets the bytes of all, and an error names a missing rank."""
 
 import pytest
 import torch

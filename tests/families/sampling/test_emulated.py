@@ -94,6 +94,17 @@ def run(logits, **given):
     return args
 
 
+@pytest.mark.parametrize("name", ["min_p", "top_p"])
+@pytest.mark.parametrize("beside", [{}, {"top_k": 40}], ids=["alone", "k"])
+def test_a_share_of_nan_keeps_every_candidate(name, beside):
+    """The tokens are those without it, of which many are not the most likely."""
+    logits = torch.randn(16, 300, generator=torch.Generator().manual_seed(3))
+    given = {"offset": list(range(16)), **beside}
+    tokens = run(logits, **given, **{name: math.nan}).token
+    assert torch.equal(tokens, run(logits, **given).token)
+    assert (tokens != logits.argmax(1)).sum() > 8
+
+
 def test_the_order_of_filters_says_which_mass_p_refers_to():
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
     for order, kept in (("top_k_first", 1), ("joint", 2)):
