@@ -289,3 +289,21 @@ def test_a_group_has_the_numbers_of_its_product():
             alone = MatmulArgs(x=args.x[first:stop], out=out, **own, **whole)
             Plan.select(one, Preference(backend="reference"), Target.parse("cpu")).run(alone)
             assert torch.equal(args.out[first:stop], out)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "rows", "tile"),
+    [
+        ("ragged", 32, 32 * 5, 8),
+        ("ragged", 32, 32 * 6, 16),
+        ("ragged", 32, 32 * 10, 16),
+        ("ragged", 32, 32 * 11, 32),
+        ("ragged", 1, 8, 8),
+        ("masked", 32, 8, 8),
+        ("masked", 32, 16, 16),
+    ],
+)
+def test_a_tile_has_room_for_groups_above_the_mean_of_ragged_rows(layout, groups, rows, tile):
+    problem = made(MXFP4, groups=groups, rows=rows, n=2880, k=2880, layout=layout)
+    sku = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_80")).sku
+    assert f"tile_rows={tile}/" in sku.id.replace(",", "/")

@@ -19,6 +19,7 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor
 BEFORE = matmul_coded_mma.ARCHS
 _ARCHS = (*BEFORE, ARCH)
 _CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
+_ROOM = 1.5  # rows of a tile, as a share of the mean of a group: drawn experts, as timed on an H200
 _MOST_GROUPS = 1024  # whose numbers of tiles lie in shared memory beside the stages
 
 _TESTS = "tests/families/matmul/test_copied_groups.py"
@@ -40,11 +41,13 @@ _PLAIN_FORM = Form(
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Copied:
-    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
+    """The tile for groups of equal size, as many as may have rows: the real ones are on the device. Ragged groups of codes
+    have room to be larger: a group of two tiles decodes its weight twice."""
     rows, _ = matmul_grouped.rows_of(problem)
     segments, weight = segments_of(problem.k, problem.order), problem.weight_format
     if weight is None:
         return CopiedGroups(*shape_of(rows, segments, 0, 16))
+    rows = rows if problem.layout == "masked" or problem.groups == 1 else _ROOM * rows
     if weight.packed:
         return CopiedGroups(*shape_of(rows, segments, matmul_coded.slot_of(weight), 4))
     return CopiedGroups(*shape_of(rows, segments, matmul_coded_mma.slot_of_bytes(weight, problem.dtype), 8))
