@@ -33,7 +33,7 @@ def lines(of: Record) -> list[str]:
         "norms": norms(probes["all_reduce_norm"]["bytes"]),
         "exchanges": exchanges(probes["exchange"]["calls"]),
         "draws": draws(probes["sampling"]["rows"]),
-        "prefills": prefills(probes["p10_prefill"]["tokens"]),
+        "prefills": prefills(probes["p10_prefill"]),
     }
     found = ["", *wrapped("Times are in us. In brackets is the time of the fastest peer in the row divided by ours.")]
     for name, table in tables.items():
@@ -77,14 +77,18 @@ def draws(found: Record) -> Iterator[str]:
         yield f"| {rows} | {beside(row['sample_across']['us'], [theirs])} | {theirs:.1f} |"
 
 
-def prefills(found: Record) -> Iterator[str]:
+def prefills(probe: Record) -> Iterator[str]:
+    """of_commit: that of this table, where the last run did not reach it."""
     yield "| tokens | form | us | share |"
     yield "|---|---|---|---|"
-    for tokens, rows in found.items():
+    for tokens, rows in probe["tokens"].items():
         shares = rows.get("of_ideal", {})
         for name, share in shares.items():
             if name not in ("all rows on one GPU", "gather"):
                 yield f"| {int(tokens):,} | {name} | {rows[name]['us']:.0f} | {share:.2f} |"
+    if "of_commit" in probe:
+        yield ""
+        yield f"This table was measured at commit {probe['of_commit'][:8]}."
 
 
 def predictions(fit: Record) -> Iterator[str]:

@@ -12,13 +12,6 @@ _ADDRESS = "reinterpret_cast<uintptr_t>(p_.operand[k]) % access"
 POISON_FAULTS = (
     _poison("poison: a maximum drops NaN", "kernels/ptx/float_math.cuh", "max.NaN.f32", "max.f32", "specials and quantize"),
     _poison(
-        "poison: a min_p of NaN keeps the most likely token alone",
-        "kernels/sampling/kept.cuh",
-        "p.min_p[row] > 0.f ?",
-        "!(p.min_p[row] <= 0.f) ?",
-        "specials and sample",
-    ),
-    _poison(
         "poison: a top_p of NaN is a share",
         "kernels/sampling/kept.cuh",
         "by_mass = share < 1.f;",

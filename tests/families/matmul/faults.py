@@ -100,7 +100,7 @@ FAULTS = (
     fault("words of a quad stay where they are", "finish.cuh", "    transpose_quad(word[half]);\n", ""),
     fault("eight columns are stored at an edge", "finish.cuh", "else if (left >= 8) store", "else if (true) store",
           f"{KERNEL} -k inside_a_vector"),
-    fault("bytes of rows that are not loaded are expected", "load.cuh", " - C::kPanels * (C::kRows - rows) * 128", ""),
+    fault("bytes of rows that are not loaded are expected", "load.cuh", " - C::kPanels * (C::kXRows - rows) * 128", ""),
     fault("the column past an odd edge is stored", "finish.cuh", "if (left > 1) bits[1] = second;", "bits[1] = second;",
           f"{KERNEL} -k change_no_bit"),
     fault("a tensor that is off a pair is read as pairs", "finish.cuh", "if (aligned && left > 1) {\n      const",

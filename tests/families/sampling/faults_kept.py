@@ -15,18 +15,23 @@ def _anywhere(name, old, new, words):
 
 
 FAULTS = (
-    _kept(
-        "numbers beyond f32 in octaves are usual", "rough.cuh", "usual = fabsf(top_) < 4096.f &&", "usual = true ||", "extreme"
+    Mutant(
+        "sampling: a min_p of NaN keeps the most likely token alone",
+        f"{_K}/kept.cuh",
+        (("p.min_p[row] > 0.f ?", "!(p.min_p[row] <= 0.f) ?"),),
+        tests="tests/families/sampling/test_emulated.py -k share_of_nan",
     ),
     _kept(
         "a front has its winner alone",
         "front.cuh",
-        "other.place > own.place && other.wins(own)",
-        "other.wins(own)",
+        "lost |= other.place > own.place && other.wins(own);\n      }\n      if (any",
+        "lost |= other.wins(own);\n      }\n      if (any",
         "rejected",
     ),
-    _kept("tokens of one step bound each other", "front.cuh", "kApart = 2;", "kApart = 0;", "proven"),
-    _kept("steps are bounded by their own best token", "front.cuh", "lane * kOwn + i - kApart;", "lane * kOwn + i;", "proven"),
+    _kept("tokens of one step bound each other", "front.cuh", "kApart = 2;", "kApart = 0;", "rejected"),
+    _kept(
+        "steps are bounded by their own best token", "front.cuh", "lane * kOwn + i - kApart;", "lane * kOwn + i;", "rejected"
+    ),
     _kept("a bound has no margin and no room for noise", "front.cuh", "32.f + 0x1p-5f)};", "0.f)};", "proven"),
     _kept("no more than a list's room of tokens is noted", "front.cuh", "shared_.count > kFrontRoom", "false", "overflows"),
     _kept("a chunk has three groups", "front_race.cuh", "is ? 1u << i : 0", "is && i < 3 ? 1u << i : 0", "proven"),
