@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
 _FEW = 32  # rows of which each may have shorter parts
 _SHORT, _MIDDLE = 6144, 16384  # tokens of a CTA: fewer threads have shorter barriers, and more of their CTAs share an SM
-THREADS, COUNTS = 512, (128, 256, 512, 1024)  # of a CTA, and those that a stream with filters may have
+THREADS, COUNTS = 512, (128, 256, 512)  # of a CTA, and those that a stream with filters may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def kept_split(vocab: int, rows: int, target: Target) -> Split:
         return Split(128 if part <= _SHORT // 3 or rows > 2 * at_once else 256, ctas)
     if rows * ctas > at_once and part <= _MIDDLE:
         return Split(256 if rows <= 2 * at_once else 128, ctas)
-    return Split(1024 if rows * ctas <= target.sm_count and part > _MIDDLE else THREADS, ctas)
+    return Split(THREADS, ctas)
 
 
 def held_bytes(target: Target, beside: int) -> int:
