@@ -228,4 +228,8 @@ EXAMPLES = (
         groups=3, total_num_rows=150, n=136, k=320, dtype="bf16", bias=True, sm_limit=1,
         weight_format=Weight(dtype="f8_e4m3", group=128, scale_dtype="f32", dequantise="rounded"),
     ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=70, n=40, k=128, dtype="bf16", gather=True, num_x_rows=30,
+        weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"),
+    ),
 )  # fmt: skip

@@ -58,7 +58,7 @@ def left_alone(problem, name, args):
 def counts(problem, seed, device="cpu"):
     """(name and count, args): each count of valid rows says what the buffers have not."""
     for name in counted(problem):
-        rows = operands_of(problem)[name].values[1] - 1
+        rows = operands_of(problem)[name].contents.values[1] - 1
         for count in (rows + 1, *COUNTS):
             args = inputs.make_args(problem, seed, device)
             getattr(args, name).fill_(count)

@@ -28,10 +28,6 @@ FAULTS = (
         "lost |= other.wins(own);\n      }\n      if (any",
         "rejected",
     ),
-    _kept("tokens of one step bound each other", "front.cuh", "kApart = 2;", "kApart = 0;", "rejected"),
-    _kept(
-        "steps are bounded by their own best token", "front.cuh", "lane * kOwn + i - kApart;", "lane * kOwn + i;", "rejected"
-    ),
     _kept("a bound has no margin and no room for noise", "front.cuh", "32.f + 0x1p-5f)};", "0.f)};", "proven"),
     _kept("no more than a list's room of tokens is noted", "front.cuh", "shared_.count > kFrontRoom", "false", "overflows"),
     _kept("a chunk has three groups", "front_race.cuh", "is ? 1u << i : 0", "is && i < 3 ? 1u << i : 0", "proven"),
