@@ -289,8 +289,9 @@ def test_the_examples_have_a_kernel():
     forget_specializations()
     for problem in EXAMPLES:
         if isinstance(problem, GroupedMatmulDescriptor) and problem.dtype in ("f16", "bf16") and problem.layout != "k":
-            few = "wgmma_decoded_groups" if problem.sm_limit else "mma_grouped_codes"
-            name = "wgmma_groups" if problem.weight_format is None else few
+            of_codes = "wgmma_grouped_codes" if problem.k == 128 else "mma_grouped_codes"
+            of_codes = "wgmma_decoded_groups" if problem.sm_limit else of_codes
+            name = "wgmma_groups" if problem.weight_format is None else of_codes
             assert explain(problem, target=SM_90A).chosen.name == f"cuda/{name}"
 
 
