@@ -27,7 +27,7 @@ POISON_FAULTS = (
     ),
     _poison(
         "poison: a count of more rows than there are leaves all of them valid in sampling",
-        "kernels/sampling/stream.cuh",
+        "kernels/sampling/own_row.cuh",
         "return count <= p.rows && row < count;",
         "return row < count;",
         "counts and sample",

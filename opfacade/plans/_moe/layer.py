@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from opfacade.core.descriptor import when_forgotten
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
 from opfacade.plans._gated import GATE, UP
@@ -79,6 +80,9 @@ def _weight(d: LayerFields, name: str, lead: tuple[Dim, ...], n: Dim, k: Dim) ->
 def steps(d: LayerFields) -> tuple[Step, ...]:
     shared = _shared(d) if d.shared_width else ()
     return (*_routed(d), *_experts(d), *shared, _combined(d))
+
+
+when_forgotten(steps.cache_clear)  # the problems of steps hold their specialization keys
 
 
 def _routed(d: LayerFields) -> tuple[Step, ...]:

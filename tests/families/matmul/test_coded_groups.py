@@ -16,6 +16,7 @@ from opfacade.plan import forget_selections
 from opfacade.testing import numerics
 from tests import emulator
 from tests.families.matmul import test_copied_groups as few
+from tests.families.matmul.test_coded_kernel import AHEAD
 from tests.families.matmul.test_copied_groups import INT4, MXFP4, NVFP4, UINT4, made
 from tests.families.matmul.test_grouped_kernel import drawn, writes_no_row_that_takes_none
 
@@ -155,6 +156,7 @@ def test_both_kernels_have_the_same_promise():
     assert small.precision_guarantee.error_model == large.precision_guarantee.error_model
 
 
+@AHEAD
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("rows", [1024, 8192])
 def test_it_compiles_without_spills(name, rows):

@@ -23,7 +23,7 @@ from opfacade.plans.moe import FusedMoeDescriptor
 from opfacade.testing import inputs, numerics
 from tests import emulator
 from tests.families.matmul import test_copied_groups as few
-from tests.families.matmul.test_coded_kernel import E2M1
+from tests.families.matmul.test_coded_kernel import AHEAD, E2M1
 from tests.families.matmul.test_copied_groups import BLOCKS, COLUMNS, HALVES, INT4, MXFP4, NVFP4, UINT4, made, number
 from tests.families.matmul.test_grouped_kernel import drawn, writes_no_row_that_takes_none
 
@@ -196,6 +196,7 @@ def test_both_kernels_have_the_same_promise():
     assert small.precision_guarantee.error_model == large.precision_guarantee.error_model
 
 
+@AHEAD
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_it_compiles_without_spills(name):
     for more in ({}, {"gather": True, "num_x_rows": 8192}):

@@ -145,10 +145,12 @@ def _config(place: int) -> Candidate:
     name = f"tile_{place + 1}"
 
     def declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-        reasons = _declines(problem, target)
-        if reasons or _next_shape(problem, target, place) is not None:
-            return reasons
-        return (Reason("OPF-S017", "config", name, "a product that has as many tiles"),)
+        unfit = _unfit(problem, target)
+        if unfit:
+            return unfit
+        if _next_shape(problem, target, place) is None:
+            return (Reason("OPF-S017", "config", name, "a product that has as many tiles"),)
+        return ptxas.reasons()
 
     def shape(problem: MatmulDescriptor, target: Target) -> Shape:
         found = _next_shape(problem, target, place)
