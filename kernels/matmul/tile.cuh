@@ -54,9 +54,9 @@ template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = kComputing<C>;
   constexpr bool kSearches = C::kGrouped || C::kRanges;
-  // Registers: producers that find groups need more, those that decode most.
-  constexpr int kProducer = C::kCoded ? 88 : kSearches ? 104 : 56;
-  constexpr int kConsumer = kGroups == 3 ? 152 : C::kCoded ? 208 : kSearches ? 200 : 224;
+  // Registers: producers that find groups need more, those that decode most. Sums of parts of 8 bits need 216.
+  constexpr int kProducer = C::kCoded ? 88 : kSearches ? C::kSize == 2 ? 104 : 72 : 56;
+  constexpr int kConsumer = kGroups == 3 ? 152 : C::kCoded ? 208 : kSearches ? C::kSize == 2 ? 200 : 216 : 224;
   constexpr int kMost = kGroups == 3 ? 3 : 2;
   static_assert(fit_registers(kProducer + kMost * kConsumer, kMost + 1), "warpgroups would wait for registers that the CTA has not");
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
