@@ -43,11 +43,11 @@ _PLAIN_FORM = Form(
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Copied:
     """The tile for groups of equal size, as many as may have rows: the real ones are on the device. Ragged groups of codes
     have room to be larger: a group of two tiles decodes its weight twice."""
-    rows, _ = matmul_grouped.rows_of(problem)
+    mean, _ = matmul_grouped.rows_of(problem)
     segments, weight = segments_of(problem.k, problem.order), problem.weight_format
     if weight is None:
-        return CopiedGroups(*shape_of(rows, segments, 0, 16))
-    rows = rows if problem.layout == "masked" or problem.groups == 1 else _ROOM * rows
+        return CopiedGroups(*shape_of(mean, segments, 0, 16))
+    rows = mean if problem.layout == "masked" or problem.groups == 1 else _ROOM * mean
     if weight.packed:
         return CopiedGroups(*shape_of(rows, segments, matmul_coded.slot_of(weight), 4))
     return CopiedGroups(*shape_of(rows, segments, matmul_coded_mma.slot_of_bytes(weight, problem.dtype), 8))
