@@ -7,7 +7,7 @@ namespace opfacade {
 
 constexpr uint32_t kBytesInOrder = 0x3210, kAByteMore = 0x1111;  // for __byte_perm
 
-// Towards the first word: word[i] begins `bytes` later. The last kAtOnce words are lost.
+// Shifts words towards the first one: word[i] begins `bytes` later. The last kAtOnce words are lost.
 template <int kAtOnce, int kSize, int kCount>
 __device__ __forceinline__ void shift_down(uint32_t (&word)[kCount], uint32_t bytes) {
   if constexpr (kAtOnce >= 4 && kSize <= 8) {

@@ -19,7 +19,7 @@ struct FoldStages : FoldVectors<M, kLie> {
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
-  // By the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than
+  // This depends on the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than
   // exponentials.
   template <int kStage>
   static constexpr bool kTwice = M::kHeld && M::kCluster == 1 && ReducerOf<kStage>::kFindsMost;

@@ -210,7 +210,7 @@ struct RaggedFold {
   }
   // Bounds of long rows of the CTA, as long_rows() found them: a load from global memory before each row would delay its elements.
   __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
-  // The first mask of long rows. Each thread looks at one of the rows.
+  // Returns the first mask of long rows. Each thread looks at one row.
   __device__ __forceinline__ uint32_t long_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
     const RowRange range = bounds(thread < p.each ? far(thread) : p.rows);

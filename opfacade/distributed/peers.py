@@ -88,7 +88,7 @@ class PeerLink(Link):
         return Counted(self.ended, sent, {r: waited[r] * 1e-9 for r in ranks}, {r: last[r] for r in ranks if last[r]})
 
     def blank(self) -> None:
-        """Zeros behind arrivals: for probes, between rounds."""
+        """Zeros the arena behind the arrivals; for probes, between rounds."""
         self._arena[_HEAD:] = 0
 
     def poison(self) -> None:

@@ -250,7 +250,7 @@ class _Memo:
         return [Path(path) for path in found]
 
     def tops(self, script: Path) -> list[str]:
-        """The toolkits that a wrapper script told of when it was last asked."""
+        """The toolkits that a wrapper script named when it was last run."""
         found: list[str] = self._remembered(script, {"tops"}, lambda path: {"tops": _asked(path)})["tops"]
         self.save()
         return found

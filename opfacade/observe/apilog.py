@@ -109,7 +109,7 @@ class _Logged:
 
 @contextmanager
 def _dropped(name: str, variable: str) -> Iterator[None]:
-    """Keeps failures in the block from a run: of files, of a closed stream (ValueError), of torch out of memory."""
+    """A failure in the block does not fail the run: a file error, a closed stream (ValueError), or torch out of memory."""
     try:
         yield
     except (*dumps.FAILURES, ValueError) as error:

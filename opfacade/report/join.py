@@ -144,7 +144,7 @@ def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float]]:
 
 
 def _leads(sku: str, records: Sequence[Facts]) -> Iterator[float]:
-    """How it stands to the best other on each problem that another ran too."""
+    """Its speed relative to the best other kernel, for each problem that another kernel ran too."""
     for record in records:
         for rows in problems(record):
             for row in (row for row in rows if row.get("sku") == sku and "us" in row):

@@ -18,7 +18,7 @@ def nearest(sku: str, others: Iterable[str]) -> str | None:
 
 
 def kernel(sku: str) -> str:
-    """A SKU id in the words that a changed one shares."""
+    """The op, architecture, backend and implementation of a SKU id."""
     _, op, backend, arch, impl, *_ = sku.split("/")
     return f"{op} on {arch}, {backend}/{impl}"
 

@@ -38,7 +38,7 @@ _FLUSH = 128 * 2**20  # bytes: more than any L2 cache
 
 
 class _Noise:
-    """Kernels beside the one under test that take its tensor cores or its memory bandwidth; nothing on the CPU."""
+    """Kernels that run meanwhile and take tensor cores or memory bandwidth from the kernel under test; none on the CPU."""
 
     def __init__(self, device: str) -> None:
         import torch

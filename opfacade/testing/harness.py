@@ -159,7 +159,7 @@ class Harness:
         return descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
-        """Units as `subject`'s problem has them, for batches to be made of."""
+        """The requests from which batches of `subject`'s problem are made."""
         if not self.unit:
             raise NotImplementedError(f"{subject.descriptor.op}: its harness does not define the unit of a batch")
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng)

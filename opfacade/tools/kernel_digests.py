@@ -1,7 +1,7 @@
 """Digests of the kernels of today, by SKU. A record that names its kernels is older than the kernels if these differ.
 
 The SKUs are those that the matrix of problems and the EXAMPLES select, whatever compiler is here. A digest covers the code of
-a kernel without comments (`jit.code_digest`), so a commit of words moves none.
+a kernel without comments (`jit.code_digest`), so a change of comments changes no digest.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Form:
 
     @cached_property
     def nullable(self) -> frozenset[str]:
-        """Required operands in whose place a problem without them has None: elements of a list that may be empty."""
+        """Required operands that may be None: elements of a list that may be empty."""
         lists, fields = self.kind.args_type.lists, self.kind.model_fields
         empty = [parts for whole, parts in lists.items() if whole in fields and fields[whole].default == ()]
         return frozenset(name for parts in empty for name in parts if name in self.required and name not in self.written)

@@ -102,7 +102,7 @@ def _adjusted(args: SampleAcrossArgs) -> Tensor:
 
 
 def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
-    """The places of tokens in the race; a row without temperature takes its largest logit. noise: words of the tokens."""
+    """The random key of each token: the largest wins. Without temperature it is the logit. noise: random words."""
     import torch
 
     keys = a.double() * LOG2_E

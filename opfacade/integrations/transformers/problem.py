@@ -54,7 +54,7 @@ def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, s
 
 
 def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise as `check_tensors`, and ShapeError where keys or values do not match the requests of the query."""
+    """Raises the errors of `check_tensors`, and ShapeError if keys or values do not match the requests of the query."""
     check_tensors(query, key, value)
     if key.shape[0] != query.shape[0] or key.shape[:3] != value.shape[:3]:
         expected = f"[{query.shape[0]}, kv_heads, kv_len, dim] both"

@@ -1,4 +1,4 @@
-"""CUDA decode: one query row a request, keys partitioned by the lengths on the device; grid and workspace in closed form."""
+"""CUDA decode: one query row per request, keys partitioned by the lengths on the device; grid and workspace in closed form."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
 
 
 def _sample_launcher(d: SampleAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    """Kernels find the first tokens of a shard, and draw from the lists of all ranks; else the rest is torch's, on lists."""
+    """Kernels find the top tokens of a shard. A kernel draws from the lists of all ranks if it can; otherwise torch does."""
     if sample_across.draws(d):
         drawn_by_kernel = filled_on_failure(sample_across.drawer(d, target, allow_build, sku.id, _lists_of_all))
         return lambda args, workspace: drawn_by_kernel(d, args)

@@ -102,7 +102,7 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
 
 
 def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
-    """[q_len, kv_len] of what the rows of a request see; where heads see different keys, of the first."""
+    """The visible keys of each row of a request, [q_len, kv_len]. If heads see different keys, those of the first head."""
     import torch
 
     rows = torch.arange(q_len, device=args.o.device)

@@ -1,4 +1,4 @@
-"""Requests of many lengths for batches to be made of: four of the neighbours have no keys, the others NaN and infinities."""
+"""Requests of many lengths, from which batches are made. Four neighbours have no keys; others have NaN and infinities."""
 
 from __future__ import annotations
 
