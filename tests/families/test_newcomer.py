@@ -63,12 +63,13 @@ def sources(place, family):
 
 
 def touched(root):
-    """Files of a checkout that name the family, beside this one, its test."""
+    """Files of a checkout that name the family, beside this one, its test; a record of faults may name this test."""
     found = (path for place in PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".pyc")
     return sorted(
         path.relative_to(root).as_posix()
         for path in found
-        if path != Path(__file__) and (NAME in path.name or NAME in path.read_text(errors="replace"))
+        if path != Path(__file__)
+        and (NAME in path.name or NAME in path.read_text(errors="replace").replace(Path(__file__).name, ""))
     )
 
 
