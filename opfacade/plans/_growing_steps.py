@@ -56,9 +56,13 @@ class Growing:
         return fitted([padded(fixed + each * rows) for fixed, each in self.bytes], self.together)[1]
 
 
+def _kind(problem: Descriptor[Any]) -> tuple[object, ...]:
+    return type(problem), *problem.without_sizes()
+
+
 def _factors(one: Step, two: Step) -> dict[str, int]:
     """The sizes of a step that grow, at one row."""
-    if one.problem.specialization is not two.problem.specialization:
+    if _kind(one.problem) != _kind(two.problem):  # their keys differ too where keys were forgotten in between
         raise ValueError(f"steps {one.name} of one row and {two.name} of two rows are not one step")
     fields, more = one.problem.__dict__, two.problem.__dict__
     found = {name: fields[name] for name in type(one.problem).sizes if fields[name] != more[name]}

@@ -3,6 +3,7 @@
 import pytest
 
 from opfacade import Preference, Target, explain
+from opfacade.core import descriptor
 from opfacade.core.descriptor import forget_specializations, operands_of, resized
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import INT32_MAX
@@ -39,6 +40,16 @@ def test_steps_at_any_number_of_rows_are_those_of_the_descriptor(example):
         assert [step.problem.specialization for step in found] == [step.problem.specialization for step in wanted]
         growing = growing_of(problem)
         assert growing.bytes_at(rows) == places(operands_of(problem), wanted)[1]
+
+
+@pytest.mark.parametrize("example", GROWING, ids=named)
+def test_steps_grow_though_keys_are_forgotten_meanwhile(example, monkeypatch):
+    monkeypatch.setattr(descriptor, "_MAX_KINDS", 1)
+    forget_specializations()
+    problem = at(example, 3)
+    assert growing_of(problem) is not None
+    assert steps_of(problem) == problem.steps()
+    forget_specializations()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
