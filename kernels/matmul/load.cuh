@@ -1,7 +1,7 @@
 // The producer of a product: TMA, or threads that copy elements of any stride and alignment.
 #pragma once
+#include "kernels/matmul/copied_lines.cuh"
 #include "kernels/matmul/factors.cuh"
-#include "kernels/matmul/lean_lines.cuh"
 #include "kernels/matmul/tiles.cuh"
 
 namespace opfacade {
@@ -38,10 +38,10 @@ template <class C>
 __device__ __forceinline__ void load_step(const MatmulParams& p, const MatmulShared<C>& smem, int stage, const Tile& tile, int k) {
   const uint32_t full = smem.full(stage);
   const int rows = C::kSwapped ? units_of<C>(tile) * kRowsUnit<C> : p.x_box;
-  mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kXRows - rows) * 128);
+  mbarrier_arrive_expect(full, MatmulShared<C>::kStage - C::kPanels * (C::kRows - rows) * 128);
 #pragma unroll
   for (int panel = 0; panel < C::kPanels; ++panel)
-    load_part<C>(p, smem.x(stage) + panel * C::kXRows * 128, smem.weight(stage) + panel * C::kColumns * 128, full, tile, k + panel * kPanel<C>);
+    load_part<C>(p, smem.x(stage) + panel * C::kRows * 128, smem.weight(stage) + panel * C::kColumns * 128, full, tile, k + panel * kPanel<C>);
 }
 
 // Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
@@ -105,7 +105,9 @@ struct CopiedTile {
     if (!behind) copy_panels<C, kRows, kRowsAcross>(stage, from, batch, first, rows, k, size);
   }
   __device__ __forceinline__ void copy_first(uint32_t stage) const {
-    if (in_lines()) lines.copy_first(stage);
+    if constexpr (CopiedLines<C, kRows>::kApart) {
+      if (in_lines()) lines.copy_first(stage);
+    }
   }
   __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
     if (in_lines()) lines.shift(stage, next, k);
@@ -116,7 +118,7 @@ struct CopiedTile {
 // which takes the first vectors of the next stage, also behind the last step. A consumer keeps the stage of a step until it has
 // begun the next one.
 template <class C>
-__device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kXRows, C::kXAcross>& x,
+__device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
                                            const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, CopiedFactors<C>& factors, int begin, int steps) {
   constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6, kStep = C::kPanels * kPanel<C>;
   static_assert(kDepth > 0, "three stages at least");
@@ -150,7 +152,7 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
   const int count = tiles.count(p);
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
-    const CopiedTile<C, C::kXRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
+    const CopiedTile<C, C::kRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
     const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
     CopiedFactors<C> factors(p, tile, tiles.begin);
     copy_steps<C>(smem, ring, x, weight, factors, tiles.begin, tiles.steps);

@@ -20,7 +20,7 @@ struct StageReader {
 
   // The k-steps of one panel of the present stage.
   __device__ __forceinline__ Descriptors x_steps(int panel) const {
-    return steps_of<C::kXAcross>(smem.x(ring.stage) + (panel * C::kXRows + group * 64) * 128);
+    return steps_of<C::kXAcross>(smem.x(ring.stage) + (panel * C::kRows + group * 64) * 128);
   }
   __device__ __forceinline__ Descriptors weight_steps(int panel) const {
     return steps_of<C::kWeightAcross>(smem.weight(ring.stage) + panel * C::kColumns * 128);

@@ -14,8 +14,7 @@ constexpr int kAcross = 64 * 128;  // bytes of such a panel of 64 elements of k
 template <class C>
 constexpr int kPanel = kPanelBytes / C::kSize;  // elements of k in a panel
 
-// A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. A
-// stage holds kXRows of x: a product has no more where these are fewer, and the rows behind them are other bytes of shared memory. The
+// A config C: T, kSize in bytes, kRows, kColumns of a tile, kPanels of k in a stage, kStages; kRows is 64 for each computing warpgroup. The
 // kXAcross, kWeightAcross: rows lie along the panels of an operand (wgmma_layouts.cuh), as they are contiguous in memory. The
 // kCluster CTAs of a cluster have tiles one below the other, which share their weight: each loads a part of it for all. Or the
 // kSplit CTAs of a cluster have one tile, and each kOwn segments of k. kTerms: operands that a weight is the sum of, one behind the
@@ -26,7 +25,7 @@ template <class C>
 constexpr int kComputing = (C::kSwapped ? C::kColumns : C::kRows) / 64;  // warpgroups
 template <class C>
 struct MatmulShared {
-  static constexpr int kX = C::kPanels * C::kXRows * 128, kWeight = C::kTerms * C::kPanels * C::kColumns * 128;
+  static constexpr int kX = C::kPanels * C::kRows * 128, kWeight = C::kTerms * C::kPanels * C::kColumns * 128;
   static constexpr int kStage = kX + kWeight, kBarriers = C::kStages * kStage;
   static constexpr int kEach = C::kFactors ? 4 * C::kPanels * C::kRows : 0, kFactors = kBarriers + C::kStages * 16;
   static constexpr int kBytes = kFactors + C::kStages * kEach;

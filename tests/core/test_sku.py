@@ -299,7 +299,7 @@ def folds_a_size(example):
     return bool(getattr(example, "makes_scales", False)) or getattr(example, "folds_rows", lambda: False)()
 
 
-CHOICES = {"split", "repack", "few", "swapped", "cluster", "own", "along", "aside", "tile_rows", "tile_columns", "tile_panels"}
+CHOICES = {"split", "repack", "swapped", "cluster", "own", "along", "aside", "tile_rows", "tile_columns", "tile_panels"}
 
 
 def test_ids_do_not_depend_on_the_size_of_a_call():

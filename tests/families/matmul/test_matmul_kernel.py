@@ -8,7 +8,6 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
-from opfacade.backends.cuda.matmul import repack as matmul_repack
 from opfacade.backends.cuda.matmul.tiles import HALVES, TILES, Tile
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
@@ -123,33 +122,6 @@ def test_no_tile_changes_a_bit(tile):
             found.append(call.out)
     forget_specializations()
     assert torch.equal(*found)
-
-
-FEW = {
-    "plain": made(rows=1, n=72, k=200),
-    "sixteen": made(rows=16, n=72, k=1160, out_dtype="f32", bias=True),
-    "more": made(rows=17, n=40, k=136, dtype="f16", num_valid=True),
-    "whole": made(rows=32, n=72, k=328, weight_layout="kn", batch=2),
-    "copied": made(rows=11, n=37, k=331, out_dtype="f32"),
-}
-
-
-@emulator.needed
-@pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(64, 192, 1)], ids=str)
-@pytest.mark.parametrize("name", FEW)
-def test_stages_of_few_rows_have_the_bits_of_whole_ones(name, tile):
-    problem, found = FEW[name], []
-    tile = tile if problem.weight_layout == "nk" else Tile(64, 64, 2)
-    args = inputs.make_args(problem, 5)
-    for busy in (0.0, 10.0):
-        with patch.object(backend, "_BUSY", busy), patch.object(matmul_repack, "pays", lambda *_: False), tiled(tile):
-            few = backend._shape(problem, SM_90A).tile.few
-            assert few == (16 if problem.total_num_rows <= 16 else 32) or (busy == 0 and (few == 0 or name == "copied"))
-            call = replace(args, out=torch.full_like(args.out, float("nan")))
-            checked(problem, call)
-            found.append(call.out)
-        forget_specializations()
-    assert torch.equal(*(one.nan_to_num(7.0) for one in found))
 
 
 STAGED = {

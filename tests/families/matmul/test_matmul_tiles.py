@@ -3,7 +3,6 @@
 import pytest
 
 from opfacade import Target
-from opfacade.backends.cuda import matmul as backend
 from opfacade.backends.cuda.matmul.segments import segments_of
 from opfacade.backends.cuda.matmul.tiles import HALVES, TILES, Sizes, Tile, _fitting, nanoseconds, tile_of
 from opfacade.plans.matmul import MatmulDescriptor
@@ -131,33 +130,3 @@ def test_a_tile_is_the_first_of_the_fastest_whatever_came_before(rest):
         sizes = Sizes(rows, *rest)
         tiles = [*_fitting(sizes, 132), *(HALVES if sizes.size == 2 else ())]
         assert tile_of(sizes, 132) == min(tiles, key=lambda tile: nanoseconds(tile, sizes, 132))
-
-
-@pytest.mark.parametrize(
-    ("rows", "n", "more", "few"),
-    [
-        (1, 2112, {}, 16),
-        (16, 2112, {}, 16),
-        (17, 2112, {}, 32),
-        (32, 2112, {}, 32),
-        (33, 2112, {}, 0),
-        (1, 4096, {}, 0),  # 128 CTAs load enough
-        (1, 2112, {"x_layout": "km"}, 0),
-        (1, 96, {}, 0),  # its k is split
-        (1, 2112, {"batch": 2}, 0),
-    ],
-)
-def test_stages_have_few_rows_where_few_sms_are_busy(rows, n, more, few):
-    assert backend._shape(product(rows, n, 7168, **more), SM_90A).tile.few == few
-
-
-def test_stages_have_few_rows_where_threads_copy():
-    for rows, few in ((3, 16), (30, 32), (60, 0)):
-        shape = backend._shape(product(rows, 14832, 65), SM_90A)
-        assert (shape.repack, shape.tile.few) == (False, few)
-
-
-def test_stages_of_few_rows_are_more():
-    for tile in (Tile(64, 32, 2), Tile(64, 64, 2), Tile(64, 128, 2)):
-        assert tile._replace(few=16).stages > tile.stages
-        assert tile._replace(few=16).stages >= tile._replace(few=32).stages >= tile.stages

@@ -41,15 +41,13 @@ from opfacade.backends.cuda.matmul.decoding import terms
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
-from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, nanoseconds, tile_of, tiles_by_time
+from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of, tiles_by_time
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
-_FEW = (16, 32)  # rows
-_BUSY = 0.6  # of all SMs: more of them have enough loads under way together
 _TUNED = 4  # tiles that `tune` times
 
 _FORM = Form(
@@ -95,7 +93,7 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
     found = _choice(problem, target)
     if problem.weight_format is not None:
         return matmul_codes.shape_of(found.sizes, found.sms, terms(problem.weight_format, problem.dtype))
-    return _shape_with(problem, found, tile_of(found.sizes, found.sms))
+    return Shape(tile_of(found.sizes, found.sms), found.segments, found.repack, factors=has_factors(problem))
 
 
 def _next_shape(problem: MatmulDescriptor, target: Target, place: int) -> Shape | None:
@@ -106,20 +104,7 @@ def _next_shape(problem: MatmulDescriptor, target: Target, place: int) -> Shape 
     tiles = tiles_by_time(found.sizes, found.sms)
     if place >= len(tiles):
         return None
-    return _shape_with(problem, found, tiles[place])
-
-
-def _shape_with(problem: MatmulDescriptor, found: _Choice, tile: Tile) -> Shape:
-    """Stages of few rows are smaller, so that there are more of them: for threads that copy, and where few SMs are busy."""
-    rows = problem.total_num_rows
-    if tile.rows == 64 and problem.x_layout == "mk" and rows <= _FEW[-1] and (found.sizes.copied or _few_busy(found, tile)):
-        tile = tile._replace(few=next(few for few in _FEW if rows <= few))
-    return Shape(tile, found.segments, found.repack, factors=has_factors(problem))
-
-
-def _few_busy(found: _Choice, tile: Tile) -> bool:
-    tiles = -(-found.sizes.columns // tile.columns) * found.sizes.batch
-    return tile.split == 1 and tiles <= _BUSY * found.sms
+    return Shape(tiles[place], found.segments, found.repack, factors=has_factors(problem))
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:

@@ -13,9 +13,8 @@ _MEMORY = 2900.0  # bytes a nanosecond
 # H200.
 _LAUNCH, _WARP, _FIRST = 1800.0, 0.7, 2000.0
 _PART = 128  # chunks of a line that a warp has
-# Bytes a nanosecond that threads of a CTA copy: where k is contiguous, in tiles of 64 rows as measured on an H200, in others as
-# measured on an H100; and where it is not, as counted.
-_FEW_LINES, _LINES, _ACROSS = 10.0, 4.2, 2.0
+# Bytes a nanosecond that threads of a CTA copy: where k is contiguous, as measured on an H100, and where it is not, as counted.
+_LINES, _ACROSS = 4.2, 2.0
 
 
 def copies_of(problem: MatmulDescriptor) -> int:
@@ -37,9 +36,7 @@ def _copy(problem: MatmulDescriptor, across: bool, rows: int) -> int:
 
 def rate_of(problem: MatmulDescriptor) -> float:
     """The rate of threads that copy both operands."""
-    if (problem.x_layout, problem.weight_layout) != ("mk", "nk"):
-        return _ACROSS
-    return _FEW_LINES if problem.total_num_rows <= 64 else _LINES
+    return _LINES if (problem.x_layout, problem.weight_layout) == ("mk", "nk") else _ACROSS
 
 
 def pays(problem: MatmulDescriptor, with_tma: float, by_threads: float) -> bool:

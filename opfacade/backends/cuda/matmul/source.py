@@ -96,7 +96,6 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
     found: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     found |= {"cluster": tile.cluster} if tile.cluster > 1 else {}
     found |= {"swapped": True} if tile.swapped else {}
-    found |= {"few": tile.few} if tile.few else {}
     found |= {"segment": segments.length} if segments is not None else {}
     found |= {"repack": True} if repack else {}
     found |= {"own": own} if (own := _own(tile, segments)) > 1 else {}
@@ -121,7 +120,7 @@ def printed_shape(
 ) -> dict[str, Fact]:
     shape: dict[str, Fact] = {"tile_rows": tile.rows, "tile_columns": tile.columns, "tile_panels": tile.panels}
     shape |= {"stages": stages_of(tile, terms, factors), "cluster": tile.cluster, "split": tile.split, "terms": terms}
-    shape |= {"swapped": tile.swapped, "factors": factors, "own": _own(tile, segments), "held": tile.held}
+    shape |= {"swapped": tile.swapped, "factors": factors, "own": _own(tile, segments)}
     return shape | {"segmented": segments is not None} | ({"repack": True} if repack else {})
 
 

@@ -23,8 +23,7 @@ _SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (b
 class Tile(NamedTuple):
     """rows: of x, 64 for each computing warpgroup; columns: of the product; panels: parts of 128 bytes of k in a stage;
     cluster: CTAs with tiles one below the other, which share the weight; split: CTAs of a cluster with one tile, each for a
-    segment of k; swapped: rows are those that a tile has at most, and 64 columns lie in each computing warpgroup; few: the rows
-    that a stage has, where a product has no more; 0: all."""
+    segment of k; swapped: rows are those that a tile has at most, and 64 columns lie in each computing warpgroup."""
 
     rows: int
     columns: int
@@ -32,17 +31,11 @@ class Tile(NamedTuple):
     cluster: int = 1
     split: int = 1
     swapped: bool = False
-    few: int = 0
-
-    @property
-    def held(self) -> int:
-        """Rows of x in a stage."""
-        return self.few or self.rows
 
     @property
     def stage(self) -> int:
         """Bytes."""
-        return self.panels * _PANEL * (self.held + self.columns)
+        return self.panels * _PANEL * (self.rows + self.columns)
 
     @property
     def stages(self) -> int:
@@ -52,9 +45,9 @@ class Tile(NamedTuple):
 def stages_of(tile: Tile, terms: int, factors: bool = False) -> int:
     """Stages that fit, of a large tile beside all of its results if these are four. terms: operands in one that a weight is the
     sum of; factors: of each row and part of k, beside a stage, in f32."""
-    stage = tile.panels * _PANEL * (tile.held + terms * tile.columns)
+    stage = tile.panels * _PANEL * (tile.rows + terms * tile.columns)
     beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // (stage + (4 * tile.panels * tile.rows if factors else 0))
-    most = min(16 if tile.few else 12, _SHARED // stage)
+    most = min(12, _SHARED // stage)
     return beside if tile.rows >= 128 and 4 <= beside < most else most
 
 
