@@ -44,7 +44,7 @@ class Kept(NamedTuple):
 
 
 def facts_of(problem: MatmulDescriptor, workspace: int) -> Facts:
-    """Of operands without gaps."""
+    """The facts of operands without gaps."""
     matrices = {name: _whole(tuple(dim.size or 0 for dim in spec.shape)) for name, spec in operands_of(problem).items()}
     d = matrices["out"]
     transposed = problem.weight_layout == "nk", problem.x_layout == "km"
