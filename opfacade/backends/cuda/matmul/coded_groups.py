@@ -45,17 +45,9 @@ def pays(rows: int) -> bool:
     return rows > _FEW
 
 
-def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
-    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))
-    if problem.weight_format is None:
-        yield from support.choice_reason("OPF-S003", "weight_format", None, _CODES)
-        return
-    yield from matmul_coded_mma.lacks_of_format(problem, problem.weight_format, target, _CODES)
-
-
 @cached_by_specialization
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return tuple(_lacks(problem, target))
+    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, (ARCH,), _CODES))
 
 
 def _few(problem: GroupedMatmulDescriptor) -> Iterator[Reason]:

@@ -16,7 +16,7 @@ from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
 from opfacade.plans._weight import Weight
-from opfacade.plans.matmul import MatmulDescriptor
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 ARCHS = ("sm_80", "sm_86", "sm_89")
 _FOURS, _BYTES = ("int4", "uint4", "e2m1"), "f8_e4m3"
@@ -63,6 +63,17 @@ def _lacks(problem: MatmulDescriptor, target: Target, bytes_of: bool) -> Iterato
         yield from support.choice_reason("OPF-S003", "weight_format", None, (_BYTES,) if bytes_of else _FOURS)
         return
     yield from lacks_of_format(problem, problem.weight_format, target, (_BYTES,) if bytes_of else _FOURS)
+
+
+def lacks_of_groups(
+    problem: GroupedMatmulDescriptor, target: Target, archs: tuple[str, ...], codes: tuple[str, ...]
+) -> Iterator[Reason]:
+    """For groups whose weights have codes."""
+    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, archs)
+    if problem.weight_format is None:
+        yield from support.choice_reason("OPF-S003", "weight_format", None, codes)
+    else:
+        yield from lacks_of_format(problem, problem.weight_format, target, codes)
 
 
 def lacks_of_format(problem: Product, weight: Weight, target: Target, kinds: tuple[str, ...]) -> Iterator[Reason]:

@@ -53,14 +53,6 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Copied:
     return CopiedGroups(*shape_of(rows, segments, matmul_coded_mma.slot_of_bytes(weight, problem.dtype), 8))
 
 
-def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
-    yield from support.choice_reason("OPF-S001", "target.arch", target.arch, _ARCHS)
-    if problem.weight_format is None:
-        yield from support.choice_reason("OPF-S003", "weight_format", None, _CODES)
-        return
-    yield from matmul_coded_mma.lacks_of_format(problem, problem.weight_format, target, _CODES)
-
-
 def _lacks_of_plain(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, BEFORE)
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
@@ -73,7 +65,7 @@ def _lacks_of_plain(problem: GroupedMatmulDescriptor, target: Target) -> Iterato
 
 @cached_by_specialization
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return tuple(_lacks(problem, target))
+    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, _ARCHS, _CODES))
 
 
 @cached_by_specialization
