@@ -23,8 +23,19 @@ from opfacade.plans.moe import FusedMoeDescriptor
 from opfacade.testing import inputs, numerics
 from tests import emulator
 from tests.families.matmul import test_copied_groups as few
-from tests.families.matmul.test_coded_kernel import AHEAD, E2M1
-from tests.families.matmul.test_copied_groups import BLOCKS, COLUMNS, HALVES, INT4, MXFP4, NVFP4, UINT4, made, number
+from tests.families.matmul.test_coded_kernel import AHEAD
+from tests.families.matmul.test_copied_groups import (
+    BLOCKS,
+    COLUMNS,
+    HALVES,
+    INT4,
+    MXFP4,
+    NVFP4,
+    UINT4,
+    made,
+    number,
+    numbers_arrive,
+)
 from tests.families.matmul.test_grouped_kernel import drawn, writes_no_row_that_takes_none
 
 SM_90A = Target.parse("sm_90a")
@@ -111,23 +122,7 @@ def test_other_tiles_have_the_bits_of_the_kernel_of_few(tile):
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "e2m1"])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype):
-    """x is a unit matrix for each group, so that each number arrives alone, with the scale and zero point of its group."""
-    k, n, group, many = 96, 40, 32, 3
-    weight = UINT4.model_copy(update={"dtype": dtype, "group": group, "zero": "int" if dtype == "uint4" else "none"})
-    problem = made(weight, groups=many, rows=many * k, n=n, k=k)
-    args, generator = inputs.make_args(problem, 1), torch.Generator().manual_seed(1)
-    codes = torch.randint(0, 16, (many, n, k), generator=generator)
-    numbers = {"int4": torch.where(codes > 7, codes - 16, codes), "uint4": codes, "e2m1": torch.tensor(E2M1)[codes]}[dtype]
-    scale = torch.randint(1, 8, (many, n, k // group), generator=generator)
-    zero = torch.randint(0, 16, scale.shape, generator=generator) if dtype == "uint4" else torch.zeros_like(scale)
-    args.x.copy_(torch.eye(k).repeat(many, 1)), args.weight_scale.copy_(scale)
-    args.weight.copy_(codes[..., ::2] + 16 * codes[..., 1::2])
-    if dtype == "uint4":
-        args.weight_zero.copy_(zero)
-    args = replace(args, indptr=torch.arange(many + 1, dtype=torch.int32) * k)
-    ran(problem, args)
-    want = (numbers - zero.repeat_interleave(group, -1)) * scale.repeat_interleave(group, -1)
-    assert torch.equal(args.out.double().view(many, k, n), want.double().mT)
+    numbers_arrive(dtype, ran)
 
 
 @emulator.needed
