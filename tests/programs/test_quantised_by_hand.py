@@ -80,7 +80,7 @@ def test_a_quantised_norm_has_the_scale_and_elements_of_its_formula(quant, kind)
 
 
 def stored(problem, args, value):
-    """The reference stores the nearest number of the dtype: where the quotient is no tie, that of f64 has it too."""
+    """The reference stores the nearest number of the dtype: f64 has the same one unless the quotient is a tie."""
     quant = problem.quant
     Plan.select(problem, target=Target.cpu()).run(args)
     quotient = quantised(value, 0 * value, quant, args.scale, 0.0)[0].reshape(value.shape)
