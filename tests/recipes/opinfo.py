@@ -1,6 +1,7 @@
 """Samples of torch's own tests of its operators, as calls of recipes."""
 
 import inspect
+import random
 import sys
 import types
 import unittest
@@ -34,6 +35,7 @@ def variants(name):
 def samples(info, dtype, most=1000):
     """The first samples of an operator, none of which needs a gradient."""
     torch.manual_seed(0)
+    random.seed(0)  # draws margins and other options
     found = []
     for sample in info.sample_inputs_func(info, "cpu", dtype, False):  # info.sample_inputs looks at the stack for each sample
         if len(found) == most:
