@@ -13,7 +13,7 @@ from opfacade.backends.cuda.attention import decode as attention_decode
 from opfacade.backends.cuda.attention import prefill_pieces
 from opfacade.core.target import Target
 from opfacade.errors import UnsupportedError
-from opfacade.plans._fold import FoldOutput
+from opfacade.plans._folds.program import FoldOutput
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs.expression import stage, value

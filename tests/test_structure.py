@@ -128,7 +128,7 @@ def test_parameters_of_type_any_only_become_fewer():
     assert sum(counts.values()) - counts["recipes"] - counts["compat"] <= 148
     engines = [path for path in (PACKAGE / "backends" / "cuda").rglob("*engine.py") if structure.any_parameters(path)]
     assert not engines
-    assert structure.any_parameters(PACKAGE / "plans" / "_fold_checks.py") == 0
+    assert structure.any_parameters(PACKAGE / "plans" / "_folds" / "checks.py") == 0
 
 
 def test_parameters_of_type_any_are_counted(tmp_path):

@@ -14,7 +14,7 @@ from opfacade.compat.dtypes import FP8, name_of
 from opfacade.compat.scores import Scores
 from opfacade.compat.selecting import plan_for, rounded_up
 from opfacade.errors import from_issues
-from opfacade.plans._growth import bounds_of, ragged_split
+from opfacade.plans._attention.growth import bounds_of, ragged_split
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._quant import scale_dims
-from opfacade.plans._tensor_scale import with_most
+from opfacade.plans._folds.program import FoldOutput, FoldProgram
+from opfacade.plans._folds.tensor_scale import with_most
+from opfacade.plans._quantize.quant import scale_dims
 from opfacade.programs.activations import sigmoid, silu
 from opfacade.programs.expression import Node, apply, extent, scalar, stage, value
 from opfacade.programs.fields import Input, Number

@@ -15,11 +15,11 @@ from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plan import Plan
-from opfacade.plans import _gated as gated
-from opfacade.plans import _gated_fold as fold
-from opfacade.plans._fold import FoldArgs, FoldProgram
-from opfacade.plans._gated_checks import check_expression
-from opfacade.plans._quant import Quant, padded, refuse_scale, scale_dims
+from opfacade.plans._folds.program import FoldArgs, FoldProgram
+from opfacade.plans._gated import fold
+from opfacade.plans._gated import program as gated
+from opfacade.plans._gated.checks import check_expression
+from opfacade.plans._quantize.quant import Quant, padded, refuse_scale, scale_dims
 from opfacade.programs import text
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault

@@ -15,9 +15,9 @@ from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
 from opfacade.plan import Plan
-from opfacade.plans._map_checks import check
-from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
-from opfacade.plans._traced import Elementwise
+from opfacade.plans._programs.args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
+from opfacade.plans._programs.map_checks import check
+from opfacade.plans._programs.traced import Elementwise
 from opfacade.programs import text
 from opfacade.programs.activations import silu
 from opfacade.programs.expression import MAX_AXES, Node, apply, coord, extent, read, scalar, value

@@ -13,17 +13,17 @@ from opfacade.core.model import Count, Single, Size
 from opfacade.core.operands import TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
-from opfacade.plans import _matmul_checks as checks
-from opfacade.plans import _matmul_operands as specs
-from opfacade.plans._matmul_grouped import EXAMPLES as GROUPED
-from opfacade.plans._matmul_grouped import GroupedMatmulArgs as GroupedMatmulArgs
-from opfacade.plans._matmul_grouped import GroupedMatmulDescriptor as GroupedMatmulDescriptor
-from opfacade.plans._matmul_grouped import GroupedMatmulPlan as GroupedMatmulPlan
-from opfacade.plans._matmul_program import Activation, epilogue, numbers
-from opfacade.plans._scaling import Scaling
-from opfacade.plans._weight import Weight
-from opfacade.plans._weight import refuse as refuse_weight
-from opfacade.plans._weight import wrong_values as wrong_weights
+from opfacade.plans._matmul import checks
+from opfacade.plans._matmul import operands as specs
+from opfacade.plans._matmul.grouped import EXAMPLES as GROUPED
+from opfacade.plans._matmul.grouped import GroupedMatmulArgs as GroupedMatmulArgs
+from opfacade.plans._matmul.grouped import GroupedMatmulDescriptor as GroupedMatmulDescriptor
+from opfacade.plans._matmul.grouped import GroupedMatmulPlan as GroupedMatmulPlan
+from opfacade.plans._matmul.program import Activation, epilogue, numbers
+from opfacade.plans._matmul.scaling import Scaling
+from opfacade.plans._weights.weight import Weight
+from opfacade.plans._weights.weight import refuse as refuse_weight
+from opfacade.plans._weights.weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

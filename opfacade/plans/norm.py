@@ -12,14 +12,14 @@ from pydantic import Field
 from opfacade.core.descriptor import Args
 from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.plan import Plan
-from opfacade.plans._named_fold import Axes, NamedFold, launched_on
+from opfacade.plans._folds.named import Axes, NamedFold, launched_on
 from opfacade.plans._norm_program import FloatDType, launched_of, layout_of, lengths_of, program_of
-from opfacade.plans._quant import Quant, padded, refuse_scale
+from opfacade.plans._quantize.quant import Quant, padded, refuse_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._fold import FoldProgram
+    from opfacade.plans._folds.program import FoldProgram
 
 __all__ = ["NormArgs", "NormDescriptor", "NormPlan", "Quant", "flashinfer", "gemma", "huggingface", "vllm"]
 

@@ -14,11 +14,11 @@ from opfacade.core.descriptor import Args, ArgsT
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import valid_count
 from opfacade.plan import Plan
-from opfacade.plans import _quantize_program as programs
-from opfacade.plans._fold import FoldArgs, FoldProgram
-from opfacade.plans._named_fold import Axes, NamedFold, launched_on
-from opfacade.plans._quant import Quant, padded, scale_dims
-from opfacade.plans._tensor_scale import with_most
+from opfacade.plans._folds.named import Axes, NamedFold, launched_on
+from opfacade.plans._folds.program import FoldArgs, FoldProgram
+from opfacade.plans._folds.tensor_scale import with_most
+from opfacade.plans._quantize import program as programs
+from opfacade.plans._quantize.quant import Quant, padded, scale_dims
 from opfacade.programs.expression import value
 
 if TYPE_CHECKING:

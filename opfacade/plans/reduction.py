@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opfacade.plan import Plan
-from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
+from opfacade.plans._folds.program import FoldArgs, FoldOutput, FoldProgram
 from opfacade.programs.expression import apply, coord, extent, scalar, stage, value
 from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage

@@ -30,10 +30,10 @@ from opfacade.plans._attention.paging import (
     scale_operands,
     wrong_scale,
 )
-from opfacade.plans._qkv_prepare_args import QkvPrepareArgs
-from opfacade.plans._rotary_fields import Narrow, Sectioned, angle_operands, check_rotation
-from opfacade.plans._rotary_program import rotated_element
-from opfacade.plans._rotary_table import Kind, rotary_frequencies, rotary_table
+from opfacade.plans._rotary.fields import Narrow, Sectioned, angle_operands, check_rotation
+from opfacade.plans._rotary.program import rotated_element
+from opfacade.plans._rotary.qkv_prepare_args import QkvPrepareArgs
+from opfacade.plans._rotary.table import Kind, rotary_frequencies, rotary_table
 from opfacade.programs.expression import Node
 
 if TYPE_CHECKING:

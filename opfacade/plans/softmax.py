@@ -12,8 +12,8 @@ from opfacade.core.dtypes import RealDType
 from opfacade.core.model import Integer, Single, contradiction
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
-from opfacade.plans._fold import Extents, FoldOutput, FoldProgram
-from opfacade.plans._named_fold import NamedFold
+from opfacade.plans._folds.named import NamedFold
+from opfacade.plans._folds.program import Extents, FoldOutput, FoldProgram
 from opfacade.programs.expression import apply, constant, scalar, stage, value
 from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage

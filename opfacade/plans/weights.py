@@ -13,17 +13,18 @@ from opfacade.core.model import Size
 from opfacade.core.operands import Contents, Dim, TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
-from opfacade.plans import _stored_steps, _stored_weight
-from opfacade.plans._growing_steps import Stepwise
-from opfacade.plans._stored_weight import STORED, Source
-from opfacade.plans._weight import Weight
-from opfacade.plans._weight import operands as weight_operands
-from opfacade.plans._weight import wrong_values as wrong_weights
+from opfacade.plans._composites.growing import Stepwise
+from opfacade.plans._weights import stored as _stored_weight
+from opfacade.plans._weights import stored_steps as _stored_steps
+from opfacade.plans._weights.stored import STORED, Source
+from opfacade.plans._weights.weight import Weight
+from opfacade.plans._weights.weight import operands as weight_operands
+from opfacade.plans._weights.weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._steps import Step
+    from opfacade.plans._composites.steps import Step
 
 __all__ = [
     "PackWeightsArgs", "PackWeightsDescriptor", "PackWeightsPlan", "UnpackWeightsDescriptor", "UnpackWeightsPlan", "Weight",

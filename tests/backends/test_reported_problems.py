@@ -11,7 +11,7 @@ from bench.device_builds import DeviceBuilds
 from opfacade import Plan, Preference, Target
 from opfacade.core.descriptor import Descriptor
 from opfacade.jit import toolchain
-from opfacade.plans._quant import Quant
+from opfacade.plans._quantize.quant import Quant
 from opfacade.plans.attention import PagedKvCacheDescriptor
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import QuantizeDescriptor

@@ -9,7 +9,7 @@ from opfacade import Plan
 from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.target import Target
-from opfacade.plans._quant import Quant
+from opfacade.plans._quantize.quant import Quant
 from opfacade.plans.collective import (
     AllReduceNormDescriptor,
     CollectiveDescriptor,

@@ -12,7 +12,7 @@ from opfacade.integrations.transformers.packed_rows import Rows, attend_rows
 from opfacade.integrations.transformers.paged import Step, _Paged
 from opfacade.integrations.transformers.problem import scores
 from opfacade.integrations.transformers.standard import attention
-from opfacade.plans import _growth as growth
+from opfacade.plans._attention import growth
 from tests.integrations.test_sglang import fakes as fakes_of_sglang
 from tests.integrations.vllm_step import fakes as fakes_of_vllm
 from tests.support.growing import LONGEST, POWERS, asking

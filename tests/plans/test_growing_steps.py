@@ -9,9 +9,9 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import INT32_MAX
 from opfacade.core.operands import numel
 from opfacade.errors import DescriptorError
-from opfacade.plans import _composed
-from opfacade.plans._growing_steps import Growing, growing_of, steps_of
-from opfacade.plans._steps import Step, fitted, places, together
+from opfacade.plans._composites import composed as _composed
+from opfacade.plans._composites.growing import Growing, growing_of, steps_of
+from opfacade.plans._composites.steps import Step, fitted, places, together
 from opfacade.plans.moe import MoeSortDescriptor
 from opfacade.select.registry import candidates_for, examples
 

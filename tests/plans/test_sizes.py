@@ -13,7 +13,7 @@ from opfacade.core import plan_handles
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.core.model import Model
 from opfacade.errors import DescriptorError
-from opfacade.plans._named_fold import NamedFold
+from opfacade.plans._folds.named import NamedFold
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.softmax import SoftmaxDescriptor
 from opfacade.select.registry import candidates_for, examples

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.plans import _fold_values
+from opfacade.plans._folds import values as _fold_values
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.softmax import SoftmaxDescriptor
 from opfacade.programs.bound import machine_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Target, recipes
-from opfacade.plans._fold_values import evaluation
+from opfacade.plans._folds.values import evaluation
 from opfacade.plans.norm import NormArgs, NormDescriptor
 from opfacade.plans.softmax import SoftmaxArgs, SoftmaxDescriptor
 from opfacade.programs import integers

@@ -6,7 +6,7 @@ import pytest
 
 from opfacade import Plan, Preference, Target
 from opfacade.plans import activation
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._programs.values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs.bound import Bounds, machine_of
 from opfacade.programs.evaluate import Values

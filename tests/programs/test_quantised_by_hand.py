@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._programs.values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.norm import NormDescriptor
 from opfacade.plans.quantize import Quant

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.plans._program_values import values_of
+from opfacade.plans._programs.values import values_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import bound
 from opfacade.programs.expression import apply, coord, read

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from opfacade.plans._fold_values import over as plain_over
-from opfacade.plans._program_values import values_of
+from opfacade.plans._folds.values import over as plain_over
+from opfacade.plans._programs.values import values_of
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball
 from opfacade.programs.evaluate import Values

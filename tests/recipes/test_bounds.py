@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from opfacade.plans import _fold_values
-from opfacade.plans._program_values import values_of
+from opfacade.plans._folds import values as _fold_values
+from opfacade.plans._programs.values import values_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import bound

@@ -14,7 +14,7 @@ import torch
 from opfacade import Preference, Target, recipes
 from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plan import Plan
-from opfacade.plans._program_values import values_of
+from opfacade.plans._programs.values import values_of
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball

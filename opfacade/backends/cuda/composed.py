@@ -1,4 +1,4 @@
-"""Plans of plans on CUDA: what `plans._composed` has, whose calls the host library refuses where nothing else checks them."""
+"""Plans of plans on CUDA. The host library refuses their calls where nothing else checks them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opfacade.core.candidate import Candidate, Launcher, Operands
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._composed import Pairs, composed
-from opfacade.plans._growing_steps import Stepwise
+from opfacade.plans._composites.composed import Pairs, composed
+from opfacade.plans._composites.growing import Stepwise
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.composed import composed_on_cuda
-from opfacade.plans._composed import Pairs
+from opfacade.plans._composites.composed import Pairs
 from opfacade.plans.weights import PackWeightsDescriptor, UnpackWeightsDescriptor
 
 Layouts = PackWeightsDescriptor | UnpackWeightsDescriptor

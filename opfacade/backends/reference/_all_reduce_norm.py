@@ -14,7 +14,7 @@ from opfacade.core.dtypes import torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor, tensors_of
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.op import FoldOp
 
 if TYPE_CHECKING:
     from torch import Tensor

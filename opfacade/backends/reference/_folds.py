@@ -13,10 +13,10 @@ from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
-from opfacade.plans._fold import FoldArgs
-from opfacade.plans._fold_op import FoldOp
-from opfacade.plans._fold_ragged import rows_of
-from opfacade.plans._fold_values import evaluation, over
+from opfacade.plans._folds.op import FoldOp
+from opfacade.plans._folds.program import FoldArgs
+from opfacade.plans._folds.ragged import rows_of
+from opfacade.plans._folds.values import evaluation, over
 from opfacade.programs.evaluate import stored
 from opfacade.programs.guarantees import in_f64
 from opfacade.programs.program import Fold

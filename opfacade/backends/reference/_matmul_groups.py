@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from opfacade.plans._matmul_grouped import GroupedMatmulArgs, GroupedMatmulDescriptor
-from opfacade.plans._matmul_groups import ranges
+from opfacade.plans._matmul.grouped import GroupedMatmulArgs, GroupedMatmulDescriptor
+from opfacade.plans._matmul.groups import ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._matmul_groups import GroupedCall
+    from opfacade.plans._matmul.groups import GroupedCall
 
 Tensors: TypeAlias = "dict[str, Tensor | None]"
 Run: TypeAlias = "Callable[[Tensors], None]"

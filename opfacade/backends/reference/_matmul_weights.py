@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.core.dtypes import DType, torch_dtype
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from opfacade.backends.reference import _folds
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import valid_count
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._programs.values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
 from opfacade.programs.guarantees import in_f64

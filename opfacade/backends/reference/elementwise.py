@@ -9,7 +9,7 @@ import torch
 from opfacade.backends.reference.declared import reference
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.operands import valid_count
-from opfacade.plans._program_values import values_of
+from opfacade.plans._programs.values import values_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs.evaluate import Evaluation, stored
 from opfacade.programs.guarantees import in_f64

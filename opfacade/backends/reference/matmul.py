@@ -11,9 +11,9 @@ from opfacade.backends.reference._matmul_weights import sums as sums_of_codes
 from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
-from opfacade.plans._matmul_program import epilogue
-from opfacade.plans._matmul_values import cut, leaves_of, shift
-from opfacade.plans._scaling import Scaling
+from opfacade.plans._matmul.program import epilogue
+from opfacade.plans._matmul.scaling import Scaling
+from opfacade.plans._matmul.values import cut, leaves_of, shift
 from opfacade.plans.matmul import GroupedMatmulArgs, GroupedMatmulDescriptor, MatmulArgs, MatmulDescriptor
 from opfacade.programs.evaluate import Evaluation, Values, stored
 from opfacade.programs.guarantees import in_f64

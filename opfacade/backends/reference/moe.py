@@ -8,7 +8,7 @@ from opfacade.backends.reference._routes import loads_of, physical, scores_of, t
 from opfacade.backends.reference.declared import READS_INDICES, Pairs, reference
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import valid_count
-from opfacade.plans._composed import composed
+from opfacade.plans._composites.composed import composed
 from opfacade.plans.moe import (
     FusedMoeDescriptor,
     MoeCombineArgs,

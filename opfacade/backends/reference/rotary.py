@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args
-    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans._rotary.call import RotaryCall
     from opfacade.plans.rotary import RotaryArgs
 
 _PROMISE = PrecisionGuarantee(math_precision="f32_rounded_once", accumulator="none", error_model=ErrorModel(id=EXACT))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.backends.reference.declared import Pairs, reference
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
-from opfacade.plans._stored_weight import Source
+from opfacade.plans._weights.stored import Source
 from opfacade.plans.weights import PackWeightsArgs, PackWeightsDescriptor, UnpackWeightsDescriptor
 
 if TYPE_CHECKING:

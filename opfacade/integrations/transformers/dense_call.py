@@ -14,7 +14,7 @@ from torch import Tensor
 from opfacade.integrations.tensors import EvenBatch, dtype_of, even_batch, rows_of
 from opfacade.integrations.transformers.problem import Scores, check_batch, packed_mask, scores
 from opfacade.integrations.transformers.releases import WAY
-from opfacade.plans import _growth as growth
+from opfacade.plans._attention import growth
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,

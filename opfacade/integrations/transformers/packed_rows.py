@@ -9,7 +9,7 @@ from torch import Tensor
 from opfacade.integrations.tensors import dtype_of
 from opfacade.integrations.transformers.problem import Scores
 from opfacade.integrations.transformers.releases import WAY
-from opfacade.plans import _growth as growth
+from opfacade.plans._attention import growth
 from opfacade.plans.attention import BatchRaggedPrefillArgs, BatchRaggedPrefillDescriptor, BatchRaggedPrefillPlan
 
 

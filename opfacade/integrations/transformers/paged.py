@@ -20,7 +20,7 @@ from opfacade.integrations.transformers.cache_pages import LayerPages, layer_pag
 from opfacade.integrations.transformers.packed_rows import Rows, attend_rows, new_output
 from opfacade.integrations.transformers.problem import Scores, check_tensors, scores
 from opfacade.integrations.transformers.releases import WAY
-from opfacade.plans import _growth as growth
+from opfacade.plans._attention import growth
 from opfacade.plans.attention import (
     BatchPagedDecodeArgs,
     BatchPagedDecodeDescriptor,

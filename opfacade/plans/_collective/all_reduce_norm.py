@@ -16,8 +16,8 @@ from opfacade.core.operands import Dim, TensorSpec, nbytes, num_valid_spec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
 from opfacade.plans._collective.family import CollectiveOp, DType
-from opfacade.plans._quant import Quant, padded
-from opfacade.plans._steps import problem
+from opfacade.plans._composites.steps import problem
+from opfacade.plans._quantize.quant import Quant, padded
 from opfacade.plans._world import WORLD, World, arena
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opfacade.core.operands import Dim, TensorSpec
-from opfacade.plans import _weight
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights import weight as _weight
+from opfacade.plans._weights.weight import Weight
 
 
 def operands(weight: Weight, name: str, experts: Dim, n: Dim, k: int) -> dict[str, TensorSpec]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from opfacade.core.operands import TensorSpec
 from opfacade.plan import Plan
+from opfacade.plans._composites.steps import Step
 from opfacade.plans._moe import layer
 from opfacade.plans._moe.layer_fields import FusedMoeArgs, LayerFields
 from opfacade.plans._moe.router import Router
-from opfacade.plans._steps import Step
-from opfacade.plans._weight import Weight
-from opfacade.plans._weight import wrong_values as wrong_weights
+from opfacade.plans._weights.weight import Weight
+from opfacade.plans._weights.weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,13 +8,13 @@ from typing import Any
 from opfacade.core.descriptor import when_forgotten
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
-from opfacade.plans._gated import GATE, UP
+from opfacade.plans._composites.steps import Last, Step, problem
+from opfacade.plans._gated.program import GATE, UP
 from opfacade.plans._moe import coded, quantised
 from opfacade.plans._moe.layer_fields import LayerFields
 from opfacade.plans._moe.route import RouteDescriptor
 from opfacade.plans._moe.rows import MoeCombineDescriptor, MoeGatherDescriptor
 from opfacade.plans._moe.sort import MoeSortDescriptor
-from opfacade.plans._steps import Last, Step, problem
 from opfacade.programs.activations import ACTIVATIONS, sigmoid
 from opfacade.programs.expression import Node, apply, constant
 

@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from opfacade.core.descriptor import Args
 from opfacade.core.model import INT32_MAX, Count, Single, Size, contradiction
 from opfacade.core.tensor_lists import operand
-from opfacade.plans._growing_steps import Stepwise
+from opfacade.plans._composites.growing import Stepwise
+from opfacade.plans._matmul.scaling import BLOCK
 from opfacade.plans._moe.family import Experts, MoeOp, TopK
 from opfacade.plans._moe.router import Router, refuse_choice
-from opfacade.plans._scaling import BLOCK
-from opfacade.plans._weight import Weight, refuse
+from opfacade.plans._weights.weight import Weight, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from opfacade.core.operands import Dim, TensorSpec
+from opfacade.plans._composites.steps import Last, Step, problem
+from opfacade.plans._matmul.scaling import BLOCK, Scaling
 from opfacade.plans._moe.layer_fields import LayerFields
-from opfacade.plans._quant import Quant
-from opfacade.plans._scaling import BLOCK, Scaling
-from opfacade.plans._steps import Last, Step, problem
+from opfacade.plans._quantize.quant import Quant
 
 _DTYPE = "f8_e4m3"
 

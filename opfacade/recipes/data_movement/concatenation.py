@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opfacade.plans._program_args import MAX_INPUTS
+from opfacade.plans._programs.args import MAX_INPUTS
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import words as w
 from opfacade.programs.expression import Node, coord

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.operands import valid_count
-from opfacade.plans import _fold_values
-from opfacade.plans._fold_ragged import ranges_of, rows_of
+from opfacade.plans._folds import values as _fold_values
+from opfacade.plans._folds.ragged import ranges_of, rows_of
 from opfacade.programs import bound
 from opfacade.programs.evaluate import stored
 from opfacade.testing.bits import same_bits
@@ -22,8 +22,8 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
-    from opfacade.plans._quant import Quant
+    from opfacade.plans._folds.program import FoldArgs, FoldOutput, FoldProgram
+    from opfacade.plans._quantize.quant import Quant
     from opfacade.programs.expression import Node
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from opfacade.plans._matmul_groups import GroupedCall
+    from opfacade.plans._matmul.groups import GroupedCall
     from opfacade.testing.inputs import Draw
     from opfacade.testing.numerics import Bounded
     from opfacade.testing.subject import Subject

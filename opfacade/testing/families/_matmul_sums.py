@@ -17,7 +17,7 @@ from opfacade.testing.families._matmul_weights import weight_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._matmul_fields import ProductCall
+    from opfacade.plans._matmul.fields import ProductCall
     from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
 _PANEL = 64  # elements of 16 bits that a kernel multiplies by one term of the weight

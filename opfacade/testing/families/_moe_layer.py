@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans._matmul_values import leaves_of
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._matmul.values import leaves_of
+from opfacade.plans._programs.values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opfacade.plans._scaling import BLOCK
+from opfacade.plans._matmul.scaling import BLOCK
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.programs.ball import Ball
 

@@ -15,7 +15,7 @@ from opfacade.testing.families.attention import oracle
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans._rotary.call import RotaryCall
     from opfacade.plans.rotary import QkvPrepareDescriptor
     from opfacade.testing.subject import Subject
 

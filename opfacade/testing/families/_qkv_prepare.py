@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args
-    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans._rotary.call import RotaryCall
     from opfacade.plans.rotary import QkvPrepareDescriptor
     from opfacade.testing.subject import Subject
 

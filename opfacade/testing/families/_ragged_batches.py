@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans._fold_ragged import ranges_of
-from opfacade.plans._program_args import IN, OUT
+from opfacade.plans._folds.ragged import ranges_of
+from opfacade.plans._programs.args import IN, OUT
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Campaign, changed, log_uniform
 from opfacade.testing.bits import fill
 from opfacade.testing.inputs import make_args

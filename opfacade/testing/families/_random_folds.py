@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from opfacade.errors import DescriptorError
-from opfacade.plans._fold import FoldOutput
-from opfacade.plans._fold_checks import varying
+from opfacade.plans._folds.checks import varying
+from opfacade.plans._folds.program import FoldOutput
 from opfacade.plans.reduction import FoldDescriptor
 from opfacade.programs.expression import Node, apply, coord, extent, read, scalar, stage, value
 from opfacade.programs.fields import Input, Number, used_names

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._programs.values import numbers_of
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.programs import bound
 from opfacade.programs.evaluate import Values

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans._program_values import values_of
+from opfacade.plans._programs.values import values_of
 from opfacade.plans.elementwise import MapDescriptor
 from opfacade.programs import bound
 from opfacade.programs.evaluate import stored

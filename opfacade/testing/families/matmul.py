@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.core.descriptor import operands_of
 from opfacade.core.operands import valid_count
-from opfacade.plans._matmul_program import epilogue
-from opfacade.plans._matmul_values import cut, leaves_of
+from opfacade.plans._matmul.program import epilogue
+from opfacade.plans._matmul.values import cut, leaves_of
 from opfacade.programs import bound
 from opfacade.programs.ball import Ball
 from opfacade.programs.evaluate import Values
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Args, Descriptor
-    from opfacade.plans._matmul_fields import ProductCall
+    from opfacade.plans._matmul.fields import ProductCall
     from opfacade.plans.matmul import MatmulDescriptor
 
 

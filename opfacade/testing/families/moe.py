@@ -6,7 +6,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
-from opfacade.plans._scaling import BLOCK
+from opfacade.plans._matmul.scaling import BLOCK
 from opfacade.plans.moe import (
     FusedMoeArgs,
     FusedMoeDescriptor,

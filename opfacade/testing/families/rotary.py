@@ -19,7 +19,7 @@ from opfacade.testing.inputs import Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from opfacade.plans._rotary_call import RotaryCall
+    from opfacade.plans._rotary.call import RotaryCall
     from opfacade.plans.rotary import RotaryDescriptor
 
 

@@ -10,7 +10,7 @@ _QUANTISED = "tests/families/activation/test_quantised.py"
 FAULTS = (
     Mutant(
         "activation: the result is rounded before it is quantised",
-        "opfacade/plans/_gated_fold.py",
+        "opfacade/plans/_gated/fold.py",
         (
             ("import Node, stage, value\n", "import Node, apply, stage, value\n"),
             ("quant.quotient(result, scale)", 'quant.quotient(apply(f"round_{gated.dtype}", result), scale)'),
@@ -19,7 +19,7 @@ FAULTS = (
     ),
     Mutant(
         "activation: the scale is that of gates alone",
-        "opfacade/plans/_gated_fold.py",
+        "opfacade/plans/_gated/fold.py",
         (("value=abs(result)", 'value=abs(value("gate", "f32"))'),),
         tests=_QUANTISED,
     ),

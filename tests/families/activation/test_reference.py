@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, load_descriptor
 from opfacade.core.dtypes import torch_dtype
 from opfacade.errors import ArgumentError, DescriptorError
-from opfacade.plans._gated import GATE, UP
+from opfacade.plans._gated.program import GATE, UP
 from opfacade.plans.activation import EXAMPLES, GatedActivationArgs, GatedActivationDescriptor, GatedActivationPlan, Quant
 from opfacade.programs.expression import apply, coord, scalar, value
 from opfacade.testing import inputs, numerics

@@ -7,7 +7,7 @@ import torch
 
 from opfacade.backends.cuda.collective import sum_fold
 from opfacade.core.target import Target
-from opfacade.plans._quant import Quant
+from opfacade.plans._quantize.quant import Quant
 from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor
 from tests import emulator
 from tests.support.local_peers import Modules, on_peers

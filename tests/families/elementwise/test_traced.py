@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from opfacade.errors import ArgumentError, DescriptorError, DTypeError
-from opfacade.plans import _traced
+from opfacade.plans._programs import traced as _traced
 from opfacade.plans.elementwise import elementwise
 from opfacade.programs.words import exp, f32, select
 

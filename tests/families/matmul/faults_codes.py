@@ -43,7 +43,7 @@ FAULTS = (
             "if weight.group is None and not weight.scales_all:", "mxfp4"),
     weights("numbers stay in f32", "found = found.to(torch_dtype(dtype))", "found = found.float()", "rounded_to"),
     weights("f16 rounds what it cannot hold", "problem.dtype == \"f16\" and wide", "problem.dtype == \"i8\" and wide",
-            "contradict", "plans/_weight.py"),
+            "contradict", "plans/_weights/weight.py"),
     codes("halves of a byte are exchanged", "word.x >> 4 * i & 15;", "word.x >> 4 * (i ^ 1) & 15;", "columns"),
     codes("a group is lost", "(k + 16 * i + p.group_offset) / (Q", "(16 * i + p.group_offset) / (Q", "columns"),
     codes("the offset of the first group is lost", "(k + 16 * i + p.group_offset)", "(k + 16 * i)", "bound and zeros"),

@@ -10,7 +10,7 @@ from opfacade import Plan, Preference, Target, explain, jit
 from opfacade.core.candidate import COMPILER_TOO_OLD
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import OpfacadeError
-from opfacade.plans._steps import Last
+from opfacade.plans._composites.steps import Last
 from opfacade.plans.moe import EXAMPLES, FusedMoeDescriptor, Router
 from opfacade.testing import determinism, numerics
 from opfacade.testing.bits import same_bits

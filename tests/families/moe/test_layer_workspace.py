@@ -7,7 +7,7 @@ import torch
 
 from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
-from opfacade.plans._steps import Last, _lowest, places
+from opfacade.plans._composites.steps import Last, _lowest, places
 from opfacade.plans.moe import FusedMoeDescriptor
 from opfacade.serving.workspace import Workspace
 from tests.families.moe.layers import LAYERS, SIZES, by_hand, drawn

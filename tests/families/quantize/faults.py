@@ -31,14 +31,14 @@ FAULTS = (
     ),
     cpu(
         "quantise: the range of a zero point overflows before it is halved",
-        "opfacade/plans/_quant.py",
+        "opfacade/plans/_quantize/quant.py",
         "top * 0.5 - bottom * 0.5",
         "(top - bottom) * 0.5",
         ZERO,
     ),
     cpu(
         "quantise: a range with a zero point leaves 0 outside",
-        "opfacade/plans/_quant.py",
+        "opfacade/plans/_quantize/quant.py",
         'apply("minimum", low, 0.0), apply("maximum", high[0], 0.0)',
         "low, high[0]",
         ZERO,

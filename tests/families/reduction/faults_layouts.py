@@ -102,7 +102,7 @@ FAULTS = (
     ),
     cpu(
         "ragged: entries are not bounded",
-        "opfacade/plans/_fold.py",
+        "opfacade/plans/_folds/program.py",
         "values=(0, total + 1), dtype=self.ragged",
         "values=(0, 2**31 - 1), dtype=self.ragged",
         f"{RAGGED} -k validation",

@@ -15,7 +15,7 @@ FAULTS = (
     ),
     cpu(
         "folds: a stage has each result once for all entries of an axis that it does not join",
-        "opfacade/plans/_fold_values.py",
+        "opfacade/plans/_folds/values.py",
         "return result.reshape([1 if axis in program.joined(stage) else next(sizes)",
         "return result.reshape([next(sizes) if axis not in program.joined(stage) and axis == 0 else 1",
         f"{LEVELS} -k norms and every_layout",

@@ -9,7 +9,7 @@ import torch
 
 from opfacade import Plan, Target, load_descriptor
 from opfacade.errors import ArgumentError, ArgumentTypeError, DescriptorError
-from opfacade.plans._fold_values import evaluation
+from opfacade.plans._folds.values import evaluation
 from opfacade.plans.reduction import EXAMPLES, FoldArgs, FoldDescriptor, FoldOutput, FoldPlan, Stage
 from opfacade.programs.expression import apply, coord, read, stage, value
 from opfacade.programs.fields import Input, Number

@@ -4,7 +4,7 @@ from tests.mutation.mutant import Mutant
 
 _TESTS = "tests/families/rotary/test_rotary_kernel.py"
 _PREPARE, _PREPARED = "kernels/rotary/qkv_prepare.cuh", "tests/families/rotary/test_qkv_prepare.py"
-_TABLE, _TABLES = "opfacade/plans/_rotary_table.py", "tests/families/rotary/test_table.py"
+_TABLE, _TABLES = "opfacade/plans/_rotary/table.py", "tests/families/rotary/test_table.py"
 
 FAULTS = (
     *(

@@ -10,7 +10,7 @@ def fault(name, file, old, new, tests=LIE):
     return cpu(f"conversions of weights: {name}", f"opfacade/{file}", old, new, tests)
 
 
-PLACES, STEPS, REFERENCE = "plans/_stored_weight.py", "plans/_stored_steps.py", "backends/reference/weights.py"
+PLACES, STEPS, REFERENCE = "plans/_weights/stored.py", "plans/_weights/stored_steps.py", "backends/reference/weights.py"
 FAULTS = (
     fault("columns of AWQ are in order", PLACES, "return place % 2 * 4 + place // 2", "return place"),
     fault("words of AWQ are written in order", PLACES, "return place % 4 * 2 + place // 4", "return place"),
@@ -28,5 +28,5 @@ FAULTS = (
     fault("all experts are unpacked at once", REFERENCE, "for one in range(d.batch):",
           "held = [_codes(w) for w in args.stored_weight]\n    for one in range(d.batch):", f"{TESTS} -k memory_of_one"),
     fault("a slice of a checkpoint is taken", PLACES, "if weight.group_offset:", "if False:", f"{TESTS} -k has_not"),
-    fault("a scale of 0 passes", "plans/_weight.py", "found[0] | (whole == 0)", "found[0]", f"{TESTS} -k lose_bits"),
+    fault("a scale of 0 passes", "plans/_weights/weight.py", "found[0] | (whole == 0)", "found[0]", f"{TESTS} -k lose_bits"),
 )  # fmt: skip

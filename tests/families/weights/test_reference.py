@@ -9,7 +9,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.errors import ArgumentError, DescriptorError, IndexDataError
 from opfacade.plan import forget_selections
-from opfacade.plans._composed import composed
+from opfacade.plans._composites.composed import composed
 from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 from opfacade.plans.weights import EXAMPLES, PackWeightsArgs, PackWeightsDescriptor, UnpackWeightsDescriptor, Weight
 from opfacade.testing import inputs, numerics

@@ -2,7 +2,7 @@
 
 from tests.mutation.mutant import host
 
-TABLES, CUT = "plans/_matmul_groups.py", "backends/reference/_matmul_groups.py"
+TABLES, CUT = "plans/_matmul/groups.py", "backends/reference/_matmul_groups.py"
 GROUPED = "tests/families/matmul/test_grouped.py"
 FORMULA = f"{GROUPED} -k is_the_formula"
 

@@ -4,12 +4,13 @@ from tests.mutation.mutant import host
 
 FILE, SHARED = "tests/telemetry/test_file.py", "tests/core/test_device_tensors.py"
 MEMO = "tests/integrations/test_pass_memo.py"
+GROW = "plans/_attention/growth.py"
 GROWTH, COMPAT = "tests/integrations/test_growth.py", "tests/compat/test_growth.py"
 
 FAULTS = (
-    host("adapters: bounds grow with the sequence", "plans/_growth.py", "most = longest(kv_len)", "most = max(kv_len, 1)",
+    host("adapters: bounds grow with the sequence", GROW, "most = longest(kv_len)", "most = max(kv_len, 1)",
          f"{GROWTH} -k dense"),
-    host("adapters: a bound lies below the length", "plans/_growth.py", "bound < kv_len", "bound * 2 < kv_len",
+    host("adapters: a bound lies below the length", GROW, "bound < kv_len", "bound * 2 < kv_len",
          f"{GROWTH} -k never_lies"),
     host("compat: bounds grow with the requests", "compat/attending.py", 'kv_split == "auto" and not self.fixed',
          "self.fixed", f"{COMPAT} -k kvcache"),

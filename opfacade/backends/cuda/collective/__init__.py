@@ -26,7 +26,7 @@ from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plan import Plan
-from opfacade.plans._steps import problem
+from opfacade.plans._composites.steps import problem
 from opfacade.plans.collective import (
     AllReduceNormArgs,
     AllReduceNormDescriptor,

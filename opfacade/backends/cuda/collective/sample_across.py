@@ -10,7 +10,7 @@ from opfacade.backends.cuda.collective import sum_fold
 from opfacade.backends.cuda.sampling.split import ctas_of
 from opfacade.core.target import Target
 from opfacade.plans._collective.sample_across import SampleAcrossArgs, SampleAcrossDescriptor
-from opfacade.plans._steps import problem
+from opfacade.plans._composites.steps import problem
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from opfacade.core.joined import Peers
 from opfacade.core.target import Target
 from opfacade.plan import Plan
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.op import FoldOp
 
 if TYPE_CHECKING:
     from torch import Tensor

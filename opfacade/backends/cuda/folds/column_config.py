@@ -14,7 +14,7 @@ from typing import Any
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.stages import REDUCERS, Stage
 
 THREADS = 256  # kColumnThreads of kernels/reduction/join_columns.cuh

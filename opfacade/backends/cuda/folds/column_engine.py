@@ -15,7 +15,7 @@ from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._folds.program import FoldProgram
 
 _EVIDENCE = (
     "tests/families/reduction/test_columns.py::test_it_keeps_its_bound_on_every_layout",

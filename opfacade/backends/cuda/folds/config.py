@@ -13,8 +13,8 @@ from opfacade.backends.cuda.folds import scatter
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_form import cached_by_form
+from opfacade.plans._folds.form import cached_by_form
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import ordered
 from opfacade.programs.fields import Input
 

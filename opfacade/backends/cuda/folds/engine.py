@@ -23,8 +23,8 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.op import FoldOp
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import error_model
 from opfacade.programs.stages import REDUCERS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from opfacade.backends.cuda.folds.config import Config, inner_axes, placed, read_once, varies
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_form import cached_by_form
+from opfacade.plans._folds.form import cached_by_form
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.fields import Input
 
 FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)

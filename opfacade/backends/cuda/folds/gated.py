@@ -16,7 +16,7 @@ from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold_op import GatedFold
+from opfacade.plans._folds.op import GatedFold
 
 if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec

@@ -21,10 +21,10 @@ from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Re
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_checks import varying
-from opfacade.plans._fold_form import cached_by_form
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.checks import varying
+from opfacade.plans._folds.form import cached_by_form
+from opfacade.plans._folds.op import FoldOp
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 from opfacade.programs.stages import REDUCERS, Stage

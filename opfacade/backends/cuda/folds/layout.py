@@ -10,8 +10,8 @@ from opfacade.backends.cuda.folds.flat import FLAT_BYTES, flat, is_shared
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._fold_form import cached_by_form
+from opfacade.plans._folds.form import cached_by_form
+from opfacade.plans._folds.program import FoldOutput, FoldProgram
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
 

@@ -22,8 +22,8 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.op import FoldOp
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.guarantees import Math
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.errors import DescriptorError
-from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._fold_checks import varying
-from opfacade.plans._program_args import MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS
+from opfacade.plans._folds.checks import varying
+from opfacade.plans._folds.program import FoldOutput, FoldProgram
+from opfacade.plans._programs.args import MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS
 from opfacade.programs.expression import Node, coord, extent, ordered, scalar, stage, value
 from opfacade.programs.fields import Input, Number, used_names
 from opfacade.programs.stages import Stage, rebuilt

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from opfacade.backends.cuda.programs import source
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.guarantees import Math
 

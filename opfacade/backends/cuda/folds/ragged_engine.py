@@ -18,8 +18,8 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_op import FoldOp
+from opfacade.plans._folds.op import FoldOp
+from opfacade.plans._folds.program import FoldProgram
 
 _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_it_keeps_its_bound_on_every_layout",

@@ -24,10 +24,10 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
-from opfacade.plans._fold_form import cached_by_form
-from opfacade.plans._fold_op import Quantised, QuantisedFold
-from opfacade.plans._tensor_scale import MOST
+from opfacade.plans._folds.form import cached_by_form
+from opfacade.plans._folds.op import Quantised, QuantisedFold
+from opfacade.plans._folds.program import FoldProgram
+from opfacade.plans._folds.tensor_scale import MOST
 from opfacade.programs.expression import stage
 from opfacade.programs.guarantees import Math
 

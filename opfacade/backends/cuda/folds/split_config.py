@@ -12,7 +12,7 @@ from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._folds.program import FoldProgram
 
 MAX_PARTS = 1024  # so that a warp joins them in 32 steps
 _PART_THREADS = 512  # kPartThreads of kernels/reduction/split.cuh

@@ -17,7 +17,7 @@ from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
 _COLUMNS = 64  # of the product for a warpgroup

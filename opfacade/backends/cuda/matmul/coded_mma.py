@@ -15,7 +15,7 @@ from opfacade.backends.cuda.matmul.source import Product
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 ARCHS = ("sm_80", "sm_86", "sm_89")

@@ -10,7 +10,7 @@ from opfacade.backends.cuda.matmul.kernel import HALVES, Shape
 from opfacade.backends.cuda.matmul.source import Product
 from opfacade.backends.cuda.matmul.tiles import TILES, Sizes, Tile, nanoseconds, stages_of, whole_tile_of
 from opfacade.core.candidate import Reason
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 
 _CHUNK = 32  # codes that a thread decodes at a time
 _PRODUCERS = 4  # warps, which fill a stage each

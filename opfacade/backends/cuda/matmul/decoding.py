@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 
 # rounded: a number is rounded to the type of x. whole: the type of x has the number. column: it has the code, and the scale of
 # the column multiplies the sum. halves: a number is a sum of two of that type, exactly, and its products follow each other.

@@ -11,8 +11,8 @@ from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.backends.cuda.matmul.tiles import Tile, stages_of
 from opfacade.backends.cuda.programs import source
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.plans._scaling import Scaling
-from opfacade.plans._weight import Weight
+from opfacade.plans._matmul.scaling import Scaling
+from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math

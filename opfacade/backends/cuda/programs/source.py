@@ -9,7 +9,7 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.programs.ranges import is_plain_divisor
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
-from opfacade.plans._fold import FoldProgram
+from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import Node, ordered
 from opfacade.programs.fields import Number
 from opfacade.programs.guarantees import Math

@@ -13,9 +13,9 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, FromList
 from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
-from opfacade.plans._fold_checks import check
-from opfacade.plans._fold_form import Form, cached_by_form, form_of
-from opfacade.plans._program_args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
+from opfacade.plans._folds.checks import check
+from opfacade.plans._folds.form import Form, cached_by_form, form_of
+from opfacade.plans._programs.args import IN, LISTS, MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS, OUT, by_operand, program_docs
 from opfacade.programs import text
 from opfacade.programs.expression import MAX_AXES, Node
 from opfacade.programs.fault import Fault

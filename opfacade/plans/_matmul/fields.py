@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.dtypes import DType
-    from opfacade.plans._scaling import Scaling
-    from opfacade.plans._weight import Weight
+    from opfacade.plans._matmul.scaling import Scaling
+    from opfacade.plans._weights.weight import Weight
     from opfacade.programs.fields import Number
 
 

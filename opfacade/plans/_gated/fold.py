@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from opfacade.plans._fold import FoldArgs, FoldOutput, FoldProgram
-from opfacade.plans._named_fold import Axes, viewed
-from opfacade.plans._quant import Quant, scale_dims
-from opfacade.plans._tensor_scale import with_most
+from opfacade.plans._folds.named import Axes, viewed
+from opfacade.plans._folds.program import FoldArgs, FoldOutput, FoldProgram
+from opfacade.plans._folds.tensor_scale import with_most
+from opfacade.plans._quantize.quant import Quant, scale_dims
 from opfacade.programs.expression import Node, stage, value
 from opfacade.programs.fields import Input, Number
 from opfacade.programs.stages import Stage

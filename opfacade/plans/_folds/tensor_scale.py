@@ -4,7 +4,7 @@ a residual sum is read twice and written once."""
 
 from __future__ import annotations
 
-from opfacade.plans._fold import FoldOutput, FoldProgram
+from opfacade.plans._folds.program import FoldOutput, FoldProgram
 from opfacade.programs.expression import Node, stage
 from opfacade.programs.stages import Stage
 

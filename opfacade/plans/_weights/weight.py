@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Size, Written, contradiction
 from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
-from opfacade.plans._scaling import Scaling
+from opfacade.plans._matmul.scaling import Scaling
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from opfacade.core.model import contradiction
 from opfacade.core.operands import Dim, TensorSpec
-from opfacade.plans._weight import Weight
+from opfacade.plans._weights.weight import Weight
 
 Source = Literal["gptq", "gptq_v2", "awq", "compressed_tensors", "hqq", "torchao", "tinygemm", "mxfp4", "nvfp4"]
 Index: TypeAlias = Any  # an int, or a node of type i64

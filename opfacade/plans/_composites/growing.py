@@ -9,7 +9,7 @@ from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import ArgsT, Descriptor, operands_of, resized
 from opfacade.core.model import INT32_MAX, INT64_MAX
 from opfacade.core.operands import nbytes
-from opfacade.plans._steps import Step, fitted, held_by, padded, together
+from opfacade.plans._composites.steps import Step, fitted, held_by, padded, together
 
 
 class Stepwise(Descriptor[ArgsT]):

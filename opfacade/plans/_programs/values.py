@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Args
-from opfacade.plans._program_args import IN, OUT
+from opfacade.plans._programs.args import IN, OUT
 from opfacade.programs.evaluate import Values, torch_type
 from opfacade.programs.fields import Number
 from opfacade.programs.program import Program

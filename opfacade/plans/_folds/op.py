@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade.plans._fold import FoldArgs, FoldProgram
+from opfacade.plans._folds.program import FoldArgs, FoldProgram
 
 if TYPE_CHECKING:
     from opfacade.core.descriptor import Args
     from opfacade.core.operands import TensorSpec
-    from opfacade.plans._quant import Quant
+    from opfacade.plans._quantize.quant import Quant
 
 Axes = tuple[int, ...]
 

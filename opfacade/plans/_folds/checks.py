@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from opfacade.plans._fold_ragged import check_ragged
-from opfacade.plans._map_checks import check as check_program
+from opfacade.plans._folds.ragged import check_ragged
+from opfacade.plans._programs.map_checks import check as check_program
 from opfacade.programs.expression import Node
 from opfacade.programs.fault import Fault
 from opfacade.programs.fields import FoldOutput

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from opfacade.core.descriptor import ArgsT, operands_of
-from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
-from opfacade.plans._program_values import numbers_of
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
+from opfacade.plans._programs.values import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from opfacade.core.descriptor import Descriptor
-    from opfacade.plans._matmul_fields import ProductCall, ProductFields
-    from opfacade.plans._scaling import Scaling
+    from opfacade.plans._matmul.fields import ProductCall, ProductFields
+    from opfacade.plans._matmul.scaling import Scaling
 
 
 def cut(problem: Descriptor[Any], args: ArgsT, rows: int | None) -> ArgsT:

@@ -14,8 +14,8 @@ from opfacade.core.descriptor import ArgsT, Descriptor, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
-from opfacade.plans._fold import FoldArgs, FoldProgram
-from opfacade.plans._program_args import IN, OUT
+from opfacade.plans._folds.program import FoldArgs, FoldProgram
+from opfacade.plans._programs.args import IN, OUT
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
 from opfacade.programs.activations import ACTIVATIONS
 from opfacade.programs.expression import Node, scalar, stage, value
 from opfacade.programs.fields import Number
 
 if TYPE_CHECKING:
-    from opfacade.plans._matmul_fields import ProductFields
+    from opfacade.plans._matmul.fields import ProductFields
 
 Activation = Literal["none", "relu", "relu2", "sigmoid", "silu", "gelu", "gelu_tanh", "tanh"]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-from opfacade.plans._fold import FoldOutput, FoldProgram
-from opfacade.plans._named_fold import Axes
-from opfacade.plans._quant import Quant
+from opfacade.plans._folds.named import Axes
+from opfacade.plans._folds.program import FoldOutput, FoldProgram
+from opfacade.plans._quantize.quant import Quant
 from opfacade.programs.expression import Node, apply, stage, value
 from opfacade.programs.fields import Input
 from opfacade.programs.stages import Stage

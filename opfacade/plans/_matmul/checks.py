@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import DType
 from opfacade.core.model import contradiction
-from opfacade.plans._scaling import Scaling
+from opfacade.plans._matmul.scaling import Scaling
 
 if TYPE_CHECKING:
-    from opfacade.plans._matmul_fields import ProductFields
+    from opfacade.plans._matmul.fields import ProductFields
 
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opfacade.core.dtypes import DType
-from opfacade.plans._steps import Step, problem
-from opfacade.plans._stored_weight import STORED, Extents, Fields, Place, flip, groups, interleaved, straight
+from opfacade.plans._composites.steps import Step, problem
+from opfacade.plans._weights.stored import STORED, Extents, Fields, Place, flip, groups, interleaved, straight
 from opfacade.programs.expression import Node, apply, constant, coord, read, scalar
 from opfacade.programs.fields import Input, Number, Output
 from opfacade.programs.types import widened

@@ -1,7 +1,8 @@
 """composed: a candidate that runs plans of one backend one after the other in one workspace.
 
 Each step uses the first candidate of the backend that accepts its problem, and its kernel is one of the kernels of the composed
-candidate. Tensors between steps are in the workspace at `plans._steps.places`, followed by the largest workspace of a step."""
+candidate. Tensors between steps are in the workspace at `_composites.steps.places`, followed by the largest workspace of a
+step."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._growing_steps import Growing, Stepwise, growing_of, steps_of
-from opfacade.plans._steps import Last, Place, Step, places
+from opfacade.plans._composites.growing import Growing, Stepwise, growing_of, steps_of
+from opfacade.plans._composites.steps import Last, Place, Step, places
 from opfacade.select import registry
 
 if TYPE_CHECKING:

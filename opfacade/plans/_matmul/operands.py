@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
-from opfacade.plans import _weight
-from opfacade.plans._matmul_checks import EIGHT_BIT_RESULTS
-from opfacade.plans._scaling import BLOCK, Scaling
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
+from opfacade.plans._matmul.scaling import BLOCK, Scaling
+from opfacade.plans._weights import weight as _weight
 
 if TYPE_CHECKING:
-    from opfacade.plans._matmul_fields import DenseFields
+    from opfacade.plans._matmul.fields import DenseFields
 
 
 def operands(problem: DenseFields) -> dict[str, TensorSpec]:

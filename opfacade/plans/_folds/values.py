@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opfacade.core.descriptor import Args
-from opfacade.plans._program_values import values_of
+from opfacade.plans._programs.values import values_of
 from opfacade.programs.ball import Ball
 from opfacade.programs.bound import Bounds, Machine
 from opfacade.programs.evaluate import Evaluation, Values

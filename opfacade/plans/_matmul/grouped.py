@@ -13,13 +13,12 @@ from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
-from opfacade.plans import _matmul_checks as checks
-from opfacade.plans import _matmul_groups as groups
-from opfacade.plans._matmul_program import Activation, epilogue, numbers
-from opfacade.plans._scaling import Scaling
-from opfacade.plans._weight import Weight
-from opfacade.plans._weight import refuse as refuse_weight
-from opfacade.plans._weight import wrong_values as wrong_weights
+from opfacade.plans._matmul import checks, groups
+from opfacade.plans._matmul.program import Activation, epilogue, numbers
+from opfacade.plans._matmul.scaling import Scaling
+from opfacade.plans._weights.weight import Weight
+from opfacade.plans._weights.weight import refuse as refuse_weight
+from opfacade.plans._weights.weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
-from opfacade.plans import _weight
-from opfacade.plans._fold_ragged import ranges_of
-from opfacade.plans._matmul_fields import CallTensors
-from opfacade.plans._scaling import BLOCK, Scaling
+from opfacade.plans._folds.ragged import ranges_of
+from opfacade.plans._matmul.fields import CallTensors
+from opfacade.plans._matmul.scaling import BLOCK, Scaling
+from opfacade.plans._weights import weight as _weight
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,1 @@
+"""Programs of folds, as fields and as values, and the base of named ops that are folds."""

@@ -1,0 +1,1 @@
+"""Parts of products: fields, operands, groups, scales and epilogues."""

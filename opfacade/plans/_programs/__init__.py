@@ -1,0 +1,1 @@
+"""Tensors of programs, programs from Python functions, and the checks of maps."""

@@ -1,0 +1,1 @@
+"""How elements are quantised, and programs that quantise and dequantise rows."""

@@ -1,0 +1,1 @@
+"""Formats of weights with few bits, and the layouts of checkpoints that store them."""
