@@ -38,6 +38,8 @@ _SUMS = {
     "matmul-f32": {"u_acc": 2.0**-24, "k_step": 1.0},
     "matmul-f64": {"u_acc": 2.0**-53, "k_step": 1.0},
 }
+# An algorithm may store the sum in 16 bits before it adds a bias: half a unit of the sum more, and no sum above the largest f16.
+_STORED_SUMS = {"f16": {"u_sum": 2.0**-11, "tiny_sum": 2.0**-25, "max_sum": 65504.0}, "bf16": {"u_sum": 2.0**-8}}
 _MODELS = {"f16": "matmul-mma16", "bf16": "matmul-mma16", "f32": "matmul-f32", "f64": "matmul-f64"}
 
 
@@ -93,7 +95,7 @@ def _guarantee(problem: MatmulDescriptor, target: Target, fixed: bool) -> Precis
     model = _MODELS[problem.dtype]
     program = error_model(problem.program().values(), "device", "matmul", target.sm_version)
     constants = {"u": 2.0**-24} if model != "matmul-f64" else {}
-    constants |= dict(program.constants) | _SUMS[model]
+    constants |= dict(program.constants) | _SUMS[model] | (_STORED_SUMS.get(problem.result, {}) if problem.bias else {})
     return PrecisionGuarantee(
         math_precision=problem.dtype,
         accumulator="f64" if problem.dtype == "f64" else "f32",

@@ -36,7 +36,9 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
     over the largest of its sum and products, in chains of `chain` elements. unordered: parts of k may be added in any order, so
     that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert:
-    of the sum, once. terms: a weight is the sum of so many numbers of its type, whose products follow each other."""
+    of the sum, once. u_sum, tiny_sum, max_sum: alpha times the sum may be stored with this roundoff, and an error of tiny_sum
+    near 0, before a bias is added; it may become infinite above max_sum. terms: a weight is the sum of so many numbers of its
+    type, whose products follow each other."""
     import torch
 
     x, w, parts = _operands(problem, args)
@@ -59,13 +61,22 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     near = (
         spread if k_step == 1 or "unordered" in c else spread.minimum(u_acc * (_running(x, w, c) + (segments + 5) * absolute))
     )
-    spread, near = spread + moved + rest, near + moved + rest
+    spread, near = (_stored(value, radius + moved + rest, problem.alpha, c) for radius in (spread, near))
     unknown = torch.zeros_like(value, dtype=torch.bool)
     if problem.weight_format is not None:
         value, unknown = factors.added(problem, codes, infinite, given, value)
         value, spread, near = infinite.of(value, spread, near)
     certain = ~value.isfinite() & ~spread.isinf()
     return Sums(value, *(one.masked_fill(certain, 0.0).masked_fill(unknown, math.inf) for one in (spread, near)))
+
+
+def _stored(value: Tensor, radius: Tensor, alpha: float, c: dict[str, float]) -> Tensor:
+    """The radius of sums that may be stored, times alpha, before a bias is added."""
+    if "u_sum" not in c:
+        return radius
+    size = value.abs() + radius
+    radius = radius + c["u_sum"] * size + c.get("tiny_sum", 0.0) / abs(alpha)
+    return radius.masked_fill(size * abs(alpha) > c.get("max_sum", math.inf), math.inf)
 
 
 def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, int]:

@@ -282,6 +282,35 @@ def test_the_bound_is_that_of_the_type_in_any_order(dtype, library):
     assert dict(model.constants)["u_acc"] == roundoff
 
 
+@pytest.mark.parametrize("alpha", [1.0, 2.0**-12])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_sum_may_be_stored_in_16_bits_before_its_bias(dtype, alpha, library):
+    """cuBLASLt has such algorithms and does not say which they are. Our own kernels add to the sum in f32."""
+    problem = made(rows=64, n=128, k=64, dtype=dtype, bias=True, alpha=alpha)
+    args = inputs.make_args(problem, 2)
+    kind = args.out.dtype
+    args.bias.copy_(-(alpha * (args.x[0].double() @ args.weight.double().mT)).to(kind) * 0.75)  # so that sums cancel
+    stored = (alpha * (args.x.double() @ args.weight.double().mT)).to(kind).double()
+    twice = (stored + args.bias.double()).to(kind)
+    sku, _ = launched(problem)
+    ours = Plan.select(problem, Preference(backend="cuda"), GPUS["sm_90a"]).sku
+    assert numerics.check(problem, replace(args, out=twice), sku).worst <= 1
+    assert numerics.check(problem, replace(args, out=twice), ours).worst > 1
+    dropped = (stored + args.bias.double() * (1 + 2.0**-4)).to(kind)
+    assert numerics.check(problem, replace(args, out=dropped), sku).worst > 1
+
+
+def test_a_stored_sum_of_f16_may_become_infinite_before_its_bias(library):
+    problem = made(rows=1, n=2, k=16, dtype="f16", bias=True)
+    args = inputs.make_args(problem, 2)
+    args.x.fill_(64.0), args.weight[0].fill_(70.0), args.weight[1].fill_(50.0)  # sums of 71680 and 51200
+    args.bias.fill_(-20000.0)
+    sku, _ = launched(problem)
+    for out, fits in (([51680.0, 31200.0], True), ([float("inf"), 31200.0], True), ([51680.0, float("inf")], False)):
+        got = replace(args, out=torch.tensor([out]).half())
+        assert (numerics.check(problem, got, sku).worst <= 1) == fits
+
+
 def test_a_missing_step_of_16_products_breaks_the_bound_at_large_k(library):
     problem = made(rows=4, n=6, k=16384, out_dtype="f32")
     args = inputs.make_args(problem, 1)
