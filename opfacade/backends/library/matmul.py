@@ -38,7 +38,7 @@ _SUMS = {
     "matmul-f32": {"u_acc": 2.0**-24, "k_step": 1.0},
     "matmul-f64": {"u_acc": 2.0**-53, "k_step": 1.0},
 }
-# An algorithm may store the sum in 16 bits before it adds a bias: half a unit of the sum more, and no sum above the largest f16.
+# An algorithm may store the sum in 16 bits before it adds a bias: half a unit more, and f16 has no number above 65504.
 _STORED_SUMS = {"f16": {"u_sum": 2.0**-11, "tiny_sum": 2.0**-25, "max_sum": 65504.0}, "bf16": {"u_sum": 2.0**-8}}
 _MODELS = {"f16": "matmul-mma16", "bf16": "matmul-mma16", "f32": "matmul-f32", "f64": "matmul-f64"}
 
