@@ -26,12 +26,13 @@ EVEN = [
     SampleDescriptor(total_num_rows=3, vocab=1024, dtype="bf16", top_p=True),
     TopKDescriptor(total_num_rows=3, vocab=1024, k=8, dtype="f32"),
 ]
-# And products whose weight has codes: their scales are factors of sums.
+# And products with scales of groups or of blocks, which are factors of sums.
 OWN = [
     *(
         one
         for one in {problem.digest(): problem for problem in examples()}.values()
-        if one.op in OPS or (one.op in ("matmul", "grouped_matmul") and one.weight_format is not None)
+        if one.op in OPS
+        or (one.op in ("matmul", "grouped_matmul") and (one.weight_format or (one.scaling is not None and one.scaling.in_k)))
     ),
     *EVEN,
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from opfacade.testing.families._matmul_weights import weight_of
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
+_NEAR_OF_PART = 0.02  # of the sizes in a part of k: tensor cores lose 34 * 2^-13 of the largest product in each of 4 steps
 _NEAR = 1e-3  # of the sizes in a sum of a group: nearer to 0 a machine's sum may have the other sign
 
 
@@ -35,6 +37,45 @@ class Factors:
             unknown = factor.isinf() & (value.abs() <= radius) & (radius > 0)
             found.append(torch.where(factor.isfinite(), radius * factor.abs(), 0.0).masked_fill(unknown, torch.inf))
         return (value * factor, *found)
+
+
+class Parts(NamedTuple):
+    """Sums of the parts of k whose scales are not finite, times these; and the elements where the sign of such a sum is not
+    certain. Both are [.., rows, n]."""
+
+    value: Tensor
+    unknown: Tensor
+
+
+def scaled(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> tuple[Tensor, Tensor, Parts | None]:
+    """x [.., rows, k] and w [.., k, n] times their scales, which have the same shapes; 0 where a scale is not finite. A scale
+    is a factor of the sum of its part of k: an infinite one multiplies a sum of 0 to NaN, and another sum to infinity."""
+    import torch
+
+    finite_x, finite_w = of_x.isfinite(), of_w.isfinite()
+    products = (x * of_x).masked_fill(~finite_x, 0.0), (w * of_w).masked_fill(~finite_w, 0.0)
+    if bool(finite_x.all()) and bool(finite_w.all()):
+        return *products, None
+    value, unknown = x.new_zeros(()), torch.zeros((), dtype=torch.bool, device=x.device)
+    for first, stop in _ranges(of_x, of_w):
+        left, right = x[..., first:stop], w[..., first:stop, :]
+        sums, size = left @ right, left.abs() @ right.abs()
+        scale = of_x[..., first, None] * of_w[..., first, None, :]
+        hit = ~(finite_x[..., first, None] & finite_w[..., first, None, :])
+        value = value + torch.where(hit, sums * scale, 0.0)
+        unknown = unknown | (hit & scale.isinf() & (size > 0) & (sums.abs() <= _NEAR_OF_PART * size))
+    return *products, Parts(value, unknown)
+
+
+def _ranges(of_x: Tensor, of_w: Tensor) -> list[tuple[int, int]]:
+    """Ranges of k with the same scales."""
+    k = of_x.shape[-1]
+    ends = [0, k]
+    for scales, axis in ((of_x, -1), (of_w, -2)):
+        numbers = scales.nan_to_num(-1.0, -2.0, -3.0)  # NaN differs from itself
+        change = numbers.diff(dim=axis).ne(0).movedim(axis, 0).flatten(1).any(1)
+        ends += (change.nonzero().flatten() + 1).tolist()
+    return list(pairwise(sorted(set(ends))))
 
 
 def apart(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[MatmulArgs, Factors]:

@@ -41,7 +41,7 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     type, whose products follow each other."""
     import torch
 
-    x, w, parts = _operands(problem, args)
+    x, w, rest_of_parts, parts = _operands(problem, args)
     moved, infinite, given = torch.zeros((), dtype=torch.float64, device=x.device), factors.Factors(None), x
     if problem.weight_format is not None:
         codes, infinite = factors.apart(problem, cast("MatmulArgs", args))
@@ -63,6 +63,8 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     )
     spread, near = (_stored(value, radius + moved + rest, problem.alpha, c) for radius in (spread, near))
     unknown = torch.zeros_like(value, dtype=torch.bool)
+    if rest_of_parts is not None:
+        value, unknown = value + rest_of_parts.value, rest_of_parts.unknown
     if problem.weight_format is not None:
         value, unknown = factors.added(problem, codes, infinite, given, value)
         value, spread, near = infinite.of(value, spread, near)
@@ -79,22 +81,25 @@ def _stored(value: Tensor, radius: Tensor, alpha: float, c: dict[str, float]) ->
     return radius.masked_fill(size * abs(alpha) > c.get("max_sum", math.inf), math.inf)
 
 
-def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, int]:
-    """x [.., rows, k] and weight [.., k, n], with the scales that differ along k, and how many parts of k these make."""
+def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, factors.Parts | None, int]:
+    """x [.., rows, k] and weight [.., k, n], with the scales that differ along k; the parts of k whose scales are not finite;
+    and how many parts of k there are."""
     x = args.x.double() if problem.x_layout == "mk" else args.x.double().mT
     w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT
     scaling = problem.scaling
     if scaling is None or not scaling.in_k:
-        return x, w, 0
+        return x, w, None, 0
     k, n = w.shape[-2:]
     of_x, of_w = args.x_scale.double(), args.weight_scale.double()
     of_x = of_x if scaling.x_scale_layout == "row" else of_x.mT
-    x = x * _spread(of_x[..., : x.shape[-2], :], k, scaling.part, 0)
+    of_x = _spread(of_x[..., : x.shape[-2], :], k, scaling.part, 0)
     if scaling.kind == "mx32":
-        return x, w * _spread(of_w, k, scaling.part, 0).mT, math.ceil(k / scaling.part)
-    of_n, of_k = scaling.block_offset
-    columns = _spread(of_w.mT, n, scaling.part, of_n)  # [.., blocks of k, n]
-    return x, w * _spread(columns.mT, k, scaling.part, of_k).mT, 2 * math.ceil(k / scaling.part) + 1
+        of_w, parts = _spread(of_w, k, scaling.part, 0).mT, math.ceil(k / scaling.part)
+    else:
+        of_n, of_k = scaling.block_offset
+        columns = _spread(of_w.mT, n, scaling.part, of_n)  # [.., blocks of k, n]
+        of_w, parts = _spread(columns.mT, k, scaling.part, of_k).mT, 2 * math.ceil(k / scaling.part) + 1
+    return *factors.scaled(x, w, of_x, of_w), parts
 
 
 def _in_terms(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,12 +7,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade import Target
+from opfacade import Plan, Target
 from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling, Weight
-from opfacade.testing import inputs
+from opfacade.testing import inputs, numerics
 from tests import emulator
 
 ADA = Target.parse("sm_89")
@@ -91,3 +91,45 @@ def test_an_infinite_scale_multiplies_the_sum(name):
     run(problem, args, impl, device)
     found = [str(one) for one in args.out[:4, 3].tolist()]
     assert found == ["-inf", "inf", "nan", "nan"]
+
+
+BLOCKS = MatmulDescriptor(total_num_rows=4, n=8, k=320, dtype="f8_e4m3", out_dtype="f32", scaling=Scaling(kind="block"))
+IN_BLOCKS = {
+    "reference": (None, BLOCKS),
+    "tiles": ("wgmma_tile", BLOCKS),
+    "groups": (
+        "wgmma_groups",
+        GroupedMatmulDescriptor(
+            groups=1, total_num_rows=4, n=8, k=320, dtype="f8_e4m3", out_dtype="f32", scaling=Scaling(kind="block")
+        ),
+    ),
+}
+
+
+@emulator.needed
+@pytest.mark.parametrize("operand", ["x_scale", "weight_scale"])
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_an_infinite_scale_multiplies_the_sum_of_its_block(name, operand):
+    """The scale of the second block of k. Sums there are 2, -2, 0 and 1 where other blocks hold 1 alone."""
+    impl, problem = IN_BLOCKS[name]
+    args = inputs.make_args(problem, 1)
+    x = torch.ones(4, 320)
+    x[:, 128:256:2], x[:, 129:256:2] = 1.0, -1.0
+    x[0, 129], x[1, 128], x[3, 129] = 1.0, -1.0, 0.0
+    args.x.copy_(x.to(args.x.dtype)), args.weight.copy_(torch.ones(args.weight.shape).to(args.weight.dtype))
+    args.x_scale.fill_(1.0), args.weight_scale.fill_(1.0)
+    getattr(args, operand)[..., 1] = math.inf
+    if impl is None:
+        Plan.select(problem, target=Target.cpu()).run(args)
+    else:
+        if isinstance(problem, GroupedMatmulDescriptor):
+            args.indptr.copy_(torch.tensor([0, 4]))
+        subject = emulator.subject(problem)
+        assert subject.plan.sku.impl == impl
+        subject.run(args)
+    assert [str(one) for one in args.out[:, 3].tolist()] == ["inf", "-inf", "nan", "inf"]
+    before = numerics.snapshot(problem, args)
+    sku = Plan.select(problem, target=Target.cpu()).sku if impl is None else subject.plan.sku
+    assert numerics.check(problem, args, sku, before=before).worst <= 1
+    args.out[2, 3] = math.inf
+    assert numerics.check(problem, args, sku, before=before).worst > 1
