@@ -93,10 +93,10 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     k: Count = Field(description="Terms of a sum.")
     batch: Size = Field(default=1, description="Number of independent products; with 1, operands have no batch axis.")
     dtype: Literal["f16", "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2", "i8"] = Field(description="Element type of x and weight.")
-    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32", "f8_e4m3", "f8_e5m2"] | None = Field(
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32", "f8_e4m3", "f8_e5m2", "i8"] | None = Field(
         default=None,
-        description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32. f8: the result"
-        " is divided by the operand out_scale and saturates.",
+        description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32. f8, i8: the"
+        " result is divided by the operand out_scale and saturates; i8 rounds half to even.",
     )
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; m is the axis of rows.")
@@ -276,5 +276,6 @@ EXAMPLES = (
         activation="silu",
         gated=True,
     ),
+    MatmulDescriptor(total_num_rows=9, n=40, k=96, dtype="i8", out_dtype="i8", scaling=Scaling(kind="token")),
     *GROUPED,
 )

@@ -54,6 +54,7 @@ def _run_rows(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: s
     masked = d.layout == "masked"
     of_out = {name: None if t is None else (t[group] if masked else t)[part] for name, t in _outs(args)}
     shared = {name: _at(getattr(args, name), group) for name in ("weight", "bias", "weight_scale", "weight_zero")}
+    shared["out_scale"] = args.out_scale
     shared["weight_global"] = None if args.weight_global is None else args.weight_global[group : group + 1]
     if not d.gather:
         x = (args.x[group] if masked else args.x)[part]

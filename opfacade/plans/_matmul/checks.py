@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
-EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2")  # quantised with a scale of the whole tensor
+EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2", "i8")  # quantised with a scale of the whole tensor
 _MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
 _MAX_SHIFTED = 65_793  # of numbers from -255 to 255
 

@@ -42,6 +42,7 @@ class GroupedMatmulArgs(Args):
     weight_scale: Tensor | None = operand("with `scaling` or weight_format: the scales of weight, with a first axis [groups]")
     weight_zero: Tensor | None = operand("with weight_format.zero: as weight_scale")
     weight_global: Tensor | None = operand("f32 [groups], with weight_format.global_scale: one scale for each group's weight")
+    out_scale: Tensor | None = operand("f32 [1], with an 8-bit out_dtype: the scale that all results are divided by")
     indptr: Tensor | None = operand("int32 [groups + 1]: group g has rows (layout k: elements) indptr[g] to indptr[g + 1]")
     counts: Tensor | None = operand("int32 [groups], with layout masked: group g has its first counts[g] rows")
     x_rows: Tensor | None = operand("int32, with `gather`: the row of x for each row of out")
@@ -83,8 +84,10 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
     gather: bool = Field(default=False, description="Whether the operand x_rows has the row of x for each row of out.")
     num_x_rows: Count | None = Field(default=None, description="Rows of x with gather; null: total_num_rows.")
     zero_tail: bool = Field(default=False, description="Whether rows of out that belong to no group are set to 0.")
-    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32"] | None = Field(
-        default=None, description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32."
+    out_dtype: Literal["f16", "bf16", "f32", "f64", "i32", "f8_e4m3", "f8_e5m2", "i8"] | None = Field(
+        default=None,
+        description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32. f8, i8:"
+        " results of all groups are divided by the operand out_scale and saturate; i8 rounds half to even.",
     )
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Order of the last two axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; km only with layout k.")
@@ -169,6 +172,10 @@ def _refuse(problem: GroupedMatmulDescriptor) -> None:
         _refuse_weight(problem, problem.weight_format)
     if problem.layout != "k":
         return
+    if problem.result in checks.EIGHT_BIT_RESULTS:
+        raise contradiction(
+            "out_dtype", "a type of 16 or more bits with layout k, because gradients have no scale", problem.result
+        )
     for field in ("gather", "zero_tail"):
         if getattr(problem, field):
             raise contradiction(field, "False with layout k, because every row of out is written", True)
@@ -230,5 +237,8 @@ EXAMPLES = (
     GroupedMatmulDescriptor(
         groups=3, total_num_rows=70, n=40, k=128, dtype="bf16", gather=True, num_x_rows=30,
         weight_format=Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"),
+    ),
+    GroupedMatmulDescriptor(
+        groups=3, total_num_rows=17, n=24, k=64, dtype="f8_e4m3", out_dtype="f8_e4m3", scaling=Scaling(kind="token"),
     ),
 )  # fmt: skip

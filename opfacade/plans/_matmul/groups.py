@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._folds.ragged import ranges_of
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
 from opfacade.plans._matmul.fields import CallTensors
 from opfacade.plans._matmul.scaling import BLOCK, Scaling
 from opfacade.plans._weights import weight as _weight
@@ -66,6 +67,8 @@ class GroupedCall(CallTensors, Protocol):
     @property
     def weight_global(self) -> Tensor | None: ...
     @property
+    def out_scale(self) -> Tensor | None: ...
+    @property
     def counts(self) -> Tensor: ...
     @property
     def indptr(self) -> Tensor: ...
@@ -97,6 +100,8 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
         found["x_scale"] = _scale(_x_scale(problem, problem.scaling, taken), problem.scaling.x_scale_dtype)
     if problem.scaling is not None and problem.weight_format is None:  # which has its own
         found["weight_scale"] = _scale((*own, *_weight_scale(problem, problem.scaling, n)), problem.scaling.weight_scale_dtype)
+    if problem.result in EIGHT_BIT_RESULTS:
+        found["out_scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)
     return found | _tables(problem, rows)
 
 

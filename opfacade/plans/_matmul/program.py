@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
 from opfacade.programs.activations import ACTIVATIONS
-from opfacade.programs.expression import Node, scalar, stage, value
+from opfacade.programs.expression import Node, apply, scalar, stage, value
 from opfacade.programs.fields import Number
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def epilogue(problem: ProductFields) -> Node:
     for name, there in (("add", problem.add), ("before", problem.accumulate)):
         if there:
             found = found + scalar("beta", kind) * value(name, kind)
-    return found / value("out_scale", kind) if problem.result in EIGHT_BIT_RESULTS else found
+    if problem.result not in EIGHT_BIT_RESULTS:
+        return found
+    quotient = found / value("out_scale", kind)
+    return apply("i8", apply("rint", quotient)) if problem.result == "i8" else quotient
 
 
 def _linear(problem: ProductFields, found: Node, end: str) -> Node:

@@ -139,6 +139,7 @@ def part_of(problem: GroupedMatmulDescriptor, args: GroupedCall, group: int, pla
     masked = problem.layout == "masked"
     of_group = ("weight", "bias", "weight_scale", "weight_zero")
     found: dict[str, Any] = {name: _of(getattr(args, name), group) for name in of_group}
+    found["out_scale"] = args.out_scale
     found["weight_global"] = None if args.weight_global is None else args.weight_global[group : group + 1]
     ids = [(args.x_rows[group] if masked else args.x_rows).tolist()[r] for r in places] if problem.gather else places
     for name, axis in _axes_of_rows(problem).items():

@@ -97,7 +97,8 @@ def behind(problem: MatmulDescriptor, leaves: dict[Any, Tensor], sums: tuple[Ten
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
     bounds = bound.Bounds(Values(leaves, sums[0].device), bound.machine_of(c), balls)  # type: ignore[arg-type]
-    return bound.stored(bounds(epilogue(problem)), problem.result)
+    found = bounds(epilogue(problem))
+    return found if problem.result == "i8" else bound.stored(found, problem.result)  # the program itself ends in i8
 
 
 def _chosen(rows: int, sample: Sample) -> list[int] | None:

@@ -90,7 +90,7 @@ FAULTS = (
     fault("a valid row off whole vectors is stored as vectors", "staged_rows.cuh", " && p.num_valid == nullptr", "",
           f"{KERNEL} -k inside_a_vector"),
     cpu("products: results of 8 bits are not divided", "opfacade/plans/_matmul/program.py",
-        'found / value("out_scale", kind) if', "found if", "tests/families/matmul/test_quantised_results.py"),
+        'found / value("out_scale", kind)', "found", "tests/families/matmul/test_quantised_results.py"),
     cpu("products to unaligned rows: two count as one", "csrc/matmul/matmul.h", "of.size(axis) > 1 ? own",
         "of.size(axis) > 2 ? own", f"{ROWS} -k two_rows"),
     fault("rows that are not valid are written", "tiles.cuh", "rows = max(0, min(rows, *p.num_valid));", ""),
