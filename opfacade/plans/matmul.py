@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import DType
-from opfacade.core.model import Count, Single, Size
+from opfacade.core.model import Count, Single, Size, contradiction
 from opfacade.core.operands import TensorSpec
 from opfacade.core.tensor_lists import operand
 from opfacade.plan import Plan
@@ -83,10 +83,12 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
         "matmul-s32",
         "matmul-f64",
         "matmul-f32",
+        "matmul-tf32",
         "matmul-mma16",
         "matmul-mma8",
     )
     sizes: ClassVar[frozenset[str]] = frozenset({"total_num_rows", "n", "k", "batch"})
+    later: ClassVar[frozenset[str]] = frozenset({"fp32_precision"})
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"alpha", "beta"})
     total_num_rows: Count = Field(description="Rows of x and out.")
     n: Count = Field(description="Columns of out.")
@@ -97,6 +99,10 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
         default=None,
         description="Element type of out and add; null: dtype; for 8-bit types bf16, for i8 without scaling i32. f8, i8: the"
         " result is divided by the operand out_scale and saturates; i8 rounds half to even.",
+    )
+    fp32_precision: Literal["ieee", "tf32"] = Field(
+        default="ieee",
+        description='How kernels may multiply f32: "ieee": in f32; "tf32": after they cut x and weight to 10 bits of mantissa.',
     )
     weight_layout: Literal["nk", "kn"] = Field(default="nk", description="Axes of weight.")
     x_layout: Literal["mk", "km"] = Field(default="mk", description="Order of the axes of x; m is the axis of rows.")
@@ -122,6 +128,8 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
     def _addressable(self) -> Any:
         """Operands follow from fields that agree."""
         checks.refuse(self)
+        if self.fp32_precision != "ieee" and (self.dtype != "f32" or self.weight_format is not None):
+            raise contradiction("fp32_precision", "ieee unless x and weight are f32", self.fp32_precision)
         if self.weight_format is not None:
             refuse_weight(self, self.weight_format)
         return super()._addressable()  # type: ignore[operator]

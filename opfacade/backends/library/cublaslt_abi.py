@@ -84,11 +84,12 @@ OP_N, OP_T = 0, 1  # cublasOperation_t
 
 # cublasComputeType_t. The pedantic ones use the arithmetic of the type in all phases: neither TF32 nor emulation, also where
 # an environment variable requests it. Products of 16-bit types are exact in f32, and emulation does not apply to them.
-COMPUTE_32F, COMPUTE_32F_PEDANTIC, COMPUTE_64F_PEDANTIC = 68, 69, 71
+COMPUTE_32F, COMPUTE_32F_PEDANTIC, COMPUTE_64F_PEDANTIC, COMPUTE_32F_FAST_TF32 = 68, 69, 71, 77
 COMPUTE_TYPES = {
     "f16": COMPUTE_32F,
     "bf16": COMPUTE_32F,
     "f32": COMPUTE_32F_PEDANTIC,
+    "tf32": COMPUTE_32F_FAST_TF32,
     "f64": COMPUTE_64F_PEDANTIC,
 }
 
@@ -112,13 +113,15 @@ REDUCTION_NONE, REDUCTION_INPLACE, REDUCTION_COMPUTE_TYPE, REDUCTION_OUTPUT_TYPE
 # cublasLtNumericalImplFlags_t: instruction, accumulator, inputs of the instruction.
 _FMA, _HMMA, _DMMA = 0x01, 0x02, 0x08
 _ACCUMULATOR_32F, _ACCUMULATOR_64F = 0x02 << 8, 0x04 << 8
-_INPUT_16F, _INPUT_16BF, _INPUT_32F, _INPUT_64F = 0x01 << 16, 0x02 << 16, 0x08 << 16, 0x10 << 16
+_INPUT_16F, _INPUT_16BF, _INPUT_TF32, _INPUT_32F, _INPUT_64F = 0x01 << 16, 0x02 << 16, 0x04 << 16, 0x08 << 16, 0x10 << 16
 
-# By the type of the operands, the implementations that keep our bound: no accumulator in f16, no TF32, no emulation in parts.
+# By the type of the products, the implementations that keep our bound: no accumulator in f16, no emulation in parts, and TF32
+# only where the descriptor permits it.
 # The fastest kernels of 13.1 for sm_90 say that bf16 operands are f16; a test on a GPU multiplies numbers that f16 lacks.
 IMPLEMENTATIONS = {
     "f16": _FMA | _HMMA | _ACCUMULATOR_32F | _INPUT_16F | _INPUT_32F,
     "bf16": _FMA | _HMMA | _ACCUMULATOR_32F | _INPUT_16F | _INPUT_16BF | _INPUT_32F,
     "f32": _FMA | _ACCUMULATOR_32F | _INPUT_32F,
+    "tf32": _FMA | _HMMA | _ACCUMULATOR_32F | _INPUT_TF32 | _INPUT_32F,
     "f64": _FMA | _DMMA | _ACCUMULATOR_64F | _INPUT_64F,
 }

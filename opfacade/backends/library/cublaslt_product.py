@@ -58,6 +58,12 @@ class Facts(NamedTuple):
     bias: int
     workspace: int
     relu: bool = False
+    tf32: bool = False
+
+    @property
+    def products(self) -> str:
+        """The type in which elements are multiplied."""
+        return "tf32" if self.tf32 else self.dtype
 
 
 class Chosen(NamedTuple):
@@ -90,7 +96,7 @@ class Product:
     def _described(self) -> int:
         facts = self._facts
         scale = abi.DATA_TYPES["f64" if facts.dtype == "f64" else "f32"]
-        found = self._made("MatmulDesc", abi.COMPUTE_TYPES[facts.dtype], scale)
+        found = self._made("MatmulDesc", abi.COMPUTE_TYPES[facts.products], scale)
         for attribute, transposed in zip((abi.DESC_TRANSA, abi.DESC_TRANSB), facts.transposed, strict=True):
             self._library.set("MatmulDesc", found, attribute, ctypes.c_int32(abi.OP_T if transposed else abi.OP_N))
         epilogue = (abi.EPILOGUE_BIAS if facts.bias else 0) | (abi.EPILOGUE_RELU if facts.relu else 0) or abi.EPILOGUE_DEFAULT
@@ -112,7 +118,7 @@ class Product:
         numbers = {
             abi.PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64(facts.workspace),
             abi.PREF_REDUCTION_SCHEME_MASK: ctypes.c_uint32(abi.REDUCTION_COMPUTE_TYPE),
-            abi.PREF_IMPL_MASK: ctypes.c_uint64(abi.IMPLEMENTATIONS[facts.dtype]),
+            abi.PREF_IMPL_MASK: ctypes.c_uint64(abi.IMPLEMENTATIONS[facts.products]),
         }
         for attribute, matrix in zip(abi.PREF_MIN_ALIGNMENTS, (facts.a, facts.b, facts.c, facts.d), strict=True):
             numbers[attribute] = ctypes.c_uint32(matrix.aligned)
@@ -156,7 +162,7 @@ class Product:
         if scheme not in (abi.REDUCTION_NONE, abi.REDUCTION_COMPUTE_TYPE):
             return False
         flags = self._library.asked("Cap", result.algo, abi.CAP_NUMERICAL_IMPL_FLAGS, ctypes.c_uint64)
-        return not flags & ~abi.IMPLEMENTATIONS[self._facts.dtype]
+        return not flags & ~abi.IMPLEMENTATIONS[self._facts.products]
 
     def run(self, call: Call) -> None:
         """Launch on a stream of the current device, without allocating or waiting."""

@@ -37,10 +37,13 @@ _SUMS = {
     "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 8.0, "unordered": 1.0},
     "matmul-f32": {"u_acc": 2.0**-24, "k_step": 1.0},
     "matmul-f64": {"u_acc": 2.0**-53, "k_step": 1.0},
+    # Operands keep 10 bits of mantissa, cut or rounded, and may be flushed below the smallest normal number.
+    "matmul-tf32": {"u_acc": 2.0**-23, "k_step": 4.0, "unordered": 1.0, "u_operand": 2.0**-10, "tiny_operand": 2.0**-126},
 }
 # An algorithm may store the sum in 16 bits before it adds a bias: half a unit more, and f16 has no number above 65504.
 _STORED_SUMS = {"f16": {"u_sum": 2.0**-11, "tiny_sum": 2.0**-25, "max_sum": 65504.0}, "bf16": {"u_sum": 2.0**-8}}
 _MODELS = {"f16": "matmul-mma16", "bf16": "matmul-mma16", "f32": "matmul-f32", "f64": "matmul-f64"}
+_TF32 = "tf32"
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -92,12 +95,13 @@ def _declines(problem: MatmulDescriptor, target: Target) -> Sequence[Reason]:
 def _guarantee(problem: MatmulDescriptor, target: Target, fixed: bool) -> PrecisionGuarantee:
     """fixed: one algorithm, whose bits repeat. Otherwise no flag is set, because the library chooses an algorithm from sizes,
     strides and addresses. No algorithm promises the bits of a row for other numbers of rows."""
-    model = _MODELS[problem.dtype]
+    reduced = problem.fp32_precision == _TF32
+    model = "matmul-tf32" if reduced else _MODELS[problem.dtype]
     program = error_model(problem.program().values(), "device", "matmul", target.sm_version)
     constants = {"u": 2.0**-24} if model != "matmul-f64" else {}
     constants |= dict(program.constants) | _SUMS[model] | (_STORED_SUMS.get(problem.result, {}) if problem.bias else {})
     return PrecisionGuarantee(
-        math_precision=problem.dtype,
+        math_precision=_TF32 if reduced else problem.dtype,
         accumulator="f64" if problem.dtype == "f64" else "f32",
         deterministic=fixed,
         bit_stable_on_same_hardware=fixed,
@@ -109,6 +113,7 @@ def _guarantee(problem: MatmulDescriptor, target: Target, fixed: bool) -> Precis
 def _facts(problem: MatmulDescriptor) -> dict[str, Any]:
     found: dict[str, Any] = {name: True for name in ("accumulate", "add", "bias") if getattr(problem, name)}
     found |= {"activation": problem.activation} if problem.activation != "none" else {}
+    found |= {"fp32_precision": _TF32} if problem.fp32_precision == _TF32 else {}
     plain = (("weight_layout", "nk"), ("x_layout", "mk"))
     return found | {name: getattr(problem, name) for name, usual in plain if getattr(problem, name) != usual}
 
@@ -192,7 +197,8 @@ def _facts_of(problem: MatmulDescriptor, args: MatmulArgs, workspace: int) -> Fa
     transposed = problem.weight_layout == "nk", problem.x_layout == "km"
     bias = 0 if args.bias is None else aligned(args.bias)
     relu = problem.activation == "relu"
-    return Facts(problem.dtype, problem.result, transposed, problem.batch, a, b, c, d, bias, workspace, relu)
+    tf32 = problem.fp32_precision == "tf32"
+    return Facts(problem.dtype, problem.result, transposed, problem.batch, a, b, c, d, bias, workspace, relu, tf32)
 
 
 def _refuse_overlap(problem: MatmulDescriptor, args: MatmulArgs) -> None:

@@ -49,9 +49,9 @@ def facts_of(problem: MatmulDescriptor, workspace: int) -> Facts:
     d = matrices["out"]
     transposed = problem.weight_layout == "nk", problem.x_layout == "km"
     relu, bias = problem.activation == "relu", ALIGNED if problem.bias else 0
-    return Facts(
-        problem.dtype, problem.result, transposed, problem.batch, matrices["weight"], matrices["x"], d, d, bias, workspace, relu
-    )
+    operands = matrices["weight"], matrices["x"], d, d
+    tf32 = problem.fp32_precision == "tf32"
+    return Facts(problem.dtype, problem.result, transposed, problem.batch, *operands, bias, workspace, relu, tf32)
 
 
 def _whole(shape: tuple[int, ...]) -> Matrix:

@@ -35,10 +35,10 @@ class Sums:
 def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -> Sums:
     """Scales that differ along k are part of the products. Constants: u_acc, k_step, segment: as above. u_step: error of a step
     over the largest of its sum and products, in chains of `chain` elements. unordered: parts of k may be added in any order, so
-    that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert:
-    of the sum, once. u_sum, tiny_sum, max_sum: alpha times the sum may be stored with this roundoff, and an error of tiny_sum
-    near 0, before a bias is added; it may become infinite above max_sum. terms: a weight is the sum of so many numbers of its
-    type, whose products follow each other."""
+    that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert: of the sum, once. u_operand,
+    tiny_operand: roundoff of x and weight before they are multiplied, and its smallest size. u_sum, tiny_sum, max_sum: alpha
+    times the sum may be stored with this roundoff, and an error of tiny_sum near 0, before a bias is added; it may become
+    infinite above max_sum. terms: a weight is the sum of so many numbers of its type, whose products follow each other."""
     import torch
 
     x, w, rest_of_parts, parts = _operands(problem, args)
@@ -56,6 +56,8 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     segments = math.ceil(k / c.get("segment", math.inf))
     spread = (k / k_step + segments + 4) * u_acc * absolute
     rest = c.get("convert", 0.0) * value.abs() + (parts + 3 if parts else 0) * c.get("u_part", u_acc) * absolute
+    if "u_operand" in c:
+        rest = rest + _of_operands(x, w, absolute, c)
     if "u_step" in c:
         rest = rest + c["u_step"] * _largest(x, w, c)
     near = (
@@ -70,6 +72,13 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
         value, spread, near = infinite.of(value, spread, near)
     certain = ~value.isfinite() & ~spread.isinf()
     return Sums(value, *(one.masked_fill(certain, 0.0).masked_fill(unknown, math.inf) for one in (spread, near)))
+
+
+def _of_operands(x: Tensor, w: Tensor, absolute: Tensor, c: dict[str, float]) -> Tensor:
+    """The error of sums whose operands are rounded."""
+    u, tiny = c["u_operand"], c["tiny_operand"]
+    small = tiny * (x.abs().sum(-1, keepdim=True) + w.abs().sum(-2, keepdim=True))
+    return (2 + u) * u * absolute + (1 + u) * small + x.shape[-1] * tiny**2
 
 
 def _stored(value: Tensor, radius: Tensor, alpha: float, c: dict[str, float]) -> Tensor:

@@ -99,9 +99,9 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
   uint64_t n = d.transb ? b.rows : b.columns, kb = d.transb ? b.columns : b.rows;
   bool same = a.batches == b.batches && b.batches == c.batches && c.batches == out.batches;
   bool types = a.type == b.type && c.type == out.type && (out.type == a.type || (out.type == 0 && a.type != 1));
-  // A compute type that may use TF32 or emulation is not taken for f32 and f64.
+  // A compute type that may use emulation is not taken for f32 and f64, and TF32 is one of its own.
   int32_t compute = a.type == 0 ? 69 : a.type == 1 ? 71 : 68;
-  bool computes = d.compute == compute && d.scale == (a.type == 1 ? 1 : 0) && d.fast == 0;
+  bool computes = (d.compute == compute || (a.type == 0 && d.compute == 77)) && d.scale == (a.type == 1 ? 1 : 0) && d.fast == 0;
   return sound(a) && sound(b) && sound(c) && sound(out) && ka == kb && out.rows == m && out.columns == n && c.rows == m &&
          c.columns == n && same && types && computes;
 }
@@ -239,6 +239,9 @@ int cublasLtMatmul(
   double factor = load(alpha, d.scale, 0), old = load(beta, d.scale, 0);
   uint64_t k = d.transa ? la.rows : la.columns;
   if (bytes) std::memset(workspace, 0xff, bytes);
+  const bool cut = la.type == 0 && algo->data[1] & 0x04 << 16;  // TF32: 10 bits of mantissa
+  if (cut && d.compute != 77) return kInvalid;
+  auto operand = [cut](double x) { return cut ? static_cast<double>(float_of(bits_of(static_cast<float>(x)) & ~0x1fffu)) : x; };
   for (int32_t batch = 0; batch < lo.batches; ++batch)
     for (uint64_t j = 0; j < lo.columns; ++j)
       for (uint64_t i = 0; i < lo.rows; ++i) {
@@ -246,7 +249,7 @@ int cublasLtMatmul(
         for (uint64_t p = 0; p < k; ++p) {
           int64_t at = batch * la.far + (d.transa ? i * la.step + p : p * la.step + i);
           int64_t bt = batch * lb.far + (d.transb ? p * lb.step + j : j * lb.step + p);
-          sum += load(A, la.type, at) * load(B, lb.type, bt);
+          sum += operand(load(A, la.type, at)) * operand(load(B, lb.type, bt));
         }
         double value = factor * sum;
         if (old != 0) value += old * load(C, lc.type, batch * lc.far + j * lc.step + i);

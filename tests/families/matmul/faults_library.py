@@ -18,7 +18,7 @@ def kept(name, old, new, tests, file="matmul_algorithms.py"):
 FAULTS = (
     library("parts of a sum may be rounded", "if scheme not in (abi.REDUCTION_NONE, abi.REDUCTION_COMPUTE_TYPE):",
             "if scheme is None:", "ignores"),
-    library("any implementation is taken", "return not flags & ~abi.IMPLEMENTATIONS[self._facts.dtype]",
+    library("any implementation is taken", "return not flags & ~abi.IMPLEMENTATIONS[self._facts.products]",
             "return flags != 0", "ignores"),
     library("the request does not exclude parts in 16 bits", "ctypes.c_uint32(abi.REDUCTION_COMPUTE_TYPE)",
             "ctypes.c_uint32(7)", "rounds_parts"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target, explain
-from opfacade.errors import GuaranteeUnavailable, LayoutError, UnsupportedError
+from opfacade.errors import DescriptorError, GuaranteeUnavailable, LayoutError, UnsupportedError
 from opfacade.plans.matmul import MatmulDescriptor, Scaling, Weight
 from opfacade.select.registry import candidates_for
 from opfacade.testing import inputs, numerics
@@ -280,6 +280,36 @@ def test_the_bound_is_that_of_the_type_in_any_order(dtype, library):
     assert model.id == MODELS[dtype]
     roundoff = {"matmul-mma16": 2.0**-23, "matmul-f32": 2.0**-24, "matmul-f64": 2.0**-53}[model.id]
     assert dict(model.constants)["u_acc"] == roundoff
+
+
+TF32 = {"plain": {}, "across": {"weight_layout": "kn", "bias": True}, "added": {"batch": 2, "add": True, "beta": 0.5}}
+
+
+@pytest.mark.parametrize("name", TF32)
+def test_products_in_tf32_keep_a_bound_of_their_own(name, library):
+    """The fake cuts 13 bits of the mantissa off. So the bound of f32 breaks, and half of that of TF32 is not enough."""
+    problem = made(64, 48, 96, "f32", fp32_precision="tf32", **TF32[name])
+    args = inputs.make_args(problem, 3)
+    args.x.abs_(), args.weight.abs_()  # errors of cut numbers of one sign add up
+    sku, launch = launched(problem)
+    launch(args, scratch(problem))
+    assert cublaslt_here.log()[-1].startswith("matmul algo 3 ")
+    promise = sku.precision_guarantee
+    assert (promise.math_precision, promise.error_model.id, promise.deterministic) == ("tf32", "matmul-tf32", False)
+    assert 0.25 < numerics.check(problem, args, sku).worst <= 1
+    exact = made(64, 48, 96, "f32", **TF32[name])
+    assert numerics.check(exact, args, launched(exact)[0]).worst > 1
+
+
+def test_tf32_is_for_f32_alone_and_an_exact_product_serves_it(library):
+    problem = made(dtype="f32", fp32_precision="tf32")
+    assert Plan.select(problem, LIBRARY, GPUS["sm_80"]).sku.id != Plan.select(made(dtype="f32"), LIBRARY, GPUS["sm_80"]).sku.id
+    args = inputs.make_args(problem, 3)
+    Plan.select(problem, Preference(backend="reference"), Target.cpu()).run(args)
+    assert torch.allclose(args.out.double(), args.x.double() @ args.weight.double().mT, rtol=1e-6, atol=1e-6)
+    for fields in ({"dtype": "bf16"}, {"dtype": "f64"}, {"dtype": "f32", "weight_format": Weight(dtype="int4", group=16)}):
+        with pytest.raises(DescriptorError, match="fp32_precision"):
+            made(**fields, fp32_precision="tf32")
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0**-12])

@@ -96,9 +96,16 @@ def test_a_number_is_the_documented_one(name):
     assert getattr(abi, name) == NUMBERS[name]
 
 
+def test_only_products_in_tf32_may_cut_operands():
+    """HMMA and FMA, sums in f32, inputs TF32 and f32."""
+    assert abi.IMPLEMENTATIONS["tf32"] == 1 | 2 | 1 << 9 | 1 << 18 | 1 << 19
+    assert abi.COMPUTE_TYPES["tf32"] == 77  # CUBLAS_COMPUTE_32F_FAST_TF32
+
+
 def test_implementations_leave_out_tf32_emulation_and_accumulators_of_16_bits():
     """Bits 0 on: FMA, HMMA, IMMA, DMMA; 8 on: sums in f16, f32, f64, s32; 16 on: inputs f16, bf16, TF32, f32, f64, i8."""
-    for dtype, mask in abi.IMPLEMENTATIONS.items():
+    for dtype in ("f16", "bf16", "f32", "f64"):
+        mask = abi.IMPLEMENTATIONS[dtype]
         assert not mask & (1 << 8 | 1 << 11 | 1 << 18 | 1 << 21 | 1 << 32 | 1 << 2)
         assert bool(mask & 1 << 1) == (dtype in ("f16", "bf16"))
         assert bool(mask & 1 << 9) == (dtype != "f64")

@@ -18,6 +18,8 @@ from tests.families.matmul.test_cublaslt import FORMS, made
 pytestmark = pytest.mark.gpu
 LIBRARY = Preference(backend="library")
 LARGE = {
+    "tf32": made(130, 257, 1030, "f32", fp32_precision="tf32"),
+    "long-tf32": made(16, 64, 16384, "f32", fp32_precision="tf32", bias=True),
     "square": made(512, 512, 512),
     "few-rows": made(3, 4096, 4096),
     "long": made(16, 64, 16384, "f16"),
