@@ -1,4 +1,4 @@
-"""Answers that follow from a part of a descriptor, kept by that part: other sizes get the same one."""
+"""Caches answers that depend only on a part of a descriptor, with that part as the key: all other sizes share one answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ D = TypeVar("D")
 
 
 class AnswerCache(Generic[T]):
-    """Bounded. It is emptied when it is full, and with the specialization keys, which keys of answers may hold."""
+    """A bounded cache. It is cleared when it is full, and whenever the specialization keys are cleared, because its keys may"""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, T] = {}
@@ -33,7 +33,7 @@ class AnswerCache(Generic[T]):
 def cached_by(
     key: Callable[Concatenate[D, _P], Hashable], function: Callable[Concatenate[D, _P], T]
 ) -> Callable[Concatenate[D, _P], T]:
-    """Cache a function of a descriptor by `key` of its arguments. None: this answer is not kept."""
+    """Cache a function of a descriptor under `key(*arguments)`. An answer whose key is None is not cached."""
     cache: AnswerCache[T] = AnswerCache()
 
     def of(descriptor: D, *args: _P.args, **kwargs: _P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""A build that fails names the problem whose program it was."""
+"""The error of a failed build names the problem whose program did not compile."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HINT = (
 
 @contextmanager
 def of_problem(descriptor: Descriptor[Any]) -> Iterator[None]:
-    """Adds the op to errors of layers that know none, and names the problem whose code a compiler refuses.
+    """Adds the op to errors of layers that do not know the op, and names the problem whose code a compiler refuses.
 
-    The words of the compiler point into files that no user has seen. They stay in the log and in `log_tail`.
+    The compiler's messages refer to generated files, which users have not seen. The messages stay in the log and in `log_tail`.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def of_problem(descriptor: Descriptor[Any]) -> Iterator[None]:
 
 
 def _named(descriptor: Descriptor[Any], error: CompileError) -> CompileError:
-    """The same failure in the words of the problem, not of its code."""
+    """The same failure, described by the problem instead of by its code."""
     found = CompileError(
         f"{descriptor.op}.compile: the program of {type(descriptor).__name__} {descriptor.digest()[:12]} expected a compiler "
         f"that takes its device code, got status {error.returncode}. {_HINT}\n  descriptor: {descriptor.canonical_json()}\n"

@@ -1,4 +1,4 @@
-"""Guards of a call: getters of the fields of a bundle, and a test that also asks whether a gradient is wanted."""
+"""Guards of a call: getters of the fields of a bundle, and a test that also checks whether a gradient is required."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """attrgetter that gives a tuple whatever the number of names."""
+    """An attrgetter that returns a tuple for any number of names."""
     if not names:
         return lambda args: ()
     if len(names) > 1:
@@ -21,9 +21,8 @@ def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def unless_wanted(tensors: tuple[Tensor, ...], same: Callable[..., bool]) -> Callable[..., bool]:
-    """A test that also holds only while no gradient of these tensors is wanted.
-
-    Torch's guards compare `requires_grad` and not the grad mode. Only parameters pay for the question, 0.1 us.
+    """A test that also fails if a gradient of these tensors is required. Torch's guards compare `requires_grad` but not the
+    grad mode. The extra check takes 0.1 us, and only for parameters.
     """
     from torch import is_grad_enabled
 

@@ -1,4 +1,4 @@
-"""The full check of a call: everything that is wrong with it, in words."""
+"""The full check of a call: reports every issue in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Checked(Protocol):
-    """The facts of a plan that say what its calls must be."""
+    """The facts of a plan that its calls are checked against."""
 
     descriptor: Descriptor[Any]
     sku: KernelSku

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 Operands = Mapping[str, TensorSpec]
-COMPILER_TOO_OLD = "OPF-S018"  # the code of a reason that lies in this machine's compiler, not in descriptor or target
+COMPILER_TOO_OLD = "OPF-S018"  # code of a reason caused by this machine's compiler, not by the descriptor or target
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 
 WORKSPACE_ALIGNMENT = 256
 
 
-# Texts of refusals that a preference causes; all others name the field and its allowed values.
+# Messages of refusals caused by a preference; all other refusals name the field and its allowed values.
 _WISHES = {
     "OPF-S010": "backend is {got}, you asked for {allowed}",
     "OPF-S011": "{got} is forbidden, you asked for {allowed}",
@@ -59,16 +59,17 @@ class Reason:
 class Candidate:
     """One implementation of one descriptor type.
 
-    declines: every reason against it; the other functions are called only if there is none.
-    workspace: exact bytes. launcher: returns the function that `run` calls; may load, and build if `allow_build`.
-    jit_spec: the kernel to compile; None if there is none. parts: kernels of one that is made of others, instead of jit_spec.
-    config: "" for the default; otherwise the name of a tuning config: the same implementation with other tiles, stages or
-    splits, which only a pin or a measurement selects. The SKU of a config must differ from the default's.
-    learn: called by `tune` on the GPU that it measures, before tuning configs are listed; keeps what they need to know about a
-    problem.
+    declines: returns every reason against the candidate; the other functions are called only if there is none.
+    workspace: its size in bytes, exact. launcher: returns the function that `run` calls; may load the kernel, and build it if
+    `allow_build`. jit_spec: the kernel to compile; None if there is none. parts: for a candidate of several kernels, all of
+    them, instead of jit_spec. config: "" for the default; otherwise the name of a tuning config: the same implementation with
+    other tiles, stages or splits, which only a pin or a measurement selects. The SKU of a config must differ from the
+    default's.
+    learn: `tune` calls it on the GPU that it measures, before it lists tuning configs; it stores the facts about a problem that
+    the configs depend on.
     allocates, synchronises: whether a run may allocate device memory besides its workspace, or wait for the device.
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
-    None if it takes all that the descriptor permits. Calls are held to it.
+    None if it takes all operands that the descriptor permits. Calls are checked against these operands.
     size_free: whether refusals, SKU and workspace are the same for all problems of one specialization key.
     """
 
@@ -90,7 +91,7 @@ class Candidate:
 
     @property
     def compiles(self) -> bool:
-        """Whether there is anything to compile."""
+        """Whether the candidate has a kernel to compile."""
         return self.jit_spec is not None or self.parts is not None
 
     def jit_specs(self, descriptor: Descriptor[Any], target: Target) -> tuple[JitSpec, ...]:
@@ -100,7 +101,7 @@ class Candidate:
         return () if self.jit_spec is None else (self.jit_spec(descriptor, target),)
 
     def operands(self, descriptor: Descriptor[Any]) -> Operands:
-        """Operands of a call of this implementation."""
+        """The operands that a call of this implementation takes."""
         known = operands_of(descriptor)
         return known if self.needs is None else self.needs(descriptor, known)
 
@@ -112,14 +113,14 @@ class Candidate:
 
     @property
     def habits(self) -> str:
-        """The words of `explain` for a run that may do more than launch."""
+        """Text for `explain` about a run that may allocate or wait."""
         said = ", may allocate" if self.allocates else ""
         return f"{said}, may wait for the device" if self.synchronises else said
 
     @property
     def names(self) -> frozenset[str]:
-        """Names that forbid this candidate: its SKU (checked elsewhere), backend, implementation with and without backend, and
-        name."""
+        """Names that forbid this candidate: backend, implementation, backend/implementation, and name. SKU ids are checked
+        elsewhere."""
         return frozenset({self.backend, self.impl, f"{self.backend}/{self.impl}", self.name})
 
 
@@ -167,10 +168,9 @@ def _with_facts(sku: KernelSku, facts: Mapping[str, bool | int | str]) -> Kernel
 
 
 class FastPaths(NamedTuple):
-    """Paths for calls like ones already checked in full. A refusal falls through to the next slower path; neither raises.
-
-    replay: (id(args), id(workspace)), falsy if the call was made. fast: (args, workspace, launch), truthy if the call is valid;
-    it was made if `launch`.
+    """Fast paths for calls that resemble an already checked call. A refusal falls through to the next slower path; neither path
+    raises. replay: takes (id(args), id(workspace)); falsy if the call ran. fast: takes (args, workspace, launch); truthy if the
+    call is valid, and then it ran if `launch`.
     """
 
     replay: Callable[..., Any]
@@ -181,7 +181,8 @@ NO_FAST_PATHS = FastPaths(lambda *_: True, lambda *_: False)
 
 
 def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: Operands) -> Launcher:
-    """`launch` for calls without a check. Bindings trust their operands, so the host library refuses what they cannot take."""
+    """`launch` for calls without a check. Bindings trust their operands, so the host library refuses operands that would crash
+    a binding."""
     make = getattr(bare, "refuse_unsound", None)
     if make is None:
         return launch
@@ -195,7 +196,8 @@ def unchecked(bare: Launcher, launch: Launcher, workspace_bytes: int, operands: 
 
 
 def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operands: Operands) -> FastPaths:
-    """The fast paths that a launcher offers. Where it is wrapped in something that must see each call, only the check."""
+    """The fast paths that a launcher offers; only the check, if the launcher is wrapped by an instrument that must see each
+    call."""
     make = getattr(launch, "fast_paths", None)
     if make is None:
         return NO_FAST_PATHS

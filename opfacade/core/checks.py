@@ -1,4 +1,4 @@
-"""Checks of a call against its operands: metadata only, no element is read, every issue is reported."""
+"""Checks the tensors of a call against its operands: reads metadata, never elements, and reports every issue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.operands import Lists, TensorSpec, room
 
-_UNWRAPPED = {  # hints by wrapper class; other wrappers get a general one
+_UNWRAPPED = {  # hint by wrapper class; other wrappers get a general hint
     "DTensor": "Use to_local(), or call it within the forward of the sharded module, where its parameters are whole.",
     "AsyncCollectiveTensor": "Use wait().",
     "AffineQuantizedTensor": "Use dequantize(), or the product of quantised operands.",
@@ -26,11 +26,12 @@ _UNWRAPPED = {  # hints by wrapper class; other wrappers get a general one
 def check(
     operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None, lists: Lists = MappingProxyType({})
 ) -> list[Issue]:
-    """Every issue of a call. `device_type` is "cuda", "cpu" or None for any; all operands share the first one's device."""
+    """Every issue of a call. `device_type` is "cuda", "cpu", or None for any; all operands must be on the device of the first
+    operand."""
     issues: list[Issue] = []
     tensors: dict[str, torch.Tensor] = {}
     long = {name for name in lists if isinstance(given.get(name), (list, tuple))}
-    unnamed = {member for name in long for member in lists[name]}  # by the list that is too long
+    unnamed = {member for name in long for member in lists[name]}  # key: the list that is too long
     for name, value in given.items():
         spec = operands.get(name)
         if spec is None:
@@ -51,7 +52,7 @@ def check(
 
 
 def _absent(name: str, value: object, lists: Lists) -> Issue:
-    """Something where the descriptor has no operand; a list that is left in its field has more members than it may."""
+    """A value for an operand that the descriptor does not have. A list that is still in its field has too many members."""
     if name in lists and isinstance(value, (list, tuple)):
         most = len(lists[name])
         return Issue("OPF-A008", name, f"a list of at most {most} tensors", f"a list of {len(value)}", kind="ShapeError")
@@ -59,7 +60,7 @@ def _absent(name: str, value: object, lists: Lists) -> Issue:
 
 
 def _kind(name: str, value: object) -> Issue | None:
-    """Is it a plain strided tensor at all?"""
+    """Checks that a value is a plain strided tensor."""
     import torch
 
     if isinstance(value, (list, tuple)):
@@ -85,26 +86,26 @@ def _kind(name: str, value: object) -> Issue | None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is not a wrapper, and not inside a transform of functorch."""
+    """Whether the tensor is neither a wrapper subclass nor inside a functorch transform."""
     import torch
 
     return plain_type(type(tensor)) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def plain_type(kind: type) -> bool:
-    """A Tensor, a Parameter, or a fake of one. torch.compile traces this question."""
+    """Whether the value is a Tensor, a Parameter, or a fake tensor. torch.compile traces this check."""
     import torch
 
     return kind is torch.Tensor or kind is torch.nn.Parameter or is_traced(kind)
 
 
 def is_traced(kind: type) -> bool:
-    """A fake tensor: it has metadata and no memory."""
+    """Whether the tensor is fake: it has metadata and no memory."""
     return kind.__name__ == "FakeTensor" and kind.__module__.startswith("torch.")
 
 
 def needs_gradient(tensor: torch.Tensor) -> bool:
-    """A tensor whose gradient torch wants now: under no_grad a parameter is a tensor like others."""
+    """Whether torch records a gradient for the tensor now; under no_grad it records none, even for a parameter."""
     import torch
 
     return tensor.requires_grad and torch.is_grad_enabled()
@@ -115,7 +116,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def require_memory(op: str, tensor: torch.Tensor) -> None:
-    """Fake and meta tensors can be checked, which is what they are for."""
+    """Fake and meta tensors pass this check: they exist so that calls can be checked without memory."""
     if not has_memory(tensor):
         message = f"{op}.run: tensors without memory ({tensor.device}) can be checked but not run. [OPF-R001]"
         raise UnsupportedError(message, code="OPF-R001", op=op, stage="run")
@@ -149,7 +150,7 @@ def _cast(name: str, spec: TensorSpec) -> str:
 
 
 def _order(spec: TensorSpec, shape: tuple[int, ...]) -> str:
-    """The two neighbouring axes whose order alone is wrong."""
+    """The two neighbouring axes that are exchanged, if nothing else is wrong with the shape."""
     sizes = [dim.size for dim in spec.shape]
     for i in range(len(shape) - 1 if len(shape) == len(sizes) else 0):
         swapped = [*shape[:i], shape[i + 1], shape[i], *shape[i + 2 :]]
@@ -203,7 +204,7 @@ def _memory_of(tensor: torch.Tensor) -> str:
 
 
 def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor]) -> list[Issue]:
-    """Anything written must not overlap any other operand. Operands that are only read may overlap."""
+    """A written operand must not overlap any other operand. Operands that are only read may overlap."""
     live = [(n, t) for n, t in tensors.items() if t.numel() and has_memory(t)]
     issues = []
     for i, (name, tensor) in enumerate(live):
@@ -217,7 +218,8 @@ def _aliases(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Ten
 
 
 def check_workspace(workspace: object, needed: int, like: torch.Tensor | None, alignment: int) -> list[Issue]:
-    """A workspace is a contiguous uint8 tensor of at least `needed` bytes, with the device and the memory of the call."""
+    """A workspace is a contiguous uint8 tensor of at least `needed` bytes, on the device and in the kind of memory of the
+    call."""
     import torch
 
     if workspace is None:
@@ -243,7 +245,7 @@ def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor |
     if like is not None and has_memory(workspace) != has_memory(like):
         expected, got = f"a tensor {_memory_of(like)}, as the operands", f"one {_memory_of(workspace)}"
         return [Issue("OPF-A056", "workspace", expected, got, kind="WorkspaceError")]
-    if not has_memory(workspace):  # its storage would be aligned, as every allocation of torch on a GPU is
+    if not has_memory(workspace):  # assumes an aligned storage, as every GPU allocation of torch has
         return _misaligned("storage_offset", int(workspace.storage_offset()), alignment) if needed else []
     size, available = workspace.numel(), room(workspace)
     if size > available:
@@ -252,7 +254,7 @@ def _workspace_memory(workspace: torch.Tensor, needed: int, like: torch.Tensor |
 
 
 def _misaligned(place: str, at: int, alignment: int) -> list[Issue]:
-    """The issue of a workspace whose first byte is at such an address, or offset in its storage."""
+    """The issue of a workspace with a misaligned first byte, given its address or its offset in the storage."""
     if at % alignment:
         got = f"{place} mod {alignment} = {at % alignment}"
         return [Issue("OPF-A054", "workspace", f"alignment to {alignment} bytes", got, kind="WorkspaceError")]
@@ -260,7 +262,7 @@ def _misaligned(place: str, at: int, alignment: int) -> list[Issue]:
 
 
 def check_beside(sound: Mapping[str, torch.Tensor], workspace: torch.Tensor | None, needed: int, alignment: int) -> list[Issue]:
-    """Issues of a workspace, given the operands without issues."""
+    """Issues of a workspace; `operands` are the valid operands of the call."""
     issues = check_workspace(workspace, needed, next(iter(sound.values()), None), alignment)
     return issues or ([] if workspace is None else _workspace_alias(sound, workspace))
 

@@ -1,4 +1,4 @@
-"""Errors of wrong constructor calls: dataclasses for users raise an OpfacadeError that names every wrong argument."""
+"""Errors of invalid constructor calls: public dataclasses raise an OpfacadeError that names every wrong argument."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opfacade.base.did_you_mean import did_you_mean
 from opfacade.errors import FrozenError, Issue, OpfacadeError, from_issues
 
 if TYPE_CHECKING:
-    Spelled = type  # its __call__ would hide the signatures of the dataclasses from a type checker
+    Spelled = type  # a visible __call__ would hide the dataclasses' signatures from type checkers
 else:
 
     class Spelled(type):
-        """Turns the TypeError for a wrong, missing or positional argument into issues; any other passes."""
+        """Turns the TypeError for a wrong, missing or positional argument into issues; other TypeErrors pass through."""
 
         missing_hint: ClassVar[str] = ""
-        elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # names of its arguments in other libraries
+        elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({})  # argument names in other libraries
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             try:
@@ -66,7 +66,7 @@ def _issue(code: str, name: str, expected: str, got: str, hint: str = "") -> Iss
 
 
 def fill(value: object, facts: Mapping[str, object]) -> None:
-    """Write slots of a frozen value, in a third of the time that object.__setattr__ takes."""
+    """Writes slots of a frozen value, three times as fast as object.__setattr__."""
     setters = _setters(cast("Hashable", type(value)))
     for name, fact in facts.items():
         setters[name](value, fact)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """The field of a descriptor that decides whether an operand exists: its values with the operand, and those without."""
+    """A descriptor field that decides whether an operand exists: the field's values with the operand, and its values without
+    it."""
 
     field: str
     present: Sequence[object]
@@ -34,18 +35,18 @@ class Setting(NamedTuple):
 class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
 
-    docs: the description of each field. lists: fields that take a list of tensors, each with the operands that its elements
-    become, which are fields too. Both also have what a field declares by `operand`.
+    docs: the description of each field. lists: fields that take a list of tensors; each element becomes an operand, which is a
+    field too. Both include the fields that are declared by `operand`.
     """
 
     __slots__ = ("__weakref__",)
-    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS  # what other libraries call its operands
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what each of its fields is
+    elsewhere: ClassVar[Mapping[str, str]] = OPERANDS  # names of its operands in other libraries
+    docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # description by field
     settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
     lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Lists the fields in the docstring. dataclass creates a class with slots a second time: the list may be there."""
+        """Lists the fields in the docstring, once: dataclass creates a class with slots twice."""
         super().__init_subclass__(**kwargs)
         add_declared(cls)
         if cls.lists:
@@ -60,7 +61,7 @@ ArgsT = TypeVar("ArgsT", bound=Args)
 
 
 class SpecializationKey:
-    """Specialization key: identity of all descriptors that differ in sizes only. example: the first descriptor seen with it."""
+    """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key."""
 
     __slots__ = ("example",)
 
@@ -73,13 +74,13 @@ class Descriptor(Written, Generic[ArgsT]):
 
     A subclass declares its fields, `op` (the name in SKUs and messages), `category` (the first word of its SKU ids), and
     `operands()`: shape, dtype and role of each tensor, from which argument checks, random inputs and byte counts follow.
-    `args_type` is the parameter of its base; an args field that `operands()` does not name must be None. `error_models`: ids of
-    the bounds that its kernels may state, strictest first. `later`: fields added after the first version; at their default they
-    are absent from the JSON, so that old texts and digests stay valid. `sizes`: fields that are dynamic dimensions, for which
-    no kernel is compiled; descriptors that differ only in these have one specialization key.
-    Problems share a measurement of `tune` if they differ only in sizes within a power of two, and likewise in `tuning_rounds`;
-    in fields without influence on the time, `tuning_ignores`; and in numbers of which only the sign matters, `tuning_flags`.
-    `owners`: for an operand, the indptr past whose end its rows belong to no request. The hints name the fields to change if no
+    `args_type` is the parameter of its base; an args field that `operands()` omits must be None. `error_models`: ids of the
+    error bounds that its kernels may guarantee, strictest first. `later`: fields added after the first version; the JSON omits
+    them at their default, so that old texts and digests stay valid. `sizes`: dynamic dimensions, which are not compiled into a
+    kernel; descriptors that differ only in sizes have the same specialization key.
+    Problems share a measurement of `tune` if sizes and `tuning_rounds` agree after rounding up to a power of two.
+    `tuning_ignores` (fields that do not change the time) are not compared, and of `tuning_flags` only the sign is. `owners`:
+    the indptr of an operand's rows; rows past its last entry belong to no request. The hints name the fields to change if no
     kernel without a workspace, or no batch invariant kernel, exists.
     """
 
@@ -112,14 +113,13 @@ class Descriptor(Written, Generic[ArgsT]):
 
     @classmethod
     def family(cls) -> str:
-        """The word that names this operator's files in every layer."""
+        """The family name, which all files of this operator have in every layer."""
         return cls.__module__.rpartition(".")[2]
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """The elements that validation level full refuses: (mask of an operand's elements, expected values).
-
-        None: the operand is not checked. Default: a floating point operand that is read must be as its spec says (`finite`,
-        `least`, `marked_by`) in the rows that belong to a request and are valid, and an index operand `rising` if its spec is.
+        """The elements that validation level full refuses: (mask of an operand's elements, expected values). None: the operand
+        is not checked. By default, valid rows of requests of a floating point input must satisfy its spec (`finite`, `least`,
+        `marked_by`), and an index operand must be rising if its spec says `rising`.
         """
         spec, tensor = operands_of(self)[name], getattr(args, name)
         contents = spec.contents
@@ -140,26 +140,26 @@ class Descriptor(Written, Generic[ArgsT]):
         return wrong, "finite values" if contents.least is None else f"finite values of at least {contents.least:.3g}"
 
     def request_tables(self) -> RequestTables | None:
-        """The operands that say which rows, keys and pages are a request's; None for an op without requests."""
+        """The operands that assign rows, keys and pages to requests; None for an op without requests."""
         return None
 
     def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
-        """Raise IndexDataError for requests that validation level full and the reference refuse beyond tables and values.
-
-        requests: (rows, tokens) of each request, by tables that are sound. By default nothing.
+        """Raise IndexDataError for requests that the reference and validation level full refuse although tables and values are
+        valid. requests: (rows, tokens) of each request, from valid tables. The default raises nothing.
         """
 
     def on_pages(self, pages: int) -> Self:
-        """The same problem on pools of so many pages, bounded as it is. An op whose `request_tables` has pages defines it."""
+        """The same problem, with the same bounds, on pools of `num_pages` pages. Defined by ops whose `request_tables` has
+        pages."""
         return self
 
     @property
     def specialization(self) -> SpecializationKey:
-        """Specialization key: shared by all descriptors that differ in sizes only."""
+        """Specialization key: shared by all descriptors that differ only in sizes."""
         try:
             # bypasses pydantic's __getattr__, which is slow for missing names
             found: SpecializationKey = object.__getattribute__(self, "_specialization")
-        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
+        except AttributeError:  # not computed yet: slots are not fields, and copies do not have them
             found = _kind_of(self)
             object.__setattr__(self, "_specialization", found)
         return found
@@ -177,11 +177,11 @@ class Descriptor(Written, Generic[ArgsT]):
 
 _MAX_KINDS = 1024
 _kinds: dict[tuple[object, ...], SpecializationKey] = {}
-_forget: list[Callable[[], None]] = []  # of each caching function
+_forget: list[Callable[[], None]] = []  # the `clear` of each cache
 
 
 def when_forgotten(forget: Callable[[], None]) -> None:
-    """Calls `forget` with each `forget_specializations`: for a cache whose keys may hold specialization keys."""
+    """Registers `forget` to be called by `forget_specializations`: for a cache whose keys may contain specialization keys."""
     _forget.append(forget)
 
 
@@ -210,9 +210,8 @@ _T = TypeVar("_T")
 def cached_by_specialization(
     function: Callable[Concatenate[DescriptorT, _P], _T],
 ) -> Callable[Concatenate[DescriptorT, _P], _T]:
-    """Cache a function of a descriptor by specialization key. The function may not depend on a size.
-
-    A serving step selects for a new batch size and gets the same kernel, or the same refusal, again.
+    """Cache a function of a descriptor by specialization key. The function must not depend on sizes. So a serving step with a
+    new batch size gets the cached kernel or refusal.
     """
 
     @lru_cache(maxsize=_MAX_KINDS)
@@ -228,7 +227,7 @@ def cached_by_specialization(
 
 
 def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callable[Concatenate[DescriptorT, _P], _T]:
-    """Cache the last answer, because the steps of one selection repeat the same question."""
+    """Cache the last result, because the steps of one selection repeat the same call."""
     last: tuple[object, tuple[Any, ...], Any] = None, (), None
 
     def forget() -> None:
@@ -237,7 +236,7 @@ def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callab
 
     def of(descriptor: DescriptorT, *args: object) -> _T:
         nonlocal last
-        known = last  # read once: another thread may replace it
+        known = last  # read once, because another thread may replace it
         if known[0] is not descriptor or known[1] != args:
             ask: Callable[..., _T] = function
             last = known = descriptor, args, ask(descriptor, *args)
@@ -248,7 +247,7 @@ def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callab
 
 
 def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
-    """`descriptor.operands()`, computed once a value."""
+    """`descriptor.operands()`, computed once per descriptor value."""
     try:
         found: Mapping[str, TensorSpec] = object.__getattribute__(descriptor, "_operands")
     except AttributeError:  # not validated
@@ -258,7 +257,7 @@ def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
 
 @lru_cache(maxsize=4096)
 def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
-    """No operand may have more bytes than 64-bit signed offsets reach."""
+    """Checks that 64-bit signed byte offsets reach all elements of each operand."""
     operands = descriptor.operands()
     for name, spec in operands.items():
         if nbytes([spec]) > INT64_MAX:
@@ -276,10 +275,7 @@ def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[
 
 
 def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:
-    """The same problem with other sizes, which are in range: it is not validated again.
-
-    As `model_copy`, in an eighth of the time.
-    """
+    """The same problem with other sizes, which must be valid: they are not checked. Eight times as fast as `model_copy`."""
     found = object.__new__(type(descriptor))
     write = object.__setattr__
     write(found, "__dict__", {**descriptor.__dict__, **sizes})

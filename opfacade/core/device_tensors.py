@@ -1,11 +1,11 @@
-"""Tensors that many calls share, made once a device. No caller writes into one.
+"""Tensors that many calls share, created once per device. No caller writes to them.
 
-Graph trees of torch.compile run a function before they capture it, and give the allocations of that thread to the pool of their
-graphs. A tensor that is kept from such a run would be overwritten by later graphs. So a thread of its own makes a tensor for a
-GPU, on a stream of its own, and waits for it: it is complete before another stream can read it.
+Graph trees of torch.compile run a function before they capture it, and allocate the tensors of that thread from the pool of
+their graphs. Later graphs would overwrite a tensor that is kept from such a run. So a separate thread creates a GPU tensor on a
+separate stream and synchronizes: the tensor is complete before another stream can read it.
 
-torch frees a tensor that several streams read by a call of CUDA, which ends a forked child by a signal. So a child keeps all
-such tensors, and those that a GPU copies to or from the host, for as long as it lives.
+If several streams read a tensor, torch calls CUDA to free it, and a CUDA call kills a forked child by a signal. So a child
+keeps all such tensors, and tensors that a GPU copies to or from the host, until it ends.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Dead: TypeAlias = "weakref.ref[Tensor]"
-MOST_BYTES = 16 << 20  # of one cache, on all devices together
+MOST_BYTES = 16 << 20  # per cache, all devices together
 MOST_DERIVED_BYTES = 256 << 20
 _TREES = "torch._inductor.cudagraph_trees"
 _caches: weakref.WeakSet[Any] = weakref.WeakSet()
 _left_to_children: dict[int, Dead] = {}
-_held: list[object] = []  # while a process forks; Python clears what other threads hold before a child can
+_held: list[object] = []  # during a fork; Python clears other threads' references before the child can keep them
 
 
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     value: T
-    streams: set[int] = field(default_factory=set)  # addresses of those whose work may read it
+    streams: set[int] = field(default_factory=set)  # addresses of the streams that may read it
 
     def bytes(self) -> int:
         return sum(tensor.nbytes for tensor in _tensors_in(self.value))
@@ -58,10 +58,11 @@ class _Entry(Generic[T]):
 
 @opaque.methods("get")
 class DeviceTensors(Generic[T]):
-    """make(device, *key) of each key, a tensor or a tuple of them, bounded by bytes: the least recently used goes first.
+    """Caches make(device, *key), a tensor or a tuple of tensors. Bounded in bytes: the least recently used entry is dropped
+    first.
 
-    While a CUDA graph is captured the result is a new one, because a graph owns its memory. lasting: it is the kept one then
-    too, and none ever goes: for values that come from the host, which a capture cannot copy.
+    During a CUDA graph capture the result is new, because a graph owns its memory. lasting: a capture uses cached entries too,
+    and entries are never dropped: for values from the host, which a capture cannot copy.
     """
 
     def __init__(self, make: Callable[..., T], most_bytes: int = MOST_BYTES, lasting: bool = False) -> None:
@@ -88,7 +89,7 @@ class DeviceTensors(Generic[T]):
             return entry.value
 
     def _add(self, device: torch.device, key: tuple[Hashable, ...], value: T) -> T:
-        """The value, or that of a thread that was quicker."""
+        """Adds and returns the value, or returns the value that another thread added first."""
         with self._lock:
             entry = self._entries.get((device, *key))
             if entry is None:
@@ -100,7 +101,7 @@ class DeviceTensors(Generic[T]):
             return entry.value
 
     def leave(self) -> None:
-        """In a forked child: forget the tensors of GPUs, which `_tensors_of_gpus` keeps there."""
+        """In a forked child: forget the GPU tensors, which `_tensors_of_gpus` keeps alive there."""
         for key in [key for key in self._entries if key[0].type == "cuda"]:  # type: ignore[index]
             self._bytes -= self._entries.pop(key).bytes()
 
@@ -112,7 +113,7 @@ class DeviceTensors(Generic[T]):
 
 @dataclass(slots=True)
 class _Made(_Entry[T]):
-    """sources, and how often each was written when the value was made."""
+    """A value with its sources and their version counters when it was computed."""
 
     sources: tuple[Dead, ...] = ()
     versions: tuple[int, ...] = ()
@@ -123,11 +124,11 @@ class _Made(_Entry[T]):
 
 
 class DerivedTensors(Generic[T]):
-    """make() from tensors of the caller, kept while all of them live and none is written: the layers and steps of a model share
-    it. Bounded by bytes; the oldest goes first, and the newest is kept whatever it takes.
+    """Caches make() of tensors of the caller until one of them dies or is written: layers and steps of a model share the
+    result. Bounded in bytes: the oldest entry is dropped first, and the newest is kept at any size.
 
-    Without a lock: a source may die at any moment, in any thread. Inference tensors do not count writes, so
-    nothing is kept of those, nor while a CUDA graph is captured.
+    It has no lock, because a source may die at any moment, in any thread. Nothing is cached for inference tensors, which do not
+    count writes, nor during a CUDA graph capture.
     """
 
     def __init__(self, most_bytes: int = MOST_DERIVED_BYTES) -> None:
@@ -156,7 +157,7 @@ class DerivedTensors(Generic[T]):
         return made
 
     def _drop(self, key: tuple[int, ...], dead: Dead | None = None) -> None:
-        """Forget a value; dead: only where it was made from that tensor."""
+        """Forget a value; dead: only if the value was computed from this tensor."""
         entry = self._entries.get(key)
         if entry is None or (dead is not None and dead not in entry.sources):
             return
@@ -165,7 +166,7 @@ class DerivedTensors(Generic[T]):
         entry.release(first.device)
 
     def leave(self) -> None:
-        """In a forked child: forget everything; `_tensors_of_gpus` keeps the tensors on a GPU."""
+        """In a forked child: forget everything; `_tensors_of_gpus` keeps the GPU tensors alive."""
         self._entries.clear()
 
 
@@ -202,7 +203,7 @@ def _on_own_stream(make: Callable[..., T], device: torch.device, key: tuple[Hash
 
 
 def _in_order(make: Callable[[], T], device: torch.device) -> T:
-    """make() behind the work of the current stream, complete for every stream, and outside of the pool of a graph tree."""
+    """make() after the work of the current stream, complete for all streams, and outside the pool of a graph tree."""
     import torch
 
     if device.type != "cuda":
@@ -218,9 +219,9 @@ def _in_order(make: Callable[[], T], device: torch.device) -> T:
 
 
 def beside(make: Callable[[], T], device: torch.device) -> T:
-    """make() of tensors that a few later calls share, in order with the current stream and outside of the pool of a graph tree.
+    """make() of tensors that a few later calls share, ordered on the current stream and outside the pool of a graph tree.
 
-    The tensors that a capture makes belong to its graph. Without graph trees in the process no pool is in the way.
+    Tensors created during a capture belong to its graph. Without graph trees in the process, make() is called directly.
     """
     import torch
 
@@ -242,13 +243,13 @@ def beside(make: Callable[[], T], device: torch.device) -> T:
 
 
 def read_by(tensor: Tensor, stream: torch.cuda.Stream) -> None:
-    """`tensor.record_stream(stream)`, and a child of a fork keeps the tensor."""
+    """`tensor.record_stream(stream)`; a forked child keeps the tensor."""
     keep_in_children(tensor)
     tensor.record_stream(stream)
 
 
 def keep_in_children(tensor: Tensor) -> None:
-    """A forked child keeps this tensor: torch would free it by a call of CUDA."""
+    """Keeps this tensor in forked children, where torch would call CUDA to free it."""
     key = id(tensor)
     _left_to_children[key] = weakref.ref(tensor, lambda dead: _left_to_children.pop(key, None))
 
@@ -275,7 +276,7 @@ def _elsewhere(work: Callable[[], T]) -> T:
 
 
 def _tensors_of_gpus() -> list[object]:
-    """All that torch would free by a call of CUDA."""
+    """All tensors that torch would call CUDA to free."""
     kept: list[object] = [tensor for ref in list(_left_to_children.values()) if (tensor := ref()) is not None]
     for one in list(_caches):
         kept += [entry.value for entry in list(one._entries.values()) if entry.streams]
@@ -287,7 +288,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Nothing that is held goes, not at the end of the interpreter either."""
+    """Leaks the held tensors on purpose: nothing frees them, even when the interpreter exits."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(tuple(_held)))
     _held.clear()
     _left_to_children.clear()

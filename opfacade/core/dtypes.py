@@ -18,11 +18,10 @@ FloatDType = Literal["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]
 
 
 class DTypeFacts(NamedTuple):
-    """One element type.
-
-    bits: of an element in memory; a packed 4-bit type is stored as u8. torch: the attribute of the torch module.
+    """One element type. bits: size of an element in memory; a packed 4-bit type is stored as u8. torch: the attribute of the
+    torch module.
     dlpack_code: DLDataTypeCode. roundoff: unit roundoff u, half the distance from 1 to the next number. underflow: half the
-    smallest subnormal. Both are 0 for integers, which round nothing, and for f8_e8m0, which has powers of two alone.
+    smallest subnormal. Both are 0 for integers, which do not round, and for f8_e8m0, which has only powers of two.
     """
 
     bits: int
@@ -33,7 +32,7 @@ class DTypeFacts(NamedTuple):
 
     @property
     def is_float(self) -> bool:
-        """Whether it may carry a gradient."""
+        """Whether torch permits a gradient for this type."""
         return self.dlpack_code not in (_INT, _UINT, _BOOL)
 
 
@@ -43,7 +42,7 @@ DTYPES: dict[str, DTypeFacts] = {
     "f16": DTypeFacts(16, "float16", _FLOAT, 2.0**-11, 2.0**-25),
     "bf16": DTypeFacts(16, "bfloat16", _BFLOAT, 2.0**-8, 2.0**-134),
     "f32": DTypeFacts(32, "float32", _FLOAT, 2.0**-24, 2.0**-150),
-    "f64": DTypeFacts(64, "float64", _FLOAT, 2.0**-53, 2.0**-1074),  # half of it is no number
+    "f64": DTypeFacts(64, "float64", _FLOAT, 2.0**-53, 2.0**-1074),  # half of the smallest subnormal is not representable
     "f8_e4m3": DTypeFacts(8, "float8_e4m3fn", _E4M3FN, 2.0**-4, 2.0**-10),
     "f8_e5m2": DTypeFacts(8, "float8_e5m2", _E5M2, 2.0**-3, 2.0**-17),
     "f8_e8m0": DTypeFacts(8, "float8_e8m0fnu", _E8M0FNU),
@@ -67,7 +66,7 @@ _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 
 
 def named(dtype: object) -> object:
-    """The name of a dtype of torch, where an element type has it; any other value as it is. Imports no torch."""
+    """The element type of a torch dtype; any other value is returned unchanged. Does not import torch."""
     kind = type(dtype)
     of_torch = (kind.__module__, kind.__name__) == ("torch", "dtype")
     return _NAMES.get(str(dtype).removeprefix("torch."), dtype) if of_torch else dtype

@@ -1,7 +1,6 @@
-"""Names of vLLM, SGLang, FlashInfer, flash-attn and transformers for fields and operands, for the hints of messages.
-
-A value is the name here. "|" separates names of several ops, of which the first that the op has is meant, and a note in
-parentheses says where to write it or how the values differ.
+"""Maps field and operand names of vLLM, SGLang, FlashInfer, flash-attn and transformers to ours, for hints in messages. A value
+is our name. "|" separates names in several ops: the first that the op has applies. A note in parentheses says where to write it
+or how the values differ.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from types import MappingProxyType
 
 
 def _names(table: Mapping[str, str]) -> Mapping[str, str]:
-    """By each word of the keys, its value."""
+    """Maps each word of the keys to the value."""
     return MappingProxyType({word: meant for words, meant in table.items() for word in words.split()})
 
 
@@ -81,7 +80,7 @@ _MEANINGS = {
     "filter_apply_order sampling_order": "order", "num_logprobs logprobs max_num_logprobs": "top_n|report",
 }  # fmt: skip
 
-# A field of one op may be another library's word in another op, so the ops' own names stand before these tables.
+# A field of one op may be another library's name for a field of another op, so an op's own names take precedence.
 FIELDS = _names(_SIZES | _MEANINGS)
 
 OPERANDS = _names({

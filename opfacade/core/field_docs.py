@@ -27,7 +27,7 @@ class DocWithFields:
 
 
 def without_fields(doc: str) -> str:
-    """Such a docstring without its fields: a JSON schema has them in their places."""
+    """The docstring without its list of fields, which a JSON schema describes itself."""
     return "" if doc.startswith(_TITLE) else doc.partition(f"\n\n{_TITLE}")[0]
 
 

@@ -24,11 +24,11 @@ def _sorted_unique(pairs: tuple[tuple[str, object], ...]) -> tuple[tuple[str, ob
 
 
 class ErrorModel(Model):
-    """Which error bound holds and with which constants.
+    """The error bound that holds, and its constants.
 
     The bound is the per-element one of `opfacade.testing.numerics`; `id` names the formula, `constants` its inputs,
-    such as the unit roundoffs of the two products, so that a user can recompute it. Ids are open: the descriptors of a
-    family list theirs, strictest first, in `error_models`.
+    such as the unit roundoffs of the two products, so that a user can recompute it. The set of ids is open: the descriptors of
+    a family list their ids in `error_models`, strictest first.
     """
 
     id: Word
@@ -36,7 +36,8 @@ class ErrorModel(Model):
 
 
 class Condition(Model):
-    """A requirement of a guarantee. `id` is part of the guarantee and of SKU ids; `text`, the sentence for readers, is not."""
+    """A condition under which a guarantee holds. `id` is part of the guarantee and of SKU ids; `text`, a sentence for readers,
+    is not."""
 
     id: Word
     text: str
@@ -45,15 +46,15 @@ class Condition(Model):
 class PrecisionGuarantee(Model):
     """The numerical guarantee of a kernel, its conditions, and the tests that are its evidence.
 
-    math_precision: a word for the type that products are formed in, and for roundings besides that of the result.
-    accumulator: the type of sums; "none" where nothing is summed.
-    deterministic: the same inputs give the same bits, run to run, in one process.
+    math_precision: names the type of products and any rounding before that of the result. accumulator: the type of sums; "none"
+    if nothing is summed.
+    deterministic: the same inputs give the same bits in every run in one process.
     bit_stable_on_same_hardware: also across processes, streams, allocations and workspace contents.
     batch_invariant: "composition" means that a request's bits do not depend on the rest of the batch.
-    rank_invariant: "ranks": all ranks of a group get the same bits; "world": nor do these depend on the number of ranks.
-    bounded_wait: how a wait for a rank ends at the deadline. "kernel": the kernel that waits has the deadline itself, in
-    replays too; "abort": the group on the host ends the wait; "none": nothing does, or no rank is waited for.
-    Without evidence no flag may be set.
+    rank_invariant: "ranks": all ranks of a group get the same bits; "world": in addition, the bits do not depend on the number
+    of ranks. bounded_wait: how a wait for a rank ends at the deadline. "kernel": the waiting kernel checks the deadline itself,
+    in replays too; "abort": the group on the host ends the wait; "none": nothing ends it, or the op waits for no rank.
+    A flag may be set only with evidence.
     """
 
     math_precision: Word
@@ -68,10 +69,8 @@ class PrecisionGuarantee(Model):
     evidence: tuple[str, ...] = ()
 
     def promised(self) -> str:
-        """The one JSON text of what is promised.
-
-        A field at its default is left out, so that one that comes later moves no SKU id; evidence and the wording of conditions
-        are not part of it.
+        """The canonical JSON of the guarantee. It omits fields at their defaults, so that a field added later changes no SKU
+        id. Evidence and the wording of conditions are not part of it.
         """
         left_out: dict[str, Any] = {"evidence": True, "conditions": {"__all__": {"text"}}}
         facts = self.model_dump(mode="json", exclude_defaults=True, exclude=left_out)

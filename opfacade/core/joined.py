@@ -1,6 +1,6 @@
-"""The group of a call over several ranks: a protocol, the args that carry one, and the names of groups.
+"""The group of a multi-rank call: the protocol of a group, args with a field `group`, and groups by name.
 
-`opfacade.distributed.Group` is one; descriptors and backends know only this.
+`opfacade.distributed.Group` implements the protocol; descriptors and backends depend only on the protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUP = "group"  # the field of args that is not a tensor
 
 
 class Across(Protocol):
-    """The part of a descriptor of an op over several ranks that groups and links read; equal ones are equal as keys."""
+    """The fields of a multi-rank op's descriptor that groups and links read; usable as a key."""
 
     @property
     def op(self) -> str: ...
@@ -29,8 +29,8 @@ class Across(Protocol):
 
 
 class Joined(Protocol):
-    """A group of ranks. fill_id: what an output of integers holds after a call that failed. link: the way between GPUs, an
-    `opfacade.distributed.link.Link`; None where data of GPUs pass through host memory."""
+    """A group of ranks. fill_id: the value of integer outputs after a failed call. link: an `opfacade.distributed.link.Link`
+    between the GPUs; None if their data pass through host memory."""
 
     name: str
     world: int
@@ -39,35 +39,35 @@ class Joined(Protocol):
     link: Any
 
     def issues(self, descriptor: Across) -> list[Issue]:
-        """Why a plan of this descriptor may not run now; host memory alone is read."""
+        """The reasons why a plan of this descriptor cannot run now; reads only host memory."""
         ...
 
     def exchange(self, descriptor: Across, outgoing: Sequence[Tensor], facts: bytes) -> list[Tensor]:
-        """One round: outgoing[r], bytes on the CPU, goes to rank r; what rank r sent comes back as entry r.
+        """One round of exchange: sends outgoing[r], bytes on the CPU, to rank r; entry r of the result came from rank r.
 
-        facts: what must be equal on all ranks beside the descriptor. GroupError where a rank is missing or differs.
+        facts: data that, like the descriptor, must be equal on all ranks. Raises GroupError if a rank is missing or differs.
         """
         ...
 
     def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """`call`, a round of the link, which the host does not wait for. GroupError where the link has ended."""
+        """Runs `call`, a round of the link, without waiting on the host. Raises GroupError if the link is closed."""
         ...
 
 
 class Peers(Protocol):
-    """A link by the memory of the GPUs of one host. place: bytes that a rank may send to each in one round; flagged: the same
-    in flagged lines, which take twice the bytes of their data."""
+    """A link through peer memory of the GPUs of one host. place: the bytes that a rank may send to each peer per round;
+    flagged: the same for flagged lines, which take twice the bytes of their data."""
 
     place: int
     flagged: int
 
     def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
-        """The arguments of a kernel that makes rounds, for a plan that was reserved: epochs, failures, addresses."""
+        """The communication arguments of a kernel, for a plan with a reservation: epochs, failures, addresses."""
         ...
 
 
 class JoinedArgs(Args):
-    """Base of the args of ops over several ranks. Each has a field group, an `opfacade.distributed.Group`; None: world is 1."""
+    """Base of the args of multi-rank ops. Their field `group` is an `opfacade.distributed.Group`, or None if world is 1."""
 
     __slots__ = ()
     group: Joined | None
@@ -80,7 +80,7 @@ def tensors_of(kind: type[Args]) -> tuple[str, ...]:
 
 
 def group_issues(descriptor: Across, args: JoinedArgs) -> list[Issue]:
-    """Whether the group of a call is one that its plan may run in."""
+    """The issues of a call's group: missing, of another type or size, or unable to run this plan."""
     group = args.group
     if group is None:
         return [] if descriptor.world == 1 else [_wrong(f"a Group of {descriptor.world} ranks", "None")]
@@ -92,7 +92,7 @@ def group_issues(descriptor: Across, args: JoinedArgs) -> list[Issue]:
 
 
 def require_group(descriptor: Across, args: JoinedArgs) -> None:
-    """Raise GroupError for a group that the plan may not run in, also where calls are not checked."""
+    """Raise GroupError for a group that the plan cannot run in, even if calls are not checked."""
     issues = group_issues(descriptor, args)
     if issues:
         raise from_issues(descriptor.op, "run", issues)
@@ -106,12 +106,12 @@ _named: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def name_group(group: Joined) -> None:
-    """Let `group_of` find a group as long as it lives. A later group of the same name takes its place."""
+    """Registers a group for `group_of` as long as the group lives. A later group of the same name replaces it."""
     _named[group.name] = group
 
 
 def group_of(name: str) -> Any:
-    """The group of a name, for callers that pass no objects, such as ops of torch."""
+    """The group with this name, for callers that cannot pass objects, such as torch ops."""
     found = _named.get(name)
     if found is None:
         known = ", ".join(sorted(_named)) or "none"

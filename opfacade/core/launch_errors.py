@@ -1,4 +1,4 @@
-"""Errors of launches, as the driver words them, told as a call of a SKU that failed."""
+"""Reports a launch error of the driver as the failed call of a SKU."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from opfacade.errors import DeviceError
 
 
 class BegunError(Exception):
-    """A later kernel of a call was not launched, or not as it should be: no path may begin the call again, because its first
-    kernel may have written in place. csrc/host/call_signature.h raises it; no path takes it for a refusal."""
+    """A kernel after the first of a call failed to launch. No path may retry the call, because its first kernel may have
+    written in place. csrc/host/call_signature.h raises this error, and no path treats it as a refusal."""
 
 
 @lru_cache(maxsize=1)
 def register() -> None:
-    """Let tvm-ffi raise BegunError where the host library names it."""
+    """Registers BegunError with tvm-ffi, so that the host library can raise it by name."""
     import tvm_ffi
 
     tvm_ffi.register_error("BegunError", BegunError)
 
 
 def device_error(sku: KernelSku, error: Exception) -> DeviceError:
-    """The error that a run raises."""
+    """The error that `run` raises for a failed launch."""
     text = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
     raised = DeviceError(f"{sku.op}.run: {sku.id}: {text} [OPF-R010]", code="OPF-R010", op=sku.op, stage="run")
     raised.cuda_error = text

@@ -1,4 +1,4 @@
-"""Links: how the GPUs of one group reach each other, as a value of a target."""
+"""Links: the interconnect between the GPUs of one group, a field of Target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Kind = Literal["none", "pcie", "nvlink"]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """kind: of links between GPUs. gb_per_s: into one GPU. multicast: whether a candidate may use it; off by default."""
+    """kind: the type of link. gb_per_s: bandwidth into one GPU. multicast: whether a candidate may use multicast; off by
+    default."""
 
     kind: Kind = "none"
     gb_per_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The one base of every model outsiders write: frozen, strict, no extra fields, and errors of our own kind."""
+"""The base of all models that users write: frozen, strict, without extra fields, and with OpfacadeErrors."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from opfacade.errors import DescriptorError, FrozenError, Issue, OpfacadeError, 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 F32_MAX = (2 - 2.0**-23) * 2.0**127
-F32_LEAST = 2.0**-126  # the least normal number
+F32_LEAST = 2.0**-126  # the smallest normal number
 
 Self = TypeVar("Self", bound="Model")
 
 
 def as_index(value: object) -> object:
-    """Accept what Python itself accepts as an index (numpy integers too), but not bool."""
+    """Accepts integers by Python's rule for an index (so numpy integers too), but not bool."""
     if type(value) is int or isinstance(value, (bool, str, float)) or not hasattr(value, "__index__"):
         return value
     try:
@@ -50,12 +50,12 @@ def as_index(value: object) -> object:
 
 
 def _positive_zero(value: float) -> float:
-    """-0.0 equals 0.0 but prints differently; one value must have one JSON form."""
+    """Replaces -0.0 by 0.0: they are equal but print differently, and equal values must have equal JSON."""
     return value + 0.0
 
 
 def _cap(value: float) -> float:
-    """A cap is a divisor of f32 on the device: a smaller one may be 0 there, and 0 / 0 is NaN."""
+    """A cap is an f32 divisor on the device: a subnormal cap may be flushed to 0 there, and 0 / 0 is NaN."""
     if 0.0 < value < F32_LEAST:
         expected = "0 or at least 2^-126, because kernels divide by it in f32, where a smaller one may be 0 and give NaN"
         raise PydanticCustomError("too_small", "{expected}", {"expected": expected})
@@ -63,7 +63,7 @@ def _cap(value: float) -> float:
 
 
 def _whole(value: object) -> object:
-    """A Literal accepts equal values: True and 1.0 would pass for 1."""
+    """Checks types too, because pydantic's Literal compares by equality: True and 1.0 would pass as 1."""
     return value if type(value) is int or isinstance(value, str) else shown(value)
 
 
@@ -71,13 +71,13 @@ def _listed(value: object) -> object:
     return tuple(value) if type(value) is list else value
 
 
-FromList = BeforeValidator(_listed)  # in the annotation of a tuple: a list is one too
+FromList = BeforeValidator(_listed)  # annotation of a tuple field that also accepts a list
 Integer = Annotated[int, BeforeValidator(as_index)]
 Count = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT32_MAX)]
 Bytes = Annotated[int, BeforeValidator(as_index), Field(ge=0, le=INT64_MAX)]
 Size = Annotated[int, BeforeValidator(as_index), Field(ge=1, le=INT32_MAX)]
 Real = Annotated[float, AfterValidator(_positive_zero)]
-Single = Annotated[Real, Field(ge=-F32_MAX, le=F32_MAX)]  # finite on the device too
+Single = Annotated[Real, Field(ge=-F32_MAX, le=F32_MAX)]  # finite as f32 too
 SoftCap = Annotated[Single, Field(ge=0.0), AfterValidator(_cap)]
 Version = Annotated[Literal[1], BeforeValidator(_whole)]
 
@@ -88,13 +88,13 @@ def contradiction(field: str, expected: str, got: object, hint: str = "") -> Val
 
 
 def _wrap(cls: type[BaseModel], error: ValidationError) -> OpfacadeError:
-    """The error a user sees: every wrong field with its path, what was expected and what came."""
+    """The error for users: the path, expected value and actual value of every wrong field."""
     issues = issues_of(cls, error.errors(include_url=False))
     return DescriptorError(told(cls.__name__, issues), code=issues[0].code, op=cls.__name__, stage="descriptor", issues=issues)
 
 
 def not_strict(name: str, why: ValueError) -> DescriptorError:
-    """The error for a text that `strict_json` refuses."""
+    """The error for JSON that `strict_json` refuses."""
     issue = Issue("OPF-D006", "text", "strict JSON", str(why)[:200], kind="DescriptorError")
     return _wrong(DescriptorError, name, issue)
 
@@ -136,14 +136,14 @@ else:
 class Model(_Base):
     """Frozen, strict, closed. Hashable; equal values have equal JSON."""
 
-    __slots__ = ("_hash", "_proof")  # no field, and no part of a copy or a pickle: what was not validated has no proof
+    __slots__ = ("_hash", "_proof")  # not a field, and not copied or pickled: unvalidated values have no proof
     _hash: ClassVar[int]
     _proof: ClassVar[Proof]
     sizes: ClassVar[frozenset[str]] = frozenset()
-    elsewhere: ClassVar[Mapping[str, str]] = FIELDS  # what other libraries call its fields
-    off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that says so
-    element_types: ClassVar[frozenset[str]] = frozenset()  # fields of an element type whose names do not end in dtype
-    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # what to write for a model, a list of ids, what nobody may guess
+    elsewhere: ClassVar[Mapping[str, str]] = FIELDS  # names of its fields in other libraries
+    off: ClassVar[Mapping[str, object]] = MappingProxyType({})  # fields that None turns off: the value that None is replaced by
+    element_types: ClassVar[frozenset[str]] = frozenset()  # element type fields whose names do not end in dtype
+    hints: ClassVar[Mapping[str, str]] = MappingProxyType({})  # hints for fields
 
     model_config = ConfigDict(
         frozen=True,
@@ -177,10 +177,11 @@ class Model(_Base):
 
     @classmethod
     def model_validate_json(cls: type[Self], json_data: str | bytes | bytearray, **kwargs: Any) -> Self:
-        """The value of a JSON text. DescriptorError names what is wrong; a name twice in one object is (OPF-D006)."""
+        """The value of a JSON text. Raises DescriptorError for invalid JSON and for a duplicate name in an object
+        (OPF-D006)."""
         try:
             if isinstance(json_data, (str, bytes, bytearray)):
-                strict_json.loads(json_data)  # pydantic takes the last of equal names
+                strict_json.loads(json_data)  # pydantic would take the last of duplicate names
         except ValueError as error:
             raise not_strict(cls.__name__, error) from error
         try:
@@ -189,7 +190,7 @@ class Model(_Base):
             raise _wrap(cls, error) from error
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raises FrozenError, for a model that is here is validated and hashed."""
+        """Raises FrozenError: a model must not change after it is validated and hashed."""
         raise self._frozen(name)
 
     def __delattr__(self, name: str) -> None:
@@ -201,16 +202,16 @@ class Model(_Base):
         return _wrong(FrozenError, type(self).__name__, issue)
 
     def without_sizes(self) -> tuple[object, ...]:
-        """Field values without the dynamic sizes, recursively: the specialisation key."""
+        """Field values without the dynamic sizes, recursively; equal values mean the same specialization."""
         values = _getter_without_sizes(type(self))(self.__dict__)
         return tuple([value if type(value) in ATOMS else _without_sizes(value) for value in values])
 
     def __eq__(self, other: object) -> bool:
-        """Equal to pydantic's for a model without private and extra fields, in a third of the time."""
+        """Like pydantic's for a model without private and extra fields, but three times as fast."""
         return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
-        """Computed once: a selection looks a descriptor up several times, and a program is a tree of models."""
+        """Computed once: a selection hashes a descriptor several times, and a program is a tree of models."""
         try:
             found: int = object.__getattribute__(self, "_hash")
         except AttributeError:
@@ -220,7 +221,7 @@ class Model(_Base):
         return found
 
     def revalidated(self: Self) -> Self:
-        """This value, validated again: model_construct, model_copy and pickle all bypass validation.
+        """This value, validated again, because model_construct, model_copy and pickle bypass validation.
 
         Skipped if it still holds the identical (immutable) objects that passed.
         """
@@ -230,7 +231,7 @@ class Model(_Base):
         return type(self).model_validate(dict(self.__dict__))
 
     def canonical_json(self) -> str:
-        """The one JSON text of this value: sorted keys, no spaces."""
+        """The canonical JSON of this value: sorted keys, no spaces."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     def digest(self) -> str:
@@ -254,15 +255,14 @@ def _proven(validated: Self) -> Self:
 
 
 class Written(Model):
-    """A model that callers write: it also takes what other libraries write.
-
-    Not every model: a validator before the fields makes pydantic read JSON as Python, where a list is not a tuple (FromList).
+    """A model that also accepts the notation of other libraries. Not the base of every model: its `before` validator makes
+    pydantic treat JSON as Python input, where a list is not a tuple (FromList).
     """
 
     @model_validator(mode="before")
     @classmethod
     def _as_others_write(cls, given: object) -> object:
-        """Torch's element types by their names here, and None for the value that turns a field off."""
+        """Replaces torch dtypes by our names, and None by the value that turns a field off."""
         if type(given) is not dict:
             return given
         meant = {name: cls.off[name] for name, value in given.items() if value is None and name in cls.off}

@@ -1,8 +1,7 @@
-"""Functions that torch.compile never traces: a plan reads addresses and launches kernels, which a trace does not record.
+"""Excludes functions from torch.compile: a plan reads addresses and launches kernels, which a trace cannot record.
 
-Dynamo reads an attribute of a function before it inlines a call, and a strategy of a code object before it compiles a frame.
-Setting both needs no import of torch._dynamo, which takes a second, and adds no cost to a call; torch.compiler.disable would
-add a wrapper.
+Dynamo checks a function attribute before it inlines a call, and a code object's strategy before it compiles a frame. Setting
+both adds no cost per call and does not import torch._dynamo, which takes a second; torch.compiler.disable would add a wrapper.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _mark(function: object) -> None:
 
 
 def apply() -> None:
-    """Mark the code in torch, once torch is imported; later calls do nothing."""
+    """Mark the code objects in torch after torch is imported; later calls do nothing."""
     if not _codes:
         return
     torch = sys.modules.get("torch")

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 Role = Literal["in", "out", "inout", "index"]
-Lists = Mapping[str, Sequence[str]]  # of args fields that take a list of tensors: the operands that these become
+Lists = Mapping[str, Sequence[str]]  # args field that takes a list of tensors -> the operands of its elements
 
 
 class Dim(NamedTuple):
-    """One dimension: the name a message uses, and its size; None where the caller decides."""
+    """One dimension: its name in messages, and its size; None if the caller chooses the size."""
 
     name: str
     size: int | None = None
@@ -35,11 +35,11 @@ def dims_of(sizes: object, *names: str) -> tuple[Dim, ...]:
 class Contents(NamedTuple):
     """The values that an operand may have.
 
-    values: (first, stop) of an operand of integers: each value is at least `first` and below `stop`; validation reads them.
-    below: an operand of which each value names an entry of axis 0: values are also below its size, which the caller decides.
-    finite, least, marked_by, rising: what validation level full refuses. finite: NaN and infinities, in the rows that are read;
-    least: also values below it; marked_by: an operand of the shape without the last axis, whose -inf marks rows of any values,
-    which are not read. rising: of an index operand, an entry below the one before.
+    values: (first, stop) of an integer operand: each value is at least `first` and below `stop`; validation reads the values.
+    below: an operand whose axis 0 the values index, so they are also below its size, which the caller chooses. finite, least,
+    marked_by and rising are checked at validation level full. finite: refuses NaN and infinities in the rows that are read.
+    least: refuses values below it. marked_by: an operand with the shape without the last axis; rows that it marks by -inf are
+    not read and may hold any values. rising: refuses an index entry below its predecessor.
     """
 
     values: tuple[int, int] | None = None
@@ -54,16 +54,15 @@ class TensorSpec(NamedTuple):
     """Shape, dtype and role of one operand: its form, and the values that it may have.
 
     layout: "rows" has a contiguous last dimension, and the others have any stride; "contiguous" is contiguous as a whole;
-    "strided" has any stride. Strides of what is written are positive and its elements do not overlap.
-    alignment: of the first byte, a power of two.
-    broadcast: the axes of an operand that is only read which may be expanded (stride 0); None is all that the layout permits.
-    step: strides are multiples of so many bytes, the stride 1 of rows excepted. multiple: (outer, inner), two axes; the stride
-    of the outer one is a multiple of that of the inner one. TMA needs both.
-    valid_rows: the operand, i32 [1], that counts the valid entries of axis `valid_axis`; those at and past it are neither read
-    nor written.
+    "strided" has any stride. Written operands have positive strides and no overlapping elements. alignment: of the first byte
+    in bytes, a power of two. broadcast: for an operand that is only read, the axes that may be expanded (stride 0); None: all
+    that the layout permits. step: strides are multiples of this number of bytes, except the stride 1 of rows. multiple: (outer,
+    inner), two axes; the stride of the outer one is a multiple of that of the inner one. TMA needs step and multiple.
+    valid_rows: the operand, i32 [1], that holds the number of valid entries of axis `valid_axis`; the entries after these are
+    neither read nor written.
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
-    paged: (pages, tokens), the axes of an operand that has an entry for each token of a pool of pages. Only tokens of requests
-    are read or written. exchanged: the hint for one whose axis of tokens and a neighbour of it are exchanged.
+    paged: (pages, tokens), the two axes of a pool operand, which has an entry for each token of each page. Only tokens of
+    requests are read or written. exchanged: the hint if the token axis and a neighbouring axis are exchanged.
     """
 
     shape: tuple[Dim, ...]
@@ -87,7 +86,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def strides(self) -> StrideRule:
-        """The rule for its strides."""
+        """The stride rule of this operand."""
         axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
         expandable = () if self.written or self.layout == "contiguous" else axes
         return StrideRule(self.layout, self.written, expandable, self.step, self.multiple)
@@ -96,23 +95,23 @@ class TensorSpec(NamedTuple):
 def index_spec(
     *shape: Dim, values: tuple[int, int] | None = None, valid_rows: str = "", dtype: Literal["i32", "i64"] = "i32"
 ) -> TensorSpec:
-    """An index tensor: contiguous, int32 as a rule."""
+    """An index tensor: contiguous, int32 by default."""
     return TensorSpec(shape, dtype, "index", "contiguous", ITEMSIZE[dtype], valid_rows=valid_rows, contents=Contents(values))
 
 
 def num_valid_spec(rows: int) -> TensorSpec:
-    """The count of valid rows, which is on the device: int32 [1], 0 to `rows`. Others name it as their `valid_rows`."""
+    """The count of valid rows, on the device: int32 [1], 0 to `rows`. Other operands name it in `valid_rows`."""
     return index_spec(Dim("1", 1), values=(0, rows + 1))
 
 
 def valid_count(num_valid: torch.Tensor, rows: int) -> int:
-    """How many of `rows` such an operand leaves valid, read on the host: none where it is wrong, as in every kernel."""
+    """The number of valid rows of `rows`, read on the host: 0 for an invalid count, as in every kernel."""
     count = int(num_valid[0])
     return count if 0 <= count <= rows else 0
 
 
 def counted_by(spec: TensorSpec, axis: int | None, counter: str) -> TensorSpec:
-    """The operand whose entries of `axis` the operand `counter` counts; as it is where there is no such axis."""
+    """The spec with `counter` as the count of valid entries of `axis`; unchanged if it has no such axis."""
     return spec if axis is None else spec._replace(valid_rows=counter, valid_axis=axis)
 
 
@@ -123,24 +122,24 @@ def split_rows(spec: TensorSpec, tensor: torch.Tensor, count: int) -> tuple[torc
 
 
 def room(tensor: torch.Tensor) -> int:
-    """Bytes of storage from the first element on: a storage can shrink under a view of it."""
+    """Bytes of storage from the first element on; fewer than the view needs if the storage was resized."""
     return int(max(0, tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()))
 
 
 def bytes_of(value: object) -> int:
-    """Bytes of the elements of any tensor, also of a sparse one, which has no nbytes; 0 of anything else."""
+    """Bytes of the elements of any tensor, including a sparse one, which has no nbytes; 0 for any other value."""
     import torch
 
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 def is_finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Element by element; torch has no isfinite for 8-bit floats."""
+    """torch.isfinite that also works for 8-bit floats."""
     return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
 
 
 def numel(spec: TensorSpec, free: int = 0) -> int:
-    """Elements of an operand; free dimensions count `free`."""
+    """Number of elements of an operand; dimensions that the caller chooses count as `free`."""
     return math.prod(d.size if d.size is not None else free for d in spec.shape)
 
 

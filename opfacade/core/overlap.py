@@ -1,5 +1,5 @@
-"""Do two strided tensors share an element? Exact for views of one shape and stride and for columns of one matrix, conservative
-otherwise."""
+"""Checks whether two strided tensors share memory. Exact for views with equal shape and strides and for columns of one matrix,
+conservative otherwise."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements from the first to the last one touched, both included."""
+    """Distance in elements from the first to the last element, both included."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 def self_overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True unless every stride steps over all that the smaller ones span, which no ordinary view violates."""
+    """True unless each stride exceeds the span of all smaller strides, as in every ordinary view."""
     reach = 1
     for step, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
         if step < reach:
@@ -26,7 +26,7 @@ def self_overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a tensor lies: first byte, bytes of an element."""
+    """Layout of a tensor in memory. start: address of the first byte. item: bytes per element."""
 
     shape: Sequence[int]
     stride: Sequence[int]
@@ -47,7 +47,7 @@ def _place(t: torch.Tensor) -> Place:
 
 
 def places_overlap(a: Place, b: Place) -> bool:
-    """Do two tensors of one address space share an element?"""
+    """Whether two tensors of one address space share memory."""
     if a.stop <= b.start or b.stop <= a.start or columns_apart(a, b):
         return False
     same_grid = tuple(a.shape) == tuple(b.shape) and a.stride == b.stride and a.item == b.item
@@ -59,7 +59,7 @@ def places_overlap(a: Place, b: Place) -> bool:
 
 
 def columns_apart(a: Place, b: Place) -> bool:
-    """Are they rows at one stride, of which each has bytes of its own, however many rows? Such are q and k of one qkv."""
+    """Whether both have the same row stride and use disjoint bytes of it, for any number of rows, like q and k of one qkv."""
     if not a.shape or not b.shape:
         return False
     step, span_a = a.stride[0] * a.item, extent(a.shape[1:], a.stride[1:]) * a.item
@@ -70,7 +70,7 @@ def columns_apart(a: Place, b: Place) -> bool:
 
 
 def _reachable(delta: int, dims: Sequence[tuple[int, int]]) -> bool:
-    """Is delta a sum of d_i * stride_i with |d_i| < n_i? K and V interleaved in one buffer differ by none."""
+    """Whether delta is a sum of d_i * stride_i with |d_i| < n_i. For K and V interleaved in one buffer it is not."""
     if not dims:
         return delta == 0
     (step, n), rest = dims[0], dims[1:]

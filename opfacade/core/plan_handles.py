@@ -1,7 +1,7 @@
-"""Numbers for plans, where only a number can be passed: an argument of torch.ops, a field of another language.
+"""Integer handles of plans, for interfaces that accept only numbers: an argument of torch.ops, or a field in another language.
 
-A number is a digest of what the plan is: descriptor, preference, target and SKU. So it is the same in every process, and a
-graph that was exported with it never runs another plan. It does not keep the plan alive.
+A handle is a digest of the plan's descriptor, preference, target and SKU. So it is the same in every process, and a graph
+exported with it never runs another plan. A handle does not keep its plan alive.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from opfacade.core.preference import DEFAULT, Preference
 from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
 
-_LEAST = 2  # torch.compile makes a graph of its own for a 0 and for a 1
-_MOST = 2**62  # SymInts of torch are i64
+_LEAST = 2  # torch.compile specializes graphs on 0 and on 1
+_MOST = 2**62  # torch's SymInts are i64
 _SHOWN = 5
-_WRITTEN = frozenset({int, tuple, type(None)})  # types of sizes: a number, a shape, a bound that is not given
-_plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have one number
+_WRITTEN = frozenset({int, tuple, type(None)})  # types of size fields: a number, a shape, or a bound that is None
+_plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have the same handle
 
 
 _texts: AnswerCache[str] = AnswerCache()
 
 
 def give(plan: object, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
-    """The number of a new plan of these facts."""
+    """The handle of a new plan with these facts."""
     opaque.apply()
     request = _default_request(target) if preference is DEFAULT else _request(preference, target)
     facts = f"{text_of(descriptor)}\n{request}\n{sku_id}"
@@ -42,7 +42,8 @@ def give(plan: object, descriptor: Descriptor[Any], preference: Preference, targ
 
 
 def text_of(descriptor: Descriptor[Any]) -> str:
-    """The canonical JSON of a descriptor, with spaces in its shape. A new size does not write the other fields again."""
+    """The canonical JSON of a descriptor, with spaces in its shape. For a new size, only the size fields are formatted
+    again."""
     fields, kind = descriptor.__dict__, type(descriptor)
     names, others_of = _split_fields(kind)
     sizes = [fields[name] for name in names]
@@ -54,14 +55,14 @@ def text_of(descriptor: Descriptor[Any]) -> str:
 
 @lru_cache(maxsize=256)
 def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any]]:
-    """Sorted names of the size fields, which are written as they are, and a getter of all other fields. The others include a
-    size field that is absent from the JSON at its default."""
+    """Sorted names of the size fields that are formatted verbatim, and a getter of all other fields. The others include a size
+    field that is absent from the JSON at its default."""
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
     return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
 
 
 def _template(descriptor: Descriptor[Any], sizes: Sequence[str]) -> str:
-    """The JSON with %s in place of the values of the sizes."""
+    """The JSON with %s for each size."""
     values = descriptor.model_dump(mode="json")
     parts = [f"{json.dumps(name)}:{'%s' if name in sizes else _escaped(values[name])}" for name in sorted(values)]
     return f"{{{','.join(parts)}}}"
@@ -72,7 +73,7 @@ def _escaped(value: object) -> str:
 
 
 def add(handle: int, plan: object) -> None:
-    """Let a number that another process gave name this plan too."""
+    """Registers a handle from another process for this plan."""
 
     def forget(dead: weakref.ref[Any]) -> None:
         left = tuple(ref for ref in _plans.get(handle, ()) if ref is not dead)
@@ -86,7 +87,7 @@ def add(handle: int, plan: object) -> None:
 
 @lru_cache(maxsize=64)
 def _default_request(target: Target) -> str:
-    """Looked up without the hash of a preference, which takes longer than the rest."""
+    """A lookup that does not hash the preference, which would dominate its time."""
     return _request(DEFAULT, target)
 
 
@@ -96,8 +97,8 @@ def _request(preference: Preference, target: Target) -> str:
 
 
 def plan_of(handle: int) -> Any:
-    """The plan of a number. Raises PlanStateError where it is gone or was never selected here, with the names of those that
-    are here."""
+    """The plan of a handle. Raises PlanStateError, which lists the known plans, if the plan is gone or was never selected
+    here."""
     for ref in _plans.get(handle, ()):
         plan = ref()
         if plan is not None:
@@ -110,7 +111,7 @@ def plan_of(handle: int) -> Any:
 
 
 def _named() -> str:
-    """The handles of the newest plans that are alive, with their SKUs."""
+    """The handles and SKUs of the newest plans that are alive."""
     alive = [(handle, plan) for handle, refs in [*_plans.items()] for ref in refs if (plan := ref()) is not None]
     shown = ", ".join(f"{handle} ({plan.sku.id})" for handle, plan in alive[-_SHOWN:])
     more = f", and {len(alive) - _SHOWN} more" if len(alive) > _SHOWN else ""

@@ -12,7 +12,7 @@ from pydantic_core import PydanticKnownError
 from opfacade.core.guarantee import BoundedWait, RankInvariant, Word
 from opfacade.core.model import Bytes, Model
 
-Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is taken too
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # a list is accepted too
 
 
 class Require(Model):
@@ -32,11 +32,11 @@ class Require(Model):
     )
     rank_invariant: RankInvariant = Field(
         default="none",
-        description='"ranks": all ranks of a group get the same bits; "world": nor do they depend on the number of ranks.',
+        description='"ranks": all ranks of a group get the same bits; "world": also for any number of ranks.',
     )
     bounded_wait: BoundedWait = Field(
         default="none",
-        description='"abort": a wait for a rank ends at the deadline of the group; "kernel": the kernel that waits ends it.',
+        description='"abort": the group ends a wait for a rank at the deadline; "kernel": the waiting kernel ends it.',
     )
     max_error_model: Word | None = Field(
         default=None, description="The error bound may not be wider than this model, in the order of ERROR_MODELS; None: any."
@@ -68,7 +68,8 @@ class Preference(Model):
     "batch_invariant" are short forms).  allow_allocation, allow_sync: False refuses candidates whose run may allocate device
     memory, or may wait for the device, as the reference does.  jit: "never" does not compile when a kernel is loaded.
     pin: only this SKU id.
-    autotune: "use" takes the candidate that `opfacade tune` measured to be faster, if it has measured; `explain` reports this.
+    autotune: "use" takes the candidate that was fastest in a measurement by `opfacade tune`, if there is one; `explain` reports
+    this.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
@@ -104,7 +105,7 @@ class Preference(Model):
 
     @property
     def names_reference(self) -> bool:
-        """Whether the reference is not a fallback: its backend or one of its SKUs is named, or no other SKU is allowed."""
+        """Whether the caller chose the reference: its backend or a SKU of it is named, or no other SKU is allowed."""
         allowed = (self.pin,) if self.pin is not None else self.allow
         return self.backend == "reference" or bool(allowed and all("/reference/" in sku for sku in allowed))
 

@@ -1,4 +1,4 @@
-"""Proof: a snapshot of what passed validation, by identity: True equals 1, but is another value here."""
+"""Proof: a snapshot of the validated values, compared by identity, because True equals 1 but is another value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Proof(NamedTuple):
 
 
 def proof_of(validated: object, kind: type[object]) -> Proof:
-    """kind: the base of models. The model is not part of its snapshot."""
+    """kind: the base class of models. The snapshot does not contain the model itself."""
     fields = validated.__dict__.copy()
     inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values(), kind)]
     return Proof(type(validated), fields, inner)

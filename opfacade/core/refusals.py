@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _EXPECTED = {"extra_forbidden": "no field with this name", "missing": "a value", "tuple_type": "a list or a tuple"}
-# A sentence of pydantic without its begin, the type that it looked at, and without its end, the value.
+# Captures the middle of pydantic's message, between the input type and the value.
 _SAID = re.compile(
     r"(?:Input should be |Value error, |\w+ should have |String should match )(.*?)(?: after validation, not \d+)?", re.DOTALL
 )
-_OFF = ("none", "off", "never")  # a demand that is misspelled means none of these
+_OFF = ("none", "off", "never")  # a misspelled requirement matches none of these
 _QUOTED = re.compile(r"'([^']+)'")
-# Parts of a path that pydantic adds for the members of a union; they are no fields.
+# Path parts that pydantic adds for members of a union; they are not fields.
 _MEMBER = re.compile(r"literal\[.*\]|constrained-\w+|nullable.*|function-\w+\[.*\]|int|float|bool|str|tuple\[.*\]")
 
 
 def issues_of(cls: type[BaseModel], errors: Iterable[ErrorDetails]) -> list[Issue]:
-    """One issue for each wrong field; errors from the members of a union about one value are one issue."""
+    """One issue per wrong field; the errors of all members of a union about one value are merged into one issue."""
     found: dict[tuple[str, str], Issue] = {}
     listed: set[str] = set()
     for i, item in enumerate(errors):
@@ -100,8 +100,8 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def code_of(kind: str) -> str:
-    """One code a condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction,
-    D006 no strict JSON, D007 change of a frozen value, D008 positional argument."""
+    """One code per condition: D001 wrong type, D002 out of range, D003 unknown field, D004 missing, D005 contradiction, D006
+    not strict JSON, D007 change of a frozen value, D008 positional argument."""
     if kind == "extra_forbidden":
         return "OPF-D003"
     if kind == "missing":

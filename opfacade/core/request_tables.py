@@ -1,4 +1,4 @@
-"""RequestTables: the operands of a call that say which rows, keys and pages are a request's."""
+"""RequestTables: the operands of a call that assign rows, keys and pages to requests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ NOWHERE = -(2**30)  # kNowhere of kernels/validation/index_check_params.h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTables:
-    """The index operands of one descriptor, by name; an empty name is one it has not.
+    """The names of a descriptor's index operands; an empty name means that it does not have this operand.
 
-    rows: indptr of the rows of requests; where there is none each request has one row. starts: indptr of their keys, counted in
-    entries of `pages`, or in keys where there are no pages. lens: the tokens of each request where there is no `starts`, else
-    those on its last page. pages: ids of pages; block: they have a row for each request.
-    limit: the greatest entry of `starts` beside the size of `pages`, or of a block table the pages of all requests. bounded:
-    the caller set it. max_len: tokens of one request. window: keys before a row's own that it sees; -1 is all.
-    appends: the rows are new and become the last tokens of their requests. Their page may be NOWHERE: the caller says that they
-    are stored nowhere, and no check reports it, while any other page outside the pool is wrong.
+    rows: indptr of rows per request; if absent, each request has one row. starts: indptr of keys per request, counted in
+    entries of `pages`, or in keys without pages. lens: the number of tokens per request; with `starts`, only those on its last
+    page. pages: page ids; block: `pages` has one row per request.
+    limit: the maximum entry of `starts`, in addition to the size of `pages`; for a block table, the maximum total of pages.
+    bounded: the caller set the limit. max_len: maximum tokens per request. window: the number of keys before its own that a row
+    sees; -1: all.
+    appends: the rows are new and become the last tokens of their requests. Their page may be NOWHERE, which means that the rows
+    are not stored; checks report any other page outside the pool.
     """
 
     op: str
@@ -38,5 +39,5 @@ class RequestTables:
 
     @property
     def names(self) -> tuple[str, str, str, str]:
-        """Operand names by place, in the order of the device's rules."""
+        """Operand names, in the order of the device's rules."""
         return self.rows, self.starts, self.lens, self.pages

@@ -1,4 +1,4 @@
-"""Hints for operands that a call has too many or too few of: the field of the descriptor that decides it."""
+"""Hints for unexpected and missing operands: the descriptor field that decides whether the operand exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hinted(descriptor: Descriptor[Any], issues: list[Issue]) -> list[Issue]:
-    """The issues of a call. The first of those that one field explains tells how to set it."""
+    """The issues of a call. If one field explains several issues, the first gets the hint how to set it."""
     hints: dict[str, str] = {}
     for issue in issues:
         setting = _setting(descriptor, issue)
@@ -23,7 +23,7 @@ def hinted(descriptor: Descriptor[Any], issues: list[Issue]) -> list[Issue]:
 
 
 def _setting(descriptor: Descriptor[Any], issue: Issue) -> Setting | None:
-    """The setting of an operand that is there, and none of this descriptor, or is one, and None."""
+    """The setting of an operand that is passed but unexpected, or expected but None."""
     absent = issue.code == "OPF-A002" and issue.got == "None"
     return descriptor.args_type.settings.get(issue.argument) if absent or issue.code == "OPF-A001" else None
 
@@ -44,7 +44,7 @@ def _hint(descriptor: Descriptor[Any], issue: Issue, setting: Setting) -> str:
 
 
 def _declares(descriptor: Descriptor[Any], field: str, values: Sequence[object], operand: str, wanted: bool) -> bool:
-    """Whether this descriptor with the first of the values is valid, and has the operand as wanted."""
+    """Whether the descriptor stays valid with the first of the values, and then has the operand if `wanted`, or lacks it."""
     if field not in type(descriptor).model_fields:
         return False
     try:

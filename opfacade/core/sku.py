@@ -1,4 +1,4 @@
-"""KernelSku, the identity of one compiled specialisation, and PrecisionGuarantee, what it promises."""
+"""KernelSku: the identity of one compiled specialisation, including its PrecisionGuarantee."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from opfacade.core.guarantee import PrecisionGuarantee, Word, _sorted_unique
 from opfacade.core.model import Model, Version
 
 _PARTS = 9  # of a SKU id
-_PROMISE, _OLDER_PROMISE = "g2.", "g."  # before the digest of the guarantee: the form of the id
+_PROMISE, _OLDER_PROMISE = "g2.", "g."  # prefix of the guarantee's digest: version of the id format
 OLDER_FORM = "a SKU id of an older form, which no kernel has now"
 
 
 def _no_literal(value: bool | int | str) -> bool | int | str:
-    """A string that reads like a bool would make two specs print alike."""
+    """Checks a spec value: a string such as "true" would print like a bool."""
     if value in ("true", "false") and isinstance(value, str):
         raise ValueError("a text value in spec must not look like a bool")
     return value
@@ -27,13 +27,12 @@ SpecValue = Annotated[bool | int | Word, AfterValidator(_no_literal)]
 
 
 class KernelSku(Model):
-    """Identity of one compiled specialisation: other compile-time facts or another promise are a different id.
-
-    No batch size, number of rows, tensor or address is in it; but sizes and bounds select a split, and `spec` names that
-    split, so descriptors that differ in sizes alone may have different SKUs. `spec` holds the compile-time
-    facts as sorted (name, value) pairs; `dtypes` the element types by operand; `revision` counts the changes of an
-    implementation that changed output bits. The binary of an id may change without its bits (edited sources, another
-    compiler): a manifest has digests of both beside each id.
+    """Identity of one compiled specialisation: other compile-time facts or another guarantee give another id. It contains no
+    batch size, number of rows, tensor or address. But sizes and bounds select a split, which `spec` names, so descriptors that
+    differ only in sizes may have different SKUs. `spec` holds the compile-time
+    facts as sorted (name, value) pairs; `dtypes` the element types by operand; `revision` counts the changes to an
+    implementation that changed output bits. The binary of an id may change without changing bits (edited sources, another
+    compiler): a manifest holds digests of sources and compilers for each id.
     """
 
     __slots__ = ("_text",)
@@ -53,14 +52,12 @@ class KernelSku(Model):
 
     @property
     def id(self) -> str:
-        """Canonical text: a stable key for telemetry, tuning and pins.
-
-        Injective: equal ids mean the same facts and the same promise; only the list of evidence and the wording of conditions
-        may differ.
+        """Canonical text: a stable key for telemetry, tuning and pins. Equal ids mean the same facts and the same guarantee;
+        only the list of evidence and the wording of conditions may differ.
         """
         try:
             return self._text
-        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
+        except AttributeError:  # not computed yet: slots are not fields, and copies do not have them
             object.__setattr__(self, "_text", self._made())
             return self._text
 
@@ -93,12 +90,13 @@ def _pairs(pairs: tuple[tuple[str, bool | int | str], ...]) -> str:
 
 
 def is_sku_id(text: str) -> bool:
-    """Whether a text has the form of a SKU id: nine parts, of which the fifth names a revision."""
+    """Whether a text has the form of a SKU id: nine parts, the fifth of which is a revision."""
     return _has_form(text, _PROMISE)
 
 
 def is_older_sku_id(text: str) -> bool:
-    """Whether a text is a SKU id of the first form, whose guarantee also named the base of lse: no kernel has it now."""
+    """Whether a text is a SKU id of the first format, whose guarantee also named the base of lse. No kernel has such an id
+    now."""
     return _has_form(text, _OLDER_PROMISE)
 
 

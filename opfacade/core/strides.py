@@ -1,4 +1,4 @@
-"""StrideRule: what strides an operand may have. csrc/host/call_signature.h holds tensors to the same rules."""
+"""StrideRule: the strides that an operand may have. csrc/host/call_signature.h checks the same rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Layout = Literal["rows", "contiguous", "strided"]
 
 
 class View(NamedTuple):
-    """Names, sizes and strides of the axes of a tensor, strides in elements, and the bytes of an element."""
+    """Names, sizes and strides (in elements) of a tensor's axes, and the bytes per element."""
 
     names: Sequence[str]
     shape: Sequence[int]
@@ -20,7 +20,7 @@ class View(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A rule that a tensor breaks: its code, what the rule expects, and how to comply. copy_helps: a contiguous copy does."""
+    """A violated rule: its code, the expected strides, and a hint. copy_helps: whether a contiguous copy would comply."""
 
     code: str
     expected: str
@@ -38,7 +38,7 @@ class StrideRule(NamedTuple):
     multiple: tuple[int, int] | None = None
 
     def broken(self, view: View) -> Broken | None:
-        """The first rule that a tensor with elements breaks. An axis of one entry has no stride of its own."""
+        """The first rule that a non-empty tensor violates. The stride of an axis of size 1 is ignored."""
         names, shape, stride, itemsize = view
         if self.layout == "contiguous":
             return None if _is_contiguous(shape, stride) else Broken("OPF-A020", "a contiguous tensor", copy_helps=True)

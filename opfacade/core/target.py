@@ -12,9 +12,9 @@ from opfacade.core.construction import Spelled
 from opfacade.core.links import NO_LINKS, Links
 from opfacade.errors import Issue, OpfacadeError, TargetWarning, from_issues
 
-# SM count and maximum opt-in shared memory per block, in bytes, of the common part of each architecture. Shared memory is from
-# `cuda/__device/arch_traits.h` of CCCL 13.5; 101 is the name that 110 had before CUDA 13. 121 is the GB10 of a DGX Spark.
-# 88 and 107 are in no product that NVIDIA documents: they have the SMs of the entry before.
+# SM count and maximum opt-in shared memory per block, in bytes, of the most common GPU of each architecture. Shared memory is
+# from `cuda/__device/arch_traits.h` of CCCL 13.5; 101 is the name of 110 before CUDA 13. 121 is the GB10 of a DGX Spark. NVIDIA
+# documents no product with 88 or 107: they have the SM count of the preceding entry.
 _USUAL = {
     75: (40, 65536),
     80: (108, 166912),
@@ -32,8 +32,8 @@ _USUAL = {
     121: (48, 101376),
 }
 _DEVICES = {"a100": 80, "l40s": 89, "h100": 90, "h200": 90, "hopper": 90, "b200": 100, "blackwell": 100, "gb10": 121}
-NEWEST_TUNED = 90  # no kernel was measured on a later architecture
-_FIRST_WITH_FEATURES = 90  # from here on an architecture without "a" lacks what its fastest kernels need
+NEWEST_TUNED = 90  # the newest architecture on which kernels were measured
+_FIRST_WITH_FEATURES = 90  # from here on, an architecture without "a" lacks instructions that its fastest kernels need
 _ARCH = re.compile(r"(?:cpu|sm_([0-9]{2,3})([af]?))")
 
 
@@ -50,7 +50,7 @@ def _version(arch: str) -> int:
 @dataclass(frozen=True)
 class Target(metaclass=_Targets):
     """arch ("cpu", "sm_80", "sm_90a", ...), SM count, shared memory per block in bytes (opt-in maximum), and the links to the
-    other GPUs of its group, none by default."""
+    other GPUs of its group (default: none)."""
 
     arch: str
     sm_count: int = 0
@@ -70,7 +70,7 @@ class Target(metaclass=_Targets):
             raise _bad("sm_count", "at least 1 for a GPU", self.sm_count)
 
     def __hash__(self) -> int:
-        """Targets of one arch that differ are few, and every selection asks many times."""
+        """Hashes only the arch: few targets have the same arch, and every selection hashes its target many times."""
         return hash(self.arch)
 
     @property
@@ -88,9 +88,8 @@ class Target(metaclass=_Targets):
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The common part of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs.
-
-        DescriptorError for anything else; TargetWarning, once, for one without the "a" that `Target.current` gives it.
+        """The most common GPU of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs. Raises
+        DescriptorError for other texts; warns once (TargetWarning) if the "a" that `Target.current` would add is missing.
         """
         match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:

@@ -1,4 +1,4 @@
-"""Args fields as declarations: what a tensor is, and for a list of tensors the operands that its elements become."""
+"""Declarations of args fields: the description of a tensor, and for a list of tensors the operands of its elements."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any
 
 
 def elements(name: str, count: int) -> tuple[str, ...]:
-    """The operands of the elements of a list: name_0, name_1 and so on."""
+    """The operand names of a list's elements: name_0, name_1 and so on."""
     return tuple(f"{name}_{i}" for i in range(count))
 
 
 def operand(doc: str, elements: tuple[str, ...] = ()) -> Any:
-    """The default of an Args field, None: the field's description, and the operands of a list's elements."""
+    """Declares an Args field whose default is None: its description, and the operands of a list's elements."""
     return dataclasses.field(default=None, metadata={"doc": doc, "elements": elements})
 
 
 def add_declared(cls: Any) -> None:
-    """Adds what fields of a class declare by `operand` to its docs and lists.
-
-    The copy with slots that dataclass creates declares nothing, and has both already.
+    """Adds the fields that a class declares by `operand` to its docs and lists. The copy with slots that dataclass creates has
+    no declarations and already has docs and lists.
     """
     fields = {name: field.metadata for name, field in vars(cls).items() if isinstance(field, dataclasses.Field)}
     declared = {name: told for name, told in fields.items() if "doc" in told}
@@ -31,9 +30,10 @@ def add_declared(cls: Any) -> None:
 
 
 def add_elements(cls: Any) -> None:
-    """Gives an Args class the fields and the descriptions of its elements, and spreads its lists when one is made.
+    """Adds fields with descriptions for list elements to an Args class, and makes its instances spread lists over them.
 
-    For `__init_subclass__`, before dataclass reads the fields. The copy with slots that dataclass creates has them.
+    For `__init_subclass__`, before dataclass reads the fields. The copy with slots that dataclass creates already has these
+    fields.
     """
     docs = {element: f"set by a list in {name}" for name, some in cls.lists.items() for element in some}
     cls.docs = MappingProxyType({**docs, **cls.docs})
@@ -45,7 +45,7 @@ def add_elements(cls: Any) -> None:
 
 
 def _spread(args: Any) -> None:
-    """A list that is too long stays, and is refused with the call."""
+    """A list that is too long stays in its field, and the check of the call refuses it."""
     for name, operands in args.lists.items():
         given = getattr(args, name)
         if isinstance(given, (list, tuple)) and len(given) <= len(operands):

@@ -1,4 +1,4 @@
-"""Verdict: what `can_implement` says of a call."""
+"""Verdict: the result of `can_implement` for a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opfacade.errors import Issue
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """True when the call is sound; otherwise `issues` holds everything found."""
+    """True if the call is valid; otherwise `issues` holds every issue."""
 
     issues: tuple[Issue, ...] = ()
 

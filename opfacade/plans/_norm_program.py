@@ -18,7 +18,7 @@ Axes = tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """shape: rows, then the axes into which rows are split. inner, normed, scaled: axes of a row, of a norm, of a scale."""
+    """shape: rows, then axes of a row. inner, normed, scaled: axes of a row, of a norm, of elements with one scale."""
 
     shape: tuple[int, ...]
     inner: Axes
@@ -96,7 +96,7 @@ def _rounded(x: Node, dtype: str) -> Node:
 
 
 def _summed(norm: Any) -> tuple[Node, Node]:
-    """The sum that residual holds afterwards, and the one that the norm is of."""
+    """The sum that is written to residual, and the sum that is normalised."""
     x = value("x", "f32")
     if not norm.residual:
         return x, x
@@ -105,7 +105,7 @@ def _summed(norm: Any) -> tuple[Node, Node]:
 
 
 def _normed(norm: Any, layout: Layout, summed: tuple[Node, Node]) -> tuple[tuple[Stage, ...], Node]:
-    """The stages of the norm, and an element of it before its weight."""
+    """The stages of the norm, and a normalised element before the weight."""
     x, count = summed[1], extent(layout.normed[0])
     for axis in layout.normed[1:]:
         count = count * extent(axis)
@@ -129,7 +129,7 @@ def _weighted(norm: Any, x: Node) -> Node:
 
 
 def _quantised(norm: Any, layout: Layout, stages: tuple[Stage, ...], x: Node) -> tuple[tuple[Stage, ...], list[FoldOutput]]:
-    """The stages with that of the scale, and the outputs of the result."""
+    """The stages including that of the scale, and the outputs of the result."""
     quant = norm.quant
     if quant is None:
         return stages, [FoldOutput(name="out", dtype=norm.dtype, value=x)]

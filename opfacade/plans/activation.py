@@ -93,7 +93,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        """Operands follow from a scale that there is."""
+        """Refuses contradictory fields before the operands are computed."""
         self._refuse_quant()
         return super()._addressable()  # type: ignore[operator]
 
@@ -225,7 +225,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         )
         wide = Dim("2*width", 2 * self.width) if self.gated else Dim("width", self.width)
         x = TensorSpec((rows, wide), self.dtype, "inout" if self.in_place else "in", "strided", size, valid_rows=valid)
-        if self.interleaved:  # a pair is one access
+        if self.interleaved:  # a pair is loaded at once
             x = x._replace(layout="rows", alignment=2 * size, step=2 * size)
         found = {"x": x}
         if self.has_scale and self.quant is not None:
@@ -239,7 +239,7 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         return found | ({"num_valid": num_valid_spec(self.total_num_rows)} if self.num_valid else {})
 
     def _scales(self, quant: Quant, valid: str) -> TensorSpec:
-        """The scales that are written."""
+        """The spec of the scales that are written."""
         rows, groups = Dim("total_num_rows", self.total_num_rows), Dim("width / group", self.width // quant.group)
         sizes = {(): Dim("1", 1), (0,): rows, (1,): groups}
         dims = scale_dims(quant, (1,))

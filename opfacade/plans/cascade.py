@@ -92,7 +92,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
         return (o, lse) if self.states == "list" else (o[0], lse[0])
 
     def _padded(self, args: Any) -> tuple[Any, Any]:
-        """Ragged states as stacked ones: as many as the longest row has, and at least one."""
+        """Ragged states as stacked states, padded to the longest row and to at least one state."""
         import torch
 
         indptr = args.states_indptr.long().clamp(0, self.num_states)

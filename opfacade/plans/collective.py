@@ -225,7 +225,7 @@ class LogprobAcrossDescriptor(Descriptor[LogprobAcrossArgs]):
 
     @property
     def tiles(self) -> int:
-        """Tiles of a rank."""
+        """Number of tiles per rank."""
         return -(-self.shard // self.tile)
 
     @property

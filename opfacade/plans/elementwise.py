@@ -170,7 +170,7 @@ def _silu_and_mul(rows: int, width: int, dtype: str, **more: object) -> MapDescr
 
 
 def _rolled(rows: int, width: int) -> MapDescriptor:
-    """Rows rolled by two, beside where each came from."""
+    """Rows rolled by two, and the source index of each row."""
     row = apply("mod", coord(0) - 2, extent(0))
     outputs = (
         Output(name="z", dtype="i16", value=read("x", "i16", (row, coord(1)))),
@@ -180,7 +180,7 @@ def _rolled(rows: int, width: int) -> MapDescriptor:
 
 
 def _scaled(rows: int, width: int) -> MapDescriptor:
-    """A column of factors, a number of the plan, and a comparison."""
+    """Uses a factor per column, a scalar of the plan, and a comparison."""
     inputs = (Input(name="x", dtype="f32"), Input(name="y", dtype="bf16", over=(1,)))
     outputs = (
         Output(name="z", dtype="f32", value=_X * _Y + scalar("c")),
@@ -190,7 +190,7 @@ def _scaled(rows: int, width: int) -> MapDescriptor:
 
 
 def _sums(shape: tuple[int, ...]) -> MapDescriptor:
-    """As many inputs and outputs as there may be: running sums."""
+    """Running sums, with the maximum number of inputs and outputs."""
     kinds: tuple[Any, ...] = ("f32", "f16", "bf16", "f32", "bf16", "f16", "f32", "f16")
     inputs = tuple(Input(name=f"x{i}", dtype=kind) for i, kind in enumerate(kinds))
     sums = [value("x0", "f32")]

@@ -157,7 +157,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
         return replace(page_tables(self), rows="append_indptr", total_rows=self.total_num_rows, appends=True)
 
     def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
-        """The table must have a row for the position of each rotated row."""
+        """Checks that the table has a row for the position of each rotated row."""
         if args.cos_sin_cache is None:
             return
         known, lens = args.cos_sin_cache.shape[0], self.request_tables().lens
@@ -206,7 +206,7 @@ class PagedKvAppendDescriptor(Descriptor[PagedKvAppendArgs]):
 
     def _angles(self) -> dict[str, TensorSpec]:
         shape = (Dim("max_positions"), Dim("rotary_dim", self.rotated))
-        # Angles of positions that no new row has may be anything.
+        # Accepts any angle at positions without a new row.
         return {"cos_sin_cache": TensorSpec(shape, self.rope_dtype, contents=Contents(finite=False))} if self.rotated else {}
 
 

@@ -110,7 +110,7 @@ def segment_packbits(bits: Tensor, indptr: Tensor, *, bit_order: BitOrder = "lit
 
 
 def _refuse_segments(indptr: object, bits: int) -> None:
-    """Raises for an indptr in host memory that descends or leaves 0 to bits. One of another form is refused by the plan."""
+    """Raises for an indptr in host memory that decreases or leaves the range 0 to bits. The plan checks its shape and type."""
     import torch
 
     if not isinstance(indptr, torch.Tensor) or indptr.is_nested or indptr.layout != torch.strided:

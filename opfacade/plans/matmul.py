@@ -126,7 +126,7 @@ class MatmulDescriptor(Descriptor[MatmulArgs]):
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        """Operands follow from fields that agree."""
+        """Refuses contradictory fields before the operands are computed."""
         checks.refuse(self)
         if self.fp32_precision != "ieee" and (self.dtype != "f32" or self.weight_format is not None):
             raise contradiction("fp32_precision", "ieee unless x and weight are f32", self.fp32_precision)

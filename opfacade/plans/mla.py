@@ -33,7 +33,7 @@ __all__ = [
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The widths of DeepSeek's models, and the width of a head before absorption, which the operands no longer show.
+# The widths of DeepSeek's models, and the width of a head before absorption, which operands do not show.
 _LATENT, _ROPE, _UNABSORBED = 512, 64, 128
 
 
@@ -131,7 +131,7 @@ class BatchMlaDecodeDescriptor(PagedAttention[BatchMlaDecodeArgs], Sharded):
         return queries | self.paged_kv.pool_specs() | table | self._sinks() | self._outputs(rows)
 
     def request_tables(self) -> RequestTables:
-        """The window is that of the first row; pages before it may have any id."""
+        """The window begins at that of the first row; earlier pages may have any id."""
         return page_tables(self, min(self.window_left + self.q_len - 1, INT32_MAX) if self.window_left >= 0 else -1)
 
 

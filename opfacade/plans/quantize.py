@@ -205,7 +205,7 @@ class DequantizeDescriptor(_Quantised[DequantizeArgs]):
 
 
 def _extended(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
-    """Larger, with its last row and column repeated."""
+    """A padded copy whose last row and column are repeated."""
     import torch
 
     raw = tensor.view(torch.int8) if tensor.itemsize == 1 else tensor

@@ -60,7 +60,7 @@ def _softmax(rows: int, width: int, dtype: str) -> FoldDescriptor:
 
 
 def _moments(shape: tuple[int, ...], fold: tuple[int, ...], **more: object) -> FoldDescriptor:
-    """The sum, the mean and the largest place, of any axes."""
+    """The sum, the sum of squared deviations and the argmax, over any axes."""
     kept = tuple(axis for axis in range(len(shape)) if axis not in fold)
     stages = (Stage(reducer="sum", value=_X), Stage(reducer="welford", value=_X), Stage(reducer="argmax", value=_X))
     found = (
@@ -83,7 +83,7 @@ def _segment_softmax(rows: int, total: int, ragged: str | None) -> FoldDescripto
 
 
 def _segments(rows: int, total: int, width: int) -> FoldDescriptor:
-    """Mean and largest of each column of the vectors of a row."""
+    """Mean and maximum of each column over the vectors of a row."""
     stages = (Stage(reducer="sum", value=_X), Stage(reducer="max", value=_X))
     outputs = (
         FoldOutput(name="mean", dtype="f32", value=stage(0, "f32") / _count(1), over=(0, 2)),
@@ -94,7 +94,7 @@ def _segments(rows: int, total: int, width: int) -> FoldDescriptor:
 
 
 def _grouped(rows: int, groups: int, width: int) -> FoldDescriptor:
-    """The largest of each group of what a whole row has normalised."""
+    """Rows normalised as a whole, then divided by the maximum of each group."""
     y = _X * apply("rsqrt", stage(0, "f32"))
     stages = (Stage(reducer="sum", value=_X * _X), Stage(reducer="max", value=abs(y), axes=(2,)))
     outputs = (
@@ -106,7 +106,7 @@ def _grouped(rows: int, groups: int, width: int) -> FoldDescriptor:
 
 
 def _mean_entropy(batch: int, rows: int, width: int) -> FoldDescriptor:
-    """The mean over the rows of a batch, by their weights, of what each has as log sum exp."""
+    """The weighted mean of log sum exp over the rows of a batch."""
     entropy = apply("log", stage(0, "f32", "sum")) + stage(0, "f32", "max")
     stages = (
         Stage(reducer="expsum", value=_X, axes=(2,)),
@@ -119,7 +119,7 @@ def _mean_entropy(batch: int, rows: int, width: int) -> FoldDescriptor:
 
 
 def _row_after_groups(rows: int, groups: int, width: int) -> FoldDescriptor:
-    """Elements of groups that are divided by the largest of each, and their sum over the row."""
+    """Elements divided by the maximum of their group, and their sum over the row."""
     most = apply("maximum", stage(0, "f32"), 1e-10)
     stages = (Stage(reducer="max", value=abs(_X), axes=(2,)), Stage(reducer="sum", value=_X / most))
     outputs = (
@@ -134,7 +134,7 @@ def _row_after_groups(rows: int, groups: int, width: int) -> FoldDescriptor:
 
 
 def _counted(rows: int, width: int) -> FoldDescriptor:
-    """Exact parts: how many are below the diagonal and positive, and whether all are."""
+    """Exact results: the number of positive elements below the diagonal, and whether all elements are positive."""
     x = value("x", "i16")
     below = apply("and", x > 0, coord(1) < coord(0))
     stages = (Stage(reducer="sum", value=apply("i64", below)), Stage(reducer="all", value=x > 0))
@@ -148,7 +148,7 @@ def _counted(rows: int, width: int) -> FoldDescriptor:
 
 
 def _many(rows: int, width: int) -> FoldDescriptor:
-    """As many inputs and outputs as there may be."""
+    """The maximum number of inputs and outputs."""
     kinds: tuple[Any, ...] = ("f32", "f16", "bf16", "f32", "bf16", "f16", "f32", "f16")
     overs: tuple[Any, ...] = (None, None, (1,), (0,), None, (0,), (1,), None)
     inputs = tuple(Input(name=f"x{i}", dtype=kind, over=over) for i, (kind, over) in enumerate(zip(kinds, overs, strict=True)))

@@ -105,7 +105,7 @@ class SampleDescriptor(Descriptor[SampleArgs]):
             raise contradiction("num_logits", "None without indices", self.num_logits, "Set indices=True.")
         if self.top_p or self.report != "none" or self.probs_out != "none":
             check_masses(self.vocab)
-        if self.num_logits == 0 and self.total_num_rows:  # a wrong index reads row 0
+        if self.num_logits == 0 and self.total_num_rows:  # an invalid index reads row 0
             raise contradiction("num_logits", "1 or more if rows draw tokens", 0)
         if self.max_top_k is not None and not self.top_k:
             raise contradiction("max_top_k", "None without top_k", self.max_top_k, "Set top_k=True.")

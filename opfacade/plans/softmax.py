@@ -64,7 +64,7 @@ class SoftmaxDescriptor(NamedFold[SoftmaxArgs]):
         rank = len(self.shape)
         if not -rank <= self.axis < rank:
             raise contradiction("axis", f"one of the {rank} axes of shape, {-rank} .. {rank - 1}", self.axis)
-        if self.temperature <= 0 or (self.dtype != "f64" and self.temperature < 2.0**-126):  # what is 0 in f32 makes rows NaN
+        if self.temperature <= 0 or (self.dtype != "f64" and self.temperature < 2.0**-126):  # not 0 in f32
             raise contradiction("temperature", "2^-126 or more; for f64, above 0", self.temperature)
         if (self.dtype == "f64") != ((self.out_dtype or self.dtype) == "f64"):
             raise contradiction("out_dtype", "f64 for f64, and only then", self.out_dtype)

@@ -65,7 +65,7 @@ class _Layouts(Stepwise[ArgsT]):
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        """Operands follow from fields that agree."""
+        """Refuses contradictory fields before the operands are computed."""
         _stored_weight.refuse(self)
         return super()._addressable()  # type: ignore[operator]
 
@@ -82,7 +82,7 @@ class _Layouts(Stepwise[ArgsT]):
         return found | {name: _role(spec, packs) for name, spec in made.items()}
 
     def wrong_values(self, name: str, args: PackWeightsArgs) -> tuple[Tensor, str] | None:
-        """A zero point above 15 would lose its upper bits."""
+        """Also refuses zero points above 15, whose upper bits would be lost."""
         found = super().wrong_values(name, args)
         return wrong_weights(name, getattr(args, name), found) if self.operands()[name].role == "in" else found
 

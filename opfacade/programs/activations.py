@@ -1,7 +1,8 @@
-"""Activations as programs of one f32 or f64: each written so that its relative error is bounded where its value is normal.
+"""Activations as programs of one f32 or f64, each written so that its relative error is bounded wherever its value is a normal
+number.
 
 That rules out the textbook forms of some: 1 + erf(x) loses all digits in its negative tail, log(1 + exp(x)) near its end, and
-x - tanh(x) near 0. `tests/programs/test_shipped.py` holds each of them to it.
+x - tanh(x) near 0. `tests/programs/test_shipped.py` checks this for each activation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _select, _maximum, _minimum = _of("select"), _of("maximum"), _of("minimum")
 
 
 def relu(x: Node) -> Node:
-    """NaN stays NaN, and -0 is 0."""
+    """relu: NaN stays NaN, and -0 becomes 0."""
     return _maximum(x, 0.0)
 
 
@@ -34,13 +35,14 @@ def relu2(x: Node) -> Node:
 
 
 def _share(x: Node) -> Node:
-    """1 / (1 + exp(-x)), from the side on which the exponential does not overflow."""
+    """1 / (1 + exp(-x)), computed by the form whose exponential does not overflow."""
     small = _exp(-abs(x))
     return _select(x < 0.0, small, constant(1.0, x.type)) / (1.0 + small)
 
 
 def _bounded(x: Node) -> Node:
-    """x as a factor of what is 0 there before it is -200 (f64: -1600), so that -inf gives the limit and not NaN."""
+    """x clamped to at least -200 (f64: -1600), for a product whose other factor is 0 there: so -inf gives the limit, not
+    NaN."""
     return _maximum(x, -200.0 if x.type == "f32" else -1600.0)
 
 
@@ -49,22 +51,22 @@ def sigmoid(x: Node) -> Node:
 
 
 def silu(x: Node) -> Node:
-    """x * sigmoid(x); -0 of -inf, which is the limit."""
+    """x * sigmoid(x); the limit -0 for -inf."""
     return _bounded(x) * _share(x)
 
 
 def gelu(x: Node) -> Node:
-    """By the complement of the error function, which keeps the digits of the negative tail."""
+    """gelu by erfc, which keeps the digits of the negative tail."""
     return 0.5 * _bounded(x) * _erfc(x * -math.sqrt(0.5))
 
 
 def gelu_tanh(x: Node) -> Node:
-    """x * sigmoid(2 y) of the y of the usual formula 0.5 x (1 + tanh(y)): the same number, with its tail."""
+    """x * sigmoid(2 y), which equals the usual 0.5 x (1 + tanh(y)) but keeps the digits of the negative tail."""
     return _bounded(x) * _share(x * (1.0 + 0.044715 * (x * x)) * (2 * math.sqrt(2 / math.pi)))
 
 
 def softplus(x: Node) -> Node:
-    """log(1 + exp(x)), from the side that does not overflow."""
+    """log(1 + exp(x)), computed by the form that does not overflow."""
     return _maximum(x, 0.0) + _log1p(_exp(-abs(x)))
 
 
@@ -103,5 +105,5 @@ ACTIVATIONS: Mapping[str, Callable[[Node], Node]] = MappingProxyType(
 
 @lru_cache(maxsize=64)
 def activation(name: str) -> Node:
-    """The activation of the input x. KeyError for no name of ACTIVATIONS."""
+    """The activation of the input x. Raises KeyError for a name that is not in ACTIVATIONS."""
     return ACTIVATIONS[name](X)

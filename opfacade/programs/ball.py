@@ -1,4 +1,4 @@
-"""Ball: a value of real arithmetic and how far a machine may be from it."""
+"""Ball: a value of real arithmetic and a bound on the error of the computed value."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class Ball(NamedTuple):
-    """A value and its radius, both f64; of a truth 0 or 1, and 1 where it is undecided."""
+    """A value and its radius, both f64. For a bool: the value is 0 or 1, and the radius is 1 if it is undecided."""
 
     v: Tensor
     r: Tensor
 
 
 def aligned(*tensors: Tensor) -> list[Tensor]:
-    """Expanded to one shape."""
+    """The tensors expanded to one shape."""
     import torch
 
     return list(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]

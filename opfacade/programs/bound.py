@@ -1,9 +1,9 @@
-"""A bound on what a machine makes of a program: for each node the value of real arithmetic and a radius.
+"""An error bound for a computed program: for each node, the value of real arithmetic and a radius.
 
 The computed value lies in [v - r, v + r]. An exact node is evaluated to the bit and has r = 0. A step widens the radii of its
-arguments over their intervals and adds its own rounding. Where an inexact argument lies within its radius of a jump, all
-outcomes are within the radius: such an element is *undecided*. r is infinite where there is no bound: a step beyond the
-largest float, division by an interval that holds 0, a pole.
+arguments over their intervals and adds its own rounding. If an inexact argument is within its radius of a discontinuity, the
+new radius covers all outcomes: such an element is *undecided*. r is infinite if there is no bound: overflow, division by an
+interval that contains 0, a pole.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TINY = {"f32": 2.0**-149, "f64": 2.0**-1074}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How a machine rounds. u: of one operation, by type. functions: relative error of a function, by (name, type); a quotient
-    or a root of inexact arguments is one where it is named. absolute: errors that do not fall with the value, alike. least:
-    results below it may be 0."""
+    """The rounding of a machine. u: unit roundoff by type. functions: relative error of a function by (name, type), also of
+    "div" and "sqrt" if they are not correctly rounded. absolute: absolute error by (name, type). least: results below it may be
+    flushed to 0."""
 
     u: Mapping[str, float]
     functions: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Machine:
 
 
 def machine_of(constants: Mapping[str, float]) -> Machine:
-    """The machine that the constants of a SKU describe. f64 is compared with f64, so that its errors count twice."""
+    """The machine that the constants of a SKU describe. The oracle is f64 too, so errors of f64 count twice."""
     u = {"f32": constants.get("u", 0.0), "f64": 2 * constants.get("u64", 2.0**-53)}
     functions, absolute = {}, {}
     for name, ulps in constants.items():
@@ -57,13 +57,13 @@ def machine_of(constants: Mapping[str, float]) -> Machine:
 
 @dataclass
 class Bounds:
-    """One bound; each node is looked at once. balls: those of leaves that come with an error, by name."""
+    """The bounds of one evaluation; each node is computed once. balls: balls of inexact leaves, by name."""
 
     values: Values
     machine: Machine
     balls: Mapping[str, Ball] = field(default_factory=dict)
-    # fused: exact floats of which no integer and no truth is made may be contracted, so that they have radii too. amend: what a
-    # step adds besides, (node, its ball) -> the ball.
+    # fused: exact float operations may be contracted to FMAs, unless an integer or bool depends on them, so they have radii
+    # too. amend: changes the ball of each node: (node, ball) -> ball.
     fused: bool = False
     amend: Callable[[Node, Ball], Ball] = lambda node, ball: ball
     _known: dict[Node, Ball] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Bounds:
         return self._rounded(node, _where_certain(ball, args))
 
     def _rounded(self, node: Node, ball: Ball) -> Ball:
-        """With the rounding of one step, infinite where it may exceed the largest float of its type."""
+        """The ball widened by the rounding of one step; infinite if the result may exceed the largest float of its type."""
         v, r = ball
         free = node.op in ("neg", "abs", "min", "max", "minimum", "maximum", "fmin", "fmax", *jumps.STEPS) and node.op != "mod"
         widening = node.op == "f64" and node.args[0].type == "f32"
@@ -133,13 +133,14 @@ class Bounds:
         return Ball(v, r.masked_fill(v.isfinite() & (v.abs() + r > LARGEST[node.type]), math.inf))
 
     def _reinterpreted(self, node: Node, arg: Ball) -> Ball:
-        """Nothing is known of the bits of an inexact number."""
+        """The bit pattern of an inexact number has no bound."""
         whole = arg.v if node.args[0].type in FLOATS else arg.v.nan_to_num(0.0).long()
         v = _real(applied(node.op, node, [whole], None), node.type)
         return Ball(v, arg.r.new_zeros(v.shape).masked_fill(arg.r > 0, math.inf))
 
     def _integer(self, node: Node, args: list[Ball]) -> Ball:
-        """Conversions jump; sums and products keep their radii; of others nothing is known beside exact arguments."""
+        """Integer results: conversions are discontinuous, arithmetic propagates radii, and other operations have no bound
+        unless arguments are exact."""
         import torch
 
         if node.op in ("add", "sub", "mul", "neg", "abs", "min", "max", "minimum", "maximum"):
@@ -171,7 +172,7 @@ def _real(value: Tensor, type: str) -> Tensor:
 
 
 def _where_certain(ball: Ball, args: list[Ball]) -> Ball:
-    """A value that is not finite, of arguments without errors, is exact."""
+    """A non-finite value of exact arguments is exact."""
     certain = ~ball.v.isfinite()
     for arg in args:
         certain = certain & (arg.r == 0)
@@ -179,7 +180,7 @@ def _where_certain(ball: Ball, args: list[Ball]) -> Ball:
 
 
 def stored(ball: Ball, dtype: str) -> Ball:
-    """As an element of a storage type: rounded once, saturating or infinite beyond its largest number."""
+    """The ball of a stored element: rounded once; beyond the largest number it saturates or has no bound."""
     from opfacade.core.dtypes import ROUNDOFF, UNDERFLOW
 
     v, r = ball

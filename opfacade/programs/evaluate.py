@@ -1,6 +1,6 @@
-"""The results of a program, in torch: to the bit where it is exact, in the types of its nodes or in f64 where it is not.
+"""Evaluates a program in torch: exact nodes bit for bit, other nodes in their own type or in f64.
 
-Integers of every type are carried as int64 (u64 as its bit pattern) and brought back into their range after each operation.
+Integers of every type are carried as int64 (u64 as its bit pattern) and wrapped to their range after each operation.
 """
 
 from __future__ import annotations
@@ -22,27 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of the leaves: tensors that broadcast to the result.
-
-    leaves: by (kind, data) of a node: ("input", name), ("scalar", name), ("coord", axis), ("extent", axis), ("stage",
-    (index, part)); of a read, ("input", name) is the whole tensor.
+    """Values of the leaves: tensors that broadcast to the result. leaves: keyed by (kind, data) of a node: ("input", name),
+    ("scalar", name), ("coord", axis), ("extent", axis), ("stage", (index, part)). For a read, ("input", name) is the whole
+    tensor.
     """
 
     leaves: Mapping[tuple[str, Any], Tensor]
     device: Any = "cpu"
 
     def of(self, node: Node, real: torch.dtype | None) -> Tensor:
-        """A leaf, in its type or, a float, in `real`: what comes with more digits than its type keeps them there."""
+        """The value of a leaf in its type, or for a float in `real`, which keeps additional digits of the leaf."""
         found = self.leaves[node.kind, node.data]
         return carried(found, node.type) if real is None or node.type not in FLOATS else found.to(real)
 
 
 @dataclass
 class Evaluation:
-    """One evaluation; each node is computed once.
-
-    real: the float dtype for what is not exact; None: every node in its own type. everywhere: exact floats of which no
-    integer and no truth is made are computed in `real` too.
+    """One evaluation; each node is computed once. real: the float dtype of inexact nodes; None: every node in its own type.
+    everywhere: exact floats are computed in `real` too, unless an integer or bool depends on them.
     """
 
     values: Values
@@ -52,11 +49,11 @@ class Evaluation:
     _real: dict[Node, Tensor] = field(default_factory=dict)
 
     def __call__(self, node: Node) -> Tensor:
-        """Its value: floats in their own type, or in `real`; integers as carried; truths as bool."""
+        """The value of a node: floats in their own type or in `real`, integers as int64, bools as bool."""
         return self.own(node) if self.real is None else self.in_real(node)
 
     def own(self, node: Node) -> Tensor:
-        """In its own type, as any machine computes it; an inexact node as this machine does."""
+        """The value in the node's own type: exact nodes as on any machine, inexact nodes as on this machine."""
         if node not in self._own:
             self._own[node] = self._made(node, self.own, None)
         return self._own[node]
@@ -90,14 +87,14 @@ class Evaluation:
         for axis, size in enumerate(source.shape):
             beyond |= (places[axis] < 0) | (places[axis] >= size)
             places[axis] = _within(places[axis], size, outside)
-        if 0 in source.shape:  # the kernel's answer too: there is no nearest place
+        if 0 in source.shape:  # as in the kernel: no nearest position exists
             return inner(node.args[-1]).expand(beyond.shape) if outside == "fill" else source.new_zeros(beyond.shape)
         found = source[tuple(places)]
         return torch.where(beyond, inner(node.args[-1]).to(found.dtype), found) if outside == "fill" else found
 
 
 def _within(place: Tensor, size: int, outside: str) -> Tensor:
-    """A place of the axis for any integer, without overflow."""
+    """A valid index of the axis for any integer, without overflow."""
     import torch
 
     if size == 0:
@@ -122,7 +119,7 @@ def torch_type(type: str) -> torch.dtype:
 
 
 def carried(tensor: Tensor, type: str) -> Tensor:
-    """An operand as a value of the type that it widens to."""
+    """An operand widened to its computation type."""
     import torch
 
     if type == "u64" and tensor.dtype == torch.uint64:
@@ -133,7 +130,7 @@ def carried(tensor: Tensor, type: str) -> Tensor:
 
 
 def stored(value: Tensor, dtype: str) -> Tensor:
-    """A value of f32, f64, an integer type or bool as an element of a tensor, rounded once. From f64 too, for expectations."""
+    """A computed value as an element of a tensor, rounded once; also for expected values in f64."""
     import torch
 
     from opfacade.core.dtypes import torch_dtype
@@ -145,7 +142,7 @@ def stored(value: Tensor, dtype: str) -> Tensor:
 
 
 def narrowed(value: Tensor, dtype: str) -> Tensor:
-    """As a store rounds it, in the dtype of `value`: to the nearest value of a storage type; of f8_e8m0 to the one above."""
+    """The value rounded as in a store, in the dtype of `value`: to nearest, or for f8_e8m0 up."""
     from opfacade.core.dtypes import torch_dtype
 
     if dtype == "f8_e8m0":
@@ -153,7 +150,7 @@ def narrowed(value: Tensor, dtype: str) -> Tensor:
     if dtype in SATURATING:
         value = value.clamp(-LARGEST[dtype], LARGEST[dtype])
     if value.dtype.itemsize == 8 and dtype not in ("f32", "f64"):
-        value = reals.odd(value)  # an f32 on the way would round twice
+        value = reals.odd(value)  # converting to f32 first would round twice
     return value.to(torch_dtype(dtype)).to(value.dtype)
 
 
@@ -167,7 +164,7 @@ def _constant(node: Node, device: torch.device | str) -> Tensor:
 
 
 def applied(op: str, node: Node, args: list[Tensor], real: torch.dtype | None) -> Tensor:
-    """An operation on carried values. real: the dtype of a float result; None is that of the node."""
+    """Applies the operation of a node to carried values. real: the dtype of a float result; None: the node's."""
     import torch
 
     given = node.args[-1].type

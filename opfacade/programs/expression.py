@@ -15,7 +15,7 @@ __all__ = ["Node", "apply", "constant", "coord", "extent", "leaf", "ordered", "r
 Outside = Literal["clamp", "wrap", "reflect"]
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 MAX_AXES = 8
-PARTS = ("value", "index", "mean", "m2", "max", "sum")  # of the results of a stage
+PARTS = ("value", "index", "mean", "m2", "max", "sum")  # types of stage results
 
 
 def _named(kind: Kind, name: str, type: Type, exact: bool = True) -> Node:
@@ -27,22 +27,22 @@ def _named(kind: Kind, name: str, type: Type, exact: bool = True) -> Node:
 
 
 def value(name: str, type: Type) -> Node:
-    """The element of an input at the place of the result, widened to `type`."""
+    """The element of an input at the position of the result, widened to `type`."""
     return _named("input", name, type)
 
 
 def leaf(name: str, type: Type, exact: bool) -> Node:
-    """A value that the caller gives by name; any text is a name. `exact`: whether it comes without an error."""
+    """A value that the caller supplies under a name, which may be any text. `exact`: whether it has no error."""
     return make("input", "", (), name, type, exact)
 
 
 def scalar(name: str, type: Type = "f32") -> Node:
-    """A number that belongs to the plan: no part of a kernel's identity."""
+    """A number of the plan, not part of a kernel's identity."""
     return _named("scalar", name, type)
 
 
 def coord(axis: int) -> Node:
-    """Where the result lies along an axis, from 0: i64."""
+    """The index of the result along an axis, from 0: i64."""
     return make("coord", "", (), _axis(axis), "i64", True)
 
 
@@ -52,9 +52,8 @@ def extent(axis: int) -> Node:
 
 
 def stage(index: int, type: Type, part: str = "value") -> Node:
-    """A result of an earlier stage of a fold; part: which, of a reducer that has several.
-
-    Whether a float comes with an error follows from the stage: `programs.stages.resolved` says it where the stages are known.
+    """A result of an earlier stage of a fold. part: the name of the result, for reducers with several. Whether a float has an
+    error depends on the stage; `programs.stages.resolved` sets this once the stages are known.
     """
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_AXES:
         raise Fault(".index", f"a stage, 0 .. {MAX_AXES - 1}", index)
@@ -72,11 +71,10 @@ def _axis(axis: object) -> int:
 
 
 def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Node | float = "clamp") -> Node:
-    """The element of an input at computed places, an i64 for each of its axes.
-
-    outside: what an index beyond its axis means: "clamp" the nearest place, "wrap" modulo the size, "reflect" mirrored at the
-    first and last place, or a value of the input's type that is read instead. Every index is outside an input without
-    elements: the value is read, and without one 0. Raises Fault.
+    """The element of an input at a computed position, given as one i64 per axis. outside: how an index out of range is treated:
+    "clamp": nearest index; "wrap": modulo the size; "reflect": mirrored at the first and last index; a value of the input's
+    type: this value is the result. Every index of an empty input is out of range: the result is this value, or 0 if there is
+    none. Raises Fault.
     """
     if not isinstance(at, Iterable):
         raise Fault(".at", f"a list of 1 to {MAX_AXES} indices", at)
@@ -97,7 +95,7 @@ def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Nod
 
 
 def _fill(outside: float | str, type: Type) -> Node:
-    """A number that is read outside; a text is one of the floats that JSON has no number for."""
+    """The value for an index out of range; a text is a float that JSON cannot represent, such as inf."""
     if type in TYPES and isinstance(outside, str) and not (type in FLOATS and outside in SPECIAL):
         raise Fault(".outside", f"clamp, wrap, reflect or a value of type {type}", outside)
     try:
@@ -107,7 +105,7 @@ def _fill(outside: float | str, type: Type) -> Node:
 
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
-    """Each node of a graph once, after its arguments, in the order in which a reader meets them."""
+    """Each node of a graph once, after its arguments, in order of first use."""
     seen: set[Node] = set()
     found: list[Node] = []
     stack = [(root, 0) for root in roots][::-1]

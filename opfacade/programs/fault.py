@@ -1,4 +1,4 @@
-"""Fault: what is wrong with a node of a program, and where. A descriptor that holds the program names the path."""
+"""Fault: an error in a node of a program, with its path. The descriptor that contains the program reports the path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from opfacade.errors import DescriptorError, Issue
 
 
 class Fault(DescriptorError):
-    """path: from the program to the node, such as `.outputs.0.value.args.1`; expected, got: what it should be and is."""
+    """path: from the program to the node, such as `.outputs.0.value.args.1`. expected, got: the valid and the actual value."""
 
     def __init__(self, path: str, expected: str, got: object, hint: str = "") -> None:
         self.path, self.expected, self.got, self.hint_text = path, expected, got, hint
@@ -16,7 +16,7 @@ class Fault(DescriptorError):
         super().__init__(f"program.descriptor: {issue}", code=issue.code, op="program", stage="descriptor", issues=[issue])
 
     def under(self, path: str) -> Fault:
-        """The same fault of a node that lies deeper."""
+        """The same fault with a prefix before its path."""
         return Fault(path + self.path, self.expected, self.got, self.hint_text)
 
     def __reduce__(self) -> tuple[type[Fault], tuple[object, ...]]:

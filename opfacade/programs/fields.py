@@ -29,7 +29,7 @@ Axis = Annotated[int, Field(ge=0, lt=MAX_AXES)]
 
 
 class _AsNode:
-    """Validates a node, or the text of one; in JSON it is text."""
+    """Validates a node, or its text; JSON contains the text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def show(node: Node) -> Any:
@@ -50,7 +50,7 @@ def _node(given: object) -> Node:
 
 
 def refused(fault: Fault) -> ValueError:
-    """A fault as a contradiction of the field that holds the program."""
+    """Converts a fault to a contradiction of the field that contains the program."""
     return contradiction(fault.path.lstrip("."), fault.expected, fault.got, fault.hint_text)
 
 
@@ -61,10 +61,8 @@ else:
 
 
 class Input(Written):
-    """A tensor that a program reads.
-
-    over: the axes that it has, rising; along all others it is one and the same. None: all. shape: of a tensor that is only read
-    at computed places: its own extents, which have nothing to do with those of the result.
+    """A tensor that a program reads. over: its axes, in increasing order; it is constant along all others. None: all axes.
+    shape: the shape of a tensor that is read only at computed positions; it is independent of the result's shape.
     """
 
     name: Name = Field(description="Name in the program.")
@@ -82,7 +80,8 @@ class Input(Written):
 
 
 class Output(Written):
-    """A tensor that a program writes, and the value of its elements: of the type of its dtype, f32 for the narrow floats."""
+    """A tensor that a program writes, and the value of its elements, which has the type of the dtype, or f32 for narrower
+    floats."""
 
     name: Name = Field(description="Its name.")
     dtype: DType = Field(description="Element type in memory.")
@@ -90,8 +89,8 @@ class Output(Written):
 
 
 class FoldOutput(Output):
-    """A tensor that a fold writes. over: the axes that it has, in the order of its dimensions: all that are kept, and folded
-    ones up to some. None: all of shape."""
+    """A tensor that a fold writes. over: its axes, in the order of its dimensions: all kept axes and the first folded axes.
+    None: all axes of shape."""
 
     over: Annotated[tuple[Axis, ...], FromList] | None = Field(
         default=None, description="Axes of the output, in order; null: all axes of shape."
@@ -99,7 +98,7 @@ class FoldOutput(Output):
 
 
 class Number(Written):
-    """A scalar of the plan: no part of a kernel's identity. 0.0 and -0.0 are two numbers, and so two plans."""
+    """A scalar of the plan, not part of a kernel's identity. 0.0 and -0.0 are different numbers and give different plans."""
 
     name: Name = Field(description="Name in the program.")
     value: bool | int | float = Field(description="A number in the range of the type.")
@@ -108,7 +107,7 @@ class Number(Written):
     @model_validator(mode="before")
     @classmethod
     def _of_one_form(cls, raw: Any) -> Any:
-        """1 and 1.0 are one f32, and equal values have one JSON."""
+        """Converts 1 to 1.0 for f32, so that equal numbers have equal JSON."""
         number = raw.get("value") if isinstance(raw, dict) else None
         if isinstance(number, float) and not math.isfinite(number):
             kind = raw.get("type", "f32")
@@ -117,7 +116,7 @@ class Number(Written):
         return raw | {"value": as_number(number, "f64")} if type(number) is int and raw.get("type", "f32") in FLOATS else raw
 
     def __eq__(self, other: object) -> bool:
-        """The two zeros are equal floats, but not equal numbers: 1 / x tells them apart."""
+        """Also compares the signs of zeros: 0.0 == -0.0, but 1 / x differs."""
         if not isinstance(other, Number):
             return NotImplemented
         return super().__eq__(other) and (self.value != 0 or math.copysign(1, self.value) == math.copysign(1, other.value))
@@ -136,11 +135,12 @@ class Number(Written):
 
 
 def as_number(number: float, type: str) -> float:
-    """The same number as one of a type: a whole one as an integer, 0 and 1 as truths; what it does not hold stays as it is."""
+    """The number converted to a type: integral numbers to integers, 0 and 1 to bool; a number that the type cannot represent is
+    returned unchanged."""
     if type in FLOATS:
         try:
             return float(number)
-        except OverflowError:  # of an int, which the type refuses
+        except OverflowError:  # for an int; the type then refuses it
             return number
     if type == "bool":
         return bool(number) if number in (0, 1) else number
@@ -148,23 +148,23 @@ def as_number(number: float, type: str) -> float:
 
 
 def tupled(given: object) -> Any:
-    """Lists as tuples, also inside: JSON has no tuples."""
+    """Converts nested lists to tuples, which JSON does not have."""
     if isinstance(given, (list, tuple)):
         return tuple(tupled(item) for item in given)
     return {name: tupled(item) for name, item in given.items()} if isinstance(given, dict) else given
 
 
 class ProgramDescriptor(Descriptor[ArgsT]):
-    """Base of descriptors with a program; in JSON its shared parts are `lets`."""
+    """Base of descriptors with a program; in JSON, its shared subexpressions are in `lets`."""
 
     def values(self) -> dict[str, Node]:
-        """The expressions by the path of their field, such as `outputs.0.value`; none where a field has none."""
+        """The expressions by the path of their field, such as `outputs.0.value`; absent if the field has no expression."""
         raise NotImplementedError
 
     @model_validator(mode="before")
     @classmethod
     def _with_lets(cls, raw: object) -> Any:
-        """Texts become nodes, which need the lets."""
+        """Converts texts to nodes with the help of the lets."""
         if not isinstance(raw, dict):
             return raw
         given = dict(raw)
@@ -198,7 +198,7 @@ class ProgramDescriptor(Descriptor[ArgsT]):
 
 
 def nodes_in(given: object, lets: Sequence[Node], path: str) -> Any:
-    """Items of a field whose `value` is a text, with the node of it."""
+    """The items of a field, with `value` converted from text to a node."""
     if not isinstance(given, (list, tuple)):
         return given
     return tuple(
@@ -210,7 +210,7 @@ def nodes_in(given: object, lets: Sequence[Node], path: str) -> Any:
 
 
 def paths(values: Mapping[str, Node]) -> Iterator[tuple[str, Node]]:
-    """Each node of some expressions once, with the path on which a reader meets it first."""
+    """Each node of some expressions once, with the path of its first use."""
     seen: set[Node] = set()
     for root, value in values.items():
         stack = [(root, value)]
@@ -224,7 +224,7 @@ def paths(values: Mapping[str, Node]) -> Iterator[tuple[str, Node]]:
 
 
 def stores(output: Output, path: str) -> None:
-    """Raises Fault where the value of an output is not what its dtype holds."""
+    """Raises Fault if the type of an output's value does not match its dtype."""
     wanted = widened(output.dtype)
     if output.value.type != wanted:
         hint = f"Convert with {wanted}(x): a store converts nothing."
@@ -232,6 +232,6 @@ def stores(output: Output, path: str) -> None:
 
 
 def used_names(values: Mapping[str, Node]) -> set[str]:
-    """Inputs and scalars that some expressions name."""
+    """The names of the inputs and scalars that some expressions use."""
     nodes = ordered(values.values())
     return {node.data[0] if node.kind == "read" else node.data for node in nodes if node.kind in ("input", "scalar", "read")}

@@ -1,4 +1,4 @@
-"""Which error model a program has, and the constants of the machine that runs it."""
+"""The error model of a program, and the constants of the machine that runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Math = Literal["device", "approx"]
 
 
 def error_model(values: Iterable[Node], math: Math, family: str, sm_version: int) -> ErrorModel:
-    """That of a kernel on an architecture: exact where every result is; else of the least exact type in it, `map-f32` say."""
+    """The error model of a kernel: exact if every result is exact; otherwise that of the least precise type, such as
+    `map-f32`."""
     nodes = ordered(values)
     rough = [node for node in nodes if not node.exact]
     if not rough:
@@ -33,7 +34,7 @@ def error_model(values: Iterable[Node], math: Math, family: str, sm_version: int
 
 
 def in_f64(values: Iterable[Node], family: str) -> ErrorModel:
-    """That of the reference, which computes in f64 what is not exact."""
+    """The error model of the reference, which computes inexact nodes in f64."""
     nodes = ordered(values)
     if all(node.exact for node in nodes):
         return ErrorModel(id=EXACT)

@@ -1,4 +1,5 @@
-"""Integer operations on int64 tensors that carry any integer type: arithmetic is modulo 2^bits, u64 is its bit pattern."""
+"""Integer operations on int64 tensors that hold any integer type: arithmetic is modulo 2^bits, and a u64 is held as its bit
+pattern."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def in_range(value: Tensor, type: str) -> Tensor:
-    """Modulo 2^bits, into the range of a type."""
+    """Wraps values modulo 2^bits into the range of a type."""
     bits = bits_of(type)
     if bits == 64:
         return value
@@ -31,7 +32,7 @@ def wrapped(op: str, type: str, args: list[Tensor]) -> Tensor:
 
 
 def saturated(value: Tensor, type: str) -> Tensor:
-    """Toward zero, at the end of the range for what is beyond it; 0 for NaN."""
+    """Truncates floats toward zero; out of range they saturate, and NaN becomes 0."""
     import torch
 
     least, most = range_of(type)
@@ -55,12 +56,12 @@ def as_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     """A u64 as the nearest float."""
     import torch
 
-    half = (value >> 1 & torch.iinfo(torch.int64).max) | (value & 1)  # sticky: the rounding is that of the whole
+    half = (value >> 1 & torch.iinfo(torch.int64).max) | (value & 1)  # sticky bit for correct rounding
     return torch.where(value < 0, half.to(dtype) * 2, value.to(dtype))
 
 
 def reinterpreted(value: Tensor, type: str) -> Tensor:
-    """The bit pattern of an f32 or f64 as a signed integer, or the float of one; every NaN has one pattern."""
+    """The bit pattern of an f32 or f64 as a signed integer, or the inverse; all NaNs have the same pattern."""
     import torch
 
     narrow = type in ("f32", "i32")
@@ -71,7 +72,7 @@ def reinterpreted(value: Tensor, type: str) -> Tensor:
 
 
 def compared(op: str, a: Tensor, b: Tensor) -> Tensor:
-    """A comparison of u64, carried as bit patterns."""
+    """A comparison of u64 values, which are held as bit patterns."""
     return OPERATIONS[op](_ordered(a), _ordered(b))
 
 
@@ -82,7 +83,7 @@ def _ordered(a: Tensor) -> Tensor:
 
 
 def _shifted(op: str, type: str, a: Tensor, by: Tensor) -> Tensor:
-    """By a count at or past the width, or below 0: 0, or the sign for a right shift of a signed number."""
+    """A shift. A count outside 0 to width - 1 gives 0, or for a signed right shift the sign."""
     import torch
 
     bits = bits_of(type)
@@ -97,7 +98,7 @@ def _shifted(op: str, type: str, a: Tensor, by: Tensor) -> Tensor:
 
 
 def _quotient(a: Tensor, b: Tensor, mode: str) -> Tensor:
-    """Rounded down or toward zero; 0 where b is 0; the least number over -1 is itself."""
+    """A quotient rounded down or toward zero. Division by 0 gives 0, and the minimum divided by -1 gives the minimum."""
     import torch
 
     none, minus = b == 0, b == -1
@@ -192,6 +193,6 @@ def philox(seed: Tensor, offset: Tensor, index: Tensor, stream: Tensor) -> Tenso
 
 
 def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a product of 32 bits."""
+    """High and low 32 bits of a product of 32-bit numbers."""
     whole = a * b  # modulo 2^64
     return whole >> 32 & _MASK, whole & _MASK

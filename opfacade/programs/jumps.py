@@ -1,4 +1,4 @@
-"""How radii pass through what jumps: every outcome that the intervals of the arguments allow is within the new radius."""
+"""Radii after discontinuous operations: the new radius covers every outcome that the intervals of the arguments allow."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def _ball(v: Tensor, r: Tensor) -> Ball:
 
 
 def compared(op: str, a: Ball, b: Ball) -> Ball:
-    """Undecided where the intervals meet, unless neither argument has an error. No comparison of a NaN is."""
+    """Undecided if the intervals overlap, unless both arguments are exact. A comparison with NaN is always decided."""
     near = (a.v - b.v).abs() <= a.r + b.r
     open_ = (near | (a.r + b.r).isinf()) & (a.r + b.r > 0) & ~a.v.isnan() & ~b.v.isnan()
     return _ball(reals.OPERATIONS[op](a.v, b.v), open_)
 
 
 def combined(op: str, *args: Ball) -> Ball:
-    """and, or, xor, not of truths: undecided where both outcomes are possible."""
+    """and, or, xor, not of bools: undecided if both outcomes are possible."""
     truths, open_ = [arg.v != 0 for arg in args], [arg.r != 0 for arg in args]
     v = reals.OPERATIONS["not"](truths[0]) if op == "not" else reals.OPERATIONS[op](*truths)
     if op in ("not", "xor"):
         free = open_[0] if op == "not" else open_[0] | open_[1]
     else:
-        settles = op == "or"  # the value that settles the result alone
+        settles = op == "or"  # an argument with this value decides the result
         settled = [(truth == settles) & ~one for truth, one in zip(truths, open_, strict=True)]
         free = (open_[0] | open_[1]) & ~settled[0] & ~settled[1]
     return _ball(v, free)
 
 
 def selected(condition: Ball, a: Ball, b: Ball) -> Ball:
-    """Where the condition is undecided, the other value with its radius counts too."""
+    """If the condition is undecided, the radius also covers the other value and its radius."""
     import torch
 
     first, open_ = condition.v != 0, condition.r != 0
@@ -62,7 +62,7 @@ def _whole(op: str) -> Callable[[Ball], Ball]:
 
 
 def truncated(a: Ball, integer: str) -> Ball:
-    """A float as an integer, saturating; 0 of NaN."""
+    """A float converted to an integer, saturating; NaN becomes 0."""
     import torch
 
     least, most = range_of(integer)
@@ -76,7 +76,8 @@ def truncated(a: Ball, integer: str) -> Ball:
 
 
 def to_powers(a: Ball) -> Ball:
-    """Rounded up to a power of two: the ball around those of both ends, so that a quotient by it keeps a bound."""
+    """Rounded up to a power of two: the ball that contains the powers of both ends of the interval. A quotient by it stays
+    bounded."""
     least, most = (reals.power_above(a.v + sign * a.r) for sign in (-1, 1))
     certain = (a.r == 0) | a.v.isnan()
     r = ((most - least) / 2).masked_fill(certain, 0.0).masked_fill(a.r.isinf(), math.inf)
@@ -93,7 +94,7 @@ def _copysign(a: Ball, b: Ball) -> Ball:
 
 
 def _rest(op: str) -> Callable[[Ball, Ball], Ball]:
-    """Within one quotient it is a difference; else anything up to the divisor."""
+    """rem or mod: if all quotients agree, the result is a - q * b; otherwise it may be anything up to the divisor."""
 
     def step(a: Ball, b: Ball) -> Ball:
         v, cut = reals.OPERATIONS[op](a.v, b.v), reals.OPERATIONS["trunc" if op == "rem" else "floor"]

@@ -1,7 +1,6 @@
-"""Node: a typed expression as data, a graph whose equal parts are one object.
-
-A node is made once for equal contents, so equality is identity, a shared part is computed once, and nothing is validated again.
-Python's operators build larger nodes; a number beside a node becomes a constant of the node's type. Nothing is promoted.
+"""Node: a typed expression as data, a graph whose equal subexpressions are the same object. Equal contents give the same node,
+so equality is identity, a shared subexpression is computed once, and nothing is validated again. Python's operators build
+larger nodes; a number operand becomes a constant of the other operand's type. Types are not promoted.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ CONVERT = "Convert with the operation that has the name of the type, such as f32
 
 
 class Node:
-    """kind and, of an apply, op; args: nodes; data: what else a leaf says (its value, name or axis).
-
-    type: what it computes in. exact: its bits are the same on every machine. depth: of the tree; a leaf has 1.
+    """kind; op: the operation of an apply. args: nodes. data: the value, name or axis of a leaf. type: the computation type.
+    exact: whether the bits are the same on every machine. depth: of the tree; 1 for a leaf.
     """
 
     __slots__ = ("__weakref__", "args", "data", "depth", "exact", "kind", "op", "type")
@@ -137,7 +135,8 @@ _LOCK = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Another thread may have held it. Not a ForkLock: this one is taken for each node of a program."""
+    """A new lock in a forked child, because another thread may have held the old one. A ForkLock would be too slow: this lock
+    is taken for each node of a program."""
     global _LOCK
     _LOCK = threading.Lock()
 
@@ -190,7 +189,7 @@ def _nearest(value: float, type: Type) -> float | str:
         return "nan"
     try:
         found: float = struct.unpack("f", struct.pack("f", value))[0] if type == "f32" else float(value)
-    except (OverflowError, struct.error):  # an int beyond f64 is the latter
+    except (OverflowError, struct.error):  # OverflowError for an int that exceeds f64
         found = math.inf
     if math.isinf(found):
         if isinstance(value, float) and math.isinf(value):
@@ -200,7 +199,7 @@ def _nearest(value: float, type: Type) -> float | str:
 
 
 def apply(op: str, *args: Node | float) -> Node:
-    """`op` of expressions; a number takes the type of a node beside it. Raises Fault."""
+    """Applies `op` to expressions; a number gets the type of the node operands. Raises Fault."""
     known = OPERATIONS.get(op) if isinstance(op, str) else None
     if known is None:
         raise Fault(".op", "a known operation", op)

@@ -1,8 +1,7 @@
-"""The operations of the language: what each takes and gives, and whether its result is the same bits on every machine.
+"""The operations of the language: their argument and result types, and whether the result has the same bits on every machine.
 
-An operation is *exact* where integer arithmetic, a bit pattern or one correct rounding defines its result. The others are
-functions that a machine computes to some units in the last place: `programs.ulps` has those. docs/programs.md has the meaning
-of each at its edges.
+An operation is *exact* if integer arithmetic, a bit pattern or one correct rounding defines its result. The others are
+functions whose errors, in units in the last place, are in `programs.ulps`. docs/programs.md defines the edge cases of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Program and Fold: what checks, evaluation and bounds ask of a descriptor that holds a program."""
+"""Program and Fold: protocols of descriptors with a program, for checks, evaluation and bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Program(Protocol):
-    """Values of elements over axes."""
+    """A program that computes elements over axes."""
 
     @property
     def op(self) -> str: ...
@@ -34,17 +34,17 @@ class Program(Protocol):
 
     @property
     def overwritten(self) -> dict[str, str]:
-        """Outputs that are in place, and the inputs that they overwrite."""
+        """Outputs in place, with the inputs that they overwrite."""
 
     def values(self) -> dict[str, Node]:
         """The expressions by the path of their field."""
 
     def written(self, args: Args) -> list[Tensor]:
-        """The tensors of the outputs in a call, in their order."""
+        """The output tensors of a call, in order."""
 
 
 class Staged(Protocol):
-    """The part of a fold that says along which axes its values may differ."""
+    """The part of a fold that determines along which axes its values may vary."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -75,13 +75,13 @@ class Fold(Program, Protocol):
 
     @property
     def resolved(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """The values of stages and of outputs, in which results of stages are exact where the stages are."""
+        """The values of stages and of outputs; a stage result in them is exact if the stage is exact."""
 
     def joined(self, stage: Stage) -> tuple[int, ...]:
         """The axes that a stage folds."""
 
     def axes_of(self, output: FoldOutput) -> tuple[int, ...]:
-        """The axes of an output, in their order."""
+        """The axes of an output, in order."""
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
         """The same program with other fields."""

@@ -1,4 +1,4 @@
-"""How radii pass through arithmetic and functions, without the rounding of the step itself: see `programs.bound`."""
+"""Radii after arithmetic and functions, without the rounding of the step itself: see `programs.bound`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INF = math.inf
-LGAMMA_MINIMUM = (1.4616321449683623, -0.12148629053584962)  # where, and its value, rounded down
+LGAMMA_MINIMUM = (1.4616321449683623, -0.12148629053584962)  # argument and value, rounded down
 
 
 def _add(a: Ball, b: Ball) -> Ball:
@@ -30,12 +30,12 @@ def _mul(a: Ball, b: Ball) -> Ball:
 
 
 def _product(size: Tensor, radius: Tensor) -> Tensor:
-    """0 where the radius is, also beside infinity."""
+    """size * radius, with 0 * infinity = 0."""
     return (size * radius).masked_fill((radius == 0) | (size == 0), 0.0)
 
 
 def _div(a: Ball, b: Ball) -> Ball:
-    """Where the divisor may be 0 anything may come."""
+    """There is no bound if the divisor may be 0."""
     v, least = a.v / b.v, b.v.abs() - b.r
     r = ((a.r + v.abs() * b.r) / least).masked_fill(least <= 0, INF)
     return Ball(v, r.masked_fill((a.r == 0) & (b.r == 0), 0.0))
@@ -62,7 +62,7 @@ def _sqrt(a: Ball) -> Ball:
     import torch
 
     v, low = a.v.sqrt(), (a.v - a.r).clamp(min=0.0).sqrt()
-    high = torch.where(a.v < a.r, a.r.new_tensor(INF), (a.v + a.r).sqrt() - v)  # below 0 it is NaN
+    high = torch.where(a.v < a.r, a.r.new_tensor(INF), (a.v + a.r).sqrt() - v)  # NaN below 0
     return Ball(v, torch.maximum(v - low, high).masked_fill(a.r == 0, 0.0))
 
 
@@ -73,7 +73,7 @@ ARITHMETIC: dict[str, Callable[..., Ball]] = {
 
 
 def _monotone(name: str, low: float = -INF, high: float = INF) -> Callable[[Tensor, Ball], Tensor]:
-    """The ball of a function that only rises or only falls between `low` and `high` and has no finite value beyond."""
+    """The radius of a function that is monotone between `low` and `high` and has no finite value outside."""
 
     def radius(v: Tensor, a: Ball) -> Tensor:
         import torch
@@ -92,13 +92,13 @@ def _lipschitz(v: Tensor, a: Ball) -> Tensor:
 
 
 def _tan(v: Tensor, a: Ball) -> Tensor:
-    """Steepest at the end that is nearer to the pole."""
+    """Uses the slope at the end of the interval nearer to the pole, where it is largest."""
     to_pole = (math.pi / 2 - (a.v - math.pi * (a.v / math.pi).round()).abs()) - a.r
     return (a.r / to_pole.clamp(min=1e-300).sin().square()).masked_fill(to_pole <= 0, INF).masked_fill(a.r == 0, 0.0)
 
 
 def _even(name: str) -> Callable[[Tensor, Ball], Tensor]:
-    """Even and rising behind 0."""
+    """The radius of an even function that increases for positive arguments."""
 
     def radius(v: Tensor, a: Ball) -> Tensor:
         import torch
@@ -111,7 +111,7 @@ def _even(name: str) -> Callable[[Tensor, Ball], Tensor]:
 
 
 def _wave(order: int) -> Callable[[Tensor, Ball], Tensor]:
-    """bessel_y: its slope is at most the size of the wave at the end nearer to 0, where the wave is largest."""
+    """The radius of bessel_y: its slope is at most the amplitude hypot(J, Y), which is largest at the end nearer to 0."""
 
     def radius(v: Tensor, a: Ball) -> Tensor:
         import torch
@@ -125,7 +125,7 @@ def _wave(order: int) -> Callable[[Tensor, Ball], Tensor]:
 
 
 def _tanh(v: Tensor, a: Ball) -> Tensor:
-    """Steepest near 0: within the interval, at the place nearest to it."""
+    """Uses the slope at the point of the interval nearest to 0, where it is largest."""
     nearest = (a.v.abs() - a.r).clamp(min=0.0)
     return (a.r * (1 - nearest.tanh() ** 2)).clamp(max=2.0)
 
@@ -142,7 +142,7 @@ def _erfc(v: Tensor, a: Ball) -> Tensor:
 
 
 def unknown(op: str, type: str, v: Tensor) -> Tensor | None:
-    """Where no error of a function is known, for an argument v: True; None: nowhere."""
+    """True for arguments v at which the function has no known error bound; None: there are none."""
     if op != "lgamma":
         return None
     least, most = LGAMMA_OUTSIDE[type]
@@ -168,7 +168,7 @@ def _pow(v: Tensor, a: Ball, b: Ball) -> Tensor:
 
 
 def _atan2(v: Tensor, y: Ball, x: Ball) -> Tensor:
-    """The angle that the error is seen under; across the cut it turns once around."""
+    """The angle of the error disc seen from the origin; a full turn if the disc crosses the branch cut."""
     import torch
 
     far, error = torch.hypot(x.v, y.v), torch.hypot(x.r, y.r)

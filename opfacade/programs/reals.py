@@ -1,4 +1,4 @@
-"""Float operations in torch, in the dtype of their arguments: f32 or f64. docs/programs.md has their edges."""
+"""Float operations in torch, in the dtype of their arguments: f32 or f64. docs/programs.md defines their edge cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _in_numpy(name: str) -> Callable[..., Tensor]:
-    """Through f64: on a CPU torch's own sqrt is not rounded to the nearest, and its fmod not exact; numpy's are."""
+    """An operation of numpy in f64: on a CPU, torch's sqrt is not correctly rounded and its fmod is not exact, but numpy's
+    are."""
 
     def call(*args: Tensor) -> Tensor:
         import numpy
@@ -59,7 +60,7 @@ def _minimum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _fmax(a: Tensor, b: Tensor) -> Tensor:
-    """The other where one is NaN."""
+    """The other argument if one is NaN."""
     return _where(a.isnan(), b, _where(b.isnan(), a, _maximum(a, b)))
 
 
@@ -67,22 +68,22 @@ def _fmin(a: Tensor, b: Tensor) -> Tensor:
     return _where(a.isnan(), b, _where(b.isnan(), a, _minimum(a, b)))
 
 
-_rem = _in_numpy("fmod")  # exact, with the sign of the first
+_rem = _in_numpy("fmod")  # exact, with the sign of the first argument
 
 
 def _mod(a: Tensor, b: Tensor) -> Tensor:
-    """rem, and b added where their signs differ."""
+    """rem, plus b if the remainder and b have different signs."""
     rest = _rem(a, b)
     return _where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
 def _sign(a: Tensor) -> Tensor:
-    """NaN of NaN; +0 of both zeros."""
+    """The sign; NaN stays NaN, and both zeros give +0."""
     return _where(a.isnan(), a, (a > 0).to(a.dtype) - (a < 0).to(a.dtype))
 
 
 def _round_away(a: Tensor) -> Tensor:
-    """The nearest integer, of two the one further from 0. a - trunc(a) is exact."""
+    """The nearest integer; ties round away from 0. a - trunc(a) is exact."""
     import torch
 
     whole = a.trunc()
@@ -90,7 +91,7 @@ def _round_away(a: Tensor) -> Tensor:
 
 
 def _cbrt(a: Tensor) -> Tensor:
-    """One step of Newton in f64 behind the power."""
+    """pow, then one Newton step in f64."""
     import torch
 
     x = a.double()
@@ -101,7 +102,7 @@ def _cbrt(a: Tensor) -> Tensor:
 
 
 def _lgamma(a: Tensor) -> Tensor:
-    """+inf at the poles, the infinities and 0."""
+    """lgamma, which is +inf at the poles, at 0 and at the infinities."""
     import torch
 
     pole = (a <= 0) & (a == a.floor())
@@ -109,7 +110,8 @@ def _lgamma(a: Tensor) -> Tensor:
 
 
 def _special(name: str, at_infinity: float | None = None) -> Callable[[Tensor], Tensor]:
-    """A function of torch.special. at_infinity: of both infinities, with the sign of an odd function; None: as torch has it."""
+    """A function of torch.special. at_infinity: the value at both infinities, with the sign for an odd function; None: torch's
+    value."""
 
     def call(a: Tensor) -> Tensor:
         import torch
@@ -124,7 +126,7 @@ def _special(name: str, at_infinity: float | None = None) -> Callable[[Tensor], 
 
 
 def power_above(value: Tensor) -> Tensor:
-    """The least number of f8_e8m0 that is not below, the largest of what is above it, NaN of NaN; in the dtype of `value`."""
+    """The value rounded up to f8_e8m0, saturating, in the dtype of `value`; NaN stays NaN."""
     import torch
 
     inside = value.double().clamp(LEAST_POWER, LARGEST["f8_e8m0"])
@@ -134,7 +136,8 @@ def power_above(value: Tensor) -> Tensor:
 
 
 def odd(value: Tensor) -> Tensor:
-    """An f64 as an f32 that rounds to any narrower type as the f64 does: toward zero, with a last bit that says "inexact"."""
+    """An f64 rounded to odd in f32 (toward zero, last bit set if inexact): the result rounds to any narrower type like the
+    f64."""
     import torch
 
     near = value.float()

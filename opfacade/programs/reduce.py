@@ -1,4 +1,4 @@
-"""Reducers in torch, along the last axis of carried values: integers as int64, floats in their dtype."""
+"""Reducers in torch, along the last axis: integers are held as int64, floats in their dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOP = -(2**63)
 
 
 def reduced(reducer: str, type: str, value: Tensor) -> Parts:
-    """The results of one stage. type: that of the values; floats may be carried with more digits."""
+    """The results of one stage. type: the type of the values; floats may be held with more digits."""
     return _REDUCERS[reducer](value, type)
 
 
@@ -43,7 +43,7 @@ def _extreme(sign: int, with_index: bool) -> Callable[[Tensor, str], Parts]:
 
 
 def _of_none(value: Tensor, type: str, sign: int) -> Tensor:
-    """The identity: an infinity, or the end of the range of integers, u64 as the int64 of the same bits."""
+    """The identity of max or min: an infinity, or the end of the integer range; for u64, the int64 with the same bits."""
     if value.is_floating_point():
         return value.sum(-1) - sign * math.inf
     least, most = range_of(type)
@@ -52,7 +52,7 @@ def _of_none(value: Tensor, type: str, sign: int) -> Tensor:
 
 
 def _first(value: Tensor, sign: int) -> Tensor:
-    """The first place of the largest (sign 1) or least value; the first NaN wins."""
+    """The first index of the largest (sign 1) or smallest value; the first NaN wins."""
     import torch
 
     if value.shape[-1] == 0:
@@ -63,7 +63,7 @@ def _first(value: Tensor, sign: int) -> Tensor:
 
 
 def _signed_zero(value: Tensor, found: Tensor, sign: int) -> Tensor:
-    """Among zeros, +0 is the largest and -0 the least."""
+    """The largest (sign 1) or smallest value, with -0 below +0."""
     other = ((value == 0) & (value.signbit() != (sign > 0))).any(-1)
     return found.masked_fill((found == 0) & other, 0.0 if sign > 0 else -0.0)
 

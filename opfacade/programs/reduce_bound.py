@@ -1,6 +1,5 @@
-"""How far a machine may be from the results of a reducer, along the last axis of balls.
-
-A machine joins values in any order in which a term passes at most `steps` roundings.
+"""Error bounds for the results of a reducer along the last axis of balls, for any order in which a term passes at most `steps`
+roundings.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
     from opfacade.programs.bound import Machine
 
-# An argument of exp and, on a machine that approximates, its product with log2(e) are rounded.
+# Roundings of the argument of exp and, with an approximate exp, of its product with log2(e).
 _EXP_ARGUMENT = 3.0
 
 
 class Joining(NamedTuple):
-    """type: of the values. steps: roundings that a term passes."""
+    """The parameters of a reduction. type: the type of the values. steps: the number of roundings that a term passes."""
 
     machine: Machine
     type: str
@@ -40,7 +39,7 @@ def joined(reducer: str, value: Ball, how: Joining) -> Mapping[str, Ball]:
 
 
 def _finite(ball: Ball) -> Ball:
-    """Without what is not finite: those values decide alone."""
+    """The ball with non-finite values replaced by 0, because those determine the result without a bound."""
     import torch
 
     return Ball(torch.where(ball.v.isfinite(), ball.v, 0.0), torch.where(ball.v.isfinite(), ball.r, 0.0))
@@ -56,8 +55,8 @@ def _sum(value: Ball, how: Joining) -> Mapping[str, Ball]:
 
 
 def _wrapped(reducer: str, value: Ball, found: Ball, type: str) -> Ball:
-    """A sum or product of integers: modulo 2^bits where all elements are certain and doubles hold them; of others nothing is
-    known where it may leave the range."""
+    """A sum or product of integers: exact modulo 2^bits if all elements are exact and representable as doubles; otherwise
+    without a bound if it may leave the range."""
     import torch
 
     least, most = range_of(type)
@@ -70,14 +69,14 @@ def _wrapped(reducer: str, value: Ball, found: Ball, type: str) -> Ball:
 
 
 def _decided(value: Ball, radius: Tensor) -> Tensor:
-    """0 where elements without errors that are not finite decide the result; infinite where one with an error may."""
+    """The radius, but 0 if exact non-finite elements determine the result, and infinite if an inexact one may."""
     special = ~value.v.isfinite()
     open_ = (special & (value.r != 0)).any(-1) | value.r.isinf().any(-1)
     return radius.masked_fill(special.any(-1), 0.0).masked_fill(open_, math.inf)
 
 
 def _prod(value: Ball, how: Joining) -> Mapping[str, Ball]:
-    """Each product rounds relatively, unless a part of it may leave the normal numbers."""
+    """Each product has a relative error, unless a partial product may leave the range of normal numbers."""
     import torch
 
     v, (inner, r) = value.v.prod(-1), _finite(value)
@@ -113,7 +112,7 @@ def _extreme(reducer: str) -> Callable[[Ball, Joining], Mapping[str, Ball]]:
 
 
 def _truths(reducer: str) -> Callable[[Ball, Joining], Mapping[str, Ball]]:
-    settles = reducer == "any"  # the value that settles the result alone
+    settles = reducer == "any"  # an element with this value decides the result
 
     def step(value: Ball, how: Joining) -> Mapping[str, Ball]:
         truth, open_ = value.v != 0, value.r != 0
@@ -125,7 +124,7 @@ def _truths(reducer: str) -> Callable[[Ball, Joining], Mapping[str, Ball]]:
 
 
 def _welford(value: Ball, how: Joining) -> Mapping[str, Ball]:
-    """The mean moves by at most an element at each step; each term of m2 is a product of two deviations from running means,
+    """Each step changes the mean by at most one element. A term of m2 is the product of two deviations from running means,
     whose squares are at most twice the term."""
     n, (inner, r) = value.v.shape[-1], _finite(value)
     found = reduce.reduced("welford", how.type, value.v)
@@ -139,7 +138,7 @@ def _welford(value: Ball, how: Joining) -> Mapping[str, Ball]:
 
 
 def _expsum(value: Ball, how: Joining) -> Mapping[str, Ball]:
-    """A term is rescaled as the maximum rises, at most `steps` times, by factors whose exponents add up to its own."""
+    """A term is rescaled at most `steps` times as the maximum rises, by factors whose exponents add up to that of the term."""
     n = value.v.shape[-1]
     found = reduce.reduced("expsum", how.type, value.v)
     most, total = found["max"], found["sum"]

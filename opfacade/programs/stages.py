@@ -1,4 +1,4 @@
-"""Stages of a fold: a value of each element and the reducer that joins the values along axes.
+"""Stages of a fold: a value per element, and the reducer that combines the values along axes.
 
 A stage folds all folded axes or some of them; later stages and outputs use its results as `stage(index, type, part)`.
 """
@@ -21,8 +21,8 @@ ReducerName = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argm
 
 
 class Reducer(NamedTuple):
-    """types: of the values that it takes. parts: name -> the type of that result; None: that of the value. of_empty: whether no
-    values at all have a result."""
+    """types: allowed types of values. parts: name of a result -> its type; None: the type of the value. of_empty: whether zero
+    values have a result."""
 
     types: Sequence[Type]
     parts: Mapping[str, Type | None]
@@ -41,12 +41,11 @@ REDUCERS: Mapping[str, Reducer] = {
 
 
 class Stage(Model):
-    """One reduction. The values are joined along `axes`: some of the folded axes, all where it is null. Along a folded axis
-    that a stage does not join, its result differs where its value does.
-
-    sum, prod: integers wrap. max, min: NaN wins, +0 is above -0. any, all: of truths. argmax, argmin: "value", and "index", the
-    first place along the axes, counted with the last axis fastest; the first NaN wins. welford: "mean", and "m2", the sum of
-    squared deviations from it. expsum: "max", and "sum", that of exp(x - max), in which an x equal to the maximum counts 1.
+    """One reduction. `axes`: the folded axes along which values are reduced; null: all. The result may vary along the other
+    folded axes. sum, prod: integers wrap. max, min: NaN wins, and -0 is below +0. any, all: for bool. argmax, argmin: "value",
+    and "index", the first position along the axes, with the last axis fastest; the first NaN wins. welford: "mean", and "m2",
+    the sum of squared deviations from the mean. expsum: "max", and "sum", the sum of exp(x - max), in which an x equal to the
+    maximum counts as 1.
     """
 
     reducer: ReducerName = Field(description="The reduction.")
@@ -56,18 +55,18 @@ class Stage(Model):
     )
 
     def part(self, name: str) -> Type:
-        """The type of a result. KeyError for no part of the reducer."""
+        """The type of a result. Raises KeyError if the reducer has no such result."""
         return REDUCERS[self.reducer].parts[name] or self.value.type
 
 
 def is_exact(reducer: str, part: str, value: Node) -> bool:
-    """Whether a result has the same bits on every machine: integers are joined in any order."""
+    """Whether a result has the same bits on every machine, as for integers, whose order does not matter."""
     joins_exactly = part == "max" or reducer in ("max", "min", "any", "all", "argmax", "argmin") or value.type in INTEGERS
     return value.exact and joins_exactly
 
 
 def resolved(stages: Sequence[Stage], values: Iterable[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The values of the stages and other values, whose stage leaves are exact where the stage is. Raises Fault."""
+    """The values of the stages and other values; a stage leaf in them is exact if its stage is exact. Raises Fault."""
     known: dict[tuple[int, str], bool] = {}
     rebuilt: dict[Node, Node] = {}
     inner = []
@@ -94,7 +93,7 @@ def _with_args(node: Node, args: tuple[Node, ...], known: Mapping[tuple[int, str
 
 
 def rebuilt(node: Node, args: tuple[Node, ...]) -> Node:
-    """The same node of other arguments."""
+    """The same node with other arguments."""
     if args == node.args:
         return node
     if node.kind == "read":
@@ -105,8 +104,8 @@ def rebuilt(node: Node, args: tuple[Node, ...]) -> Node:
 
 
 def varies(node: Node, inputs: Mapping[str, Sequence[int]], stages: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The axes along which a value may differ. inputs: axes of each input; stages: those along which the result of each stage
-    may differ."""
+    """The axes along which a value may vary. inputs: the axes of each input. stages: the axes along which each stage result may
+    vary."""
     found: frozenset[int] = frozenset()
     for one in ordered([node]):
         if one.kind == "input":

@@ -1,7 +1,6 @@
-"""Programs as JSON: `lets`, the shared parts in the order of their use, and a tree for each value.
-
-One graph has one text: every part that is used twice and is no leaf is a let, in the order in which a reader meets it. So the
-digest is the graph's, however it was written.
+"""Programs as JSON: `lets`, the shared subexpressions, and a tree for each value. The text of a graph is unique: every
+subexpression that is used twice and is not a leaf is a let, in order of first use. So the digest does not depend on how the
+program was written.
 """
 
 from __future__ import annotations
@@ -39,16 +38,15 @@ class Text(NamedTuple):
 
 
 def text_of(values: Sequence[Node]) -> Text:
-    """The one text of a graph. Raises Fault beyond the limits."""
+    """The unique text of a graph. Raises Fault beyond the limits."""
     place = _shared(values)
     lets = [_tree(node, {other: at for other, at in place.items() if at < index}) for node, index in place.items()]
     return Text(lets, [_tree(node, place) for node in values])
 
 
 def check_limits(values: Mapping[str, Node]) -> None:
-    """Raises Fault for values beyond the limits, with the path of the first that is so together with those before it.
-
-    values: by the path of their field.
+    """Raises Fault if values exceed the limits, with the path of the value at which the total does. values: by the path of
+    their field.
     """
     roots = list(values.values())
     try:
@@ -107,7 +105,7 @@ def _tree(node: Node, place: Mapping[Node, int]) -> dict[str, Any]:
 
 
 def lets_from(given: object, path: str = ".lets") -> list[Node]:
-    """The shared parts of a text, each of which may use those before it. Raises Fault."""
+    """The shared subexpressions of a text; each may use earlier ones. Raises Fault."""
     if not isinstance(given, (list, tuple)):
         raise Fault(path, "a list of expressions", given)
     if len(given) > MAX_LETS:
@@ -119,7 +117,8 @@ def lets_from(given: object, path: str = ".lets") -> list[Node]:
 
 
 def node_from(given: object, lets: Sequence[Node] = (), path: str = "", depth: int = 1) -> Node:
-    """The node of a text, or of a node. lets: what `shared` means there. Raises Fault with the path to what is wrong."""
+    """The node of a text; a node is returned unchanged. lets: the shared subexpressions. Raises Fault with the path of the
+    error."""
     if isinstance(given, Node):
         return given
     if depth > MAX_DEPTH:
@@ -144,7 +143,7 @@ def node_from(given: object, lets: Sequence[Node] = (), path: str = "", depth: i
 
 
 class _Placed(Exception):
-    """A fault whose path is whole."""
+    """A fault whose path is complete."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

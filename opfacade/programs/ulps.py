@@ -1,10 +1,9 @@
-"""How far functions are from their real values, in units in the last place of their type.
-
-DEVICE has the maximum that the CUDA programming guide documents, for f32 and f64: how far a result is from the correctly
-rounded one, which is itself up to half a unit from the real value (ROUNDED). A constant of a SKU is `ulp.<function>`: the
-largest error over all 2^32 inputs where `measured.json` has it for the SKU's architecture, never above the documented one; on
-any other architecture the documented one. `ulp64.<function>` is the largest over at least 10^7 random arguments and a MARGIN,
-rounded up to a whole number, since a sample may miss the worst. `python -m bench.functions` writes that record.
+"""Errors of functions, in units in the last place of their type. DEVICE has the maximum errors that the CUDA programming guide
+documents for f32 and f64, relative to the correctly rounded result, which is itself up to half a unit from the real value
+(ROUNDED). A SKU has the constant `ulp.<function>`: the largest error over all 2^32 inputs if `measured.json` has it for the
+SKU's architecture, but at most the documented error; otherwise the documented error. `ulp64.<function>` is the largest error
+over at least 10^7 random arguments plus a MARGIN, because a sample may miss the worst case, rounded up to a whole number.
+`python -m bench.functions` writes that record.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ DEVICE: dict[str, tuple[float, float]] = {
     "bessel_j1": (9, 7), "bessel_y0": (9, 7), "bessel_y1": (9, 7),
 }  # fmt: skip
 ROUNDED = 0.5
-# Beside those in units: errors that do not fall with the value, where the argument is 8 or more. Zeros lie there.
+# Additional absolute errors for arguments of 8 or more, where the functions have zeros.
 ABSOLUTE: dict[str, tuple[float, float]] = dict.fromkeys(("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"), (2.2e-6, 5e-12))
 # lgamma is only bounded outside of this interval.
 LGAMMA_OUTSIDE = {"f32": (-10.001, -2.264), "f64": (-23.0001, -2.2637)}
-# Bounds of the approximate instructions, f32 alone. exp is exp2 of one rounded product with log2(e), which errs by 2^-17 where
-# the exponent is near 128; a quotient is a product with a reciprocal; tanh is a polynomial near 0.
+# Bounds of the approximate instructions, which exist only for f32. exp is exp2 of one rounded product with log2(e), whose error
+# is 2^-17 for exponents near 128; a quotient is a product with a reciprocal; tanh is a polynomial near 0.
 APPROXIMATE: dict[str, float] = {"exp": 64, "exp2": 2, "tanh": 8, "rsqrt": 2, "div": 3, "sqrt": 3}
 
 
@@ -41,8 +40,8 @@ FINEST = 64  # a measured error is rounded up to a multiple of 1 / FINEST
 
 @lru_cache(maxsize=1)
 def measured() -> tuple[int, Mapping[str, float]]:
-    """The architecture of the record (90 for sm_90), and the largest error of each f32 function that was run over all its
-    inputs; 0 and none where there is no record."""
+    """The architecture of the record (90 for sm_90), and the largest error of each f32 function that was run over all inputs; 0
+    and {} without a record."""
     place = Path(__file__).with_name("measured.json")
     if not place.exists():
         return 0, {}
@@ -51,13 +50,13 @@ def measured() -> tuple[int, Mapping[str, float]]:
     return int(record["machine"]["capability"].replace(".", "")), errors
 
 
-FEWEST = 10**7  # arguments of a function of f64 that count as a measurement
+FEWEST = 10**7  # minimum number of arguments in a measurement of an f64 function
 MARGIN = 0.25  # units above the largest error of a sample
 
 
 @lru_cache(maxsize=1)
 def measured_f64() -> tuple[int, Mapping[str, float]]:
-    """As `measured`, of the f64 functions that were held against mpmath on enough arguments."""
+    """Like `measured`, for the f64 functions that were compared with mpmath on enough arguments."""
     place = Path(__file__).with_name("measured.json")
     record = json.loads(place.read_text()).get("f64") if place.exists() else None
     if record is None:
@@ -67,13 +66,13 @@ def measured_f64() -> tuple[int, Mapping[str, float]]:
 
 
 def documented(function: str, type: str) -> float:
-    """The largest distance of a function of f32 or f64 from its real value, as far as CUDA's tables say."""
+    """The maximum error of an f32 or f64 function relative to its real value, by CUDA's tables."""
     single, double = DEVICE[function]
     return (single if type == "f32" else double) + ROUNDED
 
 
 def ulps_of(function: str, type: str, sm_version: int) -> float:
-    """The constant of a function of f32 or f64 on an architecture, 90 for sm_90 and sm_90a."""
+    """The error constant of an f32 or f64 function on an architecture, which is 90 for sm_90 and sm_90a."""
     tried, errors = measured() if type == "f32" else measured_f64()
     if tried != sm_version or function not in errors:
         return documented(function, type)
@@ -82,5 +81,5 @@ def ulps_of(function: str, type: str, sm_version: int) -> float:
 
 
 def functions_in(nodes: Iterable[Node], type: str) -> list[str]:
-    """The functions of one float type that some nodes call, sorted."""
+    """The functions of one float type that the nodes use, sorted."""
     return sorted({node.op for node in nodes if node.op in FUNCTIONS and node.type == type})

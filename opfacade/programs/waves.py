@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-# From here on, a few terms of the asymptotic series suffice; below, a few of the trapezoidal rule. torch's are inexact.
+# From here on, a few terms of the asymptotic series suffice; below, a few points of the trapezoidal rule. torch's functions are
+# inexact.
 FAR = 25.0
-_ANGLES = 32  # of a quarter turn; the rule errs by bessel_j128
+_ANGLES = 32  # points per quarter turn; the error of the rule is bessel_j128
 _EULER = 0.5772156649015329
 
 
 def wave(kind: str, order: int) -> Callable[[Tensor], Tensor]:
-    """bessel_j or bessel_y, in f64, to a few 2^-53 beside 1."""
+    """bessel_j or bessel_y in f64, with an absolute error of a few 2^-53."""
 
     def call(a: Tensor) -> Tensor:
         import torch
@@ -33,7 +34,7 @@ def wave(kind: str, order: int) -> Callable[[Tensor], Tensor]:
 
 
 def _near_wave(kind: str, order: int, x: Tensor) -> Tensor:
-    """bessel_j as the mean of cos(x sin t), order 1 its slope; bessel_y by Neumann's series of these."""
+    """bessel_j as the mean of cos(x sin t), and order 1 as its negative derivative; bessel_y by Neumann's series of these."""
     import torch
 
     mean, rest, slope, rest_slope = (torch.zeros_like(x) for _ in range(4))
@@ -53,12 +54,12 @@ def _near_wave(kind: str, order: int, x: Tensor) -> Tensor:
 
 
 def _far_wave(kind: str, order: int, x: Tensor) -> Tensor:
-    """The series of Hankel on the angle x - (2 order + 1) pi / 4, whose sine and cosine are made of those of x."""
+    """Hankel's series at the angle x - (2 order + 1) pi / 4, whose sine and cosine are computed from those of x."""
     import torch
 
     even, odd = _hankel(x, order)
     sin, cos = x.sin(), x.cos()
-    c, s = (cos + sin, sin - cos) if order == 0 else (sin - cos, -(cos + sin))  # times a root of 2
+    c, s = (cos + sin, sin - cos) if order == 0 else (sin - cos, -(cos + sin))  # times the square root of 2
     found = even * c - odd * s if kind == "j" else even * s + odd * c
     return torch.where(x.isinf(), torch.zeros_like(x), found / (math.pi * x).sqrt())
 

@@ -1,4 +1,4 @@
-"""The words to write programs with: a function for each operation of the language. `opfacade.words` has them for variants too.
+"""Functions for writing programs, one for each operation of the language. `opfacade.words` has them for variants too.
 
 from opfacade.words import exp, value
 x = value("x", "f32")
@@ -14,12 +14,12 @@ from opfacade.programs.expression import Node, apply, constant, coord, extent, r
 from opfacade.programs.operations import OPERATIONS
 
 _WORDS = {name: f"{name}_" if name in ("and", "or", "not", "min", "max", "abs") else name for name in OPERATIONS}
-# Names that numpy and torch have for operations.
+# Names of operations in numpy and torch.
 ALIASES = {
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
     "where": "select",
 }  # fmt: skip
-OPERATION = {word: name for name, word in _WORDS.items()} | ALIASES  # of each word
+OPERATION = {word: name for name, word in _WORDS.items()} | ALIASES  # by name of the function
 
 __all__ = ["Node", "apply", "constant", "coord", "extent", "read", "round_to", "scalar", "square", "stage", "value"]
 __all__ += sorted(OPERATION)
@@ -39,11 +39,11 @@ globals().update({word: _word(name) for word, name in OPERATION.items()})
 
 if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Callable[..., Node]: ...  # every word of the table
+    def __getattr__(name: str) -> Callable[..., Node]: ...  # every function of the table
 
 
 def round_to(x: Node, dtype: str) -> Node:
-    """x rounded to f16, bf16, f8_e4m3, f8_e5m2 or, up, to f8_e8m0, and widened again; no compiler removes it."""
+    """x rounded to f16, bf16, f8_e4m3 or f8_e5m2, or up to f8_e8m0, and widened again; no compiler removes this."""
     return apply(f"round_{dtype}", x)
 
 

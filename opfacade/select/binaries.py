@@ -1,6 +1,6 @@
-"""Digests of the code and the compilers of a SKU's kernel: kept beside the ids of a manifest, compared with those of today.
-
-An id names a promise; another binary may keep the same promise: edited sources with the same output bits, another compiler.
+"""Digests of the code and the compilers of a SKU's kernel, stored with the ids of a manifest and compared with the current
+digests. An id stands for a guarantee; another binary (edited sources with the same output bits, another compiler) may keep the
+same guarantee.
 """
 
 from __future__ import annotations
@@ -44,10 +44,8 @@ def binary_of(option: Option, descriptor: Descriptor[Any], target: Target) -> Sk
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A selected SKU against a manifest.
-
-    word: "same binary", "other binary" (the same promise), "binary not known", "other revision" or "not allowed".
-    why: what differs, in words.
+    """A selected SKU compared with a manifest. word: "same binary", "other binary" (the same guarantee), "binary not known",
+    "other revision" or "not allowed". why: the differences in words.
     """
 
     sku: str
@@ -65,7 +63,7 @@ class Standing:
 def standings(
     allowed: Iterable[str], known: Iterable[SkuBinary], chosen: Iterable[str], now: Iterable[SkuBinary]
 ) -> tuple[Standing, ...]:
-    """How each chosen SKU stands to the ids and digests of a manifest. now: digests of the chosen."""
+    """Compares each chosen SKU with the ids and digests of a manifest. now: current digests of the chosen SKUs."""
     ids, before, after = frozenset(allowed), {b.sku: b for b in known}, {b.sku: b for b in now}
     revisions = {_unrevised(sku): sku for sku in sorted(ids)}
     return tuple(_standing(sku, ids, revisions, (before.get(sku), after.get(sku))) for sku in chosen)
@@ -98,7 +96,7 @@ def _same_promise(sku: str, pair: Pair) -> Standing:
 
 
 def differing(before: SkuBinary, after: SkuBinary) -> list[str]:
-    """Which of the known digests differ: "code", "compilers"."""
+    """The names of the known digests that differ: "code", "compilers"."""
     names = [name for name in ("code", "compilers") if getattr(before, name) and getattr(after, name)]
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 

@@ -1,4 +1,4 @@
-"""Slow code in the kernel that a choice would run, where the cache of this machine holds its binary. Builds nothing."""
+"""Finds slow code in the chosen kernel if the cache of this machine has its binary. Builds nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from opfacade.select.selection import Option
 
 
 def slow_code(option: Option | None, descriptor: Descriptor[Any], target: Target) -> tuple[str, ...]:
-    """Spills and the like of a chosen option, a line for each; () where it is not built, or nothing was found."""
+    """Spills and other slow code of a chosen option, one line each; () if it is not built or has none."""
     if option is None or not option.candidate.compiles:
         return ()
     try:
         return tuple(_found(option.candidate.jit_specs(descriptor, target))) if cache.root().is_dir() else ()
-    except (CacheError, ToolchainError):  # whether the cache can be used is the doctor's question
+    except (CacheError, ToolchainError):  # `opfacade doctor` reports an unusable cache
         return ()
 
 

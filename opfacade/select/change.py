@@ -20,8 +20,8 @@ from opfacade.select.sku_differences import differences
 class Change:
     """Two selections compared.
 
-    fields: every field in which the descriptors differ, as {path: (before, after)}. causes: the fields of which each alone,
-    changed in the first descriptor, changes its SKU; empty if only several together do. facts: what differs between the SKUs.
+    fields: every field in which the descriptors differ, as {path: (before, after)}. causes: each field that changes the SKU if
+    it alone is changed in the first descriptor; empty if only several together do. facts: the differences between the SKUs.
     newly_refused, newly_accepted: candidates, with the reasons."""
 
     before: KernelSku | None
@@ -80,7 +80,7 @@ def _chosen(explanation: Explanation) -> KernelSku | None:
 
 
 def _content(model: Model) -> dict[str, Any]:
-    """Every field, also those that the JSON leaves out at their default."""
+    """Every field, including fields that the JSON omits at their default."""
     values = {name: getattr(model, name) for name in type(model).model_fields}
     return {name: _content(value) if isinstance(value, Model) else value for name, value in values.items()}
 
@@ -107,7 +107,7 @@ def _changes(before: Explanation, path: str, value: object) -> bool:
     try:
         descriptor = type(before.descriptor).model_validate(content)
     except DescriptorError:
-        return False  # it means nothing alone: a cause only together with others
+        return False  # invalid alone, so it can only be a cause together with others
     return _id(_chosen(explain(descriptor, before.preference, before.target))) != _id(_chosen(before))
 
 

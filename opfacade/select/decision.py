@@ -1,8 +1,7 @@
-"""Definition of a measurement, of the problems that share it, and of the rule by which it overrules the default: pure
-functions.
+"""Defines a measurement, the problems that share it, and the rule by which it overrides the default: pure functions.
 
 The rule: the incumbent stays unless a challenger is faster by more than MARGIN and by more than the noise of both. Among
-challengers that are as fast as the best, the first in the order of preference wins. So a tie never flips a choice.
+challengers that are as fast as the best, the first in the order of preference wins. So a tie never changes a choice.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def tuning_key(descriptor: Descriptor[Any]) -> str:
     """The bucketed descriptor, as canonical JSON: problems with the same text share a measurement.
 
     Sizes of a call (`Model.sizes`) and the fields in `tuning_rounds` are rounded up to a power of two. The
-    fields in `tuning_ignores` are left out; those in `tuning_flags` keep their sign only. All else is exact.
+    fields in `tuning_ignores` are left out; only the sign of those in `tuning_flags` is kept. All other fields are exact.
     """
     fields = _rounded(descriptor, descriptor.sizes | descriptor.tuning_rounds)
     fields = {name: value for name, value in fields.items() if name not in descriptor.tuning_ignores}
@@ -38,11 +37,11 @@ def tuning_key(descriptor: Descriptor[Any]) -> str:
 
 
 def _rounded(model: Model, names: frozenset[str]) -> dict[str, Any]:
-    """The JSON fields of a model without its version, those of `names` rounded up, and so in the models that it holds."""
+    """The JSON fields of a model without its version, with the fields in `names` rounded up, also in nested models."""
     found = model.model_dump(mode="json")
     found.pop("schema_version", None)
     for name, value in found.items():
-        part = getattr(model, name, None)  # JSON may have more: the shared parts of a program
+        part = getattr(model, name, None)  # JSON may have other keys too: the shared subexpressions of a program
         if isinstance(part, Model):
             found[name] = _rounded(part, part.sizes)
         elif name in names and value is not None:
@@ -55,8 +54,8 @@ def _up(size: object) -> Any:
 
 
 class Measured(Model):
-    """One SKU as measured: median time, half the width of its 95 % interval over the median, how many samples, and its worst
-    error over its bound."""
+    """The measurement of one SKU: median time, half the width of its 95 % interval relative to the median, number of samples,
+    and its largest error relative to the bound."""
 
     sku: str
     median_us: Positive
@@ -66,7 +65,7 @@ class Measured(Model):
 
 
 class TuningRow(Model):
-    """The measurements of one tuning key on one machine, all of one tuning, in the order of preference; and the choice."""
+    """The measurements of one tuning key on one machine, from one tuning run, in order of preference; and the choice."""
 
     schema_version: Version = 1
     key: str
@@ -83,7 +82,7 @@ class TuningRow(Model):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """winner is faster than incumbent by `gain`, a share of the incumbent's time, measured to within `noise`."""
+    """The winner is faster than the incumbent by `gain`, a fraction of the incumbent's time, known to within `noise`."""
 
     winner: str
     incumbent: str
@@ -92,7 +91,7 @@ class Decision:
 
 
 def decide(measured: Sequence[Measured], incumbent: str | None = None) -> Decision:
-    """The choice among SKUs in the order of preference; without an incumbent among them the first is it."""
+    """The choice among SKUs in order of preference; the first is the incumbent if the given one is not among them."""
     holder = next((m for m in measured if m.sku == incumbent), measured[0])
     best = min(measured, key=lambda m: m.median_us)
     equals = [m for m in measured if _as_fast(m, best) and _beats(m, holder)]
@@ -125,7 +124,7 @@ def clear(measured: Sequence[Measured], incumbent: str | None = None) -> bool:
 
 
 def summary(samples: Sequence[float]) -> tuple[float, float]:
-    """Median, and half the width of its 95 % interval from order statistics, over the median. One sample knows no noise: 1."""
+    """Median, and half the width of its 95 % interval (from order statistics) relative to the median; 1 for a single sample."""
     ordered, n = sorted(samples), len(samples)
     middle = median(ordered)
     reach = 0.98 * n**0.5

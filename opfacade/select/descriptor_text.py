@@ -1,4 +1,4 @@
-"""The type that the JSON text of a descriptor names, or an error that says what the text is instead."""
+"""The type that a descriptor's JSON names, or an error that describes what the text contains instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _A_PATH = re.compile(r"[^\s{}\[\]]+\.jsonl?")
 
 
 def type_in(text: str | bytes, types: Mapping[str, T]) -> T:
-    """The type that the field `op` of a JSON object names. DescriptorError where the text is something else."""
+    """The type that the field `op` of a JSON object names. Raises DescriptorError for any other text."""
     try:
         found = strict_json.loads(text)
     except (ValueError, TypeError) as error:
@@ -43,7 +43,7 @@ def _known(types: Mapping[str, Any]) -> str:
 
 
 def _no_json(text: object, error: Exception) -> OpfacadeError:
-    """Several texts, the name of a file, or no JSON: with the place where that ends."""
+    """The error for several JSON texts, a file name, or invalid JSON, with the position of the error."""
     if not isinstance(text, (str, bytes, bytearray)):
         return _error("OPF-D006", "text", "a str or bytes of JSON", shown(text))
     plain = text if isinstance(text, str) else bytes(text).decode(errors="replace")

@@ -31,7 +31,7 @@ class Explanation:
 
     @property
     def slow_code(self) -> tuple[str, ...]:
-        """Spills and the like of the chosen kernel, as the cache of this machine holds it; () where it is not built."""
+        """Spills and other slow code of the chosen kernel's binary in the cache of this machine; () if it is not built."""
         from opfacade.select import built_code
 
         return built_code.slow_code(self.chosen, self.descriptor, self.target)
@@ -50,7 +50,7 @@ class Explanation:
         return "\n".join(lines)
 
     def report(self) -> str:
-        """`str()`, which opens nothing, and what `slow_code` finds in the cache of this machine."""
+        """`str()`, which opens no file, and the result of `slow_code`, which reads the cache of this machine."""
         slow = [f"  built    {finding} (slower than it could be, and right)" for finding in self.slow_code]
         return "\n".join([str(self), *slow])
 
@@ -94,8 +94,8 @@ def answer(
 ) -> Explanation:
     """The chosen option and the refusals with their reasons: shared by `select` and `explain`.
 
-    pins: None: those of the process. args_type: of a named plan, which takes no other descriptor. every: also candidates behind
-    the chosen one, which `select` does not ask.
+    pins: None: the pins of the process. args_type: that of a named plan, which accepts no other descriptor. every: also surveys
+    candidates after the chosen one, which `select` does not.
     """
     require_right_kinds(name, descriptor, prefer, target, args_type)
     checked = descriptor.revalidated()
@@ -113,7 +113,7 @@ def explain(
 ) -> Explanation:
     """The choice of `select` for a target, with every reason against every other candidate. Needs no GPU.
 
-    prefer, target: as in `select`. pins: default: the pins of this process, that is the manifest of OPFACADE_REQUIRE_SKU and,
+    prefer, target: as in `select`. pins: None: the pins of this process, that is, the manifest of OPFACADE_REQUIRE_SKU and,
     with Preference(autotune="use"), its measurements; `select.pins.NO_PINS`: neither. Raises the errors of `select` except
     UnsupportedError: if no candidate fits, `chosen` is None and `options` holds the reasons.
     """

@@ -1,4 +1,4 @@
-"""Selection asks candidates in their order, up to the first that fits; `explain` asks all of them."""
+"""Selection surveys candidates in order up to the first that fits; `explain` surveys all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opfacade.select.selection import Option, consider, survey
 def survey_to_chosen(
     descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins = NO_PINS
 ) -> tuple[Option, ...]:
-    """The options of `survey` up to the first without a reason against it: candidates behind it are not asked."""
+    """The options of `survey` up to the first without a reason against it; later candidates are not called."""
     if prefer.pin is not None or prefer.autotune == "use":
         return survey(descriptor, prefer, target, pins)
     options = []

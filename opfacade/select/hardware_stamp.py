@@ -1,4 +1,4 @@
-"""Where a measurement holds: the hardware, and everything that makes the binaries. Read once a process."""
+"""Identifies the hardware and software for which a measurement is valid. Read once per process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from opfacade.jit import cache, source_root, toolchain
 
 
 def hardware(target: Target) -> str:
-    """`sm_90a/132/NVIDIA H200`, or `cpu/x86_64/8`; for a GPU that is not here the part that a target knows: `sm_90a/132/`."""
+    """`sm_90a/132/NVIDIA H200`, or `cpu/x86_64/8`; for a GPU of another machine, the part that a target contains:
+    `sm_90a/132/`."""
     if target.is_cpu:
         return f"cpu/{platform.machine()}/{os.cpu_count()}"
     return f"{target.arch}/{target.sm_count}/{_device_name() if target == Target.current() else ''}"
 
 
 def holds_for(measured_on: str, wanted: str) -> bool:
-    """Whether hardware is what is wanted; where the device's name is not known, its architecture and size must do."""
+    """Whether hardware matches; without a device name, only architecture and SM count are compared."""
     return measured_on == wanted or (wanted.endswith("/") and measured_on.startswith(wanted))
 
 
@@ -49,7 +50,7 @@ def _nvcc() -> str:
 
 
 def _kernels() -> str:
-    """A digest of all device code and bindings: a kernel that was edited has to be measured again."""
+    """A digest of all device code and bindings: an edited kernel must be measured again."""
     digest, root = hashlib.sha256(), source_root()
     for path in sorted(p for folder in ("kernels", "csrc") for p in (root / folder).rglob("*") if p.is_file()):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

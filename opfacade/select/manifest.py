@@ -1,4 +1,4 @@
-"""SkuManifest: the SKUs that a fleet may run, as a JSON file: frozen from what is selected, compared, enforced.
+"""SkuManifest: a JSON file with the SKUs that a fleet may run. It is created from current selections, compared, and enforced.
 
 `OPFACADE_REQUIRE_SKU=manifest.json` restricts every selection of a process to the manifest. An unverified kernel is then an
 error at `select`, with the reasons, instead of a change of bits in production."""
@@ -121,7 +121,7 @@ class SkuManifest(Model):
         return standings(self.skus, self.binaries, other.skus, other.binaries)
 
     def save(self, path: Path | str) -> None:
-        """Writes the manifest as JSON in one step: a concurrent reader gets the old or the new version. Raises FileError if it
+        """Writes the manifest as JSON atomically: a concurrent reader gets the old or the new version. Raises FileError if it
         cannot be written."""
         try:
             regular_files.replace(path, self.model_dump_json(indent=1) + "\n")
@@ -147,9 +147,8 @@ def _require_manifest(stage: str, other: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
-    """SKU ids added and removed, and the pairs (old, new) that are one kernel changed. Falsy when nothing differs.
-
-    rebuilt: (id, what differs) where the promise is the same and code or compilers are not.
+    """SKU ids added and removed, and pairs (old, new) of a changed kernel. Falsy if nothing differs. rebuilt: (id, differences)
+    of SKUs with the same guarantee but other code or compilers.
     """
 
     added: tuple[str, ...]
@@ -161,7 +160,8 @@ class ManifestDiff:
         return bool(self.added or self.removed or self.changed or self.rebuilt)
 
     def __str__(self) -> str:
-        """Under a header each: what changed of a kernel and nothing else of it; ids where there is no other."""
+        """One section per kind of change, each with a header; a changed kernel is listed by its differences, other SKUs by
+        id."""
         if not self:
             return "no difference"
         lines = [f"{len(self.changed)} changed, {len(self.added)} added, {len(self.removed)} removed"]
@@ -219,7 +219,7 @@ def required(value: str) -> Allowed:
 
 
 def _no_file(value: str, error: OSError) -> str:
-    """Why nothing is read from a value that looks like a path."""
+    """The error for a value of OPFACADE_REQUIRE_SKU that looks like a path but cannot be read."""
     if not (value.endswith(".json") or value.startswith(("/", "~", "."))):
         return ""
     return ", and there is no such file" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
@@ -240,5 +240,5 @@ def unlisted(
     prefer: Preference | None = None,
     target: Target | None = None,
 ) -> tuple[str, ...]:
-    """The SKUs that these descriptors select when nothing is locked, and that the manifest does not allow."""
+    """The SKUs that these descriptors select without a lock and that the manifest does not allow."""
     return tuple(sku for sku in SkuManifest.freeze(descriptors, prefer, target).skus if not manifest.allows(sku))

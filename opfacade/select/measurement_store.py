@@ -1,9 +1,9 @@
-"""Measurements in SQLite: one row for a tuning key, hardware, toolchain and requirement. Nothing here raises into a caller.
+"""Measurements in SQLite: one row per tuning key, hardware, toolchain and requirement. No error reaches the caller.
 
-WAL lets many processes read while one writes, and a writer waits for another. Where a file is made, changes its journal or is
-closed by its last user SQLite does not wait, and a locked file is tried again. A file that is not a database is renamed; a
-place that cannot be written keeps nothing. Both are counted in telemetry (`tuned_store_corrupt`, `tuned_store_failed`), and so
-is each row that is not as it must be (`tuned_row_poisoned`): its values are checked before any is used.
+WAL lets many processes read while one writes, and writers wait for each other. SQLite does not wait when a file is created,
+changes its journal or is closed by its last user; a locked file is then retried. A file that is not a database is renamed; if
+the location is not writable, nothing is stored. Telemetry counts both (`tuned_store_corrupt`, `tuned_store_failed`), and each
+invalid row (`tuned_row_poisoned`): all values of a row are checked before use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MeasurementStore:
         self.path = path
 
     def put(self, rows: Iterable[TuningRow]) -> bool:
-        """Keep rows, each in place of the one it has the key of; all or none. False if they could not be kept."""
+        """Store rows, each replacing the row with the same key; all or none. False if they could not be stored."""
         values = [(r.key, r.hardware, r.toolchain, r.require, r.date, r.model_dump_json()) for r in rows]
         for last in (False, True):
             try:
@@ -63,7 +63,7 @@ class MeasurementStore:
             found = _patiently(lambda: self._read("mode=ro"))
         except sqlite3.OperationalError as error:
             try:
-                found = self._read("immutable=1")  # where not even the files beside a database can be made
+                found = self._read("immutable=1")  # if not even the database's companion files can be created
             except sqlite3.Error:
                 _failed(self.path, error)
                 return ()
@@ -74,7 +74,7 @@ class MeasurementStore:
         return tuple(row for *names, text in found if (row := sound(text)) and _names(row) == names)
 
     def _require_sound_files(self) -> None:
-        """Raise OSError before SQLite opens a file that is not regular and may wait for a writer, or is too large."""
+        """Raise OSError, before SQLite opens it, for a file that is not regular (opening it might block) or is too large."""
         for name in ("", "-wal", "-shm", "-journal"):
             with contextlib.suppress(FileNotFoundError):
                 regular_files.require_regular(f"{self.path}{name}", _MOST_BYTES)
@@ -97,7 +97,7 @@ class MeasurementStore:
         try:
             with database:
                 _require_known(database)
-                # The index of a WAL is in memory that only processes of one machine share.
+                # The WAL index is in shared memory, which works only on one machine.
                 database.execute(f"PRAGMA journal_mode={'DELETE' if on_network(self.path) else 'WAL'}")
                 database.execute(_SCHEMA)
                 database.execute(f"PRAGMA user_version={_VERSION}")
@@ -107,7 +107,7 @@ class MeasurementStore:
 
     def _put_aside(self, error: Exception) -> bool:
         """Whether the file is not a database, and was renamed."""
-        if type(error) is not sqlite3.DatabaseError:  # its kinds say that a sound file cannot be used: locked, full, read-only
+        if type(error) is not sqlite3.DatabaseError:  # subclasses: a valid file is locked, full, read-only
             return False
         telemetry.count("tuned_store_corrupt")
         telemetry.emit("tuned_store_corrupt", path=str(self.path), error=str(error))
@@ -125,7 +125,7 @@ def _patiently(use: Callable[[], _T]) -> _T:
         try:
             return use()
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:  # an error has its code from Python 3.11 on only
+            if "locked" not in str(error) or time.monotonic() > end:  # errors have a code only from Python 3.11 on
                 raise
             time.sleep(0.01)
 
@@ -157,7 +157,7 @@ def _names(row: TuningRow) -> list[str]:
 
 
 def sound(value: str | bytes | Any) -> TuningRow | None:
-    """The row in a JSON text or value, if all of it is as it must be and its choice follows from its measurements."""
+    """The row in a JSON text or value, if it is valid and its choice follows from its measurements."""
     try:
         row = TuningRow.model_validate_json(value if isinstance(value, (str, bytes)) else json.dumps(value))
         decision = decide(row.measured, row.incumbent)
@@ -173,13 +173,13 @@ def sound(value: str | bytes | Any) -> TuningRow | None:
 
 
 def export(rows: Iterable[TuningRow]) -> str:
-    """Rows as a table to ship: JSON, in a fixed order, so that equal tables are equal texts."""
+    """Rows as a table to ship: JSON in a fixed order, so that equal tables have equal texts."""
     ordered = sorted(rows, key=lambda r: (r.hardware, r.toolchain, r.require, r.key))
     return json.dumps({"opfacade_tuned": 1, "rows": [json.loads(r.model_dump_json()) for r in ordered]}, indent=1) + "\n"
 
 
 def parse(text: str | bytes) -> tuple[TuningRow, ...]:
-    """The sound rows of a table. DescriptorError if it is not a table."""
+    """The valid rows of a table. Raises DescriptorError if it is not a table."""
     try:
         table = strict_json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The measurements that selection is handed: shipped with the package, or made on this machine; read once a process."""
+"""The measurements that selection uses: shipped with the package, or taken on this machine; read once per process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shipped() -> tuple[TuningRow, ...]:
 
 @lru_cache(maxsize=1)
 def table() -> dict[tuple[str, str], list[TuningRow]]:
-    """Every row by key and requirement; this machine's own measurements after, and so over, those that were shipped."""
+    """Every row by key and requirement; this machine's measurements override those that were shipped."""
     found: dict[tuple[str, str], list[TuningRow]] = {}
     for row in (*shipped(), *store_here().rows()):
         found.setdefault((row.key, row.require), []).append(row)
@@ -44,12 +44,13 @@ def table() -> dict[tuple[str, str], list[TuningRow]]:
 
 
 def _backends(target: Target) -> tuple[str, ...]:
-    """Those whose candidates are measured on a target; on a GPU the library is where there is no kernel."""
+    """The backends whose candidates are measured on a target; on a GPU, the library is measured for ops without a kernel."""
     return ("reference",) if target.is_cpu else ("cuda", "library")
 
 
 def tuned_for(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Tuned:
-    """The row to apply: of what is required exactly, else of what requires nothing; never of another machine or toolchain."""
+    """The row to apply: for exactly these requirements, otherwise for no requirements; never from another machine or
+    toolchain."""
     key, hardware = tuning_key(descriptor), autotune_stamp.hardware(target)
     outdated, here = False, {autotune_stamp.toolchain_of(backend) for backend in _backends(target)}
     for require in (prefer.require.canonical_json(), Require().canonical_json()):

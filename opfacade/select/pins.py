@@ -1,5 +1,5 @@
-"""Inputs of selection beside a caller's preference: the SKUs that a fleet allows, and measurements. Plain values, so that
-selection stays pure."""
+"""Inputs of selection other than the caller's preference: the SKUs that a fleet allows, and measurements. They are plain
+values, so that selection stays pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The only SKU ids that may be selected, and what says so."""
+    """The only SKU ids that may be selected, and the source of this restriction."""
 
     skus: frozenset[str]
     origin: str
@@ -29,7 +29,8 @@ class Tuned:
     origin: str
 
     def choose(self, eligible: Sequence[str]) -> tuple[str | None, str]:
-        """The SKU to take of those that may be taken, in their order of preference, and why; None where nothing is known."""
+        """The SKU to choose among the eligible SKUs, which are in order of preference, and the reason; None without a
+        measurement."""
         known = {} if self.row is None else {m.sku: m for m in self.row.measured}
         measured = [known[sku] for sku in eligible if sku in known]
         if self.row is None or not measured:
@@ -47,7 +48,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """allowed: no other SKU is ever selected; None where nothing is locked. tuned: for Preference(autotune="use") alone."""
+    """allowed: the only SKUs that may be selected; None: no lock. tuned: set only for Preference(autotune="use")."""
 
     allowed: Allowed | None = None
     tuned: Tuned | None = None

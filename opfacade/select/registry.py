@@ -38,7 +38,7 @@ def configs_for(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
     found: list[Candidate] = []
     for backend in BACKENDS:
         name = f"opfacade.backends.{backend}.{descriptor.family()}"
-        # A family that a backend lacks is absent; one that fails to import is broken, and must say so.
+        # A family may be missing in a backend, but an error while importing one must not be hidden.
         if find_spec(name) is not None:
             found += [c for c in import_module(name).CANDIDATES if c.descriptor is descriptor]
     return tuple(sorted(found, key=lambda candidate: bool(candidate.config)))
@@ -71,5 +71,5 @@ def examples() -> tuple[Descriptor[Any], ...]:
 
 
 def load_descriptor(text: str | bytes) -> Descriptor[Any]:
-    """A descriptor of any type from its JSON; its field `op` says which. DescriptorError for anything else."""
+    """A descriptor of any type from its JSON, whose field `op` names the type. Raises DescriptorError for any other text."""
     return type_in(text, descriptor_types()).model_validate_json(text)

@@ -1,6 +1,6 @@
 """Choosing a candidate: a pure function of (descriptor, preference, target, pins). It reads no tensor, GPU, clock or file.
 
-`answer` is what `Plan.select` and `explain` both ask: it alone takes the pins of the process where none are given.
+Both `Plan.select` and `explain` call `answer`, the only function that uses the pins of the process by default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RANKS, _WAITS = get_args(RankInvariant), get_args(BoundedWait)  # weakest first
 
 
 class Option(NamedTuple):
-    """One candidate as surveyed: its SKU and workspace where it accepts the descriptor, and the reasons against it."""
+    """One surveyed candidate: its SKU and workspace if it accepts the descriptor, and the reasons against it."""
 
     candidate: Candidate
     reasons: tuple[Reason, ...]
@@ -56,7 +56,7 @@ def _called(value: object) -> str:
 def require_right_kinds(
     name: str, descriptor: object, prefer: object, target: object, args_type: type[Args] | None = None
 ) -> None:
-    """Raises ArgumentTypeError for what is not even of the right kind among the arguments of `select` and `explain`."""
+    """Raises ArgumentTypeError if arguments of `select` or `explain` have wrong types."""
     issue = _wrong_argument(descriptor, prefer, target, args_type)
     if issue is not None:
         raise from_issues(name, "select", [issue])
@@ -70,7 +70,7 @@ def require_choice(name: str, stage: str, prefer: object, target: object = None)
 
 
 def _wrong_argument(descriptor: object, prefer: object, target: object, args_type: type[Args] | None) -> Issue | None:
-    """args_type: of a named plan."""
+    """args_type: that of a named plan, or None."""
     if not isinstance(descriptor, Descriptor):
         hint = "Read its JSON with load_descriptor." if isinstance(descriptor, (dict, str, bytes)) else ""
         return Issue("OPF-S030", "descriptor", "a Descriptor", _called(descriptor), hint, kind="ArgumentTypeError")
@@ -102,7 +102,7 @@ def _example(form: str, given: object) -> str:
 
 
 def require_known_names(op: str, prefer: Preference) -> None:
-    """Raises UnsupportedError for a forbidden name that no candidate has: a typo would allow the candidate."""
+    """Raises UnsupportedError for a forbidden name that no candidate has: otherwise a typo would allow the candidate."""
     for name in prefer.forbid:
         if name not in names_to_forbid() and not is_sku_id(name):
             expected = "a backend, an implementation or a SKU id"
@@ -130,7 +130,7 @@ def considered(descriptor: Descriptor[Any], prefer: Preference, target: Target, 
 
 
 def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ...]:
-    """The defaults, preceded by the measured choice; the first one's note says why, or why there is none."""
+    """The defaults, preceded by the measured choice; a note on the first option gives the reason for it, or for its absence."""
     defaults = tuple(option for option in options if not option.candidate.config)
     fitting = {option.sku.id: option for option in options if option.sku is not None and not option.reasons}
     sku, note = pins.tuned.choose(tuple(fitting)) if pins.tuned is not None else (None, "no measurements were given")
@@ -141,7 +141,7 @@ def _measured_first(options: tuple[Option, ...], pins: Pins) -> tuple[Option, ..
 
 
 def consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preference, target: Target, pins: Pins) -> Option:
-    """The candidate's own answer, and the reasons of the caller and of the process against it."""
+    """The candidate's SKU, workspace and reasons, plus the reasons of the caller and of the process against it."""
     option = _offered(candidate, descriptor, target)
     if pins is NO_PINS and (prefer is DEFAULT or prefer == DEFAULT):
         return option
@@ -149,7 +149,7 @@ def consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preferen
 
 
 def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) -> Option:
-    """The candidate's own answer."""
+    """The candidate's SKU, workspace and reasons."""
     reasons = candidate.declines(descriptor, target)
     if reasons:
         return Option(candidate, tuple(reasons))
@@ -178,7 +178,7 @@ def _unwanted(candidate: Candidate, sku: KernelSku | None, prefer: Preference) -
 
 
 def _busy(candidate: Candidate, prefer: Preference) -> Iterator[Reason]:
-    """A run that does what the caller cannot have in a graph or a loop without waiting."""
+    """Reasons against runs that may allocate or wait, if the caller forbids this, for example for a graph."""
     if candidate.allocates and not prefer.allow_allocation:
         yield Reason("OPF-S024", "prefer.allow_allocation", "allocate device memory", "no candidate that does")
     if candidate.synchronises and not prefer.allow_sync:
@@ -223,7 +223,7 @@ def _unmet(sku: KernelSku, require: Require, kind: type[Descriptor[Any]]) -> Ite
 
 
 def count_refusals(op: str, options: tuple[Option, ...]) -> None:
-    """Telemetry of every reason against a candidate."""
+    """Reports every reason against a candidate to telemetry."""
     listening = telemetry.listening()
     for option in options:
         for reason in option.reasons:
@@ -242,7 +242,7 @@ def choose(descriptor: Descriptor[Any], target: Target, options: tuple[Option, .
 
 
 def fallback(descriptor: Descriptor[Any], target: Target, options: tuple[Option, ...]) -> str:
-    """The warning where the reference runs on a GPU: the first reason against a kernel, and where the others are."""
+    """The warning that the reference runs on a GPU, with the first reason against a kernel and how to see the others."""
     refused = next((o for o in options if o.reasons and o.candidate.backend != "reference"), None)
     why = f"{refused.name}: {refused.reasons[0]}" if refused is not None else "no kernel is written for it."
     return (
@@ -271,7 +271,7 @@ def _pinned(options: tuple[Option, ...]) -> str | None:
 
 
 def _wrong_pin(target: Target, options: tuple[Option, ...], pin: str) -> str:
-    """No candidate has the pinned id: the ids that are nearest, and why the kernel that it names is refused, if it is."""
+    """The error for a pinned id that no candidate has: similar ids, and the reasons if its kernel is refused."""
     known = [o.sku.id for o in options if o.sku is not None]
     near = "".join(f"\n  nearest: {sku}" for sku in difflib.get_close_matches(pin, known, n=3, cutoff=0.0))
     named = [o for o in options if o.sku is None and is_sku_id(pin) and _names(pin, o)]
@@ -282,7 +282,7 @@ def _wrong_pin(target: Target, options: tuple[Option, ...], pin: str) -> str:
 
 
 def _names(pin: str, option: Option) -> bool:
-    """Whether a SKU id is of this implementation."""
+    """Whether a SKU id belongs to this implementation."""
     parts = pin.split("/")
     return (parts[2], parts[4].partition("@")[0]) == (option.candidate.backend, option.candidate.impl)
 
@@ -295,6 +295,6 @@ def _kind(options: tuple[Option, ...]) -> tuple[type[UnsupportedError], str]:
     might = [o for o in options if not any(r.code in ("OPF-S010", "OPF-S011") for r in o.reasons)]
     if might and all(any(r.code == "OPF-S001" for r in o.reasons) for o in might):
         return UnsupportedDeviceError, "OPF-S001"
-    # A candidate that takes the descriptor is refused by the preference or the lock: that is what the caller can change.
+    # If a candidate accepts the descriptor, the preference or the lock refuses it, and the caller can change these.
     able = [o for o in might if o.sku is not None]
     return UnsupportedError, next((r.code for o in (*able, *might, *options) for r in o.reasons), "OPF-S000")

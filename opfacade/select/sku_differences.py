@@ -13,7 +13,7 @@ def same_kernel(one: str, other: str) -> bool:
 
 
 def nearest(sku: str, others: Iterable[str]) -> str | None:
-    """The id of the same kernel that differs in the least text; None where no other is of that kernel."""
+    """The id of the same kernel with the smallest text difference; None if no other id is of that kernel."""
     return next(iter(difflib.get_close_matches(sku, [o for o in others if same_kernel(sku, o)], 1, 0)), None)
 
 

@@ -1,6 +1,5 @@
-"""Notes on a target: an old compiler of this machine, or an architecture that is too new.
-
-`explain` prints these notes, and each is a TargetWarning once a process.
+"""Notes on a target: the compiler of this machine is old, or the architecture is newer than the kernels. `explain` prints these
+notes, and each is a TargetWarning once per process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from opfacade.select.selection import Option
 
 
 def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
-    """Notes for the caller on the answer that these options give."""
+    """Notes for the caller on the choice among these options."""
     if target.sm_version > NEWEST_TUNED:
         yield f"not tuned for {target.arch}: no kernel was measured on an architecture after sm_{NEWEST_TUNED}a."
     for option in options:
@@ -28,6 +27,6 @@ def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
 
 
 def warn(op: str, target: Target, options: Sequence[Option]) -> None:
-    """Each note once a process."""
+    """Warns of each note once per process."""
     for note in notes(op, target, options):
         notices.tell_once(note, note, TargetWarning)

@@ -11,7 +11,7 @@ from opfacade.core.elsewhere import FIELDS
 # Fields that other libraries turn off with None.
 OFF: Mapping[str, object] = MappingProxyType({"window_left": -1, "logits_soft_cap": 0.0})
 
-# A latent row has two widths and no heads, and latent attention no factors of fp8: names that are near mean something else.
+# Latent rows have two widths and no heads, and latent attention has no fp8 scales, so similar names mean something else.
 _WIDTHS = {"head_dim", "head_size", "head_dim_qk"}
 _NONE = {name for name, meant in FIELDS.items() if "num_kv_heads" in meant or "layout" in meant or "kv_scale" in meant}
 LATENT_FIELDS: Mapping[str, str] = MappingProxyType({

@@ -39,7 +39,7 @@ def _no_operator(mark: str, instead: str) -> NoReturn:
     raise from_issues("expression", "", [issue])
 
 
-# The language is that of opfacade.programs; attention is a scope of it: these operations, on these types.
+# A subset of the language of opfacade.programs: attention supports these operations, on these types.
 TYPES = ("f32", "i32", "bool")
 _NOT_HERE = {("mod", "f32"), ("f32", "bool"), ("i32", "bool"), ("and", "i32"), ("or", "i32"), ("not", "i32")}
 
@@ -238,7 +238,7 @@ class Apply(Node):
         return self
 
     def _conversion(self, types: tuple[Type, ...]) -> str:
-        """A hint where converting the integers among the arguments makes the types agree."""
+        """A hint if converting the integer arguments to f32 would make the types agree."""
         floats = tuple("f32" if kind == "i32" else kind for kind in types)
         if floats not in SIGNATURES[self.op]:
             return ""
@@ -263,7 +263,7 @@ Apply.model_rebuild()
 def rounded(value: float) -> float:
     """The f32 nearest to a number, as a float; ValueError if it exceeds the largest f32."""
     try:
-        nearest: float = struct.unpack("f", struct.pack("f", float(value)))[0]  # of an int too large struct has its own error
+        nearest: float = struct.unpack("f", struct.pack("f", float(value)))[0]  # raises struct.error for a huge int
     except OverflowError:
         nearest = math.inf
     if math.isinf(nearest):

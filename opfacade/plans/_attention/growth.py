@@ -1,5 +1,5 @@
-"""Bounds for attention whose number of keys grows from step to step. The bounds stay constant, because they select the kernel:
-another kernel in the middle of a generation would be built then, or refused if builds are not allowed."""
+"""Bounds for attention whose number of keys grows from step to step. The bounds select the kernel, so they stay constant:
+another kernel would have to be built in the middle of a generation, or would be refused if builds are not allowed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def bounds_of(batch: int, kv_len: int, page_size: int) -> dict[str, int]:
 
 
 def ragged_split(units: int, rows: int, kv_len: int) -> int | Literal["auto"]:
-    """kv_split of rows at the end of kv_len keys that are plain rows, which have no bound but their number.
+    """kv_split for rows at the end of kv_len contiguous keys, for which only the number of keys is a bound.
 
-    units: requests times KV heads. "auto" does not split if they are many, and depends on the rows alone where those
-    are. Elsewhere it begins to split when the keys have grown, which is another kernel; chunks of a fixed length are one.
+    units: requests times KV heads. With many units, "auto" does not split; with many rows, it depends only on the rows.
+    Otherwise "auto" would start to split, with another kernel, as the keys grow; chunks of a fixed length keep one kernel.
     """
     if units >= _MANY or rows >= _MANY or kv_len > FIRST * _TIMES:
         return "auto"

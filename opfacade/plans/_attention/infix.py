@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Operators with their rank: what stands inside brackets has a lower one.
+# Operators with their precedence: an operand with a lower precedence needs brackets.
 _BINARY = {
     "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1), "or": ("|", 2), "and": ("&", 3), "add": ("+", 4),
     "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5), "floordiv": ("//", 5), "mod": ("%", 5),
@@ -15,7 +15,7 @@ _UNARY_RANK, _CALL_RANK = 6, 7
 
 
 def infix(node: object) -> str:
-    """The text of a node; a parameter appears by its name."""
+    """The text of a node; the text of a parameter is its name."""
     return _ranked(node)[0]
 
 

@@ -96,7 +96,7 @@ class KvShard(Written):
         return ShardRows(rows, positions[rows], indptr, lens)
 
     def counts(self, lens: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of requests of these lengths that each rank has."""
+        """The number of tokens of each request on each rank."""
         import torch
 
         known = torch.tensor(lens, dtype=torch.int64)

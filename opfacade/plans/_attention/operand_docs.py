@@ -47,7 +47,7 @@ OPERAND_DOCS: Mapping[str, str] = MappingProxyType({
 _SCALED = Setting("kv_scale", ("tensor", "head"), ("none",))
 _MASKED = Setting("custom_mask", (True,), (False,))
 
-# A page table has no value that leaves it out: the other form has operands of its own.
+# No value omits a page table: the other form has other operands.
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         **dict.fromkeys(("kv_indptr", "kv_indices", "last_page_len"), Setting("page_table", ("csr",))),

@@ -24,7 +24,7 @@ class Masked(Protocol):
 
 
 def refuse_short_mask(op: str, args: Args, requests: Sequence[tuple[int, int]]) -> None:
-    """Raises if there is a packed mask without a bit for each row and key of each request, (rows, keys)."""
+    """Raises if a packed mask lacks a bit for a row and key. requests: (rows, keys) of each."""
     if isinstance(args, Masked) and args.mask_indptr is not None:
         assert args.packed_mask is not None
         check_mask_starts(op, args.mask_indptr.tolist(), requests, args.packed_mask.numel())

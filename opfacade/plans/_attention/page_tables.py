@@ -95,7 +95,7 @@ def _csr(block_table: Tensor, kv_lens: Tensor, page_size: int) -> Table:
     rows, width = block_table.shape
     counts = ((kv_lens + (page_size - 1)) // page_size).clamp(0, width)
     starts, places = indptr(counts), torch.arange(width, dtype=torch.int32, device=kv_lens.device)
-    # Entries past a request's pages are written behind the end, so that no size depends on a length.
+    # Entries after a request's pages are written after the end, so that no size depends on a length.
     target = torch.where(places < counts[:, None], starts[:-1, None] + places, rows * width)
     indices = torch.full((rows * width + 1,), -1, dtype=torch.int32, device=kv_lens.device)
     indices.scatter_(0, target.reshape(-1).long(), block_table.reshape(-1))
@@ -116,14 +116,14 @@ def block_of_csr(kv_indptr: Tensor, kv_indices: Tensor, last_page_len: Tensor, p
     _require(op, "kv_indices", kv_indices, 1)
     counts = kv_indptr.diff()
     places = torch.arange(max_pages, dtype=torch.int32, device=kv_indptr.device)
-    padded = torch.nn.functional.pad(kv_indices, (0, 1), value=-1)  # the entry of every place without a page
+    padded = torch.nn.functional.pad(kv_indices, (0, 1), value=-1)  # the entry of a position without a page
     at = torch.where(places < counts[:, None], kv_indptr[:-1, None] + places, kv_indices.shape[0])
     lens = torch.where(counts > max_pages, max_pages * page_size, (counts - 1) * page_size + last_page_len)
     return {"block_table": padded[at.long()], "kv_lens": torch.where(counts > 0, lens, 0).int()}
 
 
 def _require(op: str, name: str, given: object, rank: int, rows: int | None = None) -> None:
-    """An int32 tensor of this rank; values are never narrowed in silence."""
+    """Checks that a tensor is int32 and has this rank; other types are refused instead of converted."""
     import torch
 
     if not isinstance(given, torch.Tensor):
@@ -140,7 +140,7 @@ def _require(op: str, name: str, given: object, rank: int, rows: int | None = No
 
 
 def _require_count(op: str, **given: object) -> None:
-    """Host integers that index tensors can hold: 0 and more, a page at least 1."""
+    """Checks that sizes are int32 on the host: at least 0, and at least 1 for a page."""
     for name, value in given.items():
         if type(value) is not int:
             issue = Issue("OPF-A065", name, "an int", repr(value), kind="ArgumentTypeError")
@@ -152,7 +152,7 @@ def _require_count(op: str, **given: object) -> None:
 
 
 def _require_total(op: str, name: str, each: int, batch: int, kind: str) -> None:
-    """All requests together have no more rows or pages than an int32 counts."""
+    """Checks that the total number of rows or pages fits in an int32."""
     if each * batch > INT32_MAX:
         got = f"{each * batch} of {batch} requests"
         raise from_issues(op, "indices", [Issue("OPF-A065", name, f"at most {INT32_MAX} {kind} in all requests", got)])

@@ -51,7 +51,7 @@ class PagedKvCacheDescriptor(PagePool):
     hints: ClassVar[Mapping[str, str]] = MappingProxyType({"layout": _LAYOUTS})
     num_kv_heads: Size = Field(description="Number of KV heads.")
     head_dim: Size = Field(description="Elements of one head.")
-    layout: Layout = Field(  # without a default: with as many tokens in a page as heads, a wrong guess passes every check
+    layout: Layout = Field(  # no default: if page_size equals num_kv_heads, a wrong layout would pass every check
         description='Axes of a pool: "HND": pages, heads, tokens, elements; "NHD": pages, tokens, heads, elements.',
     )
     any_page_size: bool = Field(
@@ -61,7 +61,7 @@ class PagedKvCacheDescriptor(PagePool):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A field that came later is absent at its default, so that older texts and digests hold."""
+        """Omits a later field at its default, so that older texts and digests stay valid."""
         return {name: value for name, value in fields(self).items() if value or name != "any_page_size"}
 
     @property
@@ -199,7 +199,7 @@ SCALES = ("k_scale", "v_scale", "q_scale")
 
 
 def wrong_scale(scale: Tensor) -> tuple[Tensor, str]:
-    """`Descriptor.wrong_values` of a factor."""
+    """`Descriptor.wrong_values` of a scale: values that are not positive and finite."""
     return ~is_finite(scale) | (scale <= 0), "positive finite values"
 
 
@@ -215,7 +215,7 @@ def index_bound(pool: PagePool, max_kv_indices: int | None) -> int:
 
 
 def check_token_bound(pool: PagePool, max_kv_indices: int | None) -> None:
-    """A request's length is an int32 on the device."""
+    """The largest length of a request: the device stores it as int32."""
     named, bound = max_kv_indices is not None, index_bound(pool, max_kv_indices)
     if bound * pool.page_size > INT32_MAX:
         field = "max_kv_indices" if named else "paged_kv.num_total_pages"

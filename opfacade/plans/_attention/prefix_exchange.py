@@ -47,7 +47,7 @@ class PrefixExchange:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Heads of queries and of the cache, elements of a head, and bytes of an element."""
+    """Numbers of query heads and KV heads, elements per head, and bytes per element."""
 
     qo: int
     kv: int

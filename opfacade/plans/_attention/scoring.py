@@ -90,7 +90,7 @@ class Attention(Descriptor[ArgsT]):
             raise contradiction(
                 "sm_scale", "a positive number", self.sm_scale, "If this is intended, set allow_unusual_scale=True."
             )
-        if (cap := self.logits_soft_cap) and abs(self.scale) / cap > F32_MAX:  # kernels multiply scores by the quotient
+        if (cap := self.logits_soft_cap) and abs(self.scale) / cap > F32_MAX:  # kernels multiply scores by sm_scale / cap
             raise contradiction("logits_soft_cap", "a cap for which |sm_scale| / cap is finite in f32", cap)
         return self
 
@@ -103,7 +103,7 @@ class Attention(Descriptor[ArgsT]):
         return found
 
     def refuse_requests(self, args: Args, requests: Sequence[tuple[int, int]]) -> None:
-        """A packed mask has a bit for each row and key of a request."""
+        """Checks that a packed mask has a bit for each row and key of a request."""
         refuse_short_mask(self.op, args, requests)
 
     @property

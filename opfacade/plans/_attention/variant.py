@@ -111,7 +111,7 @@ class Variant(Model):
         """The name in a SKU."""
         try:
             return self._key
-        except AttributeError:  # first use: a copy begins without it
+        except AttributeError:  # first use: a copy does not have it
             object.__setattr__(self, "_key", f"v{self.digest()[:24]}")
             return self._key
 
@@ -154,8 +154,8 @@ q_pos, kv_pos = Input(name="q_pos"), Input(name="kv_pos")
 q_len, kv_len = Input(name="q_len"), Input(name="kv_len")
 head, kv_head = Input(name="head"), Input(name="kv_head")
 
-RAMP_KEYS = 128  # of the largest tile of keys
-DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)  # that are a line over the keys of a row
+RAMP_KEYS = 128  # number of keys in the largest tile
+DISTANCES = (kv_pos, kv_pos - q_pos, q_pos - kv_pos)  # expressions that are linear in the keys of a row
 
 
 def ramp(node: Node) -> tuple[Node, Node] | None:
@@ -230,7 +230,7 @@ def not_equal(a: Node, b: Node | float) -> Apply:
     return apply("ne", a, b)
 
 
-eq, ne = equal, not_equal  # as programs name them
+eq, ne = equal, not_equal  # their names in programs
 
 
 def f32(a: Node) -> Apply:

@@ -23,7 +23,7 @@ from opfacade.plans._world import WORLD, World, arena
 if TYPE_CHECKING:
     from torch import Tensor
 
-SECOND_STEP_BYTES = 875_000  # what a link carries in the time of one more step: 2.5 us at 350 GB/s
+SECOND_STEP_BYTES = 875_000  # bytes that a link transfers in the time of an additional step, 2.5 us at 350 GB/s
 Residual = Literal["none", "replicated", "row_sharded"]
 _epilogues: AnswerCache[Descriptor[Any]] = AnswerCache()
 
@@ -118,7 +118,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
         return tuple(value for name, value in self.__dict__.items() if name not in free)
 
     def of_own_rows(self) -> AllReduceNormDescriptor:
-        """The problem in two steps as one rank has it: its rows in their places, scales row by row."""
+        """The second step's problem on one rank: a subset of the rows, with one scale per row."""
         quant = None if self.quant is None else self.quant.model_copy(update={"scale_layout": "row"})
         return self.model_copy(update={"num_valid": False, "quant": quant})
 
@@ -139,7 +139,7 @@ class AllReduceNormDescriptor(CollectiveOp[AllReduceNormArgs]):
 
     @property
     def _received(self) -> tuple[int, int]:
-        """Bytes that a rank receives in one step, and in two."""
+        """Bytes that a rank receives with one step, and with two steps."""
         others, sent = self.world - 1, self.own_rows * self._row_bytes
         return others * self.total_num_rows * self._row_bytes, others * (sent + self._result_bytes)
 

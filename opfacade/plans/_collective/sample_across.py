@@ -20,7 +20,7 @@ from opfacade.plans._world import WORLD, World, arena
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_LISTED = 128  # tokens of a row that a rank sends in a list
+MOST_LISTED = 128  # maximum number of tokens per row in the list that a rank sends
 BINS = 256
 _CONTROLS = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
 

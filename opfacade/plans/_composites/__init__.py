@@ -1,1 +1,1 @@
-"""Plans of plans: steps that run one after the other in one workspace, at any number of rows."""
+"""Composite plans: steps that run one after the other in one workspace, for any number of rows."""

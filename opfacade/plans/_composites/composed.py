@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 Pairs = tuple[tuple[str, Any], ...]
-_MODELS = (EXACT, "f64", "f32", "mma16", "mma8")  # ends of the names of error models, strictest first
+_MODELS = (EXACT, "f64", "f32", "mma16", "mma8")  # suffixes of the names of error models, strictest first
 
 
 class Part(NamedTuple):
@@ -41,7 +41,8 @@ class Part(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The candidate of a step, None if the backend has none, and its answers. reasons: then of the compiler alone."""
+    """The candidate of a step, with its SKU and workspace; None if the backend has none. reasons: if there is a candidate, only
+    that the compiler is too old."""
 
     name: str
     candidate: Candidate | None
@@ -74,7 +75,7 @@ def composed(
         return tuple(dict.fromkeys(reasons)) if reasons else ()
 
     def of_parts(problem: Stepwise[Any], target: Target) -> Hashable:
-        """Sizes change the SKU only through those of the steps."""
+        """The cache key of a SKU: sizes change the SKU only if they change the SKU of a step."""
         return (problem.specialization, target, *_ids(_chosen(problem, backend, target)))
 
     def sku(problem: Stepwise[Any], target: Target) -> KernelSku:
@@ -123,7 +124,7 @@ def composed(
 
 
 def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part, ...]:
-    """The steps of an accepted problem, each with its candidate, the same with every compiler."""
+    """The steps of an accepted problem, each with its candidate, which does not depend on the compiler."""
     chosen = _chosen(problem, backend, target)
     return tuple(
         Part(step, one.candidate, one.sku)
@@ -134,7 +135,7 @@ def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part
 
 @memoize_last
 def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Choice, ...]:
-    """The choice of each step. Choices that no size changes are made once."""
+    """The choice of each step. Choices that do not depend on sizes are cached."""
     growing = growing_of(problem)
     if growing is None:
         return tuple(_choice(step.name, step.problem, backend, target) for step in problem.steps())
@@ -154,7 +155,7 @@ def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]
 
 @lru_cache(maxsize=256)
 def _kept(growing: Growing, backend: str, target: Target) -> tuple[Choice | None, ...]:
-    """The choices of steps that are the same for every number of rows; None for others."""
+    """The choices that are the same for every number of rows; None for other steps."""
     return tuple(_kept_choice(step, backend, target) for step in growing.steps)
 
 
@@ -165,7 +166,8 @@ def _kept_choice(step: Step, backend: str, target: Target) -> Choice | None:
 
 
 def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
-    """The first candidate that takes a problem where the compiler is new enough; else the reasons of the last one."""
+    """The first candidate that accepts the problem, apart from a compiler that is too old; otherwise the reasons of the last
+    candidate."""
     reasons: Sequence[Reason] = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
     for one in _offered(type(problem), backend):
         reasons = one.declines(problem, target)
@@ -179,16 +181,16 @@ def _ids(chosen: Sequence[Choice]) -> list[str]:
 
 
 def _of_step(name: str, reason: Reason) -> Reason:
-    """The reason, with the name of its step before the field: but the compiler is one for all."""
+    """The reason, with the step's name before the field; unchanged for the compiler, which all steps share."""
     if reason.code == COMPILER_TOO_OLD:
         return reason
     return Reason(reason.code, f"{name}.{reason.field}", reason.got, reason.allowed, reason.hint)
 
 
 def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
-    """The guarantee that all parts provide. Names of constants begin with the names of their steps."""
+    """The guarantee that holds for all parts. Names of constants begin with the names of their steps."""
     promises = [part.sku.precision_guarantee for part in parts]
-    rounded = [one for one in promises if one.error_model.id != EXACT]  # what is exact follows from the inputs alone
+    rounded = [one for one in promises if one.error_model.id != EXACT]  # exact steps depend only on their inputs
     weakest = max(promises, key=lambda one: _rank(one.error_model.id))
     constants = {
         f"{part.step.name}.{name}": value
@@ -209,7 +211,7 @@ def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
 
 
 def _together(family: str, weakest: str) -> str:
-    """The error model of the whole."""
+    """The error model of the composed op."""
     return weakest if weakest == EXACT else f"{family}-{_MODELS[_rank(weakest)]}"
 
 

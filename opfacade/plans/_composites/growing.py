@@ -1,4 +1,5 @@
-"""Steps of a plan of plans at any number of rows, from those at one row: a new size makes and validates no problem."""
+"""Steps of a composite plan for any number of rows, derived from the steps for one row, without creating and validating new
+problems."""
 
 from __future__ import annotations
 
@@ -13,10 +14,8 @@ from opfacade.plans._composites.steps import Step, fitted, held_by, padded, toge
 
 
 class Stepwise(Descriptor[ArgsT]):
-    """A descriptor that consists of other descriptors.
-
-    grows: the size with which the steps grow: each of their sizes is the same for all of its values, or a multiple of it.
-    Empty: they have no such size.
+    """A descriptor that consists of other descriptors. grows: the size on which sizes of the steps depend: each is constant or
+    proportional to it. Empty: there is no such size.
     """
 
     grows: ClassVar[str] = ""
@@ -26,18 +25,18 @@ class Stepwise(Descriptor[ArgsT]):
 
 
 class Growing:
-    """The steps at one row. factors: of each step, the sizes that are multiples of the rows. most: the largest number of rows
+    """The steps for one row. factors: per step, the sizes that are proportional to the rows. most: the largest number of rows
     for which every size and number of bytes is in range."""
 
     def __init__(self, name: str, steps: Sequence[Step], doubled: Sequence[Step], operands: Mapping[str, object]) -> None:
-        """steps, doubled: at one row and at two."""
+        """steps: for one row. doubled: for two rows."""
         self.name, self.steps = name, tuple(steps)
         self.factors = tuple(_factors(one, two) for one, two in zip(steps, doubled, strict=True))
         largest = max(nbytes([spec]) for step in doubled for spec in operands_of(step.problem).values())
         self.most = min(INT32_MAX // max(max(one.values(), default=1) for one in self.factors), INT64_MAX // max(1, largest))
         spans, wide = held_by(operands, steps), held_by(operands, doubled)
         sizes = [(nbytes([spans[name].spec]), nbytes([wide[name].spec])) for name in sorted(spans)]
-        self.bytes = [(2 * size - more, more - size) for size, more in sizes]  # of tensors between steps: fixed, for each row
+        self.bytes = [(2 * size - more, more - size) for size, more in sizes]  # (fixed, per row) of each tensor
         self.together = together([(spans[name].first, spans[name].last) for name in sorted(spans)])
 
     def rows_of(self, problem: Descriptor[Any]) -> int:
@@ -61,8 +60,8 @@ def _kind(problem: Descriptor[Any]) -> tuple[object, ...]:
 
 
 def _factors(one: Step, two: Step) -> dict[str, int]:
-    """The sizes of a step that grow, at one row."""
-    if _kind(one.problem) != _kind(two.problem):  # their keys differ too where keys were forgotten in between
+    """The sizes of a step that grow with the rows, at one row."""
+    if _kind(one.problem) != _kind(two.problem):  # the keys also differ if keys were cleared in between
         raise ValueError(f"steps {one.name} of one row and {two.name} of two rows are not one step")
     fields, more = one.problem.__dict__, two.problem.__dict__
     found = {name: fields[name] for name in type(one.problem).sizes if fields[name] != more[name]}
@@ -76,7 +75,7 @@ _known: AnswerCache[Growing] = AnswerCache()
 
 
 def growing_of(problem: Stepwise[Any]) -> Growing | None:
-    """The steps of problems that differ in rows alone. None: each problem makes its steps itself."""
+    """The cached steps of problems that differ only in rows. None: each problem creates its own steps."""
     name, fields = problem.grows, problem.__dict__
     if not name:
         return None

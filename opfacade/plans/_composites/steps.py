@@ -1,4 +1,4 @@
-"""A plan of plans as data: problems that run one after the other, and the tensors between them."""
+"""A composite plan as data: problems that run one after the other, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from opfacade.core.operands import TensorSpec, nbytes
 from opfacade.select import registry
 
 ALIGNMENT = 256
-Lifetime = tuple[int, int, int]  # of a tensor between steps: first step, last step, bytes
+Lifetime = tuple[int, int, int]  # first step, last step and bytes of a tensor between steps
 
 
 class Last(NamedTuple):
-    """The last entry of a tensor with one axis, as a tensor."""
+    """The last entry of a one-dimensional tensor, as a tensor."""
 
     name: str
 
 
 class Step(NamedTuple):
-    """One problem of a plan of plans.
+    """One problem of a composite plan.
 
     name: its name in the constants of the error model. tensors: for each operand of the problem, an operand of the whole plan,
     or the name of a tensor that an earlier step wrote.
@@ -71,7 +71,7 @@ def packed(held: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
 
 
 def together(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """For each span of steps, the others that share a step with it."""
+    """For each span of steps, the other spans that overlap it."""
     return [
         [other for other, (first, last) in enumerate(spans) if other != at and first <= stop and begin <= last]
         for at, (begin, stop) in enumerate(spans)
@@ -79,7 +79,8 @@ def together(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def fitted(sizes: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[list[int], int]:
-    """The offset of each tensor, and the total number of bytes. others: of each, those that it may not overlap. The
+    """The offset of each tensor, and the total number of bytes. others: for each tensor, the tensors that it must not overlap.
+    The
     first of several equal sizes is placed first."""
     offsets, total = [-1] * len(sizes), 0
     for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):

@@ -46,9 +46,9 @@ def _check_stage(program: Fold, path: str, stage: Stage) -> None:
 
 
 def _check_over(program: Fold, path: str, output: FoldOutput) -> None:
-    """All kept axes, and folded ones up to some: in any order."""
+    """Checks that an output has all kept axes and the first folded axes, in any order."""
     axes, rank = program.axes_of(output), len(program.shape)
-    axes = (0, *axes) if program.ragged and 0 not in axes else axes  # an element of axis 1 is of one row
+    axes = (0, *axes) if program.ragged and 0 not in axes else axes  # an element of axis 1 belongs to one row
     missing = tuple(axis for axis in range(rank) if axis not in axes)
     last = program.fold[len(program.fold) - len(missing) :] if missing else ()
     if len(set(axes)) != len(axes) or any(axis >= rank for axis in axes) or missing != last:
@@ -56,7 +56,7 @@ def _check_over(program: Fold, path: str, output: FoldOutput) -> None:
 
 
 def _check_constant(program: Fold, path: str, output: FoldOutput) -> None:
-    """The value of an output does not depend on axes that it lacks."""
+    """Checks that the value of an output does not depend on axes that the output lacks."""
     missing = frozenset(range(len(program.shape))) - frozenset(program.axes_of(output))
     missing -= {0} if program.ragged else set()
     found = sorted(varying(program, output.value) & missing)

@@ -26,7 +26,8 @@ Axes = tuple[int, ...]
 
 
 class _Tensor(NamedTuple):
-    """A tensor of all sizes. spec: on some extents. dims: the axes of each of its dimensions; names: of the dimensions."""
+    """A tensor for any sizes. spec: its spec with sizes 0. dims: the axes of each dimension. names: the names of the
+    dimensions."""
 
     spec: TensorSpec
     dims: tuple[Axes, ...]
@@ -93,7 +94,7 @@ class NamedFold(Descriptor[ArgsT]):
         return {}
 
     def folds_rows(self) -> bool:
-        """Whether its sizes are folded and so determine the kernel."""
+        """Whether rows are folded, so that their number determines the kernel."""
         return False
 
     def folded(self) -> FoldProgram:
@@ -108,18 +109,18 @@ class NamedFold(Descriptor[ArgsT]):
         return self.dims().get(name, tuple((axis,) for axis in axes))
 
     def _spec(self, name: str, dtype: str, axes: Sequence[int], role: Any) -> TensorSpec:
-        """On no extents yet."""
+        """The spec of a tensor with sizes 0."""
         shape = tuple(Dim("", 0) for _ in self._dims_of(name, axes))
         spec = TensorSpec(shape, dtype, role, "strided", ITEMSIZE[dtype])
         return counted_by(spec, self._counted_dim(name, axes), "num_valid")
 
     def _counted_dim(self, name: str, axes: Sequence[int]) -> int | None:
-        """The dimension of a tensor that num_valid counts; None where it counts none."""
+        """The dimension of a tensor that num_valid counts; None if there is none."""
         dims, (rows, _) = self._dims_of(name, axes), self.counted()
         return dims.index(rows) if self.num_valid and rows in dims else None
 
     def wrong_values(self, name: str, args: Args) -> tuple[Tensor, str] | None:
-        """Padding may hold anything."""
+        """Accepts any value in padding."""
         found = super().wrong_values(name, args)
         if found is not None:
             for dim, own in enumerate(self.dims().get(name, ())):
@@ -138,14 +139,14 @@ class NamedFold(Descriptor[ArgsT]):
         return found
 
     def _tensors(self) -> dict[str, _Tensor]:
-        """The operands of all sizes, but for num_valid."""
+        """The operands for any sizes, except num_valid."""
         program, names = self.folded(), self.dim_names()
         every = tuple(range(len(program.shape)))
         axes = {given.name: every if given.over is None else given.over for given in program.inputs}
         found = {given.name: self._spec(given.name, given.dtype, axes[given.name], "in") for given in program.inputs}
         for made in program.outputs:
             replaced = program.overwritten.get(made.name, "")
-            like = replaced or made.name  # what is in place lies as the input does
+            like = replaced or made.name  # an output in place has the layout of its input
             axes.setdefault(made.name, program.axes_of(made))
             found[made.name] = self._spec(like, made.dtype, axes[made.name], "out")._replace(replaces=replaced)
         kept = in_place(found) if program.in_place else found

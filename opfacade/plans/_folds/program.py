@@ -55,7 +55,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
     op: Literal["fold"] = Field(default="fold", description="The operator.")
     category: ClassVar[str] = "reduction"
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
-    sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is of a class of row lengths
+    sizes: ClassVar[frozenset[str]] = frozenset()  # a kernel is compiled for a class of row lengths
     tuning_ignores: ClassVar[frozenset[str]] = frozenset({"scalars"})
     later: ClassVar[frozenset[str]] = frozenset({"split", "ragged"})
     workspace_hint: ClassVar[str] = 'split="off" needs no workspace.'
@@ -112,7 +112,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         """The program without its sizes, which kernels for all sizes share."""
         try:
             found: Form = object.__getattribute__(self, "_form")
-        except AttributeError:  # not computed yet: a slot is no field, and copies start without it
+        except AttributeError:  # not computed yet: slots are not fields, and copies do not have them
             found = form_of(self)
             object.__setattr__(self, "_form", found)
         return found
@@ -145,7 +145,7 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
         """Outputs that are in place, with the inputs that they overwrite."""
         return dict(self.in_place)
 
-    # How tensors of a call lie over the axes: a named op has tensors whose dimensions are several axes.
+    # How the tensors of a call map to axes: in a named op, a dimension may consist of several axes.
     def folded(self) -> FoldProgram:
         return self
 

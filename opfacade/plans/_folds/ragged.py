@@ -69,7 +69,7 @@ def ranges_of(indptr: Tensor, total: int) -> list[tuple[int, int]]:
 
 
 def _valid_part(program: Fold, args: Any) -> tuple[Fold, Any]:
-    """The same fold of the valid rows; of none where the count is wrong."""
+    """The same fold of the valid rows; of no rows if the count is invalid."""
     count = int(args.num_valid[0])
     rows = count if 0 <= count <= program.shape[0] else 0
     every = tuple(range(len(program.shape)))

@@ -12,8 +12,8 @@ MOST = "most"
 
 
 def with_most(program: FoldProgram, result: Node) -> FoldProgram:
-    """The fold with an additional last output `most`, the largest |result| of each row. program: reads the scale as its last
-    input."""
+    """The fold with an additional last output `most`, the largest |result| of each row. program: a fold that reads the scale as
+    its last input."""
     largest = Stage(reducer="max", value=abs(result), axes=program.fold)
     most = FoldOutput(name=MOST, dtype="f32", value=stage(len(program.stages), "f32"), over=program.kept)
     found = program.model_copy(update={"stages": (*program.stages, largest), "outputs": (*program.outputs, most)})

@@ -58,8 +58,8 @@ def _leaves(program: Fold, args: Args) -> tuple[dict[Any, Tensor], Any]:
 
 
 def _rows(program: Fold, stage: Stage, value: Tensor) -> Tensor:
-    """A value with all axes, those that the stage joins flattened to the last. Others along which it does not differ have one
-    entry."""
+    """A value with all axes; the axes that the stage reduces are flattened to the last axis. Other axes along which the value
+    is constant have size 1."""
     axes, rank = program.joined(stage), len(program.shape)
     others = [axis for axis in range(rank) if axis not in axes]
     value = value.reshape((1,) * (rank - value.ndim) + tuple(value.shape))
@@ -70,7 +70,7 @@ def _rows(program: Fold, stage: Stage, value: Tensor) -> Tensor:
 
 
 def _kept(program: Fold, stage: Stage, result: Tensor) -> Tensor:
-    """A result of a stage with all axes: one entry along those that it has joined."""
+    """A result of a stage with all axes; reduced axes have size 1."""
     sizes = iter(result.shape)
     return result.reshape([1 if axis in program.joined(stage) else next(sizes) for axis in range(len(program.shape))])
 

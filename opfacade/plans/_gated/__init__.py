@@ -1,1 +1,1 @@
-"""Gated activations as programs: maps of gate and up, and folds where their scales are computed."""
+"""Gated activations as programs: maps of gate and up, or folds if scales are computed."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GatedFields(Protocol):
-    """Parts of a gated activation whose results have scales."""
+    """Fields of a gated activation whose scales are computed."""
 
     @property
     def quant(self) -> Quant | None: ...
@@ -54,7 +54,7 @@ class GatedCall(Protocol):
 
 
 def quant_of(gated: GatedFields) -> Quant:
-    """The quantisation of a fold, which is always present because a fold computes the scales."""
+    """The field `quant`, which a fold always has, because it computes the scales."""
     return cast("Quant", gated.quant)
 
 
@@ -74,7 +74,7 @@ def lengths_of(gated: GatedFields) -> tuple[int, ...]:
 
 
 def fold_of(gated: GatedFields, result: Node) -> FoldProgram:
-    """result: an element of the row before it is quantised."""
+    """The whole fold. result: an element of the row before quantisation."""
     quant, dims = quant_of(gated), dims_of(gated)
     own = (1, 2) if quant.scale == "group" else (0, 1) if quant.scale == "tensor" else (1,)
     scale = quant.scale_of(stage(0, "f32"))

@@ -23,7 +23,7 @@ def takes_alpha(activation: str) -> bool:
 
 
 def numbers(limit: float | None, alpha: float | None) -> tuple[Number, ...]:
-    """The numbers of a plan. `least`: any gate below it gives 0 in f32."""
+    """The scalars of a plan. `least`: any gate below it gives 0 in f32."""
     found = [] if limit is None else [Number(name="limit", value=limit)]
     if alpha is not None:
         found += [Number(name="alpha", value=alpha), Number(name="least", value=-200.0 / alpha)]
@@ -48,5 +48,5 @@ def _within(x: Node, both: bool) -> Node:
 
 
 def _sloped(gate: Node) -> Node:
-    """gate * sigmoid(alpha * gate); -0 of -inf, which is the limit."""
+    """gate * sigmoid(alpha * gate); the limit -0 for -inf."""
     return apply("maximum", gate, scalar("least")) * sigmoid(scalar("alpha") * gate)

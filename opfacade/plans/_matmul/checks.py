@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
-EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2", "i8")  # quantised with a scale of the whole tensor
-_MAX_S32 = 131_071  # sums of more products of i8 may exceed i32
-_MAX_SHIFTED = 65_793  # of numbers from -255 to 255
+EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2", "i8")  # quantised with one scale for the tensor
+_MAX_S32 = 131_071  # sums of more i8 products may exceed i32
+_MAX_SHIFTED = 65_793  # the same limit for factors from -255 to 255
 
 
 def default_out(dtype: DType, scaled: bool) -> DType:
@@ -52,7 +52,7 @@ def _refuse_types(problem: ProductFields) -> None:
 
 
 def _refuse_quantised(problem: ProductFields) -> None:
-    """Nothing is read from results of 8 bits, whose scale is that of out alone."""
+    """Refuses to add to old 8-bit results: out_scale is the scale of the new results only."""
     for field in ("add", "accumulate"):
         if getattr(problem, field):
             raise contradiction(field, "false with an 8-bit out_dtype", True)
@@ -63,7 +63,7 @@ def _refuse_quantised(problem: ProductFields) -> None:
 
 
 def _refuse_epilogue(problem: ProductFields) -> None:
-    """A sum in i32 is stored as it is."""
+    """Refuses any epilogue of an i32 sum, which is stored unchanged."""
     plain = {
         "bias": False, "activation": "none", "gated": False, "add": False, "accumulate": False, "alpha": 1.0, "beta": 1.0,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A product as its parts see it: the fields that all layouts share, and the tensors of a call."""
+"""Protocols of a product: the fields that all layouts share, and the tensors of a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ProductFields(Protocol):
-    """Fields of MatmulDescriptor and GroupedMatmulDescriptor, which describe them, and what follows from these."""
+    """Fields of MatmulDescriptor and GroupedMatmulDescriptor, which document them, and values derived from the fields."""
 
     @property
     def total_num_rows(self) -> int: ...
@@ -68,7 +68,7 @@ class DenseFields(ProductFields, Protocol):
 
 
 class CallTensors(Protocol):
-    """Tensors of a call of any product, as code reads them that knows which of them the descriptor has."""
+    """Tensors of a call of any product, without None: the reader knows which of them the descriptor has."""
 
     @property
     def x(self) -> Tensor: ...
@@ -87,7 +87,7 @@ class CallTensors(Protocol):
 
 
 class ProductCall(CallTensors, Protocol):
-    """And those of one product, or of a batch of them."""
+    """CallTensors, and the tensors of only one product or a batch of products."""
 
     @property
     def x_zero(self) -> Tensor: ...

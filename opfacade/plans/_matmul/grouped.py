@@ -110,7 +110,7 @@ class GroupedMatmulDescriptor(Descriptor[GroupedMatmulArgs]):
 
     @model_validator(mode="after")
     def _addressable(self) -> Any:
-        """Operands follow from fields that agree."""
+        """Refuses contradictory fields before the operands are computed."""
         checks.refuse(self)
         _refuse(self)
         return super()._addressable()  # type: ignore[operator]

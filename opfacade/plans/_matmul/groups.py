@@ -1,4 +1,4 @@
-"""Operands of grouped products, and which elements belong to a group."""
+"""Operands of grouped products, and the elements that belong to groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Dims = tuple[Dim, ...]
 
 
 class GroupedFields(Protocol):
-    """Fields of GroupedMatmulDescriptor, which describes them, that decide its operands."""
+    """The fields of GroupedMatmulDescriptor that decide its operands."""
 
     @property
     def groups(self) -> int: ...
@@ -60,7 +60,7 @@ class GroupedFields(Protocol):
 
 
 class GroupedCall(CallTensors, Protocol):
-    """And those of groups."""
+    """CallTensors, and the tensors of only grouped products."""
 
     @property
     def weight_zero(self) -> Tensor | None: ...
@@ -78,7 +78,7 @@ class GroupedCall(CallTensors, Protocol):
 
 def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     groups = Dim("groups", problem.groups)
-    own = () if problem.layout == "k" else (groups,)  # axes of what each group has of weight
+    own = () if problem.layout == "k" else (groups,)  # group axis of weight
     n, k = Dim("2*n", 2 * problem.n) if problem.gated else Dim("n", problem.n), Dim("k", problem.k)
     room = (Dim("total_num_rows", problem.total_num_rows),)
     rows = room if problem.layout == "ragged" else (groups, *room)
@@ -98,7 +98,7 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     found["out"] = out._replace(role="inout" if problem.accumulate else "out")
     if problem.scaling is not None:
         found["x_scale"] = _scale(_x_scale(problem, problem.scaling, taken), problem.scaling.x_scale_dtype)
-    if problem.scaling is not None and problem.weight_format is None:  # which has its own
+    if problem.scaling is not None and problem.weight_format is None:  # a weight_format has its own scales
         found["weight_scale"] = _scale((*own, *_weight_scale(problem, problem.scaling, n)), problem.scaling.weight_scale_dtype)
     if problem.result in EIGHT_BIT_RESULTS:
         found["out_scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)
@@ -118,7 +118,7 @@ def _rows_of_x(problem: GroupedFields, rows: Dims, room: Dims) -> Dims:
 
 
 def _tables(problem: GroupedFields, rows: Dims) -> dict[str, TensorSpec]:
-    """The operands that say which rows are a group's."""
+    """The operands that assign rows to groups."""
     found, total = {}, problem.k if problem.layout == "k" else problem.total_num_rows
     if problem.layout == "masked":
         found["counts"] = index_spec(Dim("groups", problem.groups), values=(0, total + 1))
@@ -199,7 +199,7 @@ def read(problem: GroupedFields, args: GroupedCall, name: str) -> Tensor | None:
 
 
 def _taken(problem: GroupedFields, args: GroupedCall, own: Tensor) -> Tensor:
-    """True for each row of x that a row of a group takes."""
+    """True for each row of x that a row of a group is computed from."""
     import torch
 
     ids = args.x_rows[own].long()
@@ -209,7 +209,7 @@ def _taken(problem: GroupedFields, args: GroupedCall, own: Tensor) -> Tensor:
 
 
 def _of_x(scaling: Scaling | None, rows: Tensor, name: str) -> Tensor:
-    """Rows of x on the axes of x or of its scales."""
+    """A mask of rows of x, shaped to broadcast to x or to its scales."""
     from torch.nn.functional import pad
 
     if name == "x" or scaling is None:

@@ -51,13 +51,13 @@ def _batched(problem: DenseFields, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _rows_axis(spec: TensorSpec) -> int | None:
-    """The axis of the rows of x, or of those rounded up."""
+    """The axis of the rows of x, or of their number rounded up."""
     return next((axis for axis, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
 
 
 def _scales(problem: DenseFields, scaling: Scaling, rows: Dim, n: Dim) -> dict[str, TensorSpec]:
     shapes = {"x_scale": _x_scale(problem, scaling, rows)}
-    if problem.weight_format is None:  # which has its own
+    if problem.weight_format is None:  # a weight_format has its own scales
         shapes["weight_scale"] = _weight_scale(problem, scaling, n)
     dtypes: dict[str, str] = {"x_scale": scaling.x_scale_dtype, "weight_scale": scaling.weight_scale_dtype}
     if scaling.x_zero:

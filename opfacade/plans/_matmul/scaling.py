@@ -53,7 +53,7 @@ class Scaling(Written):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A field that came later is absent at its default, so that older texts and digests hold."""
+        """Omits a later field at its default, so that older texts and digests stay valid."""
         return {name: value for name, value in fields(self).items() if name != "x_zero" or value}
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from opfacade.plans._moe.sort import MoeSortDescriptor
 from opfacade.programs.activations import ACTIVATIONS, sigmoid
 from opfacade.programs.expression import Node, apply, constant
 
-_HELD = Last("indptr")  # how many choices have a place
+_HELD = Last("indptr")  # the number of choices with a position
 
 
 def operands(d: LayerFields) -> dict[str, TensorSpec]:
@@ -82,7 +82,7 @@ def steps(d: LayerFields) -> tuple[Step, ...]:
     return (*_routed(d), *_experts(d), *shared, _combined(d))
 
 
-when_forgotten(steps.cache_clear)  # the problems of steps hold their specialization keys
+when_forgotten(steps.cache_clear)  # the problems of cached steps hold specialization keys
 
 
 def _routed(d: LayerFields) -> tuple[Step, ...]:
@@ -101,7 +101,7 @@ def _routed(d: LayerFields) -> tuple[Step, ...]:
 
 
 def _experts(d: LayerFields) -> tuple[Step, ...]:
-    """From rows of x to `y`, the results of the experts."""
+    """The steps from rows of x to `y`, the results of the experts."""
     many: dict[str, Any] = {"groups": d.local, "total_num_rows": d.total_num_rows * d.top_k, "dtype": d.dtype}
     many |= {"weight_layout": d.weight_layout, "bias": d.bias} | ({"bias_dtype": d.bias_dtype} if d.bias else {})
     at_input = d.weights_at == "input"
@@ -127,14 +127,14 @@ def _experts(d: LayerFields) -> tuple[Step, ...]:
 
 
 def _gathered(d: LayerFields) -> tuple[Step, ...]:
-    """Rows of x times the weights of choices."""
+    """The step that gathers rows of x and multiplies them by the weights of choices."""
     fields = {"total_num_rows": d.total_num_rows, "top_k": d.top_k, "hidden": d.hidden, "dtype": d.dtype}
     tensors: dict[str, str | Last] = {"x": "x", "order": "order", "weights": _weights(d), "out": "gathered", "num_valid": _HELD}
     return (Step("gather", MoeGatherDescriptor(**fields, weighted=True, num_valid=True), tensors),)
 
 
 def _shared(d: LayerFields) -> tuple[Step, ...]:
-    """The shared expert, to whose result `add` is added."""
+    """The steps of the shared expert; `add` is added to its result."""
     one = {"total_num_rows": d.total_num_rows, "dtype": d.dtype, "weight_layout": d.weight_layout}
     up = {"x": "x", "weight": "shared_up"}
     first = _activated(d, "shared_up", "matmul", one | {"k": d.hidden}, d.shared_width, up, "shared_h")
@@ -154,7 +154,7 @@ def _combined(d: LayerFields) -> Step:
 def _activated(
     d: LayerFields, name: str, op: str, fields: dict[str, Any], width: int, tensors: dict[str, str], out: str
 ) -> tuple[Step, ...]:
-    """The product with `up` and the activation: one step where the product can apply it, else two."""
+    """The product with `up` and the activation: one step if the product can apply the activation, otherwise two."""
     if d.limit is None and d.alpha is None and d.beta == 0 and (not d.gated or d.halves == "interleaved"):
         activation = "none" if d.activation == "identity" else d.activation
         one = problem(op, **fields, n=width, activation=activation, gated=d.gated)
@@ -169,7 +169,7 @@ def _activated(
 
 
 def _function(d: LayerFields) -> dict[str, Any]:
-    """Fields of the activation. An up that is added to is one of swiglu_oai, or a program with its numbers in it."""
+    """Fields of the activation. A nonzero beta gives swiglu_oai if that fits, otherwise a program that contains the numbers."""
     found: dict[str, Any] = {"gated": d.gated}
     found |= {"gate_first": d.halves != "up_gate", "interleaved": d.halves == "interleaved"} if d.gated else {}
     if d.beta == 0:
@@ -185,7 +185,7 @@ def _shifted(d: LayerFields) -> Node:
     if d.limit is not None:
         limit = constant(d.limit, "f32")
         gate, up = apply("minimum", gate, limit), apply("maximum", apply("minimum", up, limit), -limit)
-    if d.alpha is not None:  # a gate below -200 / alpha has the value 0 whatever its size
+    if d.alpha is not None:  # any gate below -200 / alpha gives 0
         made = apply("maximum", gate, constant(-200.0 / d.alpha, "f32")) * sigmoid(constant(d.alpha, "f32") * gate)
     else:
         made = gate if d.activation == "identity" else ACTIVATIONS[d.activation](gate)

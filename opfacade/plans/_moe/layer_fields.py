@@ -142,7 +142,7 @@ class LayerFields(MoeOp[FusedMoeArgs], Stepwise[FusedMoeArgs]):
 
 
 def _refuse_scaling(layer: LayerFields) -> None:
-    """Parts of rows that share a scale are whole."""
+    """Checks that blocks of 128 elements, which share a scale, divide the rows."""
     if layer.scaling == "block":
         for field in ("hidden", "width"):
             if getattr(layer, field) % BLOCK:

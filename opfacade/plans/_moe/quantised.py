@@ -1,4 +1,4 @@
-"""Experts in f8_e4m3: scales of their weights, and the steps that quantise what they multiply."""
+"""Experts in f8_e4m3: the scales of their weights, and the steps that quantise the rows they are multiplied by."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def products(d: LayerFields) -> dict[str, Any]:
 
 
 def operands(x: str, weight: str) -> dict[str, str]:
-    """Operands of a product of the quantised `x`."""
+    """Operands of a product with the quantised `x`."""
     return {"x": f"{x}_8", "x_scale": f"{x}_scale", "weight_scale": f"{weight}_scale"}
 
 
 def rows(d: LayerFields, name: str, x: str, hidden: int, held: Last | None) -> Step:
-    """Quantises rows of x, of which the layer has total_num_rows, or one for each choice with `held`, their number."""
+    """The step that quantises x: total_num_rows rows, or with `held`, the number of choices, one row per choice."""
     many = d.total_num_rows * (1 if held is None else d.top_k)
     one = problem("quantize", total_num_rows=many, hidden=hidden, dtype=d.dtype, quant=_quant(d), num_valid=held is not None)
     tensors: dict[str, str | Last] = {"x": x, "out": f"{x}_8", "scale": f"{x}_scale"}
@@ -50,7 +50,8 @@ def rows(d: LayerFields, name: str, x: str, hidden: int, held: Last | None) -> S
 
 
 def results(d: LayerFields, first: tuple[Step, ...], held: Last) -> tuple[Step, ...]:
-    """Steps of the first product whose results are quantised: by the activation where that is a step, else by one more."""
+    """The steps of the first product, with quantised results: by the activation if that is a step, otherwise by an additional
+    step."""
     *before, last = first
     if last.name != "activation":
         return (*first, rows(d, "quantize_h", "h", d.width, held))

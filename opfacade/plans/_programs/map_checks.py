@@ -64,7 +64,7 @@ def _check_node(descriptor: Program, path: str, node: Node) -> None:
 
 
 def _check_stage(descriptor: Program, path: str, node: Node) -> None:
-    """A result of a stage before the one whose value this is."""
+    """Checks a stage leaf: it must name a result of an earlier stage."""
     stages = getattr(descriptor, "stages", ())
     if not stages:
         raise Fault(path, "no stage, because a map has no reductions", "a stage")

@@ -22,7 +22,7 @@ from opfacade.programs.types import Type, storable, widened
 if TYPE_CHECKING:
     from torch import Tensor
 
-REMEMBERED = 1024  # descriptors of calls, for each function
+REMEMBERED = 1024  # cached descriptors of calls, per function
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Elementwise:
     function: Callable[..., Any]
     names: tuple[str, ...]
     plan: type[Plan[Any]]
-    kind: Any  # the type of the descriptor, whose constructor takes its fields
+    kind: Any  # the descriptor type
     _values: dict[tuple[str, ...], tuple[tuple[Node, ...], Type]] = field(default_factory=dict, compare=False, repr=False)
     _calls: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -67,8 +67,8 @@ class Elementwise:
         return self.kind(shape=extents, inputs=inputs, scalars=scalars, outputs=outputs)
 
     def __call__(self, /, *args: Tensor | float, **named: Tensor | float) -> Any:
-        """New tensors. Raises ArgumentError where tensors differ in shape: nothing is broadcast in silence; TypeError for a
-        call that the function does not take."""
+        """Returns new tensors. Raises ArgumentError if tensors differ in shape (nothing is broadcast implicitly), and TypeError
+        if the arguments do not match the function's signature."""
         import torch
 
         given = self._bound(args, named)
@@ -83,7 +83,7 @@ class Elementwise:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _of_call(self, shape: tuple[int, ...], dtypes: Mapping[str, Any], numbers: Mapping[str, float]) -> Any:
-        """The descriptor of a call; the plan is what `select` remembers for it and for the device of now."""
+        """The cached descriptor of a call; `select` caches its plan for the current device."""
         told = tuple((name, number, number == 0 and math.copysign(1, number) < 0) for name, number in numbers.items())
         key = (shape, tuple(dtypes.items()), told)
         found = self._calls.get(key)
@@ -122,7 +122,7 @@ class Elementwise:
         return f"{getattr(self.function, '__name__', 'function')}({', '.join(self.names)})"
 
     def _bound(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments by name, in their order, with those that the function itself has a value for."""
+        """The arguments by name, in order, including the function's defaults."""
         if not named and len(args) == len(self.names):
             return dict(zip(self.names, args, strict=True))
         try:
@@ -133,7 +133,7 @@ class Elementwise:
         return bound.arguments
 
     def _with_defaults(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Arguments by name, and those that the function itself has a value for."""
+        """Arguments by name, including the function's defaults."""
         told = {name: one.default for name, one in inspect.signature(self.function).parameters.items()}
         found = {name: one for name, one in told.items() if one is not inspect.Parameter.empty} | dict(given)
         wrong = {"unknown": set(found) - set(self.names), "missing": set(self.names) - set(found)}
@@ -143,7 +143,7 @@ class Elementwise:
         return found
 
     def _number(self, name: str, given: object) -> float:
-        """An argument that is not a tensor: a number of Python or numpy."""
+        """An argument that is not a tensor, as a Python number; numpy numbers are accepted."""
         if isinstance(given, (int, float)):
             return given
         with suppress(TypeError, ValueError):
@@ -158,7 +158,7 @@ _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 
 
 def _meant(made: object) -> str:
-    """A hint for what a function returns in place of an expression."""
+    """A hint for a result that is not an expression."""
     if isinstance(made, bool):
         return "Write eq(x, y) or ne(x, y): == and != say whether two expressions are one."
     if isinstance(made, (int, float)):
@@ -167,7 +167,7 @@ def _meant(made: object) -> str:
 
 
 def _name_of(argument: str, dtype: str) -> str:
-    """The name of a dtype of torch."""
+    """The element type of a torch dtype."""
     name = str(dtype).removeprefix("torch.")
     if name not in _NAMES:
         issue = Issue("OPF-A010", argument, f"one of {', '.join(_NAMES)}", name, kind="DTypeError")

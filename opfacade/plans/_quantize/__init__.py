@@ -1,1 +1,1 @@
-"""How elements are quantised, and programs that quantise and dequantise rows."""
+"""Quantisation of elements, and programs that quantise and dequantise rows."""

@@ -45,7 +45,7 @@ _Parts = tuple[tuple[Input, ...], tuple[Stage, ...], tuple[FoldOutput, ...]]
 
 
 def _given(problem: Quantised) -> _Parts:
-    """Inputs, stages and outputs where scales are inputs, or 1."""
+    """Inputs, stages and outputs if scales are inputs, or 1."""
     quant, x = problem.quant, value("x", "f32")
     scale = None if quant.scale == "none" else value("scale", "f32")
     out = _stored(quant, x, scale, apply("f32", value("zero", "i32")))
@@ -53,7 +53,7 @@ def _given(problem: Quantised) -> _Parts:
 
 
 def _made(problem: Quantised) -> _Parts:
-    """Inputs, stages and outputs where scales are results."""
+    """Inputs, stages and outputs if scales are results."""
     quant, x, over = problem.quant, value("x", "f32"), _axes(problem)
     own = (2,) if quant.scale == "group" else None
     stages = tuple(Stage(reducer=reducer, value=one, axes=own) for reducer, one in quant.extremes(x))
@@ -85,11 +85,11 @@ def dequantised(problem: Quantised) -> FoldProgram:
 
 
 def _axes(problem: Quantised) -> Axes:
-    """The axes that a scale has, in the order of its tensor."""
+    """The axes of the scale tensor, in order."""
     return tuple(axis for own in problem.dims()["scale"] for axis in own)
 
 
 def _scales(quant: Quant, over: Axes) -> tuple[Input, ...]:
-    """The scales, and their zero points, as inputs that have those axes."""
+    """The scales and zero points as inputs with those axes."""
     scales = () if quant.scale == "none" else (Input(name="scale", dtype=quant.scale_dtype, over=over),)
     return (*scales, Input(name="zero", dtype="i32", over=over)) if quant.zero else scales

@@ -82,7 +82,7 @@ class Quant(Written):
 
     @model_serializer(mode="wrap")
     def _as_before(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A field that came later is absent at its default, so that older texts and digests hold."""
+        """Omits a later field at its default, so that older texts and digests stay valid."""
         absent = {"block": self.block == _BLOCK, "most": self.most is None, "zero": not self.zero}
         return {name: value for name, value in fields(self).items() if not absent.get(name)}
 

@@ -1,4 +1,4 @@
-"""RotaryCall: the tensors of a call that rotates, as code reads them that knows which of them the descriptor has."""
+"""RotaryCall: the tensors of a rotary call, without None: the reader knows which of them the descriptor has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class RotaryCall(Protocol):
-    """Operands by their names. An op has only some of them, and those are tensors, unless None may stand in their place."""
+    """Operands by name. An op has only some of them; these are tensors, or None if they are optional."""
 
     q: Tensor
     k: Tensor

@@ -46,7 +46,7 @@ def rotated_element(descriptor: Rotation) -> Node:
 
 
 def _position(descriptor: Rotation, pair: Node) -> Node:
-    """That of the group of a pair."""
+    """The position of a pair's group."""
     found = [read("positions", "i64", (group, coord(0))) for group in range(descriptor.groups)]
     position, first, sections = found[0], 0, descriptor.sections or ()
     for group in range(1, descriptor.groups):

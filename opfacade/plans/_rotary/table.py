@@ -131,7 +131,7 @@ _POSITIVE = ("base", "factor", *_LENGTHS, "beta_fast", "beta_slow")
 
 
 def _given(kind: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters other than None. One that the kind does not have is refused: it would be ignored."""
+    """Parameters other than None. Parameters that the kind would ignore are refused."""
     takes, known = (*_TAKES[kind], "seq_len"), {name for names in _TAKES.values() for name in names}
     for name in sorted(scaling):
         if name not in takes and (scaling[name] is not None or name not in known):
@@ -143,7 +143,7 @@ def _given(kind: str, scaling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table_dtype(dtype: str) -> torch.dtype:
-    """An integer type would cut cosines off."""
+    """Checks that dtype is a float type, because an integer type would truncate cosines."""
     if not isinstance(dtype, str) or dtype not in get_args(Table):
         meant = nearest(str(dtype), get_args(Table))
         hint = "" if meant is None else f"Use {meant!r}."
@@ -152,17 +152,17 @@ def _table_dtype(dtype: str) -> torch.dtype:
 
 
 def _device(device: torch.device | str) -> torch.device:
-    """One on which a tensor can be made."""
+    """A device, checked by creating a tensor on it."""
     import torch
 
     try:
         return torch.empty(0, device=torch.device(device)).device
-    except (RuntimeError, AssertionError, TypeError, ValueError):  # torch without CUDA asserts
+    except (RuntimeError, AssertionError, TypeError, ValueError):  # raised by torch without CUDA
         raise _refused("device", "a device that torch supports on this machine", shown(device)) from None
 
 
 def _whole(name: str, value: object, least: int, step: int = 1) -> int:
-    """An integer of Python or numpy."""
+    """Checks that a value is a Python or numpy integer in range."""
     found = as_index(value)
     if type(found) is not int or not least <= found <= INT32_MAX or found % step:
         even = "an even number, " if step == 2 else ""
@@ -171,7 +171,7 @@ def _whole(name: str, value: object, least: int, step: int = 1) -> int:
 
 
 def _number(name: str, value: object) -> float:
-    """Another value would make NaN of cosines and sines, or fail in torch."""
+    """Checks that a number is finite, and positive if it must be: others would give NaN, or fail in torch."""
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -197,7 +197,7 @@ def _linear(given: _Scaling) -> tuple[Tensor, float]:
 
 
 def _ntk(given: _Scaling) -> tuple[Tensor, float]:
-    """A larger base for sequences that are longer than those of the training."""
+    """A larger base for sequences that are longer than in training."""
     factor, known, dim = given.need("factor"), given.need("max_position_embeddings"), given.rotary_dim
     if dim < 4:
         raise _refused("rotary_dim", "4 or more with kind ntk", str(dim))
@@ -206,7 +206,8 @@ def _ntk(given: _Scaling) -> tuple[Tensor, float]:
 
 
 def _llama3(given: _Scaling) -> tuple[Tensor, float]:
-    """Long waves are slowed by the factor, short ones stay, those between are blended."""
+    """Low frequencies are divided by the factor, high frequencies are unchanged, and frequencies in between are
+    interpolated."""
     plain, factor = _plain(given), given.need("factor")
     if given.low_freq_factor == given.high_freq_factor:
         raise _refused("high_freq_factor", "another number than low_freq_factor", str(given.high_freq_factor))
@@ -216,7 +217,7 @@ def _llama3(given: _Scaling) -> tuple[Tensor, float]:
 
 
 def _yarn(given: _Scaling) -> tuple[Tensor, float]:
-    """Pairs that turn seldom are slowed by the factor, with a ramp between two counts of turns."""
+    """Low frequencies are divided by the factor, with a linear ramp between two numbers of rotations."""
     import torch
 
     plain, factor, dim = _plain(given), given.ratio(), given.rotary_dim
@@ -250,7 +251,7 @@ def _yarn_attention(given: _Scaling, factor: float) -> float:
 
 
 def _longrope(given: _Scaling) -> tuple[Tensor, float]:
-    """A factor for each pair, of long or of short sequences."""
+    """One divisor per pair, from the list for long or for short sequences."""
     import torch
 
     known = given.need("original_max_position_embeddings")
@@ -274,7 +275,7 @@ def _longrope(given: _Scaling) -> tuple[Tensor, float]:
 
 
 def _mscale(given: _Scaling, length: str) -> float | None:
-    """The factor of cosines and sines that a model has for each length, such as PhiMoE; None where it has none."""
+    """The factor of cosines and sines for short or long sequences, as in PhiMoE; None if the model has none."""
     if given.short_mscale is None and given.long_mscale is None:
         return None
     if given.attention_factor is not None:

@@ -1,4 +1,4 @@
-"""SamplingCall: the tensors of a call of a sampling op, as code reads them that knows which of them the descriptor has."""
+"""SamplingCall: the tensors of a sampling call, without None: the reader knows which of them the descriptor has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class SamplingCall(Protocol):
-    """Operands by their names. An op has only some of them, and those are tensors, unless None may stand in their place."""
+    """Operands by name. An op has only some of them; these are tensors, or None if they are optional."""
 
     logits: Tensor
     x: Tensor

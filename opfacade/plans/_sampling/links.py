@@ -24,7 +24,8 @@ def wrong_links(links: Mapping[str, Tensor], requests: int) -> dict[str, Tensor]
 
 
 def _wrong(links: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Links, met from the root on in depth first order, to a node that was met or is not there. Others are never followed."""
+    """Links, in depth-first order from the root, that lead to a visited or missing node. Other invalid links are never
+    followed."""
     met, left = {0}, [(FIRST, 0)]
     while left:
         name, node = left.pop()

@@ -8,7 +8,7 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import contradiction
 from opfacade.core.operands import Contents, Dim, Role, TensorSpec
 
-_MOST_MASSES = 2**23 - 1  # of 2^40 each, so that a sum is an i64
+_MOST_MASSES = 2**23 - 1  # maximum number of masses of 2^40 whose sum fits in i64
 
 
 def check_masses(vocab: int) -> None:
@@ -53,7 +53,7 @@ class Rows:
         self.valid = "num_valid" if descriptor.num_valid else ""
 
     def each(self, dtype: str, role: Role = "in") -> TensorSpec:
-        """One entry for each row."""
+        """The spec of one entry per row."""
         return TensorSpec((self.rows,), dtype, role, "contiguous", ITEMSIZE[dtype], valid_rows=self.valid)
 
     def table(self, dtype: str, columns: Dim | None = None, role: Role = "in") -> TensorSpec:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_DRAFTS = 128
-COINS = 2**31  # of the stream word: coins of acceptance
+COINS = 2**31  # bit of the stream word: random numbers for acceptance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         return self.kind in ("chain", "tree")
 
     def wrong_values(self, name: str, args: VerifyDraftsArgs) -> tuple[Tensor, str] | None:
-        """In valid requests, links must form a tree."""
+        """Checks that the links of valid requests form a tree."""
         if name not in LINKS:
             return super().wrong_values(name, args)
         requests = self.batch_size if args.num_valid is None else valid_count(args.num_valid, self.batch_size)
@@ -135,7 +135,7 @@ class VerifyDraftsDescriptor(SamplingOp[VerifyDraftsArgs]):
         size = 8 if dtype == "i64" else 4
         valid = "num_valid" if self.num_valid else ""
         spec = TensorSpec(shape, dtype, role, "rows" if len(shape) == 3 else "contiguous", size, valid_rows=valid)
-        return spec._replace(contents=Contents(least=0.0))  # of probabilities; other operands are integers
+        return spec._replace(contents=Contents(least=0.0))  # type of probabilities; other operands are integers
 
 
 class VerifyDraftsPlan(Plan[VerifyDraftsArgs]):

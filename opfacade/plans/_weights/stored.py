@@ -15,13 +15,13 @@ from opfacade.plans._weights.weight import Weight
 
 Source = Literal["gptq", "gptq_v2", "awq", "compressed_tensors", "hqq", "torchao", "tinygemm", "mxfp4", "nvfp4"]
 Index: TypeAlias = Any  # an int, or a node of type i64
-Place = tuple[tuple[Index, ...], Index]  # axes of a word, and which code of the word, the lowest bits first
+Place = tuple[tuple[Index, ...], Index]  # indices of a word, and the number of the code in it, lowest bits first
 _WIDE = ("f16", "bf16", "f32")
-_K = 8  # divides k
+_K = 8  # k is a multiple of it
 
 
 class Extents(NamedTuple):
-    """The sizes in formulas. group: elements of k. row: groups of a column. half: half of all groups."""
+    """Sizes that formulas use. group: elements of k per group. row: groups per column. half: half the number of groups."""
 
     group: Index
     row: Index
@@ -30,7 +30,7 @@ class Extents(NamedTuple):
 
 
 class Fields(Protocol):
-    """A descriptor of packing."""
+    """The fields of the descriptors of packing and unpacking."""
 
     @property
     def op(self) -> str: ...
@@ -60,10 +60,11 @@ class Fields(Protocol):
 class Stored:
     """The layout of a source.
 
-    allowed: of fields of `weight_format`. codes: of a word of `word`. offset: codes have 8 added, and are not two's complement.
-    axes: of stored_weight, without a batch. scales: axes of stored_scale, the groups before n, behind it, or both as one axis.
-    zeros: how zero points of type int are stored, in words of 32 bits along n: groups before or behind. zero_less: the number
-    that is subtracted from stored zero points, modulo 16.
+    allowed: the allowed values of fields of `weight_format`. word: the type of a word; codes: the number of codes in it.
+    offset: codes are stored with 8 added instead of in two's complement. axes: the axes of stored_weight without the batch.
+    scales: the order of axes of stored_scale: groups before n, n before groups, or both in one axis. zeros: the same order for
+    zero points of type int, which are packed along n in 32-bit words. zero_less: the number that was subtracted from stored
+    zero points, modulo 16.
     """
 
     allowed: Mapping[str, tuple[Any, ...]]
@@ -83,7 +84,7 @@ class Stored:
 
 
 def interleaved(place: Index) -> Index:
-    """The place in a word of AWQ of column `place` of eight: even columns first."""
+    """The code number in an AWQ word for column `place` of eight: even columns come first."""
     return place % 2 * 4 + place // 2
 
 
@@ -93,7 +94,7 @@ def straight(place: Index) -> Index:
 
 
 def _of_tinygemm(column: Index, k: Index, e: Extents) -> Place:
-    """Tiles of 8 columns and 16 elements of k, as mma.m16n8k16 has them in its lanes; a word has a lane's codes of two."""
+    """Tiles of 8 columns and 16 elements of k in the lane layout of mma.m16n8k16; a word has one lane's codes of two tiles."""
     inside = k % (16 * e.inner)
     lane = column % 8 * 4 + k % 8 // 2
     return (column // 8, k // (16 * e.inner), lane, inside // 32), k % 2 * 4 + inside % 32 // 8
@@ -106,7 +107,7 @@ def _in_tinygemm(at: tuple[Index, ...], code: Index, e: Extents) -> tuple[Index,
 
 
 def _of_hqq(column: Index, k: Index, e: Extents) -> Place:
-    """Groups are rows; the first half of them is in the upper bits."""
+    """Each group is a row; the first half of the rows is in the upper bits."""
     row = column * e.row + k // e.group
     return (row % e.half, k % e.group), 1 - row // e.half
 
@@ -189,12 +190,12 @@ STORED: Mapping[Source, Stored] = {
 
 
 def groups(fields: Fields) -> int:
-    """Scales of a column."""
+    """Number of scales per column."""
     return fields.weight_format.groups(fields.k)
 
 
 def flip(fields: Fields) -> int:
-    """The bits in which stored codes differ from ours: 8 between an offset of 8 and two's complement."""
+    """The XOR mask between stored codes and ours: 8 converts an offset of 8 to two's complement."""
     return 8 if STORED[fields.source].offset and fields.weight_format.dtype == "int4" else 0
 
 
@@ -215,7 +216,7 @@ def scale_axes(fields: Fields) -> tuple[Dim, ...]:
 
 
 def refuse(fields: Fields) -> None:
-    """Raises the first contradiction of sizes and of a format with their source."""
+    """Raises the first contradiction between sizes, format and source."""
     weight, source = fields.weight_format, fields.source
     for field, choices in STORED[source].allowed.items():
         if getattr(weight, field) not in choices:
@@ -230,7 +231,7 @@ def refuse(fields: Fields) -> None:
 
 
 def _steps(fields: Fields) -> dict[str, int]:
-    """Numbers that divide n and k."""
+    """The numbers that n and k must be multiples of."""
     weight, found = fields.weight_format, {"n": 1, "k": _K}
     if fields.source in ("awq", "tinygemm") or weight.zero == "int":
         found["n"] = 8

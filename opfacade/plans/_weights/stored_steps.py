@@ -1,4 +1,4 @@
-"""Packing as maps: a program that reads the codes of a word where the other layout has them."""
+"""Packing and unpacking as maps: a program reads the codes of each word from their positions in the other layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opfacade.programs.expression import Node, apply, constant, coord, read, sca
 from opfacade.programs.fields import Input, Number, Output
 from opfacade.programs.types import widened
 
-_HALVES = 2  # codes in a byte of ours
+_HALVES = 2  # codes per byte in our layout
 
 
 class Made:
@@ -31,7 +31,8 @@ class Made:
         return read(name, widened(dtype), (*lead, *place))
 
     def step(self, name: str, dtypes: tuple[DType, DType], value: Node, numbers: tuple[Number, ...] = ()) -> Step:
-        """name: of the tensor, without its prefix. dtypes: of what is read and of what is written."""
+        """The step of one map. name: the tensor without its prefix. dtypes: of the tensor that is read, and of the one that is
+        written."""
         packs = self.fields.op == "pack_weights"
         from_shape, to_shape = (self.stored_shape, self.our_shape) if packs else (self.our_shape, self.stored_shape)
         source, target = (f"stored_{name}", ours(name)) if packs else (ours(name), f"stored_{name}")
@@ -58,7 +59,7 @@ def steps(fields: Fields) -> tuple[Step, ...]:
 
 
 def _extents(fields: Fields) -> tuple[Extents, tuple[Number, ...]]:
-    """Sizes are numbers of the plan, not of the kernel."""
+    """Sizes as scalars of the plan, so that they are not compiled into the kernel."""
     if fields.source != "hqq":
         return Extents(fields.weight_format.group, 0, 0, fields.inner_k_tiles), ()
     group, row = fields.weight_format.group or fields.k, groups(fields)
@@ -68,13 +69,13 @@ def _extents(fields: Fields) -> tuple[Extents, tuple[Number, ...]]:
 
 
 def _code(word: Node, nibble: Node | int) -> Node:
-    """A code of a word, in i32."""
+    """One code of a word, as i32."""
     shift = apply("i32", nibble * 4) if isinstance(nibble, Node) else constant(4 * nibble, "i32")
     return apply("shr", word if word.type == "i32" else apply("i32", word), shift) & 15
 
 
 def _word(codes: Sequence[Node], dtype: DType) -> Node:
-    """Codes in a word, the first one in the lowest bits."""
+    """The word of some codes, the first in the lowest bits."""
     found = codes[0]
     for at, code in enumerate(codes[1:], 1):
         found = found | apply("shl", code, constant(4 * at, "i32"))
@@ -106,7 +107,7 @@ def _made(fields: Fields) -> Made:
 
 
 def _sizes(fields: Fields, name: str) -> list[int]:
-    """Sizes of an operand behind the axis of batches."""
+    """The sizes of an operand after the batch axis."""
     shape = fields.operands()[name].shape
     return [dim.size or 0 for dim in shape[fields.batch > 1 :]]
 
@@ -140,7 +141,7 @@ def _of_table(fields: Fields, name: str) -> Made:
 
 
 def _copied(fields: Fields, name: str) -> Step:
-    """A table of scales, or of zero points of their type."""
+    """The step that copies scales, or zero points of the same type."""
     form, made = STORED[fields.source].scales, _of_table(fields, name)
     numbers: tuple[Number, ...] = ()
     first, second = made.axis(0), made.axis(1)
@@ -158,6 +159,6 @@ def _copied(fields: Fields, name: str) -> Step:
 
 
 def _copied_groups(fields: Fields) -> Step:
-    """The group of each element, one table for all of a batch."""
+    """The step that copies the group of each element; a batch shares one table."""
     made = Made(fields, (fields.k,), (fields.k,), shared=True)
     return made.step("groups", ("i32", "i32"), made.at("given", "i32", (coord(0),)))

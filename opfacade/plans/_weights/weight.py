@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDE = ("f16", "bf16", "f32")  # element types of x
-_NARROW = "f8_e4m3"  # x quantised with scales of its own
-_ZEROS = 128  # zero points that are codes are below it: 128 plus one is a bf16
-_CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # numbers that codes with zero points are
+_NARROW = "f8_e4m3"  # type of x that is quantised with separate scales
+_ZEROS = 128  # upper bound of zero points: bf16 represents all differences exactly
+_CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # ranges of codes that may have zero points
 
 
 class Weight(Written):
@@ -133,7 +133,7 @@ def refuse(problem: Product, weight: Weight) -> None:
 
 
 def _refuse_scaling(scaling: Scaling) -> None:
-    """Scales of x are one, or one for each row; those of the weight are its own."""
+    """Checks scales of x: one, or one per row; the scales of the weight are separate operands."""
     if scaling.in_k:
         raise contradiction("scaling.kind", "tensor or token with weight_format", scaling.kind)
     plain = {"weight_kind": None, "weight_starts": (), "weight_scale_dtype": "f32", "x_zero": False}
@@ -147,9 +147,8 @@ Wrong = tuple["Tensor", str]
 
 
 def wrong_values(name: str, tensor: Tensor, found: Wrong | None) -> Wrong | None:
-    """`Descriptor.wrong_values` of a tensor beside codes: scales of 0, and zero points that are not codes.
-
-    name: of the operand. found: those of the base.
+    """`Descriptor.wrong_values` of scales and zero points: scales of 0, and zero points that are not codes. name: the operand.
+    found: the result of the base class.
     """
     if name.endswith(("_scale", "_global")) and found is not None:
         whole = tensor.float() if tensor.itemsize == 1 else tensor
