@@ -1,4 +1,4 @@
-// Two neighbours that are one element to the engine of maps: a gate and its up, which alternate in memory.
+// A gate and its up value, adjacent in memory, as one element of a map.
 #pragma once
 #include "kernels/common/stored.cuh"
 

@@ -1,5 +1,5 @@
-// Online softmax whose base moves rarely, on wgmma accumulators: C::kTileKv scores of each of two rows a thread, a row shared
-// by four threads. Layout: kernels/ptx/wgmma.cuh.
+// Online softmax whose base moves rarely, on wgmma accumulators: a thread holds C::kTileKv / 4 scores of each of two rows.
+// Layout: kernels/ptx/wgmma.cuh.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
@@ -28,7 +28,7 @@ __device__ __forceinline__ float soft_capped(float s, float cap_in) {
 }
 
 // A linear term over the keys of a row (ALiBi): score = s * scale + start + rise * step, step 0 at the thread's first key of a
-// tile. It is folded into the exponent: one instruction more an element. Line<false> is empty.
+// tile. It is folded into the exponent: one more instruction per element. Line<false> is empty.
 template <bool kAny>
 struct Line {};
 template <>
@@ -52,8 +52,8 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
 }
 
 // True if a row needs a new base, judged by this thread's sum of tile weights instead of the maximum. A weight above 2^8
-// implies it (slightly below: weights are approximate), as do a row without keys so far and a large sum of small weights; the
-// latter keeps a base that is far too low from being tested at every tile.
+// implies it (slightly below: weights are approximate), and so do a row without keys so far and a large sum of small weights.
+// Without the last rule, a base that is far too low would be tested at every tile.
 __device__ __forceinline__ bool exceeds_base(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
 
 // Moves the base of each flagged row to its maximum (flags are combined over a quad). factor: multiplier of the sum and the
@@ -74,7 +74,7 @@ __device__ __forceinline__ bool update_base(RowScale& scale, const float (&s)[C:
   return moved;
 }
 
-// Converts scores to packed weights relative to `base`, words kFrom to kTo. parts: their sums are added here.
+// Converts scores to packed weights relative to `base`, words kFrom to kTo. The sums of the weights are added to `parts`.
 template <class C, int kFrom, int kTo, bool kLine = false>
 __device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&parts)[2][2], const Line<kLine>& line = {}) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void sum_parts(const float (&parts)[2][2], float (&su
   sum[1] = parts[1][0] + parts[1][1];
 }
 
-// All words, with this thread's sums.
+// Converts all words and adds this thread's sums.
 template <class C, bool kLine = false>
 __device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2], const Line<kLine>& line = {}) {

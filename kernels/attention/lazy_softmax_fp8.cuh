@@ -17,7 +17,8 @@ __device__ __forceinline__ float shift_of(float base, float exponent) {
 }
 __device__ __forceinline__ float finite_shift(float shift) { return shift == -minus_infinity() ? 0.f : shift; }
 
-// As in lazy_softmax.cuh, from two sums: no weight exceeds its sum. If all weights are at the base, the sum is 256 and passes.
+// As in lazy_softmax.cuh, from two sums: a weight cannot exceed the sum that contains it. If all weights are at the base, the
+// sum is 256, which needs no new base.
 __device__ __forceinline__ bool exceeds_base(const float (&parts)[2]) {
   return !(parts[0] <= kLargestWeight) || !(parts[1] <= kLargestWeight);
 }
@@ -36,7 +37,7 @@ __device__ __forceinline__ void update_base(float (&shift)[2], const float (&s)[
   }
 }
 
-// Converts scores to e4m3 weights, four scores of a row a word in the order of transpose_bytes.cuh; returns their sums.
+// Converts scores to e4m3 weights, four scores of a row per word, in the order of transpose_bytes.cuh; returns their sums.
 template <class C>
 __device__ __forceinline__ void compute_weights_fp8(const float (&s)[C::kTileKv / 2], const float (&shift)[2], float exponent,
                                           uint32_t (&weights)[C::kTileKv / 8], float (&parts)[2][2]) {

@@ -5,7 +5,7 @@
 
 namespace opfacade {
 
-// kZero keeps NaN and Inf, as a product with zero would.
+// kZero keeps NaN and Inf, as a multiplication by zero would.
 template <class T>
 __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform transform) {
   if (transform == QTransform::kNegate) return pair ^ 0x80008000u;
@@ -13,7 +13,7 @@ __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform t
   return pair;
 }
 
-// target exponent of the largest element of q: relevant smaller elements stay far above underflow
+// target exponent of the largest element of q: smaller elements that matter stay far above underflow
 constexpr int kTopExponent = 14;
 
 // Exponent of the power of two that scales a bf16 row with largest absolute value `top` into the range of f16; 0 if top is 0 or

@@ -1,4 +1,4 @@
-// Attention sink: a state without a value joins a finished row, so that o only shrinks.
+// Attention sink: a state without a value is merged into a finished row, so it only scales o down.
 #pragma once
 #include "kernels/common/softmax.cuh"
 

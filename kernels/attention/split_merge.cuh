@@ -1,4 +1,4 @@
-// Second launch of a split prefill: merges the partials of each row in the order of the splits. One warp a row, because there
+// Second launch of a split prefill: merges the partials of each row in the order of the splits. One warp per row, because there
 // are many rows and few splits. (A decode merges in its own launch: decode/schedule/join.cuh.)
 #pragma once
 #include "kernels/attention/prefill/finish.cuh"
@@ -12,7 +12,7 @@ constexpr int kMergeWarps = 4;
 template <class C>
 __device__ __forceinline__ void merge_prefill(const PrefillParams& p) {
   wait_for_previous();
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;  // over [rows, heads]
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;  // index over [rows, heads]
   const int64_t row = index / p.heads, head = index % p.heads, plane = static_cast<int64_t>(p.total_rows) * p.heads;
   if (row >= p.total_rows || row < p.q_indptr[0] || row >= p.q_indptr[p.batch]) return;  // the row belongs to no request
   const RowStates states{p.partial_o + index * C::kHeadDimVo, p.partial_lse + index, plane * C::kHeadDimVo, plane, p.num_splits};

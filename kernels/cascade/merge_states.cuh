@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// CTAs per SM of ragged states, which spill with more of them.
+// CTAs per SM for ragged states; with more CTAs, registers spill.
 #if __CUDA_ARCH__ >= 1000
 constexpr int kCtasOfRagged = 7;
 #else
@@ -34,7 +34,8 @@ __device__ __forceinline__ auto row_of(const ListedStates& states, int s) {
   return static_cast<const typename Element<typename C::T>::Bits*>(states.p.list_o[s]) + states.row * C::kHeadDim;
 }
 
-// row: of rows * heads. Entries of the indptr are clamped to the states, so a wrong one reads none that is not there.
+// row: index over rows * heads. Entries of the indptr are clamped to the number of states, so a wrong entry causes no read out
+// of bounds.
 template <class C>
 __device__ __forceinline__ RowStates ragged_states_of_row(const MergeRaggedParams& p, int64_t row) {
   using Bits = typename Element<typename C::T>::Bits;
@@ -59,7 +60,7 @@ __device__ __forceinline__ void all_have_read() {
   if constexpr (C::kInPlace) __syncwarp();
 }
 
-// A lane's pieces of consecutive states, in registers. A missing state counts as empty.
+// A lane's chunks of consecutive states, in registers. A missing state counts as empty.
 template <class C, int kVec, int kMany>
 struct HeldStates {
   using T = typename C::T;
@@ -89,7 +90,8 @@ struct HeldStates {
   }
 };
 
-// Weights of a row by kLanes lanes, bit-equal to row_weights by 32: lane i stands for every kLanes-th lane.
+// Weights of a row computed by kLanes lanes, bit-equal to row_weights with 32: lane i computes the sums of lanes i, i + kLanes,
+// ...
 template <int kLanes, class States>
 __device__ __forceinline__ RowWeights weights_by(const States& states) {
   constexpr int kFolds = 32 / kLanes;
@@ -118,7 +120,7 @@ __device__ __forceinline__ RowWeights weights_by(const States& states) {
   return {base, total[0]};
 }
 
-// The same by one lane that holds all states of the row (two or three).
+// The same, computed by one lane that holds all states of the row (two or three).
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_of(const float (&lse)[kStates]) {
   static_assert(kStates == 2 || kStates == 3, "as 32 lanes add them up");
@@ -157,7 +159,7 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   if (lane == 0) p.lse[row] = merged_lse(weights);
 }
 
-// lse_at: the lse of a row in state s. piece_at: the element of state s that is `rows` rows after `place`.
+// lse_at(s): the lse of a row in state s. piece_at(s, rows): the chunk of state s that is `rows` rows after `place`.
 template <class C>
 __device__ __forceinline__ float lse_at(const typename C::Params& p, int s, int64_t row) {
   if constexpr (C::kListed) return p.list_lse[s][row];
@@ -170,13 +172,13 @@ __device__ __forceinline__ auto piece_at(const typename C::Params& p, int s, int
   else return static_cast<const Bits*>(p.states_o) + place + (s * p.rows + rows) * C::kHeadDim;
 }
 
-// Merge of up to kStates states if a lane holds one piece of a row: it loads those of kRows rows at once. Same bits.
+// Merges up to kStates states if a lane holds one chunk of a row; the loads of kRows rows are issued together. Same bits.
 template <class C, int kStates, int kRows>
 __device__ __forceinline__ void merge_few(const typename C::Params& p) {
   using T = typename C::T;
   using Bits = typename Element<T>::Bits;
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
-  constexpr int kStep = kMergeThreads / kLanes;  // rows between a thread's rows
+  constexpr int kStep = kMergeThreads / kLanes;  // distance between a thread's rows
   const int column = threadIdx.x % kLanes * kVec;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kRows * kStep) + threadIdx.x / kLanes;
   if (column >= C::kHeadDim) return all_have_read<C>();

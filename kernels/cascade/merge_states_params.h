@@ -1,6 +1,6 @@
-// Parameters of a merge of attention states, shared by the kernel and its binding.
-// Launch: grid ceil(rows * heads / (4 * rows_of_a_warp * rows_of_a_thread)), kMergeThreads threads a CTA. Tensors are
-// contiguous. o and lse may alias those of state 0.
+// Parameters of a merge of attention states, shared by the kernel and its binding. Launch: grid ceil(rows * heads / (4 *
+// rows_of_a_warp * rows_of_a_thread)), kMergeThreads threads per CTA. Tensors are contiguous. o and lse may alias those of
+// state 0.
 #pragma once
 #include <stdint.h>
 
@@ -28,14 +28,14 @@ struct MergeRaggedParams : MergeStatesParams {
   int32_t heads;
 };
 
-// Elements of a lane's piece: up to 16 bytes, a divisor of the row.
+// Elements of a lane's chunk: up to 16 bytes, a divisor of the row.
 constexpr int merge_piece(int head_dim, int elem_bytes) {
   int piece = 16 / elem_bytes;
   while (head_dim % piece != 0) piece /= 2;
   return piece;
 }
 
-// Lanes that share a row: a power of two of at least 8, with a piece for each lane if possible.
+// Lanes that share a row: a power of two, at least 8, with one chunk per lane if possible.
 constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
   int lanes = 8;
   while (lanes < 32 && lanes * merge_piece(head_dim, elem_bytes) < head_dim) lanes *= 2;
@@ -44,13 +44,13 @@ constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
 
 constexpr int rows_of_a_warp(int head_dim, int elem_bytes) { return 32 / lanes_of_a_row(head_dim, elem_bytes); }
 
-// True if each lane has at most one piece of a row.
+// True if each lane has at most one chunk of a row.
 constexpr bool has_whole_rows(int head_dim, int elem_bytes) {
   return lanes_of_a_row(head_dim, elem_bytes) * merge_piece(head_dim, elem_bytes) >= head_dim;
 }
 
 constexpr int kMergeThreads = 128;
-// Rows of a thread: with few states, one row has too few bytes in flight.
+// Rows per thread: with few states, one row has too few bytes in flight.
 constexpr int rows_of_a_thread(int64_t states, int head_dim, int elem_bytes) {
   return states > 3 || !has_whole_rows(head_dim, elem_bytes) ? 1 : states == 3 ? 2 : 3;
 }

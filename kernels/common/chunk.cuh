@@ -1,5 +1,5 @@
-// 16-byte accesses if aligned, element by element otherwise. `aligned` is uniform over the grid, so the fallback costs a branch
-// and never diverges.
+// 16-byte accesses if aligned, else element by element. `aligned` is uniform over the grid, so the fallback costs a branch and
+// never diverges.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 

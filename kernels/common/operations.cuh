@@ -1,5 +1,5 @@
-// The operations of programs, as docs/programs.md defines them: one function each, overloaded by type. Floats are rounded once and
-// never contracted, so that what is exact has the same bits wherever it is compiled.
+// The operations of programs, as docs/programs.md defines them: one function per operation, overloaded by type. Every float
+// operation is rounded once and never contracted, so that an exact operation has the same bits in every kernel.
 #pragma once
 #include "kernels/common/quotient.cuh"
 #include "kernels/common/stored.cuh"
@@ -106,7 +106,7 @@ OPF_OP double mod_(double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? add_(rest, b) : rest;
 }
 
-// Bit patterns; every NaN has one.
+// Bit patterns; all NaNs have the same pattern.
 OPF_OP int32_t as_bits_(float a) { return a != a ? 0x7fc00000 : static_cast<int32_t>(__float_as_uint(a)); }
 OPF_OP int64_t as_bits_(double a) { return a != a ? 0x7ff8000000000000 : static_cast<int64_t>(bits_of_double(a)); }
 OPF_OP float from_bits_(int32_t a) { return __uint_as_float(static_cast<uint32_t>(a)); }
@@ -119,7 +119,7 @@ OPF_OP float round_f8_e4m3_(float a) { return rounded_to<E4M3>(a); }
 OPF_OP float round_f8_e5m2_(float a) { return rounded_to<E5M2>(a); }
 OPF_OP float round_f8_e8m0_(float a) { return rounded_to<E8M0>(a); }
 
-// a / b where a store to 8 bits follows, whose bits are those of the exact quotient. short: a has at most 11 bits.
+// a / b if the result is then stored to 8 bits: the stored bits are those of the exact quotient. short: a has at most 11 bits.
 OPF_OP float quotient_(float a, float b) { return Divisor(b).of<false>(a); }
 OPF_OP float quotient_short_(float a, float b) { return Divisor(b).of<true>(a); }
 

@@ -1,15 +1,15 @@
-// x / factor rounded to fp8 or i8, bit-equal to a division, from a product and a correction, without a branch. A quotient q within 1
-// ulp becomes the nearest by q - (q f - x) (1 / f), if 1 / f is correctly rounded. q = x (1 / f) is within 1 ulp for x of at
-// most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x takes one more correction. The compiler computes
-// the parts that depend on the factor alone once for all x.
+// x / factor rounded to fp8 or i8, bit-equal to a division, from a product and a correction, without a branch. The correction q
+// - (q f - x) (1 / f) rounds a quotient q within 1 ulp to nearest, if 1 / f is correctly rounded. q = x (1 / f) is within 1 ulp
+// for x of at most 11 bits (exhaustive: tests/families/kv_cache/test_quotient.py); a longer x needs one more correction. The
+// compiler computes the parts that depend on the factor alone once for all x.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 
 namespace opfacade {
 
-// Keeps quotients clear of exponents where products round twice: a factor far from 1 is scaled by a power of two together with
-// x. Results that are then too small are zero in fp8, too large ones its maximum. The sign moves to x, because the sum of two
-// zeros would lose it.
+// Keeps quotients out of the exponent range in which products round twice: a factor far from 1 is scaled by a power of two
+// together with x. Results that are then too small are zero in fp8, and too large results are its maximum. x takes the sign of
+// the factor, because the sum of two zeros would lose it.
 struct Divisor {
   float factor;  // positive; 0 if infinite, which disables the correction
   float reciprocal;

@@ -36,14 +36,14 @@ struct NarrowFloat {
 template <> struct Stored<E4M3> : NarrowFloat<E4M3> {};
 template <> struct Stored<E5M2> : NarrowFloat<E5M2> {};
 template <>
-struct Stored<E8M0> {  // a power of two, 2^-127 to 2^127; a store rounds up, and what is beyond an end is that end
+struct Stored<E8M0> {  // a power of two, 2^-127 to 2^127; a store rounds up and clamps to this range
   using Bits = uint8_t;
   using Value = float;
   static __device__ __forceinline__ float load(Bits x) {
     return __uint_as_float(x == 255 ? 0x7fc00000u : x == 0 ? 0x00400000u : uint32_t(x) << 23);
   }
   static __device__ __forceinline__ Bits store(float x) {
-    const uint32_t bits = __float_as_uint(x), above = (bits + 0x7fffffu) >> 23;  // the exponent, one more beside a mantissa
+    const uint32_t bits = __float_as_uint(x), above = (bits + 0x7fffffu) >> 23;  // the exponent, rounded up
     if (x != x) return 255;
     if (static_cast<int32_t>(bits) <= 0x00400000) return 0;
     return static_cast<Bits>(above < 254u ? above : 254u);

@@ -31,8 +31,7 @@ __device__ __forceinline__ uint32_t write_place(uint32_t tile) {
   return tile + lane / 8 % 2 * 1024 + panel_address(lane % 8, lane / 16);
 }
 
-// Loads the bytes of 32 rows and 16 columns: w[2 c + x] holds column 2 (lane / 4) + x, positions 16 c + 4 t to 16 c + 4 t + 3
-// of 32.
+// Loads the bytes of 32 rows and 16 columns: w[2 c + x] holds column 2 (lane / 4) + x, rows 16 c + 4 t to 16 c + 4 t + 3 of 32.
 __device__ __forceinline__ void load_transposed(uint32_t (&w)[4], uint32_t place, int rows, int columns) {
   uint32_t pairs[4];
   ldmatrix_x4_trans(pairs, (place ^ columns) + rows * 128);

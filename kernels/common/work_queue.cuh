@@ -1,6 +1,6 @@
 // Work queue in shared memory: one warp publishes work items a few steps ahead, the others read them in place (sm_90). Shared
-// holds work[kQueue], work_full[kQueue] with one arrival, and work_empty[kQueue] with one arrival a reading thread. One arrival
-// a warp would be correct, but compute-sanitizer's racecheck could not follow it.
+// holds work[kQueue], work_full[kQueue] with one arrival, and work_empty[kQueue] with one arrival per reading thread. One
+// arrival per warp would be correct, but compute-sanitizer's racecheck could not follow it.
 #pragma once
 #include "kernels/ptx/mbarrier.cuh"
 
@@ -8,7 +8,7 @@ namespace opfacade {
 
 constexpr int kQueue = 4;
 
-// Arrives once for this warp, after all its lanes.
+// Arrives once for this warp, after all its lanes have arrived.
 __device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));

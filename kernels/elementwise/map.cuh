@@ -1,12 +1,12 @@
-// The paths of a map, over a program M that the template prints. All compute an element by the same function of the same
-// values, so its bits do not depend on the path. The binding picks one by strides alone.
+// The paths of a map, over a program M that the template prints. Every path computes an element by the same function of the
+// same values, so its bits do not depend on the path. The binding picks a path from the strides alone.
 //
-//   flat     one axis: each operand is dense or one element. Several vectors a thread, all loads before the first is used.
-//   rows     the innermost axis as in flat, the others by division: a row begins where a vector does, and a thread has a column.
-//   apart    one axis or two, and vectors are not aligned: elements a CTA apart, so that neighbouring threads have neighbours.
-//   tile     operands disagree which axis is contiguous: those that are transposed pass through shared memory (tile.cuh).
-//            Where it begins anywhere, its vectors begin where the first result is aligned, and inputs are shifted to there.
-//   strided  anything else, and all that knows its place: an element a thread.
+//   flat     one axis: each operand is dense or one element. Several vectors per thread; all loads precede the first use.
+//   rows     the innermost axis as in flat, the others by division: a row begins where a vector begins; a thread has a column.
+//   apart    one axis or two, unaligned vectors: a thread's elements are a CTA apart; adjacent threads access neighbours.
+//   tile     operands differ in their contiguous axis: transposed ones pass through shared memory (tile.cuh).
+//            If rows are unaligned, vectors begin where the first result is aligned, and inputs are shifted to match.
+//   strided  any other map, and programs that use the position of an element: one element per thread.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/elementwise/pairs.cuh"
@@ -15,13 +15,14 @@
 
 namespace opfacade {
 
-// Where a thread's vectors begin: offsets of the first, and from each to the next.
+// Start of a thread's vectors: offsets of the first vector, and steps from each vector to the next.
 template <int kOperands>
 struct MapPlace {
   int64_t at[kOperands], next[kOperands];
 };
 
-// The place in a near map, and in any of one axis, by a few 32-bit products. False where a vector of the thread is not whole.
+// The position in a near map, and in any map with one axis, from a few 32-bit products. False if some vector of the thread is
+// not whole.
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ bool find_near(const Params& p, MapPlace<M::kOperands>& place) {
   uint32_t vector, row = 0;
@@ -41,13 +42,13 @@ __device__ __forceinline__ bool find_near(const Params& p, MapPlace<M::kOperands
   return vector + (kFlat ? more * blockDim.x : 0) < p.whole_ones && (kFlat || row + (more << p.band) < p.lines);
 }
 
-// The vectors of a thread in any map. On the flat path, their distance is one CTA; on the other path, they are one column of
-// rows along the last axis but one, so that positions along the other axes are computed once.
+// The vectors of a thread in any map. On the flat path, consecutive vectors are one CTA apart. On the other path, they are a
+// column of rows along the second-to-last axis, so that positions along the other axes are computed once.
 template <class M, bool kFlat, class Params>
 struct MapItem {
   const Params& p;
-  uint32_t vector, row = 0, rows = 1;  // of the first, and the rows that there are
-  uint32_t first = 0;                  // its place along axis 0, where that is neither of the last two
+  uint32_t vector, row = 0, rows = 1;  // row of the first vector, and number of rows
+  uint32_t first = 0;                  // position along axis 0, if that is not one of the last two axes
   int64_t width;
   MapPlace<M::kOperands> place;
 
@@ -58,20 +59,20 @@ struct MapItem {
     if constexpr (kFlat) vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;
     else find_row();
   }
-  // Without the rows that are not valid.
+  // Excludes invalid rows.
   __device__ __forceinline__ void limit(int64_t valid) {
     if constexpr (kFlat) width = min(width, valid);
     else if (p.rank > 2) rows = first >= valid ? 0 : rows;
     else rows = static_cast<uint32_t>(min(int64_t{rows}, valid));
   }
 
-  // Elements of vector `u` of the thread that there are, not above kVec; none or less where it is beyond the end. late: of the
-  // first vector of a row, those that lie before it.
+  // Number of elements of vector `u` of the thread, at most kVec; 0 or less if it is beyond the end. late: elements of the
+  // first vector of a row that precede the row.
   __device__ __forceinline__ int64_t count(uint32_t u, int late = 0) const {
     if (!kFlat && row + (u << p.band) >= rows) return 0;
     return min(width + late - int64_t{number(u)} * M::kVec, int64_t{M::kVec});
   }
-  // The place of vector `u` in its row.
+  // The index of vector `u` in its row.
   __device__ __forceinline__ uint32_t number(uint32_t u) const { return kFlat ? vector + u * blockDim.x : vector; }
   __device__ __forceinline__ bool all_whole() const { return p.whole != 0 && count(p.each - 1) == M::kVec; }
 
@@ -91,7 +92,7 @@ struct MapItem {
   }
 };
 
-// A few independent elements, whose instructions are interleaved to hide latency.
+// Computes a few independent elements together, so that their interleaved instructions hide latency.
 template <class M, class Params>
 __device__ __forceinline__ typename M::Outputs map_values(const typename M::Inputs& in, const Params& p) {
   typename M::Outputs out;
@@ -113,7 +114,7 @@ __device__ __forceinline__ typename M::Outputs map_values(const typename M::Inpu
   return out;
 }
 
-// Whole vectors: every load before the first use.
+// Whole vectors: all loads precede the first use.
 template <class M, class Params>
 __device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::kOperands>& place) {
   typename M::Inputs in[M::kUnroll];
@@ -143,7 +144,7 @@ __device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::
   for (int u = 1; u < M::kUnroll; ++u) finish(u);
 }
 
-// A vector that begins anywhere, or that is not whole. Inputs are shifted to where the first result is aligned.
+// An unaligned or partial vector. Inputs are shifted to where the first result is aligned.
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ void map_one(const Params& p, const MapItem<M, kFlat, Params>& item, uint32_t u) {
   int64_t at[M::kOperands];
@@ -165,7 +166,7 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
   MapItem<M, kFlat, Params> item(p);
   constexpr bool kTogether = M::kUnroll > 1;
   bool whole = false;
-  allow_dependents();  // the next kernel has its own prologue to go through
+  allow_dependents();  // the next kernel has its own prologue
   if (kFlat || (kTogether && p.near != 0)) whole = find_near<M, kFlat>(p, item.place) && kTogether && p.near != 0;
   if (!whole) item.find();
   wait_for_previous();
@@ -180,7 +181,7 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
   for (uint32_t u = 0; u < p.each; ++u) map_one<M, kFlat>(p, item, u);
 }
 
-// The elements `first`, and others a CTA apart: every load before the first use.
+// The elements `first`, `first` + blockDim.x, ...: all loads precede the first use.
 template <class M, int kCount, class Params>
 __device__ __forceinline__ void map_elements(const Params& p, uint32_t first) {
   constexpr int kBeside = kCount % M::kBeside == 0 ? M::kBeside : 1;

@@ -14,7 +14,7 @@ struct Pack {
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
   static constexpr bool kWhole = kBytes % 4 == 0;  // else elements are loaded and stored one by one
   static constexpr bool kAligned = kWhole || kBytes < 4;
-  // Whether a vector that begins anywhere is loaded by aligned pieces and shifted. Elements of whole words take fewer
+  // Whether an unaligned vector is loaded as aligned chunks and shifted. For elements of whole words, single loads take fewer
   // instructions.
   static constexpr bool kShifted = kSize < 4;
   uint32_t word[kWords];
@@ -31,7 +31,7 @@ struct Pack {
     else word[i / kPerWord] |= static_cast<uint32_t>(value) << i % kPerWord * (8 * kSize);
   }
 
-  // wide: aligned to whole vectors. count: how many elements there are.
+  // wide: aligned to whole vectors. count: number of valid elements.
   __device__ __forceinline__ void load(const void* base, int64_t at, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (kWhole && wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
@@ -45,7 +45,7 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i * step] : Bits(0));
   }
-  // A whole vector that is aligned, or the one element that all are: `spread` puts it everywhere once it is there.
+  // Loads a whole aligned vector, or one element that all lanes share: `spread` copies it to the others after it has arrived.
   __device__ __forceinline__ void load_whole(const void* base, int64_t at, bool wide) {
     static_assert(kAligned, "whole words, or a part of one");
     const Bits* from = static_cast<const Bits*>(base) + at;
@@ -70,8 +70,8 @@ struct Pack {
       if (i < count) to[i * step] = bits(i);
   }
 
-  // Loads a vector of any alignment by the aligned pieces that it touches. Pieces outside of the `span` elements from `base`
-  // are not read: if `touches_outside`, load the vector in another way. Elements past `count` are undefined.
+  // Loads a vector of any alignment as the aligned chunks that contain it. Chunks outside the `span` elements from `base` are
+  // not read: if `touches_outside`, load the vector in another way. Elements past `count` are undefined.
   __device__ __forceinline__ void load_anywhere(const void* base, int64_t at, int64_t span, int count) {
     static_assert(kAligned, "whole words, or a part of one");
     const Touched pieces(base, at, count);
@@ -92,7 +92,7 @@ struct Pack {
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
   }
-  // The same where all pieces that it touches may be read: without a look at each.
+  // The same if all chunks may be read, without a check per chunk.
   __device__ __forceinline__ void load_within(const void* base, int64_t at) {
     static_assert(kAligned, "whole words, or a part of one");
     const uint32_t shift = shift_of(base, at);
@@ -105,7 +105,7 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) word[i] = found[i];
   }
-  // The elements `from` .. `to` - 1 of such a vector; others are anything. step: 1, or 0 where all are one.
+  // The elements `from` .. `to` - 1 of such a vector; the others are undefined. step: 1, or 0 if all elements are the same.
   __device__ __forceinline__ void load_some(const void* base, int64_t at, int64_t step, int64_t span, int from, int to) {
     const Bits* const first = static_cast<const Bits*>(base) + at;
     if (step == 0) {
@@ -119,9 +119,9 @@ struct Pack {
       load_anywhere(base, at, span, to);
     }
   }
-  // Elements by which the vector at `at` begins too late to be aligned.
+  // Distance, in elements, of the vector at `at` from the aligned address before it.
   __device__ __forceinline__ static int late(const void* base, int64_t at) { return static_cast<int>(shift_of(base, at) / kSize); }
-  // The elements `from` .. `to` - 1: at once, where all are there and aligned.
+  // Stores the elements `from` .. `to` - 1: by whole accesses if the vector is whole and aligned.
   __device__ __forceinline__ void store_some(void* base, int64_t at, int from, int to) {
     Bits* const first = static_cast<Bits*>(base) + at;
     if (kWhole && from == 0 && to == kCount && late(base, at) == 0) return copy<false>(first);
@@ -129,9 +129,9 @@ struct Pack {
     for (int i = 0; i < kCount; ++i)
       if (i >= from && i < to) first[i] = bits(i);
   }
-  // For `lanes` neighbours in a warp, whose vectors follow each other: an aligned piece that two of them share is stored by the
-  // later one if it is whole, else each stores its own elements. left: elements from the first of this vector to the end of
-  // what is stored; it may be negative. All lanes of a warp come here.
+  // For `lanes` neighbouring lanes of a warp with consecutive vectors: if two of them share an aligned chunk, the later lane
+  // stores it if it is whole; else each stores its own elements. left: elements from the start of this vector to the end of the
+  // stored range; it may be negative. All lanes of a warp must call this.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
     if constexpr (!kWhole) return store(base, at, false, left);
     constexpr int kPieces = kWords / kAtOnce;
@@ -143,8 +143,8 @@ struct Pack {
     for (int i = 0; i < kWords; ++i) made[kAtOnce + i] = word[i];
     shift_up<kAtOnce, kSize>(made, shift);
     char* const to = static_cast<char*>(base) + at * kSize - shift;
-    const int end = static_cast<int>(shift) + (left < 2 * kCount ? left : 2 * kCount) * kSize;  // with the next vector
-    bool whole[kPieces + 1];  // the last one is the next lane's
+    const int end = static_cast<int>(shift) + (left < 2 * kCount ? left : 2 * kCount) * kSize;  // including the next vector
+    bool whole[kPieces + 1];  // the last one belongs to the next lane
 #pragma unroll
     for (int i = 0; i <= kPieces; ++i) {
       whole[i] = end >= (i + 1) * kAccess && (i > 0 || lane != 0 || shift == 0) && (i < kPieces || lane != lanes - 1);
@@ -157,11 +157,11 @@ struct Pack {
   __device__ __forceinline__ static uint32_t shift_of(const void* base, int64_t at) {
     return (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(base)) + static_cast<uint32_t>(at) * kSize) % kAccess;
   }
-  // The aligned pieces that `count` elements touch.
+  // The aligned chunks that contain `count` elements.
   struct Touched {
-    uint32_t shift;  // bytes of the first piece before the first element
-    int bytes;       // from where the first piece begins to the last element; 0 without elements
-    int64_t first;   // bytes from base to where the first piece begins
+    uint32_t shift;  // bytes of the first chunk before the first element
+    int bytes;       // from the start of the first chunk to the last element; 0 without elements
+    int64_t first;   // bytes from base to the start of the first chunk
     __device__ __forceinline__ Touched(const void* base, int64_t at, int count)
         : shift(shift_of(base, at)), bytes(count > 0 ? static_cast<int>(shift) + count * kSize : 0), first(at * kSize - shift) {}
   };
@@ -183,7 +183,7 @@ struct Pack {
     else if constexpr (kAtOnce == 2) store_vector(to, make_uint2(made[0], made[1]));
     else *reinterpret_cast<uint32_t*>(to) = made[0];
   }
-  // Elements of pieces that are not whole.
+  // Elements of incomplete chunks.
   template <int kPieces>
   __device__ __forceinline__ void store_rest(Bits* to, uint32_t shift, int left, const bool (&whole)[kPieces]) const {
 #pragma unroll
@@ -194,7 +194,7 @@ struct Pack {
     }
   }
 
-  // Pieces of up to sixteen bytes.
+  // Chunks of up to sixteen bytes.
   template <bool kLoad>
   __device__ __forceinline__ void copy(Bits* memory) {
     if constexpr (kWords % 4 == 0) {

@@ -1,5 +1,5 @@
-// From the number of an element, or of a row, to its place along each axis and to the offsets of the operands there. Extents divide
-// by a product where numbers have 31 bits; beyond, which only huge results have, by a division.
+// Converts the index of an element, or of a row, to its position along each axis and to the offsets of the operands. Below 2^31
+// a division by an extent is a multiplication; only huge results need real divisions.
 #pragma once
 #include "kernels/elementwise/map_params.h"
 
@@ -9,14 +9,14 @@ __device__ __forceinline__ uint32_t quotient(uint32_t n, MapDivider by) {
   return static_cast<uint32_t>((uint64_t{n} * by.multiplier >> 32) + n) >> by.shift;
 }
 
-// Splits n into a quotient, which is returned, and the rest.
+// Splits n into a quotient, which is returned, and a remainder.
 __device__ __forceinline__ int64_t split(int64_t n, int64_t extent, MapDivider by, int64_t& rest) {
   const int64_t found = n < kMapNarrow && extent < kMapNarrow ? int64_t{quotient(static_cast<uint32_t>(n), by)} : n / extent;
   rest = n - found * extent;
   return found;
 }
 
-// Places and offsets over the axes before `axes`; `n` counts them, the last one fastest.
+// Positions and offsets along the first `axes` axes; `n` is a linear index over them, the last axis fastest.
 template <int kOperands, class Params>
 __device__ __forceinline__ void locate(const Params& p, int64_t n, int axes, int64_t (&at)[kOperands], int64_t (&place)[kMapAxes]) {
 #pragma unroll
@@ -31,8 +31,8 @@ __device__ __forceinline__ void locate(const Params& p, int64_t n, int axes, int
   }
 }
 
-// The same for n below 2^31 and axes that are not known when this is compiled; `first` is the place along axis 0. Returns what is
-// left of n: not 0 where n is beyond the last place.
+// The same for n below 2^31 and a number of axes that is unknown at compile time; `first` is the position along axis 0. Returns
+// the remaining quotient: not 0 if n is beyond the last position.
 template <int kOperands, class Params>
 __device__ __forceinline__ uint32_t locate_outer(const Params& p, uint32_t n, int axes, int64_t (&at)[kOperands], uint32_t& first) {
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint32_t locate_outer(const Params& p, uint32_t n, in
   return n;
 }
 
-// Rows of axis 0 that are read and written; none where the count is wrong.
+// Number of valid rows along axis 0; 0 if the count is wrong.
 template <class Params>
 __device__ __forceinline__ int64_t valid_rows(const Params& p) {
   if (p.num_valid == nullptr) return INT64_MAX;

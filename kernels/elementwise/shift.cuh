@@ -1,5 +1,5 @@
-// Words that are shifted by bytes, for vectors that do not begin where memory is aligned. kAtOnce: words of one access to memory;
-// less than those are shifted. kSize: bytes of an element, of which shifts are multiples.
+// Shifts words by bytes, for vectors that do not begin at an aligned address. kAtOnce: words per memory access; shifts are
+// smaller than an access. kSize: bytes per element; shifts are multiples of it.
 #pragma once
 #include <stdint.h>
 
@@ -7,7 +7,7 @@ namespace opfacade {
 
 constexpr uint32_t kBytesInOrder = 0x3210, kAByteMore = 0x1111;  // for __byte_perm
 
-// Shifts words towards the first one: word[i] begins `bytes` later. The last kAtOnce words are lost.
+// Shifts words toward index 0: word[i] begins `bytes` later. The last kAtOnce words are lost.
 template <int kAtOnce, int kSize, int kCount>
 __device__ __forceinline__ void shift_down(uint32_t (&word)[kCount], uint32_t bytes) {
   if constexpr (kAtOnce >= 4 && kSize <= 8) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void shift_down(uint32_t (&word)[kCount], uint32_t by
   }
 }
 
-// Towards the last word: word[i] begins `bytes` earlier. The first kAtOnce words are lost.
+// Shifts words toward the last one: word[i] begins `bytes` earlier. The first kAtOnce words are lost.
 template <int kAtOnce, int kSize, int kCount>
 __device__ __forceinline__ void shift_up(uint32_t (&word)[kCount], uint32_t bytes) {
   if constexpr (kAtOnce >= 4 && kSize <= 8) {

@@ -1,13 +1,14 @@
-// The tile path of a map: tiles of kTile places of the last axis by kTile of the one before. Inputs that are contiguous along the
-// latter are copied to shared memory column by column, 16 bytes a thread, and read back along rows, in which results are computed
-// and stored, 16 bytes a thread too. A column has its 16-byte chunks in an order of its own, so that neither side has bank conflicts.
+// The tile path of a map: tiles of kTile positions of the last axis by kTile of the second-to-last. Inputs that are contiguous
+// along the second-to-last axis are copied to shared memory column by column and read back along rows, in which results are
+// computed and stored; every access has 16 bytes. Each column permutes its 16-byte chunks, so that neither side has bank
+// conflicts.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/ptx/cp_async.cuh"
 
 namespace opfacade {
 
-// The tile of one input in shared memory. kVec: places of a row that a thread reads; kUnroll: copies whose code is unrolled.
+// The tile of one input in shared memory. kVec: elements of a row that a thread reads; kUnroll: copies whose code is unrolled.
 template <class Bits, uint32_t kTile, uint32_t kVec, int kUnroll>
 struct TransposedTile {
   static constexpr uint32_t kPerChunk = 16 / sizeof(Bits), kChunks = kTile / kPerChunk, kAll = kTile * kChunks;
@@ -16,7 +17,7 @@ struct TransposedTile {
     const uint32_t chunk = (row / kPerChunk) ^ (column / kVec % kChunks);
     return (column * kChunks + chunk) * 16 + row % kPerChunk * static_cast<uint32_t>(sizeof(Bits));
   }
-  // step: from one column to the next. wide: chunks are aligned. rows, columns: those that there are.
+  // step: distance between columns. wide: chunks are aligned. rows, columns: size of the valid part of the tile.
   __device__ __forceinline__ static void fetch(unsigned char* shared, const void* input, int64_t at, int64_t step, bool wide, uint32_t rows, uint32_t columns) {
     const uint32_t row = threadIdx.x % kChunks * kPerChunk;
     if (row >= rows) return;
@@ -56,9 +57,9 @@ struct MapTile {
   static constexpr uint32_t kAtOnce = M::kUnroll > 1 && kRounds % 2 == 0 ? 2 : 1;
 
   const Params& p;
-  uint32_t rows, row;        // rows that there are, and the first of this thread
-  int count;                 // elements of its vectors
-  int64_t at[M::kOperands];  // of the tile, then of the thread
+  uint32_t rows, row;        // valid rows, and the first row of this thread
+  int count;                 // elements of this thread's vectors
+  int64_t at[M::kOperands];  // offsets of the tile, then of the thread
 
   __device__ __forceinline__ explicit MapTile(const Params& params) : p(params), row(threadIdx.x / kAcross) {
     const uint32_t line = quotient(blockIdx.x, p.by_vectors), outer = quotient(line, p.by_rows);
@@ -104,7 +105,7 @@ struct MapTile {
     for (int k = 0; k < M::kOperands; ++k) found[k] = at[k] + round * (kDown * p.stride[k][p.rank - 2]);
   }
 
-  // Inputs that are not transposed.
+  // Loads inputs that are not transposed.
   __device__ __forceinline__ void fetch_beside(typename M::Inputs (&in)[kAtOnce], uint32_t round) const {
     int64_t here[M::kOperands];
 #pragma unroll

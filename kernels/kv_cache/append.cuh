@@ -1,5 +1,5 @@
 // Append of new rows to the paged pool: a byte copy, independent of the dtype. Memory-bound, so a warp takes several heads of a
-// row of K and V, up to 128 bytes a lane, and issues their loads before the lookup: request search, page table and row loads
+// row of K and V, up to 128 bytes per lane, and issues their loads before the lookup: request search, page table and row loads
 // overlap.
 #pragma once
 #include "kernels/kv_cache/place.cuh"
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool find_share(const AppendParams& p, Share& share) 
   return share.row < p.total_rows;
 }
 
-// Address of the first of those heads in the new rows and in the pool; the others are head_stride apart.
+// Address of the first of those heads in the new rows and in the pool; consecutive heads are head_stride bytes apart.
 __device__ __forceinline__ const char* new_heads(const NewRows& rows, const Share& share) {
   return static_cast<const char*>(rows.data) + share.row * rows.row_stride + share.head * rows.head_stride;
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ char* pool_heads(const PoolTensor& pool, const NewPla
   return const_cast<char*>(token_address(pool, place.page, place.slot, share.head));
 }
 
-// 16-byte pieces of one tensor held by a lane: kMany of the kPerHead pieces of each head.
+// 16-byte chunks of one tensor held by a lane: kMany of the kPerHead chunks of each head.
 template <class C, class Piece>
 struct HeldPieces {
   static constexpr int kPerHead = C::kHeadDim * C::kElemBytes / sizeof(Piece), kMany = 4, kStep = 32 * kMany;
@@ -76,7 +76,7 @@ struct HeldPieces {
   }
 };
 
-// Copies a warp's heads after the first kStep.
+// Copies the rest of a warp's heads, after the first kStep.
 template <class Held, class... To>
 __device__ __forceinline__ void append_rest(Held& held, const NewRows& rows, const PoolTensor& pool, const Share& share,
                                             const To&... to) {

@@ -23,7 +23,7 @@ struct AppendParams {
   int32_t batch;
   int32_t total_rows;
   int32_t kv_heads;
-  int32_t heads_each;  // heads of a warp
+  int32_t heads_each;  // heads per warp
   bool aligned;        // 16-byte accesses are legal
 };
 

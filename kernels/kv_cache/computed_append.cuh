@@ -1,6 +1,6 @@
 // Append of transformed rows: K is rotated by the angles of its position (RoPE), and rows are divided by a factor and cast to
-// fp8. All in f32, rounded once. As in append.cuh, several heads of a row a warp, loaded before the lookup. The heads share a
-// row's angles.
+// fp8. The arithmetic is f32, rounded once. As in append.cuh, a warp takes several heads of a row and loads them before the
+// lookup. The heads share the row's angles.
 #pragma once
 #include "kernels/common/quotient.cuh"
 #include "kernels/kv_cache/append.cuh"
@@ -30,7 +30,7 @@ struct HeldUnits {
   static constexpr bool kShort = sizeof(New) == 2 && !kRotate, kOneScale = C::kScaled && !C::kHeadScales;
   Raw raw[kMany][2];
   Rotation<C, Cut> rotation;
-  float scale;  // of all heads
+  float scale;  // stride over all heads
 
   static __device__ __forceinline__ int index(int first, int j) { return first + j * 32 + threadIdx.x % 32; }
 
@@ -107,7 +107,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     of_k.angles = static_cast<decltype(of_k.angles)>(all.angles) + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
   k.prepare(of_k);
   if constexpr (C::kQuantises) v.prepare(of_v);
-  // No branch on the page: ptxas would move the loads of the angles behind it.
+  // No branch on the page: ptxas would move the loads of the angles after it.
   const Share stored{share.row, share.head, in_pool<C>(p, place) ? share.heads : 0};
   const auto put_k = [&] {
     k.store(p.k, stored, 0, place, of_k);

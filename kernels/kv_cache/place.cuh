@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-// The last request that starts at or before `row`. It owns the row: empty requests before it start there too.
+// The last request that starts at or before `row`. It contains the row: earlier requests with the same start are empty.
 __device__ __forceinline__ int request_of(const AppendParams& p, int row) {
   int first = 0;
   for (int count = p.batch; count > 1;) {
@@ -26,14 +26,15 @@ struct NewPlace {
   int slot;
 };
 
-// Returns false if the row has no destination. One row a warp. The page is the table's entry, not yet checked: see in_pool.
+// Returns false if the row has no destination. One warp per row. `page` is the entry of the table, not yet checked: see
+// in_pool.
 template <class C>
 __device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPlace& place) {
   const int request = request_of(p, row), start = p.append_indptr[request], stop = p.append_indptr[request + 1];
   const RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages(p.table, request);
   const int length = valid_kv_length<C::kTable>(p.table, request);
   place.position = length - (stop - row);
-  // Without short circuits, so that one branch waits for all loads at once.
+  // Without short circuits, so that one branch waits for all loads.
   const bool clamps = kClampsIndices & ((start < 0) | (start > row) | (stop > p.total_rows) | (stop - start > length));
   if ((row >= stop) | (place.position < 0) | clamps) return false;
   place.page = pages.entry_of(place.position);

@@ -10,7 +10,7 @@ namespace opfacade {
 
 enum class Rope { kNone, kInterleaved, kHalf };
 
-// A compiler would move a load down to where its value is needed.
+// The compiler would move a load down to the first use of its value.
 __device__ __forceinline__ void keep_load_here(float& x) {
   uint32_t bits = __float_as_uint(x);
   asm volatile("" : "+r"(bits));
@@ -46,7 +46,7 @@ struct UnitCut {
     if (C::kRope == Rope::kHalf || kRun == 1) return (C::kRope == Rope::kHalf ? unit.a : unit.a / 2) + k;
     return k < kRun / 2 ? unit.a / 2 + k : unit.b / 2 + k - kRun / 2;
   }
-  // An odd remainder ends with half a unit.
+  // With an odd number of units, the last one is half a unit.
   static __device__ __forceinline__ bool has_b(const Unit& unit) { return kRest % (2 * kRun) == 0 || unit.b < C::kHeadDim; }
 };
 
@@ -89,7 +89,8 @@ struct Rotation {
     for (int i = 0; i < kPairs; ++i) keep_load_here(cosines[i]), keep_load_here(sines[i]);
   }
 
-  // Every product and sum is rounded, so that the bits do not depend on what a compiler contracts. kInverse: the other way.
+  // Every product and sum is rounded, so that the bits do not depend on what a compiler contracts. kInverse: rotates in the
+  // opposite direction.
   template <bool kInverse>
   __device__ __forceinline__ void apply_rounded(float (&x)[2 * kPairs]) const {
 #pragma unroll

@@ -1,6 +1,5 @@
-// Parameters of mask packing, shared by the kernel and its binding.
-// Launch: grid (x, y), block kPackThreads: CTAs of column y take requests y, y + grid.y ..., and share the bytes of each. Request
-// `batch` is the memory past the last one.
+// Parameters of mask packing, shared by the kernel and its binding. Launch: grid (x, y), block kPackThreads: CTAs of column y
+// take requests y, y + grid.y, ..., and share the bytes of each. Request number `batch` is the memory after the last request.
 #pragma once
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
-// out[r] = scale * sum of weights[r, slot] * y[places[r, slot]] in the order of slots, + add[r]; in f32, rounded once. Memory-bound:
-// a thread has 16 bytes of a row, and loads those of all its slots before it adds. A slot without a row of y is left out, for 0
-// times what nobody wrote may be NaN. Offsets are 64-bit.
+// out[r] = scale * sum of weights[r, slot] * y[places[r, slot]] in the order of slots, + add[r]; in f32, rounded once.
+// Memory-bound: a thread has 16 bytes of a row, and loads those 16 bytes of all slots before it adds. A slot without a row of y
+// is skipped, because 0 times uninitialised memory may be NaN. Offsets are 64-bit.
 #pragma once
 #include "kernels/moe/moe_combine_params.h"
 #include "kernels/moe/row_piece.cuh"

@@ -1,5 +1,5 @@
-// out[i] = x[order[i] / top_k], with weights times the weight of that choice. Memory-bound: a thread moves 16 bytes, and the
-// CTAs of a row are as many as its pieces fill. Offsets are 64-bit. A row of no choice is not written.
+// out[i] = x[order[i] / top_k], optionally times the weight of that choice. Memory-bound: a thread moves 16 bytes, and a row
+// has as many CTAs as its 16-byte chunks fill. Offsets are 64-bit. A row without a valid choice is not written.
 #pragma once
 #include "kernels/moe/moe_gather_params.h"
 #include "kernels/moe/row_piece.cuh"

@@ -1,7 +1,8 @@
-// Choices by expert, stable: one CTA, and each warp has a range of choices of its own. A warp counts the choices of each expert in
-// its range; sums over warps and then over experts say where each warp writes; a second walk through the ranges writes. No
-// atomics: within a warp, ballots tell which lanes have the same expert and how many of them are lower. Ids of no local expert
-// have no place. One launch without a workspace: 65,536 choices are two reads of 256 KB by one SM.
+// Stable sort of choices by expert. There is one CTA, and each warp has a range of choices. A warp counts the choices of each
+// expert in its range; prefix sums over warps and then over experts give the position at which each warp writes; a second pass
+// over the ranges writes. No atomics: within a warp, ballots show which lanes have the same expert and how many of them are
+// lower. Ids of other ranks' experts get no position. One launch without a workspace: one SM reads 65,536 choices, 256 KB,
+// twice.
 #pragma once
 #include "kernels/moe/moe_sort_params.h"
 #include "kernels/ptx/cp_async.cuh"
@@ -18,11 +19,11 @@ constexpr int bits_of(int most) {
 template <int kExperts>
 struct SortMemory {
   static constexpr int kWarps = sort_warps(kExperts), kBits = bits_of(kExperts);
-  int32_t count[kWarps][kExperts];  // choices of a warp; later where its next one lies
+  int32_t count[kWarps][kExperts];  // choices of a warp; later the position of its next choice
   int32_t total[kExperts];
 };
 
-// The lanes that have the same value of so many bits.
+// The lanes that have the same value in the lowest kBits bits.
 template <int kBits>
 __device__ __forceinline__ uint32_t lanes_like(uint32_t value) {
   uint32_t same = 0xffffffffu;
@@ -35,8 +36,8 @@ __device__ __forceinline__ uint32_t lanes_like(uint32_t value) {
   return same;
 }
 
-// Calls visit(choice, local expert or kExperts, lanes like it) for each choice of a warp, 32 at a time; lanes past the range have
-// expert kExperts and choice -1.
+// Calls visit(choice, local expert or kExperts, lanes with the same expert) for each choice of a warp, 32 at a time; lanes past
+// the range have expert kExperts and choice -1.
 template <int kExperts, class Visit>
 __device__ __forceinline__ void walk(const MoeSortParams& p, Visit visit) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -47,14 +48,14 @@ __device__ __forceinline__ void walk(const MoeSortParams& p, Visit visit) {
   for (int64_t base = first; base < stop; base += 32, at += 32) {
     const bool there = at < stop;
     const int32_t id = next;
-    next = at + 32 < stop ? p.ids[at + 32] : -1;  // loaded while this one is worked on
+    next = at + 32 < stop ? p.ids[at + 32] : -1;  // loaded while the current one is processed
     const uint32_t local = there && id >= p.first_expert ? static_cast<uint32_t>(id) - p.first_expert : kExperts;
     const uint32_t expert = local < kExperts ? local : kExperts;
     visit(there ? at : int64_t{-1}, expert, lanes_like<SortMemory<kExperts>::kBits>(expert));
   }
 }
 
-// Where the choices of each warp begin, and indptr.
+// Computes the first position of each warp's choices, and indptr.
 template <int kExperts>
 __device__ __forceinline__ void begin_of_each(const MoeSortParams& p, SortMemory<kExperts>& memory) {
   for (int expert = threadIdx.x; expert < kExperts; expert += blockDim.x) {

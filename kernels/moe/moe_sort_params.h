@@ -5,16 +5,16 @@
 
 namespace opfacade {
 
-constexpr int kSortCounters = 8192;  // of all warps in shared memory, 32 KB
+constexpr int kSortCounters = 8192;  // counters of all warps in shared memory, 32 KB
 
-// As many warps as have a counter for each expert, at most 32.
+// At most 32 warps, and no more than have a counter for each expert in shared memory.
 constexpr int sort_warps(int experts) {
   int warps = 32;
   while (warps > 1 && warps * experts > kSortCounters) warps /= 2;
   return warps;
 }
 
-// Counters of warps, and a sum for each expert.
+// Counters of the warps, and one sum per expert.
 constexpr int sort_bytes(int experts) { return 4 * (sort_warps(experts) + 1) * experts; }
 
 struct MoeSortParams {

@@ -1,6 +1,7 @@
-// Experts of each row and their weights. A warp has a row: a lane holds every 32nd logit, so a row is read once, and a round of
-// shuffles finds each expert in turn. Keys are compared as integers beside the id, so equal ones rank by the lower id and NaN
-// behind all: ids are distinct and in range whatever the logits are. Sums are f32 in a fixed order. Logits bound the time.
+// Selects the experts of each row and their weights. A warp has a row: a lane holds every 32nd logit, so a row is read once,
+// and a round of shuffles finds each expert in turn. Keys are compared as integers together with the id: equal keys rank by the
+// lower id, and NaN ranks last. Ids are therefore distinct and in range whatever the logits are. Sums are f32 in a fixed order.
+// Reading logits bounds the time.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/common/softmax.cuh"
@@ -10,14 +11,14 @@
 
 namespace opfacade {
 
-// Rises with a float; NaN is below all numbers, and 0 is free for what may not be chosen.
+// Order-preserving integer of a float; NaN is below all numbers, and 0 is reserved for experts that may not be chosen.
 __device__ __forceinline__ uint32_t rank_of(float x) {
   if (x != x) return 1;
   const uint32_t bits = __float_as_uint(x + 0.f);  // -0 equals 0
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// A rank and whose it is; the greatest is of the lowest index among equal ranks.
+// A rank and its index, as one integer; among equal ranks, the lowest index has the greatest entry.
 __device__ __forceinline__ uint64_t entry_of(uint32_t rank, int index) { return uint64_t{rank} << 32 | ~static_cast<uint32_t>(index); }
 __device__ __forceinline__ int index_of(uint64_t entry) { return static_cast<int>(~static_cast<uint32_t>(entry)); }
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ uint64_t best_of_warp(uint64_t entry) {
   return over_warp(entry, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
 
-// A logit with its bias: the same f32 on every machine.
+// A logit plus its bias: the same f32 on every machine.
 template <class C>
 __device__ __forceinline__ float logit_of(const RouteParams& p, int64_t row, int expert) {
   using Bits = typename Element<typename C::T>::Bits;
@@ -48,7 +49,7 @@ __device__ __forceinline__ float logit_of(const RouteParams& p, int64_t row, int
 template <class C>
 struct RouterRow {
   static constexpr int kOwn = (C::kExperts + 31) / 32, kSize = C::kExperts / C::kGroups;
-  float z[kOwn];  // of expert lane + 32 * i
+  float z[kOwn];  // logit of expert lane + 32 * i
   float most, total;  // of a softmax over all experts
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
@@ -70,7 +71,7 @@ struct RouterRow {
       if (expert(i) < C::kExperts) total = add_rounded(total, ops::exp_(sub_rounded(z[i], most)));
     total = sum_of_warp(total);
   }
-  // Not of softmax_chosen, which needs all that were chosen.
+  // Not for softmax_chosen, which needs all chosen logits.
   __device__ __forceinline__ float score(float x) const {
     if constexpr (C::kScore == Score::kSoftmax) return div_rounded(ops::exp_(sub_rounded(x, most)), total);
     if constexpr (C::kScore == Score::kSigmoid) return div_rounded(1.f, add_rounded(1.f, ops::exp_(-x)));
@@ -83,7 +84,7 @@ struct RouterRow {
   }
 };
 
-// The key of a group, of those of a row in shared memory: its best, or the sum of its two best.
+// The key of a group from the row's keys in shared memory: its best key, or the sum of its two best.
 template <class C>
 __device__ __forceinline__ float group_key(const float* keys) {
   uint64_t best = 0, second = 0;
@@ -95,7 +96,7 @@ __device__ __forceinline__ float group_key(const float* keys) {
   return C::kTop2 && second != 0 ? add_rounded(found, keys[index_of(second)]) : found;
 }
 
-// Takes away the rank of each expert whose group is not among the best.
+// Sets the rank of each expert outside the best groups to 0.
 template <class C>
 __device__ __forceinline__ void leave_groups_out(float* keys, uint32_t (&rank)[RouterRow<C>::kOwn]) {
   using Row = RouterRow<C>;
@@ -107,7 +108,7 @@ __device__ __forceinline__ void leave_groups_out(float* keys, uint32_t (&rank)[R
     const int group = Row::lane() + 32 * i;
     groups[i] = group < C::kGroups ? entry_of(rank_of(group_key<C>(keys + group * Row::kSize)), group) : 0;
   }
-  uint32_t kept = 0;  // a bit for each own expert
+  uint32_t kept = 0;  // one bit per expert of this lane
   for (int round = 0; round < C::kTopGroups; ++round) {
     uint64_t best = 0;
 #pragma unroll
@@ -128,7 +129,7 @@ struct Choice {
   bool known;
 };
 
-// The choice of lane `slot` is that of the slot; lanes from top_k on have none.
+// Lane `slot` returns the choice of this slot; lanes from top_k on have none.
 template <class C>
 __device__ __forceinline__ Choice chosen(const RouterRow<C>& row, uint32_t (&rank)[RouterRow<C>::kOwn]) {
   using Row = RouterRow<C>;
@@ -173,7 +174,7 @@ __device__ __forceinline__ float weight_of(const RouterRow<C>& row, const Choice
 template <class C>
 __device__ __forceinline__ void route(const RouteParams& p) {
   using Row = RouterRow<C>;
-  float* const keys = reinterpret_cast<float*>(dynamic_shared()) + threadIdx.x / 32 * C::kExperts;  // with groups alone
+  float* const keys = reinterpret_cast<float*>(dynamic_shared()) + threadIdx.x / 32 * C::kExperts;  // used with groups only
   const int64_t at = int64_t{blockIdx.x} * kRouteRows + threadIdx.x / 32;
   const int64_t counted = p.num_valid == nullptr ? p.rows : *p.num_valid;
   if (at >= p.rows || at >= counted || counted > p.rows) return;

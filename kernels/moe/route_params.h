@@ -1,11 +1,11 @@
-// Parameters of a routing, shared by the kernel and its binding. Launch: grid ceil(rows / kRouteRows), block 32 * kRouteRows; with groups
-// 4 bytes of shared memory for each row and expert.
+// Parameters of a routing, shared by the kernel and its binding. Launch: grid ceil(rows / kRouteRows), block 32 * kRouteRows;
+// with groups, 4 bytes of shared memory for each row and expert of a CTA.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-constexpr int kRouteRows = 4;  // of a CTA, a warp each
+constexpr int kRouteRows = 4;  // rows per CTA, one warp each
 
 enum class Score { kSoftmax, kSoftmaxChosen, kSigmoid, kSqrtSoftplus };
 
@@ -13,7 +13,7 @@ struct RouteParams {
   const void* logits;           // [rows, experts]
   const float* bias;            // [experts], or null
   const float* correction;      // [experts], or null
-  int32_t* ids;                 // [rows, top_k]; read where they are given
+  int32_t* ids;                 // [rows, top_k]; read if the caller selected the experts
   float* weights;               // [rows, top_k]
   const int32_t* replicas;      // [experts, most_replicas], or null
   const int32_t* num_replicas;  // [experts]

@@ -1,4 +1,4 @@
-// 16 bytes of a row: one access where they are whole and aligned, else by elements.
+// 16 bytes of a row: one access if they are complete and aligned, else element by element.
 #pragma once
 #include "kernels/common/run.cuh"
 

@@ -45,7 +45,7 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   } else {
     const int last = last_page_len(table, request), pages = clamped_span(table.indptr, request, table.limit).count();
     if constexpr (!kClampsIndices) return pages <= 0 ? 0 : (pages - 1) * table.page_size + last;
-    // Without a branch, so that a thread that reads many requests has the loads of all of them under way at once.
+    // Branch-free, so that a thread that reads many requests has the loads of all of them in flight together.
     const int length = max((pages - 1) * table.page_size + clamped(last, 0, table.page_size), 0);
     return length & ~(last >> 31);  // 0 for a negative last page, by which validation marks a request
   }
@@ -87,7 +87,7 @@ struct RequestPages {
     if constexpr (kForm == TableForm::kBlock) pages += request * table.row_stride;
   }
 
-  // From `pages` looked up before; not for ragged tensors.
+  // Uses `pages`, which were looked up before; not for ragged tensors.
   __device__ __forceinline__ RequestPages(const PageTable& table, const int32_t* pages)
       : pages(pages), first_row(0), page_size(table.page_size), page_shift(table.page_shift), num_pages(table.num_pages) {
     static_assert(kForm != TableForm::kRagged, "a ragged request has a first row and no pages");

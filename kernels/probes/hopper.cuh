@@ -35,7 +35,7 @@ __device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) 
   stage_panels(a, static_cast<const uint16_t*>(p.a), 64, 128);
   stage_panels(b, static_cast<const uint16_t*>(p.b), kColumns, 128);
   float d[kColumns / 2];
-  for (int i = 0; i < kColumns / 2; ++i) d[i] = 1e30f;  // must be overwritten, not added to
+  for (int i = 0; i < kColumns / 2; ++i) d[i] = 1e30f;  // the multiplication must overwrite it, not add to it
   wgmma_fence();
 #pragma unroll
   for (int panel = 0; panel < 2; ++panel) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void probe_ss(const ProbeParams& p, uint32_t shared) 
   unload<kColumns>(static_cast<float*>(p.c), d);
 }
 
-// a [64, 64], b [64, n]: c = 1 + a * b with A in registers; or with the first 32 columns of a and rows of b only.
+// a [64, 64], b [64, n]: c = 1 + a * b with A in registers; with kTerms = 32, only the first 32 columns of a and rows of b.
 template <class T, int kColumns, int kTerms = 64>
 __device__ __forceinline__ void probe_rs(const ProbeParams& p, uint32_t shared) {
   stage_panels(shared, static_cast<const uint16_t*>(p.b), 64, kColumns);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void probe_ss_fp8(const ProbeParams& p, uint32_t shar
   stage_bytes(a, p.a, 64);
   stage_bytes(b, p.b, 128);
   float d[64];
-  for (int i = 0; i < 64; ++i) d[i] = 1e30f;  // must be overwritten, not added to
+  for (int i = 0; i < 64; ++i) d[i] = 1e30f;  // the multiplication must overwrite it, not add to it
   wgmma_fence();
   Wgmma<E4M3, 128>::ss(d, Descriptors(panel_descriptor(a, 1024, 0), 32), Descriptors(panel_descriptor(b, 1024, 0), 32), false);
   wgmma_commit();

@@ -1,5 +1,5 @@
-// Probes of links between GPUs: rounds of the protocol alone, many in a launch, and packets whose parts say whether they came
-// whole. python -m bench.distributed --only p2_rounds,p3_packets,p6_header runs them.
+// Probes of links between GPUs: rounds of the protocol alone, many per launch, and packets whose words show whether they
+// arrived whole. python -m bench.distributed --only p2_rounds,p3_packets,p6_header runs them.
 #pragma once
 #include "kernels/probes/link_params.h"
 #include "kernels/ranks/round.cuh"
@@ -21,7 +21,7 @@ struct ProbeRounds {
     if (!round.begin()) return;
     bool met = true;
     for (int64_t i = 0; i < p.times && met; ++i) {
-      if (i > 0 && kKind != RoundKind::kPlaces) __threadfence();  // else a flag may go when the line is pushed again
+      if (i > 0 && kKind != RoundKind::kPlaces) __threadfence();  // else a flag might be cleared after the line is pushed again
       if (i > 0) round.next();
       met = kKind == RoundKind::kPlaces ? by_places() : by_lines();
       if (met) check();
@@ -58,7 +58,7 @@ struct ProbeRounds {
       });
     }
     round.note_begun();
-    __syncthreads();  // all is sent before any thread waits
+    __syncthreads();  // all data are sent before any thread waits
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int source = round.peer(hop);
       uint4* const here = round.lines(p.round.rank, source);
@@ -82,8 +82,8 @@ struct ProbeRounds {
   }
 };
 
-// A packet of 8, 16 or 128 bytes: words that all follow from one counter. The first half of the grid writes to the next rank, a slot
-// for each thread (a warp where a packet is a store of a warp); the second half reads what comes.
+// A packet of 8, 16 or 128 bytes, whose words all follow from one counter. The first half of the grid writes to the next rank,
+// one slot per thread (per warp for packets of 128 bytes); the second half reads incoming packets.
 template <int kBytes>
 struct ProbePackets {
   const LinkParams& p;
@@ -97,8 +97,8 @@ struct ProbePackets {
   }
 
  private:
-  static constexpr int kWords = kBytes == 8 ? 2 : kBytes == 16 ? 4 : 1;  // of a thread
-  // Word k of a packet; that of a warp has a word in each lane.
+  static constexpr int kWords = kBytes == 8 ? 2 : kBytes == 16 ? 4 : 1;  // per thread
+  // Word k of a packet; a packet of 128 bytes has one word in each lane of a warp.
   __device__ static uint32_t word(uint32_t counter, int k) { return counter * 2654435761u + static_cast<uint32_t>(k); }
   __device__ static int place_of(int k) { return kBytes == 128 ? static_cast<int>(threadIdx.x % 32) : k; }
 
@@ -118,7 +118,7 @@ struct ProbePackets {
     uint64_t seen = 0, torn = 0;
     uint32_t before = 0;
     bool done = false, late = false;
-    while (!done && !late) {  // all lanes of a warp that reads one packet leave together
+    while (!done && !late) {  // all lanes of a warp that reads one packet leave the loop together
       uint32_t words[kWords];
       pull_words<kWords>(slot, words);
       const uint32_t here = words[0] - static_cast<uint32_t>(place_of(0));
@@ -126,7 +126,7 @@ struct ProbePackets {
       bool whole = here == first;
 #pragma unroll
       for (int k = 1; k < kWords; ++k) whole &= words[k] - static_cast<uint32_t>(k) == first;
-      bool blank = words[0] == 0;  // nothing has come yet; no packet is 0 in all its words
+      bool blank = words[0] == 0;  // nothing has arrived yet; no packet consists of zeros only
 #pragma unroll
       for (int k = 1; k < kWords; ++k) blank &= words[k] == 0;
       if (kBytes == 128) blank = __all_sync(0xffffffffu, blank);

@@ -8,8 +8,8 @@ constexpr int kLinkThreads = 512;
 
 struct LinkParams {
   RoundParams round;
-  int64_t bytes, times;  // of a rank to each peer in a round, a multiple of 16; rounds of a launch, or packets of a slot
-  uint64_t* found;       // rounds: [0] pieces that were wrong. packets: [0] changes that were seen, [1] packets that were torn
+  int64_t bytes, times;  // bytes from a rank to each peer per round, a multiple of 16; rounds per launch, or packets per slot
+  uint64_t* found;       // rounds: [0] wrong chunks. packets: [0] observed changes, [1] torn packets
 };
 
 }  // namespace opfacade

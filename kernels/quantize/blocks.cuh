@@ -16,8 +16,8 @@ struct Blocks {
   using Most = Extreme<float, true>;
 
   const BlocksParams& p;
-  int64_t row, column;  // of the first element of the block
-  int64_t rows;         // valid ones of the matrix
+  int64_t row, column;  // first element of the block
+  int64_t rows;         // valid rows and columns of the matrix
   Pack<typename C::From, kVec> held[kPieces];
 
   __device__ __forceinline__ explicit Blocks(const BlocksParams& params) : p(params) {
@@ -33,7 +33,7 @@ struct Blocks {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) Most::add(most, ops::abs_(element(piece, i)), 0);  // an element beyond an edge is 0
+      for (int i = 0; i < kVec; ++i) Most::add(most, ops::abs_(element(piece, i)), 0);  // an element outside the matrix is 0
     most = join_warps<Most, kThreads / 32, 1>(join_lanes<Most, 32>(most), static_cast<int>(threadIdx.x) / 32, 0);
     const float scale = C::scale_of(ops::maximum_(most.value, p.least));
     if (threadIdx.x == 0) *scale_place() = Stored<typename C::Scale>::store(scale);
@@ -62,7 +62,7 @@ struct Blocks {
 
   struct Vector {
     int64_t row, column;
-    int count;  // elements within the block and the matrix
+    int count;  // elements inside the block and the matrix
   };
   __device__ __forceinline__ Vector vector(int piece) const {
     const int place = piece * kThreads + static_cast<int>(threadIdx.x), down = place / kAcross, right = place % kAcross * kVec;

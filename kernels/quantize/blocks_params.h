@@ -10,8 +10,8 @@ struct BlocksParams {
   void* scale;
   int64_t rows, columns;
   int64_t from_stride[2], to_stride[2], scale_stride[2];  // in elements
-  int32_t across;                                         // blocks of a row of blocks
-  float least;                                            // of the largest |x|
+  int32_t across;                                         // blocks per row of blocks
+  float least;                                            // factor of the largest |x|
   bool wide;                                              // vectors of both tensors are aligned
   const int32_t* num_valid;
 };

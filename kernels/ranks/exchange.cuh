@@ -1,4 +1,4 @@
-// A round of bytes between the GPUs of one host: every rank has then what all have sent to it.
+// One round of bytes between the GPUs of one host: afterwards each rank has the bytes that all ranks sent to it.
 #pragma once
 #include "kernels/ptx/dependent_launch.cuh"
 #include "kernels/ranks/exchange_params.h"
@@ -9,7 +9,7 @@ namespace opfacade {
 struct Exchange {
   const ExchangeParams& p;
   Round round;
-  const int64_t lines, first, last;  // of 16 bytes: of a part, and those of this CTA
+  const int64_t lines, first, last;  // 16-byte lines of a part; range of this CTA
 
   __device__ explicit Exchange(const ExchangeParams& params)
       : p(params),
@@ -51,7 +51,7 @@ struct Exchange {
     return round.meet(facts);
   }
 
-  // Small rounds: lines go from registers to results.
+  // Small rounds: lines go from registers to the results.
   __device__ bool swap_lines(uint64_t facts) const {
     const int own = p.round.rank;
     round.tell(facts);
@@ -65,7 +65,7 @@ struct Exchange {
       result(own)[i] = __ldcg(part(own) + i);
     }
     round.note_begun();
-    __syncthreads();  // all is sent before any thread waits
+    __syncthreads();  // all data are sent before any thread waits
     if (p.round.world == 2) receive_lines<1>();
     else receive_lines<4>();
     round.hear_the_rest();
@@ -86,7 +86,7 @@ struct Exchange {
 
   __device__ void run() const {
     wait_for_previous();
-    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
+    allow_dependents();  // the next kernel waits for the end of this one, after which all earlier kernels have ended
     if (!round.begin()) return fill();
     const uint64_t facts = p.facts == nullptr ? 0 : *p.facts;
     const bool met = p.flagged ? swap_lines(facts) : meet_by_places(facts);

@@ -11,9 +11,9 @@ struct ExchangeParams {
   RoundParams round;
   const uint8_t* sent;    // [1 or world][bytes], 16-byte aligned
   uint8_t* found;         // [world][bytes]
-  const uint64_t* facts;  // a hash of what must be equal on all ranks; null: nothing
+  const uint64_t* facts;  // hash of a value that must be equal on all ranks; null: no check
   int64_t flagged;        // whether parts travel in flagged lines
-  int64_t bytes, step;    // of a part, a multiple of 16; between parts, 0 if all get the same
+  int64_t bytes, step;    // bytes of a part, a multiple of 16; distance between parts, 0 if all peers get the same part
 };
 
 }  // namespace opfacade

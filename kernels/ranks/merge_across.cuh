@@ -1,10 +1,11 @@
-// The merge of attention states of all ranks in one launch: each rank pushes the heads that a peer keeps into its memory, and
-// merges its own when all have come, in the order of states: state 0 of every rank, then state 1 of every rank, and so on.
+// Merges the attention states of all ranks in one launch. Each rank pushes the heads that a peer keeps into the peer's memory,
+// and merges its own heads when all states have arrived. The order of states is: state 0 of every rank, then state 1 of every
+// rank, and so on.
 //
-// A head of a row is a unit. A CTA sends the units that the CTA of its index merges on peers. A place holds o of all units,
-// state by state, and then their log-sum-exps. States that arrive in flagged lines are held in shared memory, beside those of this
-// rank, which are loaded before the CTA waits. The arithmetic is that of merge_states, with its bits. A sink has the weight of one
-// more state, whose o is 0.
+// A unit is one head of one row. A CTA sends the units that the CTA with the same index merges on peers. A receive buffer
+// (place) holds o of all units, state by state, and then their log-sum-exps. States that arrive in flagged lines are copied to
+// shared memory, together with those of this rank, which are loaded before the CTA waits. The arithmetic and its bits are those
+// of merge_states. A sink has the weight of one more state, whose o is 0.
 #pragma once
 #include "kernels/cascade/merge_states.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -13,7 +14,8 @@
 
 namespace opfacade {
 
-// The states of one unit: those of this rank in its tensors, others in places; all of them in shared memory if they came in lines.
+// The states of one unit. States of this rank are in its tensors, others in receive buffers; if they came in flagged lines, all
+// are in shared memory.
 template <class M>
 struct StatesOfRanks {
   const M& merge;
@@ -30,7 +32,7 @@ __device__ __forceinline__ auto row_of(const StatesOfRanks<M>& states, int s) {
   return reinterpret_cast<const typename Element<typename C::T>::Bits*>(states.merge.o_from(s, states.unit));
 }
 
-// The same states and the sink of the unit's head behind them. The sink has a weight, but no o.
+// The same states, followed by the sink of the unit's head. The sink has a weight, but no o.
 template <class M>
 struct StatesAndSink {
   const StatesOfRanks<M>& states;
@@ -43,7 +45,7 @@ __device__ __forceinline__ float lse_of(const StatesAndSink<M>& all, int s) {
   return s < all.states.count ? lse_of(all.states, s) : all.sink;
 }
 
-// The sum of numbers in the order of a warp's butterfly.
+// Sum of numbers in the order of a warp's butterfly reduction.
 template <int kCount>
 __device__ __forceinline__ float sum_of_lanes(const float (&x)[kCount]) {
   if constexpr (kCount == 1) {
@@ -56,7 +58,8 @@ __device__ __forceinline__ float sum_of_lanes(const float (&x)[kCount]) {
   }
 }
 
-// Weights of a row by one lane that holds all of its states, bit-equal to row_weights by 32. A missing state counts as empty.
+// Weights of a row computed by one lane that holds all of its states, bit-equal to row_weights with 32 lanes. A missing state
+// counts as empty.
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_held(const float (&lse)[kStates]) {
   static_assert((kStates & (kStates - 1)) == 0 && kStates <= 32, "as a warp adds them up");
@@ -69,20 +72,20 @@ __device__ __forceinline__ RowWeights weights_held(const float (&lse)[kStates]) 
   return {base, sum_of_lanes(weight)};
 }
 
-// C: T, kHeadDim and kSinks.
+// C: defines T, kHeadDim and kSinks.
 template <class C>
 struct MergeAcross {
   using T = typename C::T;
   using Bits = typename Element<T>::Bits;
   static constexpr int kBytes = C::kHeadDim * sizeof(Bits), kPieces = kBytes / 16, kVec = 16 / sizeof(Bits);
-  static constexpr int kInFlight = 4;  // pieces that a thread loads before it sends the first
-  static constexpr int kPeersAtOnce = 4;  // whose lines a thread waits for at once, where there are several
+  static constexpr int kInFlight = 4;  // chunks that a thread loads before it sends the first
+  static constexpr int kPeersAtOnce = 4;  // peers whose lines a thread polls together, if there are several
   static_assert(kBytes % 16 == 0, "whole lines");
 
   const MergeAcrossParams& p;
   Round round;
-  const int units, first, count;  // of the launch, and of this CTA
-  uint4 ahead;  // the first piece that this thread sends: its load is in flight while the round begins
+  const int units, first, count;  // of the launch; of this CTA
+  uint4 ahead;  // the first chunk that this thread sends; its load is in flight when the round begins
 
   __device__ explicit MergeAcross(const MergeAcrossParams& params)
       : p(params),
@@ -93,7 +96,7 @@ struct MergeAcross {
 
   __device__ void run() {
     wait_for_previous();
-    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
+    allow_dependents();  // the next kernel waits for the end of this one, after which all earlier kernels have ended
     load_ahead();
     if (!round.begin()) return fill();
     const bool met = p.flagged ? meet_by_lines() : meet_by_places();
@@ -102,7 +105,7 @@ struct MergeAcross {
     merge();
   }
 
-  // Where a state is once it has come. s: states of one number follow each other, in the order of ranks.
+  // Address of a state after its arrival. s: number the states by state, then by rank.
   __device__ const uint8_t* o_from(int s, int unit) const {
     if (p.flagged) return held_o(s, unit);
     const int source = s % p.round.world, state = s / p.round.world, own = p.round.rank;
@@ -117,7 +120,7 @@ struct MergeAcross {
 
  private:
   __device__ int at(uint32_t cta) const { return static_cast<int>(static_cast<uint64_t>(units) * cta / gridDim.x); }
-  // The head of a row that is a unit of rank `to`, in this rank's tensors.
+  // Index, in this rank's tensors, of the head and row that is a unit of rank `to`.
   __device__ int64_t index(int to, int state, int unit) const {
     const int row = unit / p.kept, head = unit % p.kept + (p.kept == p.heads ? 0 : to * p.kept);
     return (state * p.all_rows + row) * p.heads + head;
@@ -125,7 +128,7 @@ struct MergeAcross {
   __device__ float* lses(int at, int source) const {
     return reinterpret_cast<float*>(round.place(at, source) + int64_t{p.states} * units * kBytes);
   }
-  // In shared memory: o of all states of this CTA's units, and then their log-sum-exps.
+  // Shared memory holds o of all states of this CTA's units, and then their log-sum-exps.
   __device__ uint8_t* held_o(int s, int unit) const {
     return dynamic_shared() + kRoundShared + (s * count + unit - first) * kBytes;
   }
@@ -133,7 +136,7 @@ struct MergeAcross {
     float* const lse = reinterpret_cast<float*>(dynamic_shared() + kRoundShared + p.states * p.round.world * count * kBytes);
     return lse + s * count + unit - first;
   }
-  // step(state, unit, piece) of all pieces of this CTA's units, and each(state, unit) of all log-sum-exps.
+  // Calls step(state, unit, chunk) for all chunks of this CTA's units, and of_lse(state, unit) for all log-sum-exps.
   template <class F, class G>
   __device__ void each(F step, G of_lse) const {
     const int pieces = count * kPieces;
@@ -149,7 +152,7 @@ struct MergeAcross {
     const int unit = first + static_cast<int>(threadIdx.x) / kPieces;
     if (p.flagged && unit < first + count) ahead = mine(round.peer(1), 0, unit, threadIdx.x % kPieces);
   }
-  // The piece of a state, from where load_ahead left it or from memory.
+  // The chunk of a state: preloaded by load_ahead, or from memory.
   __device__ uint4 piece_for(int hop, int state, int unit, int piece) const {
     const bool loaded = hop == 1 && state == 0 && (unit - first) * kPieces + piece == static_cast<int>(threadIdx.x);
     return loaded ? ahead : mine(round.peer(hop), state, unit, piece);
@@ -159,7 +162,7 @@ struct MergeAcross {
       for (int state = 0; state < p.states; ++state) push_state(round.peer(hop), state);
     return round.meet(0);
   }
-  // Some loads are in flight at once: a compiler moves none before a store that it may depend on.
+  // Several loads are issued before the stores: a compiler moves no load before a store that may alias it.
   __device__ void push_state(int to, int state) const {
     uint4* const o = reinterpret_cast<uint4*>(round.place(to, p.round.rank)) + (int64_t{state} * units + first) * kPieces;
     float* const lse = lses(to, p.round.rank) + int64_t{state} * units;
@@ -183,7 +186,7 @@ struct MergeAcross {
     return __ldcg(reinterpret_cast<const uint4*>(p.o_part + index(to, state, unit) * kBytes) + piece);
   }
 
-  // Lines of a source: two for each piece, and behind all of them two for each log-sum-exp.
+  // Lines of a source: two for each chunk, followed by two for each log-sum-exp.
   __device__ int64_t line(int state, int unit, int piece) const {
     return 2 * ((int64_t{state} * units + unit) * kPieces + piece);
   }
@@ -207,7 +210,7 @@ struct MergeAcross {
     }
     round.note_begun();
     hold_own();
-    __syncthreads();  // all is sent before any thread waits
+    __syncthreads();  // all data are sent before any thread waits
     if (p.round.world == 2) hold_lines<1>(1);
     else
       for (int hop = 1; hop < p.round.world; hop += kPeersAtOnce) hold_lines<kPeersAtOnce>(hop);
@@ -224,7 +227,7 @@ struct MergeAcross {
            *held_lse(state * p.round.world + own, unit) = p.lse_part[index(own, state, unit)];
          });
   }
-  // Holds the lines of some peers, from `hop` on.
+  // Copies the lines of some peers, from `hop` on, to shared memory.
   template <int kMany>
   __device__ void hold_lines(int hop) const {
     const auto of_each = [&](int64_t at, auto step) {
@@ -262,7 +265,8 @@ struct MergeAcross {
     else if (states <= 8) merge_few<8, 1>();
     else merge_many();
   }
-  // A thread has a piece of all states of a unit, and of kAtOnce units, whose loads are in flight at once.
+  // A thread has one chunk of all states of a unit. It takes kAtOnce units together, so that their loads are in flight
+  // together.
   template <int kStates, int kAtOnce>
   __device__ void merge_few() const {
     const int states = p.states * p.round.world;
@@ -331,7 +335,7 @@ struct MergeAcross {
     }
   }
 
-  // NaN in every element of this CTA's units.
+  // Fills this CTA's units with NaN.
   __device__ void fill() const {
     uint32_t* const o = reinterpret_cast<uint32_t*>(p.o + int64_t{first} * kBytes);
     for (int i = threadIdx.x; i < count * (kBytes / 4); i += kMergeAcrossThreads) o[i] = ~0u;

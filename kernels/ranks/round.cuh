@@ -1,12 +1,12 @@
 // Rounds between the GPUs of one host: push data to all peers, then wait for arrivals in local memory, with a time limit. Any
 // bit pattern may be data, because separate flags mark arrivals.
 //
-// There are two formats. Bulk data are stored first; a fence precedes the arrival flag. Flagged lines have 8 bytes of data and
-// their flags, which is twice the bytes, but need no fence: small rounds use them.
+// There are two formats. Bulk data are stored first; a fence precedes the arrival flag. A flagged line contains 8 bytes of data
+// and their flags: twice the bytes, but no fence. Small rounds use flagged lines.
 //
-// A half of an arena is written again two rounds later. By then each peer has read it, because it has announced the round
-// between, which it begins only after all CTAs that read the half have ended, or after its own CTA has. A reader clears the
-// flags, so that no flag of an earlier round remains.
+// A half of an arena is written again two rounds later. By then each peer has read it: the peer has announced the round in
+// between, and it begins that round only after its CTAs have read the half. A reader clears the flags, so that no flag of an
+// earlier round remains.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/peer.cuh"
@@ -14,17 +14,17 @@
 
 namespace opfacade {
 
-constexpr uint64_t kGlance = 1000000;  // ns after which a wait looks for poison of the host
-constexpr uint32_t kPolls = 32;        // between two looks at the clock, which all SMs share: a look takes longer than a poll
+constexpr uint64_t kGlance = 1000000;  // ns after which a wait checks whether the host has poisoned the group
+constexpr uint32_t kPolls = 32;        // polls between two reads of the clock: all SMs share it, and reading is slow
 
-// A wait of one thread. start: of the clock, from its first look on.
+// A wait of one thread. start: time of the first clock read.
 struct Wait {
   uint64_t start = 0;
   uint32_t polls = 0;
 };
 
 struct RoundShared {
-  uint64_t epoch, facts, begun;  // begun: of CTA 0, the clock when it told its peers
+  uint64_t epoch, facts, begun;  // begun: of CTA 0, the time at which it announced the round
   uint32_t flag, missing, odd, over;
   uint32_t waited[kMostRanks];  // ns
 };
@@ -35,7 +35,7 @@ struct Round {
   const RoundParams& p;
   RoundShared& shared;
   const int cta = blockIdx.x, thread = threadIdx.x;
-  mutable bool listens = false;  // whether this thread has told its peer, and not heard it yet
+  mutable bool listens = false;  // whether this thread has announced the round and still waits for its peer's announcement
 
   __device__ Round(const RoundParams& params, RoundShared& of_cta) : p(params), shared(of_cta) {}
 
@@ -54,25 +54,26 @@ struct Round {
   }
   __device__ int peer(int hop) const { return (p.rank + hop) % p.world; }
 
-  // Whether there is a round: none failed before.
+  // Starts a round. Returns false if an earlier round failed.
   __device__ bool begin() const {
     if (thread == 0) {
-      const uint64_t last = __ldcg(p.epochs + cta);  // both loads are in flight at once
+      const uint64_t last = __ldcg(p.epochs + cta);  // both loads are in flight together
       shared.over = *const_cast<volatile uint8_t*>(p.bad);
       start(last + 1);
     }
     __syncthreads();
     return shared.over == 0;
   }
-  // A further round of the same launch. Where both have flagged lines a fence lies between them: nothing else orders the stores
-  // that take flags away before the peers' next ones.
+  // Starts a further round of the same launch. If both rounds use flagged lines, the caller needs a fence between them: nothing
+  // else orders the stores that clear flags before the peers' next stores.
   __device__ void next() const {
     __syncthreads();
     if (thread == 0) start(shared.epoch + 1);
     __syncthreads();
   }
 
-  // Behind pushes to places: tells all peers, and waits for them. Whether all came to this call, with the same facts.
+  // After bulk pushes: announces the round to all peers, and waits for theirs. Returns whether all ranks made this call with
+  // the same facts.
   __device__ bool meet(uint64_t facts) const {
     keep(facts);
     __syncthreads();
@@ -84,7 +85,7 @@ struct Round {
     hear(facts);
     return met();
   }
-  // Before flagged lines: tells all peers.
+  // Before flagged lines: announces the round to all peers.
   __device__ void tell(uint64_t facts) const {
     keep(facts);
     if (!is_peer()) return;
@@ -93,7 +94,7 @@ struct Round {
     tell_flagged(there, low(p.digest), high(p.digest), shared.flag);
     tell_flagged(there + 1, low(facts), high(facts), shared.flag);
   }
-  // Behind fenced pushes: waits for what peers told, and so for their data.
+  // After fenced pushes: waits for the peers' announcements, and so for their data.
   __device__ void hear(uint64_t facts) const {
     if (!is_peer()) return;
     uint4* const here = reinterpret_cast<uint4*>(arrival(p.rank, thread));
@@ -105,7 +106,7 @@ struct Round {
     if (cta == 0) shared.waited[thread] = static_cast<uint32_t>(now_ns() - begun);
     note_told(here, digest, other, facts);
   }
-  // Behind flagged lines: waits for what peers told if `receive` has not found it.
+  // After flagged lines: waits for announcements that `receive` has not found.
   __device__ void hear_the_rest() const {
     Wait wait;
     while (listens) {
@@ -114,8 +115,8 @@ struct Round {
       if (!take(told) && is_over(wait, 1u << thread)) return;
     }
   }
-  // Waits for two neighbouring lines, 16 bytes of data. Once a wait is over, no line is waited for. The same loop polls for the
-  // header of a peer: a poll of its own would take as long as one for data.
+  // Waits for two adjacent lines, 16 bytes of data. After one wait has timed out, later ones return immediately. The same loop
+  // polls for the peer's announcement: a separate poll would take as long as one for data.
   __device__ uint4 receive(uint4* from, int source) const {
     uint2 first, second;
     Wait wait;
@@ -129,8 +130,8 @@ struct Round {
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
-  // The same of some peers at once, from `hop` on; entries past the last peer stay. Polls one after another would take as long as
-  // all of them.
+  // The same for several peers together, from `hop` on; entries past the last peer stay unchanged. Polling one peer after
+  // another would take the sum of the times.
   template <int kMany>
   __device__ void receive_some(uint4 (&found)[kMany], int hop, int64_t at) const {
     if constexpr (kMany == 1) {
@@ -162,7 +163,8 @@ struct Round {
       forget_flagged(from), forget_flagged(from + 1);
     }
   }
-  // The same of all peers at once, and of `there` places that are `step` lines apart. Entries of this rank stay.
+  // The same for all peers together, and for `there` positions that are `step` lines apart. Entries of this rank stay
+  // unchanged.
   template <int kPlaces, int kWorld>
   __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t at, int step, int there) const {
     Wait wait;
@@ -195,7 +197,7 @@ struct Round {
       }
     }
   }
-  // Behind all waits of a round: whether all ranks came to this call, with the same facts.
+  // After all waits of a round: returns whether all ranks made this call with the same facts.
   __device__ bool met() const {
     __syncthreads();
     const bool well = (shared.missing | shared.odd) == 0;
@@ -203,7 +205,7 @@ struct Round {
     if (thread == 0 && cta == 0 && well) count_waits();
     return well;
   }
-  // Whether a wait for `ranks` has taken too long, which is noted, or has no use any more.
+  // Returns true if a wait for `ranks` has timed out, which is recorded, or cannot succeed any more.
   __device__ bool is_over(Wait& wait, uint32_t ranks) const {
     if (++wait.polls % kPolls != 0) return false;
     const uint64_t time = now_ns();
@@ -217,12 +219,12 @@ struct Round {
     atomicOr(&shared.missing, ranks);
     return true;
   }
-  // The page of the host is written while the CTA waits: a fence before would wait for that store too.
+  // The page of the host is written while the CTA waits: a fence would have to wait for an earlier store too.
   __device__ void note_begun() const {
     if (thread == p.rank && cta == 0) *const_cast<volatile int64_t*>(&p.page->begun) = static_cast<int64_t>(shared.epoch);
   }
 
-  // The last step of a launch, by all threads. sent: bytes of this CTA to each peer.
+  // The last step of a launch, called by all threads. sent: bytes from this CTA to each peer.
   __device__ void end(int64_t sent) const {
     for (int at = cta + thread * static_cast<int>(gridDim.x); at < kMostCtas; at += static_cast<int>(blockDim.x * gridDim.x))
       p.epochs[at] = shared.epoch;
@@ -235,7 +237,7 @@ struct Round {
   __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
   __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }
-  // The header of a thread's peer, if it arrived.
+  // The announcement of this thread's peer, if it has arrived.
   struct Told {
     uint2 digest, facts;
     bool came;
@@ -245,7 +247,7 @@ struct Round {
     const bool first = came_if(listens, here, shared.flag, told.digest);
     told.came = came_if(listens, here + 1, shared.flag, told.facts) & first;
   }
-  // Whether nothing is left to hear.
+  // Records an announcement. Returns true if none is outstanding.
   __device__ bool take(const Told& told) const {
     if (!listens) return true;
     if (!told.came) return false;
@@ -277,7 +279,7 @@ struct Round {
     shared.facts = facts;
     if (cta == 0) shared.begun = now_ns();
   }
-  // Notes peers that came to another call: their lines may never come.
+  // Records peers that made another call: their lines may never arrive.
   __device__ void look() const {
     for (int r = 0; r < p.world; ++r) {
       const uint4* const from = reinterpret_cast<const uint4*>(arrival(p.rank, r));
@@ -287,7 +289,7 @@ struct Round {
     }
   }
 
-  // A flag is never 0, which is that of a line that was read.
+  // A flag is never 0, the flag of a line that was read.
   __device__ void start(uint64_t epoch) const {
     shared.epoch = epoch, shared.flag = static_cast<uint32_t>(epoch % 0xFFFFFFFFu) + 1;
     shared.missing = 0, shared.odd = 0;

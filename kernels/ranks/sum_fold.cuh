@@ -1,8 +1,8 @@
-// The sum over ranks and the fold of its rows in one launch, by stores into the memory of peers. A row is added in f32 in the order
-// of ranks and rounded once; the fold behind it is that of one GPU, so that its bits are.
+// The sum over ranks and the fold of its rows in one launch, by stores to peer memory. A row is added in f32 in the order of
+// ranks and rounded once. The fold that follows is the one of a single GPU, so its bits are the same.
 //
-// In one step every rank gets all rows. In two steps a rank gets the rows of its own, row i being that of rank i mod kWorld, and
-// sends what it made of them. A row's arithmetic is the same in both.
+// In one step, every rank gets all rows. In two steps, rank r gets the rows i with i mod kWorld = r, and sends the results of
+// their fold. A row's arithmetic is the same in both.
 #pragma once
 #include "kernels/ranks/round.cuh"
 #include "kernels/ranks/sum_fold_params.h"
@@ -12,7 +12,7 @@ namespace opfacade {
 
 constexpr int kInFlight = 4;  // words that a thread loads before it stores the first
 
-// Copies bytes by all threads of a CTA, in words as wide as all lie.
+// Copies bytes by all threads of a CTA, in the widest words for which addresses and size are aligned.
 template <class T, bool kPush>
 __device__ __forceinline__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes) {
   const int count = static_cast<int>(bytes / static_cast<int64_t>(sizeof(T))), step = static_cast<int>(blockDim.x);
@@ -39,13 +39,13 @@ __device__ __forceinline__ void copy_bytes(uint8_t* to, const uint8_t* from, int
   else copy_words<uint8_t, kPush>(to, from, bytes);
 }
 
-// M: the program of the fold. S: kWorld, kTwoShot, kMade results, and the Element of rows.
+// M: the program of the fold. S: defines kWorld, kTwoShot, kMade (number of results), and the Element of rows.
 template <class M, Lie kLie, class S>
 struct SumFold {
   using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
   using Bits = typename Stored<typename S::Element>::Bits;
   static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
-  // Terms of a row that a thread loads before the round begins, and those whose lines it waits for at once.
+  // Terms of a row that a thread loads before the round begins, and terms whose lines it polls together.
   static constexpr int kHeldTerms = S::kTwoShot ? 1 : M::kThreads * M::kRows <= 256 ? 4 : 2;
   static constexpr int kPolled = S::kWorld > 4 || S::kTwoShot ? 1 : S::kWorld > 2 ? 2 : kHeldTerms;
   struct alignas(16) Shared {
@@ -59,8 +59,8 @@ struct SumFold {
   const Params& p;
   Shared& shared;
   Round round;
-  int64_t valid, slots;  // valid rows; rows that a rank has here, at most
-  uint4 ahead[kHeldTerms];  // terms of this thread, of the first row of its CTA
+  int64_t valid, slots;  // valid rows; maximum number of rows that this rank folds
+  uint4 ahead[kHeldTerms];  // terms of this thread for the first row of its CTA
 
   __device__ explicit SumFold(const Params& params, int64_t fold_bytes)
       : p(params), shared(*reinterpret_cast<Shared*>(dynamic_shared() + fold_bytes)), round(params.round, shared.round) {}
@@ -68,7 +68,7 @@ struct SumFold {
   __device__ void run() {
     copy_fold();
     wait_for_previous();
-    allow_dependents();  // they wait for the end of this kernel, and all before it has ended
+    allow_dependents();  // the next kernel waits for the end of this one, after which all earlier kernels have ended
     valid = valid_here();
     slots = S::kTwoShot ? (p.rows + S::kWorld - 1) / S::kWorld : p.rows;
     load_ahead();
@@ -81,7 +81,7 @@ struct SumFold {
       if (!met_again) return fill();
       each_slot([&](int64_t slot) { take(slot); });
     } else {
-      round.end(blockIdx.x == 0 ? sent() : 0);  // its stores are in flight while the rows are made
+      round.end(blockIdx.x == 0 ? sent() : 0);  // its stores are in flight while the rows are folded
       met ? fold_all(0) : fill();
     }
   }
@@ -104,13 +104,13 @@ struct SumFold {
     for (int i = threadIdx.x; i < static_cast<int>(sizeof(typename M::Params) / 4); i += blockDim.x) to[i] = from[i];
   }
 
-  // The slots of this CTA: those of kRows neighbours, which the fold takes at once, and so on.
+  // Visits the slots of this CTA: groups of kRows adjacent slots, which the fold takes together.
   template <class F>
   __device__ void each_slot(F step) const {
     for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < slots; first += int64_t{gridDim.x} * M::kRows)
       for (int64_t slot = first; slot < slots && slot < first + M::kRows; ++slot) step(slot);
   }
-  // Bytes of this launch to each peer, at most: rows that are not valid are not sent.
+  // Maximum number of bytes from this launch to each peer: invalid rows are not sent.
   __device__ int64_t sent() const {
     if constexpr (!S::kTwoShot) return valid * p.row_bytes;
     int64_t made = 0;
@@ -121,7 +121,7 @@ struct SumFold {
     each_slot([&](int64_t slot) { push_terms(slot); });
     return round.meet(facts());
   }
-  // Small rounds of one step: rows travel in flagged lines, and are added as they come.
+  // Small rounds of one step: rows are sent in flagged lines, and are added as they arrive.
   __device__ bool sum_by_lines() const {
     if constexpr (!S::kTwoShot) {
       const uint64_t alike = facts();
@@ -129,7 +129,7 @@ struct SumFold {
       each_slot([&](int64_t slot) { push_lines(slot); });
       round.note_begun();
       load_beside();
-      __syncthreads();  // all is sent before any thread waits
+      __syncthreads();  // all data are sent before any thread waits
       each_slot([&](int64_t slot) { add_lines(slot); });
       round.hear_the_rest();
     }
@@ -167,7 +167,7 @@ struct SumFold {
   }
   __device__ static bool is_first(int64_t slot) { return slot == int64_t{blockIdx.x} * M::kRows; }  // of this CTA
   __device__ int pieces() const { return static_cast<int>(p.row_bytes / 16); }
-  // step(piece, its value, its first line) of the pieces of this thread.
+  // Calls step(index, value, first line) for the 16-byte chunks of this thread.
   template <class F>
   __device__ void each_term(int64_t slot, F step) const {
     const bool loaded = is_first(slot);
@@ -203,7 +203,7 @@ struct SumFold {
         return first + i * step < pieces() ? term(slot, first + i * step) : make_uint4(0, 0, 0, 0);
       });
   }
-  // mine(i): the term of this rank, of the pieces from `first` on that this thread adds at once.
+  // Adds the chunks from `first` on that this thread adds together. mine(i): this rank's term of chunk i.
   template <class F>
   __device__ __forceinline__ void add_some(int64_t slot, int first, F mine) const {
     const int step = static_cast<int>(blockDim.x), there = min(kPolled, (pieces() - first + step - 1) / step);
@@ -221,13 +221,13 @@ struct SumFold {
     for (int k = 0; k < kPolled; ++k)
       if (k < there) to[k * step] = sum_of(lines[k]);
   }
-  // Where the sum of a row of this rank waits for the fold: rows of a CTA follow each other where they are held.
+  // Buffer for the sum of a row of this rank until the fold: in shared memory, the rows of a CTA are contiguous.
   __device__ uint8_t* sum_at(int64_t slot) const {
     if (p.held == 0) return round.place(p.round.rank, p.round.rank) + slot * p.pitch;
     const int64_t turn = int64_t{gridDim.x} * M::kRows;
     return shared.sums() + (slot / turn * M::kRows + slot % M::kRows) * p.pitch;
   }
-  // Brings the other inputs of the first row to the L1 cache, because the fold reads them at the same time as the sum.
+  // Prefetches the other inputs of the first row to L1, because the fold reads them together with the sum.
   __device__ void load_beside() const {
     const int64_t row = int64_t{blockIdx.x} * M::kRows;
     if (row >= valid) return;
@@ -239,7 +239,7 @@ struct SumFold {
     }
   }
 
-  // The sum of a row, in this rank's own place.
+  // Adds the terms of a row into this rank's own place.
   __device__ void add(int64_t slot) const {
     const int64_t row = row_of(slot, p.round.rank);
     if (row >= valid) return;
@@ -291,7 +291,7 @@ struct SumFold {
     }
   }
 
-  // parity_of_made: of the places in which results wait to be sent.
+  // parity_of_made: parity of the places in which results wait to be sent.
   __device__ void fold_all(int parity_of_made) const {
     const int own = p.round.rank;
     const int64_t count = S::kTwoShot ? (valid > own ? (valid - own + S::kWorld - 1) / S::kWorld : 0) : valid;
@@ -299,7 +299,7 @@ struct SumFold {
     uint8_t* const made = sums + (int64_t{parity_of_made} - round.parity()) * p.round.world * p.round.place;
     for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < count; first += int64_t{gridDim.x} * M::kRows) {
       for (int64_t slot = first; slot < count && slot < first + M::kRows && !p.flagged; ++slot) add(slot);
-      // The fold finds its rows by its block: they begin so many rows later.
+      // The fold derives its rows from its block index; shifted pointers make it take later rows.
       turn(first - int64_t{blockIdx.x} * M::kRows, count, sums, made);
       __syncthreads();
       Fold<M, kLie>(shared.fold).run();
@@ -324,7 +324,7 @@ struct SumFold {
     shared.fold.span[k] = (k == 0 ? count * step : p.fold.span[k]) - later * step;
   }
 
-  // The second step: whether all ranks sent what they made.
+  // The second step: sends the results. Returns whether all ranks sent theirs.
   __device__ bool share() const {
     round.next();
     each_slot([&](int64_t slot) {
@@ -358,7 +358,7 @@ struct SumFold {
     }
   }
 
-  // Bytes that say "no result", in all rows that this CTA would have written.
+  // Fills all rows that this CTA would have written with bytes that mean "no result".
   __device__ void fill() const {
     each_slot([&](int64_t slot) {
       for (const Made& one : p.made) {

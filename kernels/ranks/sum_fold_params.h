@@ -1,17 +1,18 @@
-// Parameters of a sum over ranks with a fold behind it, shared by the kernel and its binding.
-// Launch: at most kMostCtas CTAs, each of the threads that the fold has; shared memory: of the fold, of this, then sums.
+// Parameters of a sum over ranks with a fold behind it, shared by the kernel and its binding. Launch: at most kMostCtas CTAs,
+// each with the threads of the fold. Shared memory: of the fold, of this kernel, then sums.
 #pragma once
 #include "kernels/ranks/round_params.h"
 
 namespace opfacade {
 
-// A result of the fold. In two steps a rank makes its rows in its own place, and those that travel are copied from all places.
+// A result of the fold. In two steps, a rank writes its rows into its own place, and results with `travels` are sent and copied
+// from all places.
 struct Made {
   uint8_t* to;          // row 0
-  int64_t step, inner;  // bytes from row to row, and from element to element
-  int64_t offset;       // of row 0 in a place
-  int32_t count, size;  // elements of a row, and bytes of one
-  int32_t fill;         // a byte that says "no result"
+  int64_t step, inner;  // bytes between rows, and between elements
+  int64_t offset;       // offset of row 0 in a place
+  int32_t count, size;  // elements of a row, and bytes per element
+  int32_t fill;         // byte value that means "no result"
   int32_t travels;
 };
 
@@ -21,13 +22,13 @@ struct SumFoldParams {
   RoundParams round;
   const uint8_t* x;          // the term of this rank
   const int32_t* num_valid;  // null: all rows are valid
-  const uint32_t* alike;     // a word that must be equal on all ranks; null: none
-  int64_t rows, before, all;  // rows, how many of the whole problem lie before them, and its rows
-  int64_t row_bytes, step;   // of a row of x, and from row to row
-  int64_t pitch;             // from row to row in a place, a multiple of 16
+  const uint32_t* alike;     // a word that must be equal on all ranks; null: no check
+  int64_t rows, before, all;  // rows here, rows of the whole problem before them, rows of the whole problem
+  int64_t row_bytes, step;   // bytes of a row of x, and between rows
+  int64_t pitch;             // bytes between rows in a place, a multiple of 16
   int32_t size[kOperands];   // bytes of an element
-  int32_t held;              // bytes of shared memory for sums of all rows of a CTA, for flagged lines; 0: sums wait in a place
-  int32_t flagged;           // whether rows travel in flagged lines, in one step only; they have whole lines of 16 bytes then
+  int32_t held;              // with flagged lines: bytes of shared memory for the sums of a CTA's rows; 0: sums are in a place
+  int32_t flagged;           // whether rows are sent in flagged lines: one step only, and rows must be whole lines of 16 bytes
   Made made[kMade];          // the last operands of the fold
 };
 

@@ -1,5 +1,5 @@
-// The angles of a row: its positions, one for each section of the pairs, and their rows of the table. A position past the table has
-// its last row; a row with a negative position is skipped.
+// The angles of a row: its positions, one for each section of the pairs, and their rows of the table. A position past the table
+// uses its last row; a row with a negative position is skipped.
 #pragma once
 #include "kernels/kv_cache/unit.cuh"
 #include "kernels/rotary/rotary_params.h"
@@ -13,12 +13,12 @@ struct RowAngles {
   using Index = typename C::Index;
   int64_t position[C::kSections];
 
-  // step: elements from the positions of one section to those of the next.
+  // step: elements between the positions of consecutive sections.
   __device__ __forceinline__ void load(const void* positions, int64_t step, int64_t row) {
 #pragma unroll
     for (int s = 0; s < C::kSections; ++s) position[s] = static_cast<const Index*>(positions)[s * step + row];
   }
-  // Called once the positions are needed: their loads overlap others.
+  // Call it when the positions are needed: their loads overlap other loads.
   __device__ __forceinline__ bool clamp(int64_t count) {
     bool skips = count == 0;
 #pragma unroll

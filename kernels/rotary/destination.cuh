@@ -1,11 +1,11 @@
-// The destination of K and V of a row: by the page table of its request, as in append, or by the slot of the row.
+// The destination of K and V of a row: from the page table of its request, as in append, or from the slot of the row.
 #pragma once
 #include "kernels/kv_cache/place.cuh"
 #include "kernels/rotary/qkv_prepare_params.h"
 
 namespace opfacade {
 
-// kNone: the row belongs to no request and is left alone. kDropped: only q is written.
+// kNone: the row belongs to no request and is not written. kDropped: only q is written.
 enum class Goes { kNone, kDropped, kStored };
 
 template <class C>

@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// The sum over the lanes of a head: the same in each of them.
+// The sum over the lanes of a head; each lane gets the same value.
 template <int kLanes>
 __device__ __forceinline__ float sum_of_head(float x) {
   if constexpr ((kLanes & (kLanes - 1)) == 0) {
@@ -96,7 +96,7 @@ class PreparedHeads {
       if (Cut::has_b(unit)) raw_[j][1] = *reinterpret_cast<const Raw*>(x + H::element(unit, unit.b));
     }
   }
-  // 1 / the root of the mean square of each head. All lanes of the warp take part.
+  // The reciprocal root mean square of each head. All lanes of the warp take part.
   __device__ __forceinline__ void norms(int base, float (&factor)[kMany]) {
 #pragma unroll
     for (int j = 0; j < kMany; ++j) factor[j] = 0.f;

@@ -1,4 +1,5 @@
-// Parameters of qkv_prepare, shared by the kernel and its binding. Launch as a rotation: the heads of a row are those of q, k and v.
+// Parameters of qkv_prepare, shared by the kernel and its binding. The launch is that of a rotation: the heads of a row are
+// those of q, k and v.
 #pragma once
 #include "kernels/kv_cache/append_params.h"
 #include "kernels/rotary/rotary_params.h"
@@ -26,7 +27,7 @@ struct QkvPrepareParams {
   float eps;
   int64_t rows;
   int32_t q_heads, kv_heads;
-  int32_t heads_each, items;  // items: warps of a row
+  int32_t heads_each, items;  // items: warps per row
   bool aligned;
   const int32_t* num_valid;
 };

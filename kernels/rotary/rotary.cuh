@@ -15,7 +15,7 @@ struct HeadUnits {
   using Raw = Fetched<typename C::New, Cut::kRun>;
   static constexpr int kLanes = Cut::kUnits < 32 ? Cut::kUnits : 32, kHeads = 32 / kLanes, kMany = kWide ? 4 : 1;
 
-  // The first element of a run in its head: rotated elements follow kOffset others.
+  // The first element of a run in its head. The rotated elements start at element kOffset.
   static __device__ __forceinline__ int element(const Unit& unit, int run) {
     if (unit.rotates) return C::kOffset + run;
     const int rest = run - Cut::kRotated;
@@ -23,7 +23,7 @@ struct HeadUnits {
   }
 };
 
-// A run as it is stored; two neighbours of 16 bits by one instruction.
+// A run as it is stored; two adjacent 16-bit elements are stored by one instruction.
 template <class T, int kRun>
 struct PackedRun {
   using Bits = typename Element<T>::Bits;
@@ -41,7 +41,7 @@ struct PackedRun {
   }
 };
 
-// The heads of one row of q and k, or of what they become.
+// The heads of one row of q and k, as input or as output.
 template <class Bits>
 struct RowHeads {
   char *q, *k;

@@ -1,6 +1,5 @@
-// Parameters of a rotation, shared by the kernel and its binding.
-// Launch: CTAs of up to 128 threads in a grid of (rows, CTAs of a row); a warp takes heads_each of the heads of a row, those of q first,
-// then those of k.
+// Parameters of a rotation, shared by the kernel and its binding. Launch: CTAs of up to 128 threads in a grid of (rows, CTAs
+// per row); a warp takes heads_each heads of a row, first of q, then of k.
 #pragma once
 #include <stdint.h>
 
@@ -19,13 +18,14 @@ struct AngleTable {
   int64_t positions;
 };
 
-// All that a rotation in place needs comes first: of a kernel that has just started, each further 64 bytes are fetched from memory.
+// All fields that a rotation in place needs come first: each further 64 bytes of a newly started kernel's parameters are
+// fetched from memory.
 struct RotaryParams {
   const void* positions;  // [sections, rows], i32 or i64
-  int64_t position_step;  // elements from section to section
+  int64_t position_step;  // elements between sections
   AngleTable table;
   int64_t rows;
-  int32_t q_heads, heads;  // heads: of q and k
+  int32_t q_heads, heads;  // heads: of q and k together
   int32_t heads_each;
   int32_t aligned;   // 1: 16-byte accesses are legal
   RotaryHeads q, k;

@@ -1,20 +1,20 @@
-// A list of biases of a row: which groups of tokens it has entries for, and the entries of a group.
+// The bias list of a row: which groups of tokens have entries, and the entries of a group.
 #pragma once
 #include "kernels/ptx/ptx.cuh"
 #include "kernels/sampling/sample_params.h"
 
 namespace opfacade {
 
-constexpr int kBiasFlags = 2048;  // bytes; a bit says whether a group of four tokens, modulo their number, is in the list
+constexpr int kBiasFlags = 2048;  // bytes; a bit is set if the list has a token of a group of four, modulo the number of bits
 
-// Entries of a bias list by their group, modulo the number of chains: a group reads those of one chain.
+// Entries of a bias list in chains by group, modulo the number of chains: a group reads one chain.
 struct BiasIndex {
   static constexpr int kChains = 512, kMost = 2048, kEnd = 0xffff;
   uint32_t first[kChains];
   uint16_t next[kMost];
 
   static __device__ __forceinline__ uint32_t chain(uint32_t token) { return token / 4 % kChains; }
-  // The entry after `last` in a chain: they are linked in any order, and biases are added in that of the list.
+  // The entry after `last` in a chain. Entries are linked in any order, but biases are added in the order of the list.
   __device__ __forceinline__ int after(int last, uint32_t chain) const {
     int found = kEnd;
     for (uint32_t i = first[chain]; i != kEnd; i = next[i])
@@ -36,15 +36,15 @@ __device__ __forceinline__ Biased biased(const SampleParams& p, int64_t row, int
   return {static_cast<uint32_t>(by.bias_tokens[row * by.bias_tokens_row + at]), by.bias_values[row * by.bias_values_row + at]};
 }
 
-// The entry of this thread, if it has one: loaded before much else is under way.
+// The entry of this thread, if it has one. The load is issued early, before most others.
 template <class C>
 __device__ __forceinline__ Biased first_biased(const SampleParams& p, int64_t row) {
   const int at = static_cast<int>(thread());
   return C::kBiasList && at < p.adjust.num_biases ? biased<C>(p, row, at) : Biased{0, 0.f};
 }
 
-// All threads; they wait for each other before the flags are read. own: first_biased of this thread. copied: where the first
-// entries are copied to, or null.
+// Called by all threads; ends with a barrier. own: first_biased of this thread. copied: destination of the first entries, or
+// null.
 template <class C>
 __device__ __forceinline__ void flag_biases(
     const SampleParams& p, int64_t row, uint8_t* flags, BiasIndex& index, Biased own, Biased* copied = nullptr) {

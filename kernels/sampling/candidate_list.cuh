@@ -1,5 +1,5 @@
-// Candidates of a row, taken out of it: each CTA of the cluster lists its own, and all of them are copied to where they are sorted
-// and the row goes on without the cluster. The order of a list depends on the schedule until it is sorted.
+// Lists the candidates of a row: each CTA of the cluster lists its own. All lists are copied to the CTA that sorts them, which
+// then finishes the row without the cluster. The order of a list depends on the schedule until it is sorted.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/order.cuh"
@@ -10,11 +10,11 @@ struct CandidateList {
   uint64_t *own, *all;  // ranked
   uint32_t own_room, room;
 
-  // Copies the lists of all CTAs to `all` of each CTA with copies set. Returns how many entries they have, 0 if some list is too
-  // short. By all threads of the cluster.
+  // Copies the lists of all CTAs to `all` of each CTA with `copies` set. Returns the number of entries, 0 if some list is too
+  // short. Called by all threads of the cluster.
   __device__ __forceinline__ int collect(const ClusterRow& cluster, const uint32_t* listed, bool copies) const {
     const uint32_t count = cluster.word_of_lane(listed);
-    uint32_t end = count;  // of the list of this lane's CTA in that of the row
+    uint32_t end = count;  // end of the list of this lane's CTA in the list of the row
 #pragma unroll
     for (int step = 1; step < kMostCtas; step *= 2) {
       const uint32_t left = __shfl_up_sync(0xffffffffu, end, step);
@@ -28,7 +28,7 @@ struct CandidateList {
   }
 
  private:
-  // Each warp copies from one CTA. count, end: of the CTA with the number of the lane.
+  // Each warp copies from one CTA. count, end: values of the CTA whose rank is the lane.
   __device__ __forceinline__ void copy(const ClusterRow& cluster, uint32_t count, uint32_t end) const {
     const int lane = static_cast<int>(thread() % 32), warp = static_cast<int>(thread() / 32), rank = warp % cluster.ctas();
     const uint32_t begin = __shfl_sync(0xffffffffu, end - count, rank), step = kSampleThreads / cluster.ctas();
@@ -38,7 +38,7 @@ struct CandidateList {
   }
 };
 
-// Descending, by all threads of a CTA; count is a power of two.
+// Sorts in descending order, with all threads of a CTA; count is a power of two.
 __device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
 #pragma unroll 1
   for (int size = 2; size <= count; size *= 2) {
@@ -54,7 +54,8 @@ __device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
   }
 }
 
-// All of a list, at least `least` entries: what is not a candidate is 0, and last. By all threads of a CTA.
+// Sorts a list, padded to at least `least` entries: an entry that is not a candidate is 0, and last. Called by all threads of a
+// CTA.
 __device__ __forceinline__ void sort_list(uint64_t* list, int count, int least) {
   int padded = 1;
   while (padded < max(least, count)) padded *= 2;
@@ -63,7 +64,7 @@ __device__ __forceinline__ void sort_list(uint64_t* list, int count, int least) 
   sort_descending(list, padded);
 }
 
-// The masses of the first `count` entries of a sorted list, each with what comes before it. By all threads of a CTA.
+// Masses of the first `count` entries of a sorted list, and their prefix sums. Called by all threads of a CTA.
 template <class Held>
 class SortedMasses {
  public:
@@ -90,7 +91,7 @@ class SortedMasses {
   }
   __device__ __forceinline__ uint64_t total() const { return total_; }
 
-  // How many entries reach `need`; all, if they do not.
+  // Number of entries until their mass reaches `need`; `count` if it does not.
   __device__ __forceinline__ int reach(uint64_t need) const {
     if (thread() == 0) warp_[0] = count_;
     __syncthreads();

@@ -4,7 +4,7 @@
 
 namespace opfacade {
 
-constexpr uint32_t kGroupStep = 4 * kSampleThreads;  // from a group of a thread to its next
+constexpr uint32_t kGroupStep = 4 * kSampleThreads;  // distance between consecutive groups of a thread
 template <class C>
 constexpr int kAdjusted = int{C::kPenalties} + int{C::kBias} + int{C::kBiasList} + int{C::kSoftCap};  // each takes code and registers
 template <class C>

@@ -1,4 +1,4 @@
-// Values of a row that the CTAs of its cluster reduce together. Every operation is on integers and has no order.
+// Values of a row that the CTAs of its cluster reduce together. Every operation is on integers, so the order does not matter.
 #pragma once
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cluster_store.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Both halves of a word have their own maximum.
+// The maximum of each half of a word.
 struct Larger {
   __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
 };
@@ -35,7 +35,8 @@ class ClusterRow {
     if (ctas_ == 1) return __syncthreads();
     cluster_sync();
   }
-  // A barrier in halves. All CTAs run once they have met at `arrive`; what is stored before `publish` is there after its `wait`.
+  // A split barrier. All CTAs are running once they have met at `arrive`; stores before `publish` are visible after the
+  // matching `wait`.
   __device__ __forceinline__ void arrive() const {
     if (ctas_ > 1) cluster_arrive();
   }
@@ -46,7 +47,7 @@ class ClusterRow {
     if (ctas_ == 1) return __syncthreads();
     cluster_wait();
   }
-  // Stores where the CTA `rank` has `own`, which has to run.
+  // Stores to `own` in the CTA `rank`, which must be running.
   __device__ __forceinline__ void store(int rank, uint64_t* own, uint64_t value) const {
     if (ctas_ == 1) *own = value;
     else cluster_store_two_words(cluster_address(smem_address(own), rank), value);
@@ -58,7 +59,7 @@ class ClusterRow {
     return ctas_ == 1 ? *own : cluster_load_two_words(cluster_address(smem_address(own), rank));
   }
 
-  // Reads the word of the CTA that has the number of this lane, so that all are read at once; 0 beyond the last.
+  // Reads the word of the CTA whose rank is this lane, so that all words are read in parallel; 0 beyond the last CTA.
   __device__ __forceinline__ uint32_t word_of_lane(const uint32_t* own) const {
     const int rank = static_cast<int>(thread() % 32);
     return rank < ctas_ ? word_of(rank, own) : 0;
@@ -68,7 +69,8 @@ class ClusterRow {
     return rank < ctas_ ? words_of(rank, own) : 0;
   }
 
-  // The value of all threads of the row, in every thread; 0 changes no value. Two slots: a peer may still read the other one.
+  // Reduces `value` over all threads of the row and returns the result in every thread; 0 is neutral. There are two slots,
+  // because a peer may still read the other one.
   template <class Op>
   __device__ __forceinline__ uint64_t reduce(uint64_t value, Op op) {
     value = join(value, op);
@@ -84,7 +86,7 @@ class ClusterRow {
     sync();
     return join(words_of_lane(&shared_.cta[slot_]), op);
   }
-  // The same of one CTA, in its first warp. warps: a word for each warp.
+  // The same for one CTA; the result is in its first warp. warps: one word per warp.
   template <class Op>
   static __device__ __forceinline__ uint64_t cta_reduce(uint64_t* warps, uint64_t value, Op op) {
     value = join(value, op);
@@ -93,7 +95,7 @@ class ClusterRow {
     return thread() < 32 ? join(warps[thread() % (kSampleThreads / 32)], op) : 0;
   }
 
-  // Over the lanes of a warp.
+  // Reduces over the lanes of a warp.
   template <class Op>
   static __device__ __forceinline__ uint64_t join(uint64_t value, Op op) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// The draw of a row from the first tokens of each rank, in their order: a CTA merges the lists, filters, and races those it keeps.
-// The arithmetic is that of rows whose k is short.
+// Samples a row from the first tokens of each rank's shard: a CTA merges the sorted lists, filters, and draws among the kept
+// tokens. The arithmetic is that of rows with a small k.
 #pragma once
 #include "kernels/sampling/draw_listed_params.h"
 #include "kernels/sampling/filter_shared.cuh"
@@ -24,7 +24,7 @@ class DrawListed {
   }
 
  private:
-  // Facts of the row.
+  // Stores the parameters of the row.
   __device__ __forceinline__ void note(int64_t row) {
     if (threadIdx.x < kMostLists) shared_.listed[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
@@ -36,7 +36,7 @@ class DrawListed {
     }
     __syncthreads();
   }
-  // The lists of all ranks, ranked.
+  // Loads the lists of all ranks and ranks their entries.
   __device__ __forceinline__ void take(int64_t row) {
     for (int i = threadIdx.x; i < p_.world * p_.listed; i += kSampleThreads) {
       const int rank = i / p_.listed, at = i % p_.listed;

@@ -4,14 +4,14 @@
 
 namespace opfacade {
 
-constexpr int kMostLists = kMostCtas;  // a list of each rank
+constexpr int kMostLists = kMostCtas;  // one list per rank
 
 struct DrawListedParams {
-  SampleParams sample;  // of the whole vocabulary; the logits are not there
-  // For each rank and row: `listed` adjusted logits, the largest first; behind those of all rows, columns of that rank, as i32. An
-  // entry without a token has -inf.
+  SampleParams sample;  // of the whole vocabulary; logits are not used
+  // For each rank and row: `listed` adjusted logits, the largest first; after those of all rows, their columns in the rank's
+  // shard, as i32. An entry without a token is -inf.
   const float* lists[kMostLists];
-  int32_t world, listed, shard;  // columns of rank r begin at r * shard
+  int32_t world, listed, shard;  // the columns of rank r begin at r * shard
 };
 
 }  // namespace opfacade

@@ -1,11 +1,12 @@
-// Shared memory of the kernels that hold rows: the state of a row, then lists of candidates, in the form of either path, then what
-// a CTA holds of the row. CTAs of a team send their lists to where logits are held: a row is either drawn by a team or held.
+// Shared memory of the kernels that hold rows: the state of a row, then lists of candidates in the form of either path, then
+// the logits that a CTA holds. The CTAs of a team write their lists over the held logits: a row is either drawn by a team or
+// held.
 #pragma once
 #include "kernels/sampling/shortlist.cuh"
 
 namespace opfacade {
 
-// Candidates of a row whose filters keep few: of this CTA, and of all CTAs of the cluster.
+// Candidates of a row whose filters keep few tokens: those of this CTA, and those of all CTAs of the cluster.
 struct FilterLists {
   uint64_t own[kOwnListed], all[kListed];
 

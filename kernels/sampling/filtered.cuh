@@ -1,4 +1,4 @@
-// The kernel of rows that are held: cuts, race over the kept, and what is reported.
+// The kernel for held rows: cuts, the race over the kept tokens, and the report.
 #pragma once
 #include "kernels/sampling/filter_shared.cuh"
 
@@ -26,7 +26,7 @@ class Reporter {
     p_.rank[row_] = static_cast<int32_t>(before);
   }
 
-  // The next of the order, again and again: few tokens.
+  // Finds the next token of the order top_n times; top_n is small.
   __device__ __forceinline__ void most_likely(uint64_t first, uint64_t mass) {
     uint64_t last = first;
 #pragma unroll 1
@@ -100,7 +100,7 @@ __device__ __forceinline__ uint64_t raced(HeldRow<C>& held, const Kept& kept) {
   return held.cluster().reduce(race.found(), Larger());
 }
 
-// The same on a list, by one CTA.
+// The same for a list, by one CTA.
 template <class C>
 __device__ __forceinline__ uint64_t raced_of_list(HeldRow<C>& held, int count, const Kept& kept) {
   const SampleParams& p = held.row().p;
@@ -116,25 +116,24 @@ __device__ __forceinline__ uint64_t raced_of_list(HeldRow<C>& held, int count, c
   return ClusterRow(held.shared().reduce, 1).reduce(best, Larger());
 }
 
-// Whether the first CTA ends a row whose candidates are listed: others are left for other rows.
+// Whether the first CTA alone finishes a row whose candidates are listed: the other CTAs can continue with other rows.
 template <class C>
 constexpr bool kEndsAlone = !C::kReport && !C::kProbs;
 
-// Cuts and race on a list of candidates. Returns false if the cuts need more than a list has room
-// for.
+// Applies cuts and race to a list of candidates. Returns false if the candidates that the cuts need do not fit the list.
 template <class C>
 __device__ __forceinline__ bool draw_listed(HeldRow<C>& held, uint64_t all, Kept& kept, uint64_t& drawn) {
   const bool ends = !kEndsAlone<C> || blockIdx.x % held.row().p.ctas == 0;
   const int count = held.list_of(filters_of(held).first(all), ends);
   if (count == 0) return false;
-  if (kEndsAlone<C>) held.cluster().sync();  // the lists are copied
+  if (kEndsAlone<C>) held.cluster().sync();  // the lists have been copied
   if (!ends) return true;
   kept = filters_of(held).kept_of_list(held, count, all);
   if (!held.row().greedy()) drawn = raced_of_list<C>(held, count, kept);
   return true;
 }
 
-// Whether the filters of a row without a k keep a candidate. place: in the order, as `ranked` has it.
+// Whether the filters of a row without a k keep a candidate. place: the candidate as a value of `ranked`.
 template <class C>
 __device__ __forceinline__ bool is_kept(HeldRow<C>& held, uint64_t place, float a) {
   const Filters<C> filters = filters_of(held);
@@ -150,8 +149,8 @@ __device__ __forceinline__ bool is_kept(HeldRow<C>& held, uint64_t place, float 
   return before < need_of(filters.share, held.cluster().reduce(all, Sum()));
 }
 
-// The winner of the kept tokens. winner: that of all candidates. Kept tokens precede all others in the order, so the winner of a
-// race of all is that of the kept ones if it is kept itself. If it is not, the tokens that precede it race again.
+// The winner of the race over the kept tokens. winner: the winner over all candidates. Kept tokens precede all others in the
+// order, so if this winner is kept, it is the result. Otherwise the race is repeated among the tokens that precede it.
 template <class C>
 __device__ __forceinline__ uint64_t winner_of_kept(HeldRow<C>& held, uint64_t winner) {
   Kept kept{{0, ~0u}, -minus_infinity()};
@@ -169,7 +168,7 @@ __device__ __forceinline__ uint64_t winner_of_kept(HeldRow<C>& held, uint64_t wi
 template <class C>
 __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   const Row<C>& row = held.row();
-  constexpr bool kRaces = !C::kTopK && !C::kProbs;  // a race first, and then whether its winner is kept
+  constexpr bool kRaces = !C::kTopK && !C::kProbs;  // the race comes first, then a test whether its winner is kept
   const bool draws = !row.greedy();
   Race<> race(row.p, row.row, &held.shared().best);
   const uint64_t first = held.hold([&](uint32_t token, const float (&a)[4]) {
@@ -200,7 +199,7 @@ __device__ __forceinline__ bool draw_held(HeldRow<C>& held) {
   return !(listed && kEndsAlone<C>);
 }
 
-// Draws a row that a cluster holds.
+// Draws a row that the cluster holds.
 template <class C>
 __device__ __forceinline__ void draw_row(const SampleParams& p, uint32_t at) {
   HeldShared& shared = filter_shared().held;

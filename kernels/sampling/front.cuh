@@ -1,6 +1,7 @@
-// The tokens that may be drawn, whatever prefix of the order is kept: those whose key no more likely token reaches. They are few,
-// so a race notes all of them while it streams a row. Steps of octaves have the best key of more likely tokens, which a token has to
-// reach; a sample of the row places the steps and has the first keys.
+// The front: the tokens that may be drawn, whatever prefix of the order is kept. A token is on the front if no more likely
+// token has a larger key. There are few of them, so a race notes them all while it streams a row. The range of log2-logits is
+// divided into steps; each step stores a lower bound of the best key among more likely tokens, which a token must reach. A
+// sample of the row places the steps and gives the first bounds.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/noise.cuh"
@@ -8,10 +9,10 @@
 namespace opfacade {
 
 constexpr int kFrontSteps = 128, kFrontRoom = 512, kFrontListed = 32, kPlaces = 3;
-constexpr float kFrontOctaves = 48.f;  // of all steps at most, below which masses end
+constexpr float kFrontOctaves = 48.f;  // maximum range of all steps; tokens further below have mass 0
 constexpr uint32_t kNoFront = ~0u;
 
-// A token: its place in the order, its key, and its logit before the temperature. place 0: none.
+// A token: its position in the order (as `ranked`), its key, and its logit before the temperature. place 0: none.
 struct alignas(16) Noted {
   uint64_t place;
   uint32_t key;  // ordered
@@ -23,32 +24,33 @@ struct alignas(16) Noted {
   }
 };
 
-// Steps of octaves, the most likely tokens first, and what a key is compared by: the octaves of both are above a base, so that a
-// bound is a positive number whose bits have its order. A number of octaves may be off by its rounding, which is less than a step.
+// Steps of log2-logits (octaves), the most likely tokens first, and the form in which keys are compared: octaves and keys are
+// relative to a base, so that a bound is a positive float, which compares like its bits. The rounding error of an octave value
+// is smaller than a step.
 struct FrontScale {
-  float base, top, steepness;  // the base, octaves of step 0 in steps, and steps of an octave
-  float lift;                  // a bound is less than the key by the margins of rounding, and by 32
+  float base, top, steepness;  // the base, the step number of the base, and steps per octave
+  float lift;                  // a bound is below the key by 32 and the rounding margins
 
-  // Above the base.
+  // Octaves of a logit above the base.
   __device__ __forceinline__ float octaves(float x, float scale) const { return fmaf(x, scale, -base); }
   __device__ __forceinline__ int step_of(float octaves) const {
     return static_cast<int>(fminf(fmaxf(fmaf(-octaves, steepness, top), 0.f), static_cast<float>(kFrontSteps - 1)));
   }
-  // The bits of a bound.
+  // The bits of a lower bound of a key.
   __device__ __forceinline__ uint32_t bound(float key) const { return __float_as_uint(fmaxf(key - lift, 0.f)); }
 };
 
 struct FrontShared {
-  Noted noted[kFrontRoom];                // of this CTA, then the lists of all
-  Noted listed[kMostCtas][kFrontListed];  // of all CTAs of the row, which store them here
-  Noted front[kFrontListed + kPlaces];    // of the row, the winner first; then entries of no token, whose logit is +inf
-  uint64_t num_listed[kMostCtas];         // kNoFront: a CTA has no list
-  uint64_t first;                         // of the order
+  Noted noted[kFrontRoom];                // of this CTA, then of all CTAs
+  Noted listed[kMostCtas][kFrontListed];  // lists of all CTAs of the row, which store them here
+  Noted front[kFrontListed + kPlaces];    // of the row, the winner first; unused entries have no token and logit +inf
+  uint64_t num_listed[kMostCtas];         // kNoFront: the CTA's list is incomplete
+  uint64_t first;                         // first token of the order
   uint32_t count, own_listed, off, size;  // size: of the front
   uint32_t highest, lowest;     // ordered octaves of the sample; the complement of the lowest
-  uint32_t best[kFrontSteps];   // bound of the sample
-  uint32_t least[kFrontSteps];  // bound by more likely tokens
-  uint32_t close[kSampleThreads / 32][8];  // groups that a warp looks at
+  uint32_t best[kFrontSteps];   // bound of the best key in the sample, per step
+  uint32_t least[kFrontSteps];  // bound that a token must reach, per step
+  uint32_t close[kSampleThreads / 32][8];  // groups that a warp examines
   uint8_t is_front[kMostCtas * kFrontListed];
 };
 
@@ -56,7 +58,7 @@ class Front {
  public:
   __device__ __forceinline__ explicit Front(FrontShared& shared) : shared_(shared) {}
 
-  // By all threads, which wait for each other then.
+  // Called by all threads; a barrier must follow.
   __device__ __forceinline__ void clear() const {
     for (int i = static_cast<int>(threadIdx.x); i < kFrontSteps; i += kSampleThreads) shared_.best[i] = 0;
     for (int i = static_cast<int>(threadIdx.x); i < kFrontListed + kPlaces; i += kSampleThreads)
@@ -65,14 +67,14 @@ class Front {
     shared_.count = shared_.own_listed = shared_.off = shared_.size = shared_.highest = shared_.lowest = 0, shared_.first = 0;
   }
 
-  // The range of octaves of the sample. most: 0 in a thread without tokens. By whole warps.
+  // The range of octaves of the sample. most: 0 in a thread without tokens. Called by whole warps.
   __device__ __forceinline__ void measure(uint32_t most, uint32_t complement_of_least) const {
     most = __reduce_max_sync(0xffffffffu, most), complement_of_least = __reduce_max_sync(0xffffffffu, complement_of_least);
     if (threadIdx.x % 32 != 0 || most == 0) return;
     atomicMax(&shared_.highest, most), atomicMax(&shared_.lowest, complement_of_least);
   }
-  // Steps for the range, and some above it. Nothing is noted where octaves of f32 do not tell tokens apart. usual: whether
-  // products of logits are octaves. By all threads, which have met.
+  // Places the steps over this range, and some above it. Nothing is noted if f32 octaves cannot distinguish tokens. usual:
+  // whether the scale of logits is in the normal range. Called by all threads after a barrier.
   __device__ __forceinline__ FrontScale place_steps(bool usual) const {
     const bool any = shared_.highest != 0;
     const float most = any ? of_ordered(shared_.highest) : 0.f, low = fmaxf(any ? of_ordered(~shared_.lowest) : 0.f, most - kFrontOctaves);
@@ -82,12 +84,12 @@ class Front {
     const float base = low - kBelow, steepness = 1.f / step;
     return {base, fmaf(most - base, steepness, static_cast<float>(kAbove)), steepness, fmaf(fabsf(most), 0x1p-19f, 32.f + 0x1p-5f)};
   }
-  // A token of the sample, whose key is no less.
+  // Records a sampled token; its key is at least `key`.
   __device__ __forceinline__ void sample(const FrontScale& scale, float octaves, float key) const {
     atomicMax(&shared_.best[scale.step_of(octaves)], scale.bound(key));
   }
-  // The bounds of steps, from those of the sample. reach: octaves below the most likely token within which tokens may be kept. By
-  // the first warp, behind all samples.
+  // Computes the bounds of the steps from the sample. reach: octaves below the most likely token within which tokens may be
+  // kept. Called by the first warp after all sample() calls.
   __device__ __forceinline__ void raise(const FrontScale& scale, float reach) const {
     constexpr int kOwn = kFrontSteps / 32;
     const int lane = static_cast<int>(threadIdx.x);
@@ -113,12 +115,14 @@ class Front {
     }
   }
 
-  // Octaves of the largest word that a token may have, E is at least u: it is up to 2^32 - 1 where these are more.
+  // log2 of the largest random word with which a token may reach its bound; the exponential E is at least u. Any word will do
+  // if this exceeds 32.
   __device__ __forceinline__ float leeway(const FrontScale& scale, float octaves) const {
     return octaves - __uint_as_float(static_cast<const volatile uint32_t*>(shared_.least)[scale.step_of(octaves)]);  // others may raise it
   }
 
-  // Notes the token of each lane that has one, and raises what less likely tokens have to reach. key: above the base. By whole warps.
+  // Notes the token of each lane with `is`, and raises the bounds of less likely tokens. key: relative to the base. Called by
+  // whole warps.
   __device__ __forceinline__ void note(bool is, const FrontScale& scale, float octaves, float key, const Noted& own, float reach) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     if (is) {
@@ -139,8 +143,8 @@ class Front {
     }
   }
 
-  // Stores what may be drawn of the tokens of this CTA in all CTAs of the row, which run. rank: the number of this one. By all
-  // threads, which have met; the lists are complete behind the next barrier of the cluster.
+  // Lists the front of this CTA's tokens in all CTAs of the row, which must be running. rank: the rank of this CTA. Called by
+  // all threads after a barrier; the lists are complete after the next cluster barrier.
   __device__ __forceinline__ void list(const ClusterRow& cluster, int rank) const {
     const bool off = shared_.off != 0 || shared_.count > kFrontRoom;
     const uint32_t count = off ? 0 : shared_.count;
@@ -167,7 +171,8 @@ class Front {
     cluster.store(static_cast<int>(threadIdx.x), &shared_.num_listed[rank], off || listed > kFrontListed ? kNoFront : listed);
   }
 
-  // The first of the order, in the lists of all CTAs, which are complete; whether there is no list. By all threads, which meet.
+  // Merges the complete lists of all CTAs and finds the first token of the order. Returns false if a list is incomplete. Called
+  // by all threads; contains barriers.
   __device__ __forceinline__ bool merge(const ClusterRow& cluster) const {
     uint32_t total = 0;
     bool whole = true;
@@ -197,8 +202,8 @@ class Front {
     return true;
   }
   __device__ __forceinline__ uint64_t first() const { return shared_.first; }
-  // The front of the row, of tokens with may_be(place), the winner first: each is the winner of what precedes the one before.
-  // Returns false if there is no room for it. By all threads, which meet.
+  // Sorts the front of the row among tokens with may_be(place), the winner first: each entry is the winner among the tokens
+  // that precede the entry before it. Returns false if there are too many. Called by all threads; contains barriers.
   template <class F>
   __device__ __forceinline__ bool sort(const ClusterRow& cluster, F may_be) const {
     uint32_t total = 0;
@@ -220,25 +225,25 @@ class Front {
     __syncthreads();
     return shared_.size <= kFrontListed;
   }
-  // Places of the front, kPlaces at least from one that is in it.
+  // Entries of the front from `from` on, followed by at least kPlaces - 1 more.
   __device__ __forceinline__ const Noted* places(int from) const { return shared_.front + from; }
-  // Where this warp lists groups.
+  // Buffer in which this warp lists groups.
   __device__ __forceinline__ uint32_t* close() const { return shared_.close[threadIdx.x / 32]; }
 
  private:
-  static constexpr int kApart = 2;   // steps by which the order of two tokens is known
-  static constexpr uint32_t kTogether = 4;  // threads of an entry
+  static constexpr int kApart = 2;   // distance in steps from which the order of two tokens is certain
+  static constexpr uint32_t kTogether = 4;  // threads per entry
   static constexpr int kAbove = 16;  // steps above the most likely token of the sample
   static constexpr float kBelow = 256.f;  // octaves from the base to the least likely token of the steps
   static constexpr uint32_t kNever = 0x7f800000u;  // no token reaches it
 
-  // The last step of tokens that may be kept beside one with `octaves`: the first one has all that are more likely.
+  // The last step that can contain kept tokens, given a token with `octaves`; step 0 contains all more likely tokens.
   static __device__ __forceinline__ float end_of(const FrontScale& scale, float octaves, float reach) {
     const float far = reach + fmaf(2.f * (fabsf(octaves) + fabsf(scale.base)) + 256.f, 0x1p-20f, 0x1p-6f);
     return fmaxf(fmaf(far - octaves, scale.steepness, scale.top) + static_cast<float>(kApart), 0.f);
   }
 
-  // f(number, entry, part) for each of `total` noted entries, by threads of whole warps that have a part each.
+  // Calls f(number, entry, part) for each of `total` noted entries: kTogether threads share an entry. Called by whole warps.
   template <class F>
   __device__ __forceinline__ void each_entry(uint32_t total, F f) const {
 #pragma unroll 1

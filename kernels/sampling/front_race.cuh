@@ -1,6 +1,6 @@
-// The race of a part of a row for its front: each logit is read once, and the tokens whose key no more likely token reaches are
-// noted. The noise of a group is computed where its largest logit may reach the key that more likely tokens have, and a group is
-// looked at closely where the noise of a word may; few are.
+// Finds the front in a part of a row: each logit is read once, and the tokens whose key no more likely token exceeds are noted.
+// The noise of a group is computed only if its largest logit could reach the bound, and the group is examined only if the noise
+// of one of its words could; few groups are.
 #pragma once
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/front.cuh"
@@ -10,9 +10,9 @@ namespace opfacade {
 template <class C>
 class FrontRace {
  public:
-  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are on the way into the cache
+  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are prefetched into the cache
 
-  // The first loads are under way then.
+  // The constructor issues the first loads.
   __device__ __forceinline__ FrontRace(const Row<C>& row, FrontShared& shared, uint32_t first, uint32_t end)
       : row_(row), front_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), first_(first), base_(first), end_(end),
         stop_(row.whole(first, end)) {
@@ -27,7 +27,7 @@ class FrontRace {
     }
   }
 
-  // Notes the front, whose shared memory is clear. By all threads, which meet.
+  // Notes the front; its shared memory must be cleared. Called by all threads; contains barriers.
   __device__ __forceinline__ void run() {
     place();
     if (!kEarly) fetch_first();
@@ -40,9 +40,9 @@ class FrontRace {
   static constexpr uint32_t kStep = kGroupStep;
   static constexpr int kAhead = C::kAnywhere && C::kBitmask ? 2 : 4;
   static constexpr uint32_t kChunk = kAhead * kStep;
-  static constexpr bool kEarly = kAddedBytes<C> <= 16;  // the first chunk is loaded before the steps are known: it takes registers
+  static constexpr bool kEarly = kAddedBytes<C> <= 16;  // loads the first chunk before the steps are known, if registers allow
 
-  // A group of each thread; these lie apart, all over the part.
+  // The sampled group of each thread; the groups are spread over the part.
   __device__ __forceinline__ uint32_t sampled() const {
     return first_ + max(4u, (end_ - first_) / (4 * kSampleThreads) * 4) * threadIdx.x;
   }
@@ -54,7 +54,7 @@ class FrontRace {
   }
   __device__ __forceinline__ void fetch() { row_.fetch_added(from(), kStep, stop_, next_); }
 
-  // Steps and first keys, from the sample.
+  // Places the steps and finds the first keys, from the sample.
   __device__ __forceinline__ void place() {
     const bool has = sampled() < end_;
     float octaves[4];
@@ -80,7 +80,7 @@ class FrontRace {
     __syncthreads();
   }
 
-  // Looks at the groups of a chunk, while the next one is loaded.
+  // Examines the groups of a chunk while the next chunk is loaded.
   __device__ __forceinline__ void step() {
     const uint32_t first = from();
     uint32_t close;
@@ -110,7 +110,7 @@ class FrontRace {
     row_.ask(from, to);
   }
 
-  // Bounds of the groups that are fetched; -inf from `stop_` on. kWhole: all are before it.
+  // Upper bounds of the fetched groups; -inf from `stop_` on. kWhole: all groups are before `stop_`.
   template <bool kWhole>
   __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
 #pragma unroll
@@ -123,10 +123,10 @@ class FrontRace {
     }
   }
 
-  // The largest word that a token with about these octaves may have.
+  // The largest random word with which a token of about these octaves can reach its bound.
   __device__ __forceinline__ uint32_t most_word(float octaves) const { return __float2uint_rz(exp2_approx(front_.leeway(steps_, octaves))); }
 
-  // A bit for each group that may be on the front.
+  // A bit for each group that may have a token on the front.
   template <int kCount>
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kCount]) const {
     float leeway[kCount], widest = minus_infinity();
@@ -146,7 +146,7 @@ class FrontRace {
     return close;
   }
 
-  // Notes tokens of these groups by their keys as they are defined: several groups at once, a token in each lane. By whole warps.
+  // Notes tokens of these groups by their exact keys: several groups at a time, one token per lane. Called by whole warps.
   __device__ __forceinline__ void look(uint32_t from, uint32_t close) const {
     const uint32_t lane = threadIdx.x % 32;
     uint32_t* const listed = front_.close();

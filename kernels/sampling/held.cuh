@@ -1,5 +1,5 @@
-// Sampling with filters or a report: a cluster holds a row in shared memory, so that the row is read once from HBM; tokens past
-// what is held are read again, through L2. The kept set is a prefix of the order, so each filter is a cut and the earliest holds.
+// Sampling with filters or a report: a cluster holds a row in shared memory, so that HBM is read once; tokens that do not fit
+// are read again, through L2. The kept set is a prefix of the order: each filter is a cut, and the earliest cut applies.
 #pragma once
 #include "kernels/sampling/candidate_list.cuh"
 #include "kernels/sampling/likelihood.cuh"
@@ -14,23 +14,23 @@ struct alignas(16) HeldShared {
   ReduceShared reduce;
   SelectShared select;
   uint32_t listed;  // candidates that this CTA has listed
-  uint32_t best;    // ordered key that some thread of the CTA has found
-  uint32_t left;    // CTAs of the cluster whose rows are still to be held, a bit for each
+  uint32_t best;    // ordered integer of the largest key that a thread of the CTA has found
+  uint32_t left;    // CTAs of the cluster whose rows have yet to be held, one bit each
   uint8_t flags[kBiasFlags];
 };
 
 static_assert(sizeof(HeldShared) <= kHeldShared, "lists follow");
 
-// Biases are looked up while a row is read, before it is cut: `read_again` does without.
+// The bias index is used while a row is read, before it is cut; `read_again` does not use it.
 __device__ __forceinline__ BiasIndex& bias_index(HeldShared& shared) {
   static_assert(sizeof(BiasIndex) <= sizeof(BucketSums) * 2, "in place of the sums");
   return *reinterpret_cast<BiasIndex*>(&shared.select.coarse);
 }
 
-constexpr float kOctaves = 41.f;  // below the most likely token, where masses end
-constexpr int kSample = 8;        // one candidate of so many says where a target may be crossed
+constexpr float kOctaves = 41.f;  // octaves below the most likely token at which masses become 0
+constexpr int kSample = 8;        // one of this many candidates is sampled to estimate where a target is crossed
 
-// The adjusted logit of any token, read from the row. A call: many loops have it, and few rows need it.
+// The adjusted logit of any token, read from the row. Not inlined: many loops use it, and few rows need it.
 template <class C>
 __device__ __noinline__ float read_again(const SampleParams& p, uint32_t row, const uint8_t* flags, uint32_t token) {
   const Row<C> logits(p, row, flags, nullptr);
@@ -40,7 +40,7 @@ __device__ __noinline__ float read_again(const SampleParams& p, uint32_t row, co
   return logits.heated(one.a[0]);
 }
 
-// The same of four tokens, which are loaded together.
+// The same for four tokens, which are loaded together.
 template <class C>
 __device__ __noinline__ Run<float, 4> read_four_again(const SampleParams& p, uint32_t row, const uint8_t* flags, uint32_t token) {
   const Row<C> logits(p, row, flags, nullptr);
@@ -53,7 +53,7 @@ __device__ __noinline__ Run<float, 4> read_four_again(const SampleParams& p, uin
   return found;
 }
 
-// Sums of coarse buckets: those from first to last are exact, and that before the first has all that comes before it.
+// Sums of coarse buckets: buckets first to last are exact, and the bucket before `first` contains the sum of all earlier ones.
 struct Surveyed {
   int first = 0, last = -1;
   __device__ __forceinline__ bool exact(const Crossing& found) const {
@@ -64,7 +64,7 @@ struct Surveyed {
 template <class C>
 class HeldRow {
  public:
-  // held: where logits are kept, behind the lists.
+  // held: memory for logits, located after the lists.
   __device__ __forceinline__ HeldRow(const Row<C>& row, HeldShared& shared, CandidateList list, float* held)
       : row_(row), held_(held), cluster_(shared.reduce, row.p.ctas), pass_(shared.select), shared_(shared), list_(list) {
     first_ = blockIdx.x % row.p.ctas * row.p.slice;
@@ -73,7 +73,8 @@ class HeldRow {
     past_ = min(end_, first_ + row.p.held);
   }
 
-  // Reads the row; the first of its order, in every thread. also(first token, four adjusted logits) sees every group.
+  // Reads the row and returns its most likely candidate, in every thread. also(first token, four adjusted logits) is called for
+  // every group.
   template <class F>
   __device__ __forceinline__ uint64_t hold(F also) {
     uint64_t first = 0;
@@ -94,14 +95,14 @@ class HeldRow {
     return first;
   }
 
-  // The probability of tokens beside that of the most likely one of the row.
+  // The probability of a token relative to the most likely one of the row.
   __device__ __forceinline__ float below(float a) const { return likelihood().below(a); }
   __device__ __forceinline__ float weight(float a) const { return likelihood().weight(a); }
   __device__ __forceinline__ uint64_t mass(float a) const { return likelihood().mass(a); }
   __device__ __forceinline__ float distance(float a) const { return likelihood().distance(a); }
   static __device__ __forceinline__ float distance_of(float share) { return C::kShares ? -share : -log2f(share); }
 
-  // f(first token, four adjusted logits) of every group of this thread; -inf past the row.
+  // Calls f(first token, four adjusted logits) for every group of this thread; logits past the row are -inf.
   template <class F>
   __device__ __forceinline__ void each_group(F f) const {
 #pragma unroll 1
@@ -112,7 +113,7 @@ class HeldRow {
       f(token, four.e);
     }
   }
-  // f(token, adjusted logit) of every candidate of this thread: one at a time, for a long f.
+  // Calls f(token, adjusted logit) for every candidate of this thread, one at a time: for a long f.
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
@@ -121,7 +122,7 @@ class HeldRow {
       if (is_candidate(a)) f(token, a);
     }
   }
-  // Four at a time, for a short f.
+  // The same, four at a time: for a short f.
   template <class F>
   __device__ __forceinline__ void each_of_four(F f) const {
     each_group([&](uint32_t first, const float (&a)[4]) {
@@ -131,7 +132,8 @@ class HeldRow {
     });
   }
 
-  // A bucket by the distance from the most likely token. Shares have 32 buckets an octave.
+  // The bucket of a logit by its distance from the most likely token. With probabilities as input there are 32 buckets per
+  // octave.
   __device__ __forceinline__ int coarse(float a) const {
     if constexpr (C::kShares) return static_cast<int>(min((ordered(top_) - ordered(a)) >> 18, kBuckets - 1u));
     return static_cast<int>(fminf(below(a) * ((kBuckets - 1) / kOctaves), kBuckets - 1.f));
@@ -142,8 +144,9 @@ class HeldRow {
     return cluster_.reduce(sum, Sum());
   }
 
-  // Lists all candidates up to the bucket where the first ones of all threads reach the target: the crossing is not behind it.
-  // Returns how many there are; 0: the first ones do not reach it, or too many. copies: whether this CTA gets the list.
+  // Lists all candidates up to the bucket in which the first candidates of all threads reach the target: the crossing cannot be
+  // after it. Returns their number, or 0 if the first candidates do not reach the target or the list is too small. copies:
+  // whether this CTA gets the list.
   __device__ __forceinline__ int list_of(const Target& target, bool copies) {
     pass_.begin();
     if (own_ != 0) pass_.add(coarse(key_of(own_)), mass(key_of(own_)));
@@ -153,8 +156,8 @@ class HeldRow {
     return list([&](uint32_t, float a) { return coarse(a) <= bound_; }, copies);
   }
 
-  // The candidates that `takes` wants, of all CTAs; 0 if there is no room for them. Between two lists of a row is a cut, whose
-  // barriers keep the lists apart.
+  // Lists the candidates of all CTAs for which `takes` is true. Returns 0 if there are too many. Between two lists of a row
+  // there is a cut, whose barriers separate the lists.
   template <class F>
   __device__ __forceinline__ int list(F takes, bool copies) {
     if (thread() == 0) shared_.listed = 0;
@@ -171,7 +174,7 @@ class HeldRow {
   }
   __device__ __forceinline__ const CandidateList& listed() const { return list_; }
 
-  // The cut of a target, and what is kept by it if the row reaches the target.
+  // The cut at a target. kept: amount that the cut keeps, if the row reaches the target.
   __device__ __forceinline__ Cut cut(const Target& target, Amount& kept) {
     const Crossing rough = crossing(target);
     if (rough.bucket < 0) return {0, ~0u};
@@ -179,7 +182,7 @@ class HeldRow {
     return narrowing.cut([&](float a) { return coarse(a) == rough.bucket; }, row_.vocab(), target, rough.before, kept);
   }
 
-  // The adjusted logit of a token of any CTA.
+  // The adjusted logit of a token, whichever CTA holds it.
   __device__ __forceinline__ float again(uint32_t token) const { return read_again<C>(row_.p, row_.row, row_.flags, token); }
   __device__ __forceinline__ ClusterRow& cluster() { return cluster_; }
   __device__ __forceinline__ BucketPass& pass() { return pass_; }
@@ -189,11 +192,11 @@ class HeldRow {
  private:
   __device__ __forceinline__ Likelihood<C> likelihood() const { return {top_}; }
 
-  // The coarse bucket of a crossing. Atomics are what takes time, so a sample says in which buckets it may be, and candidates
-  // before them are summed in registers. Where the sample is wrong, all buckets are counted.
+  // The coarse bucket of a crossing. Atomics dominate the time, so a sample predicts the buckets in which the crossing may be,
+  // and candidates before these are summed in registers. If the prediction is wrong, all buckets are counted.
   __device__ __forceinline__ Crossing crossing(const Target& target) {
     SelectShared& shared = shared_.select;
-    if constexpr (!C::kProbs) {  // wide sets are rare: no registers for what is known
+    if constexpr (!C::kProbs) {  // wide sets are rare: no registers are spent on the prediction
       survey({0, kBuckets - 1});
       return pass_.crossing(shared.coarse, target, {0, 0});
     }
@@ -246,8 +249,8 @@ class HeldRow {
   CandidateList list_;
   Surveyed surveyed_;
   uint32_t first_, end_, past_;
-  int bound_ = -1;    // a bucket that the crossing of the listed target is not behind
-  uint64_t own_ = 0;  // the first of this thread
+  int bound_ = -1;    // the crossing of the listed target is not after this bucket
+  uint64_t own_ = 0;  // the most likely candidate of this thread
   float top_ = 0.f;
 };
 

@@ -1,4 +1,4 @@
-// Several values of a row at once, which the CTAs of its cluster add together.
+// Sums several values of a row at once over the CTAs of its cluster.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 
@@ -16,8 +16,8 @@ class Joint {
 
   __device__ __forceinline__ Joint(JointShared& shared, const ClusterRow& cluster) : shared_(shared), cluster_(cluster) {}
 
-  // Adds those of all threads in units of 2^-30: integers, except over a warp. Each CTA stores its own in all, which run. Two slots: a
-  // peer may still read one. rank: of this CTA.
+  // Adds the values of all threads, as integers in units of 2^-30 except within a warp. Each CTA stores its sums in all CTAs,
+  // which must be running. There are two slots, because a peer may still read one. rank: of this CTA.
   __device__ __forceinline__ void add(Sums& sums, int rank) {
     const int lane = static_cast<int>(thread() % 32), warp = static_cast<int>(thread() / 32);
 #pragma unroll
@@ -34,7 +34,7 @@ class Joint {
     }
     cluster_.sync();
   }
-  // The sum of one, in any thread.
+  // One of the sums, in any thread.
   __device__ __forceinline__ float sum(int which) const {
     uint64_t sum = 0;
 #pragma unroll 1

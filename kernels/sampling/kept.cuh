@@ -1,24 +1,24 @@
-// The kept set of a row: after its k and where its share of the mass is reached, whichever comes first, and what min_p leaves.
+// The kept set of a row: top-k and top-p cut the order, the earlier cut applies, and min_p bounds the rest.
 #pragma once
 #include "kernels/sampling/held.cuh"
 
 namespace opfacade {
 
-// min_p is a compare of its own: a_i >= a_max + log2(min_p).
+// min_p is a separate comparison: a_i >= a_max + log2(min_p).
 struct Kept {
   Cut cut;
-  float most;  // distance from the most likely token
+  float most;  // maximum distance from the most likely token
   template <class Held>
   __device__ __forceinline__ bool has(uint32_t token, float a, const Held& held) const {
     return held.distance(a) <= most && cut.keeps(ordered(a), token);
   }
 };
 
-// The filters that a row has switched on.
+// The filters that are active for a row.
 template <class C>
 struct Filters {
   bool by_count = false, by_mass = false;
-  uint64_t limit;  // candidates that are kept, at most
+  uint64_t limit;  // maximum number of kept candidates
   float share = 1.f, least = 0.f;
 
   __device__ __forceinline__ Filters(const SampleParams& p, int64_t row) {
@@ -31,17 +31,17 @@ struct Filters {
     if constexpr (C::kMinP) least = p.min_p[row] > 0.f ? fminf(p.min_p[row], 1.f) : 0.f;  // fminf makes NaN 1
   }
 
-  // The distance from the most likely token that min_p allows.
+  // The maximum distance from the most likely token that min_p allows.
   __device__ __forceinline__ float most() const { return least > 0.f ? HeldRow<C>::distance_of(least) : -minus_infinity(); }
   __device__ __forceinline__ bool cuts() const { return by_count || by_mass; }
-  // Whether the share is one of all candidates.
+  // Whether top-p is a share of the mass of all candidates.
   __device__ __forceinline__ bool of_all() const { return by_mass && (C::kJoint || !by_count); }
-  // The target that is cut first. all: the mass of all candidates, if the share is one of it.
+  // The target that is cut first. all: the mass of all candidates, if top-p is a share of it.
   __device__ __forceinline__ Target first(uint64_t all) const {
     return {!by_count, by_count ? limit : need_of(share, all)};
   }
 
-  // By passes over the row.
+  // Finds the kept set by passes over the row.
   __device__ __forceinline__ Kept kept(HeldRow<C>& held, uint64_t all) const {
     Kept kept{{0, ~0u}, most()};
     uint64_t mass = all;
@@ -56,7 +56,7 @@ struct Filters {
     return kept;
   }
 
-  // By the list of the candidates that the first target needs, which is sorted.
+  // Finds the kept set from the candidates that the first target needs, which are listed and sorted.
   __device__ __forceinline__ Kept kept_of_list(HeldRow<C>& held, int count, uint64_t all) const {
     uint64_t* const list = held.listed().all;
     sort_list(list, count, 1);
@@ -70,13 +70,13 @@ struct Filters {
   }
 };
 
-// Read again where they are needed: registers are few.
+// The filters are read again at each use: registers are scarce.
 template <class C>
 __device__ __forceinline__ Filters<C> filters_of(const HeldRow<C>& held) {
   return Filters<C>(held.row().p, held.row().row);
 }
 
-// In every CTA of the row, which has a candidate.
+// Called in every CTA of the row, which must have a candidate.
 template <class C>
 __device__ __forceinline__ Kept kept_of(HeldRow<C>& held) {
   const Filters<C> filters(held.row().p, held.row().row);

@@ -1,7 +1,7 @@
-// Sampling where p, min_p or both filter alone: a row is streamed, not held. Kept tokens are a prefix of the order, so the drawn one
-// is on the front of the row, which a race notes. A second pass adds the masses before the last few places of the front in f32; the
-// last place that is kept is drawn. Where these sums cannot tell, masses are added as they are defined, and where the front has no
-// room, so is every pass.
+// Sampling with p, min_p or both as the only filters: a row is streamed, not held. Kept tokens are a prefix of the order, so
+// the drawn token is on the front of the row, which a race notes. A second pass sums, in f32, the masses before the last few
+// entries of the front; the last entry that is kept is drawn. If these sums are too inexact, exact masses are summed; if the
+// front overflows, every pass is exact.
 #pragma once
 #include "kernels/sampling/front_race.cuh"
 #include "kernels/sampling/joint.cuh"
@@ -10,10 +10,10 @@
 
 namespace opfacade {
 
-// The filters of a row, and the octaves of its most likely token, in shared memory: registers are short.
+// The filters of a row, and the octaves of its most likely token, in shared memory: registers are scarce.
 struct Limits {
   float share, most, top;
-  uint64_t place;  // which exact passes have a question about
+  uint64_t place;  // position that the exact passes examine
 };
 
 struct KeptShared {
@@ -26,14 +26,14 @@ static_assert(sizeof(KeptShared) <= kKeptShared, "as the binding launches it");
 
 __device__ __forceinline__ KeptShared& kept_shared() { return *reinterpret_cast<KeptShared*>(dynamic_shared()); }
 
-// The row of this CTA, and its tokens.
+// The row of this CTA, and its range of tokens.
 __device__ __forceinline__ uint32_t row_of(const SampleParams& p) { return blockIdx.x >> (31 - __clz(p.ctas)); }
 __device__ __forceinline__ uint32_t first_of(const SampleParams& p) { return rank_of(p) * p.slice; }
 __device__ __forceinline__ uint32_t end_of(const SampleParams& p) {
   return min(static_cast<uint32_t>(p.vocab), first_of(p) + p.slice);
 }
 
-// f(first token, four logits divided by the temperature) of every group of this thread: -inf past the row.
+// Calls f(first token, four logits divided by the temperature) for every group of this thread; logits past the row are -inf.
 template <class C, class F>
 __device__ __forceinline__ void each_heated(const SampleParams& p, F f) {
   constexpr int kAhead = 2;
@@ -70,8 +70,8 @@ __device__ __forceinline__ void each_heated(const SampleParams& p, F f) {
   }
 }
 
-// Masses of the tokens of this thread as they are defined, and of those before the place. Calls, which few rows need: registers
-// are short, and so nothing is live across them but what is in shared memory.
+// Exact masses of this thread's tokens: all, and those before `place`. These functions are not inlined, since few rows need
+// them and registers are scarce: values that live across a call are in shared memory.
 struct ExactMasses {
   uint64_t before, all;
 };
@@ -91,7 +91,7 @@ __device__ __noinline__ ExactMasses exact_masses(const SampleParams& p) {
   });
   return found;
 }
-// The first of the order.
+// The first token of the order.
 template <class C>
 __device__ __noinline__ uint64_t exact_first(const SampleParams& p) {
   const Row<C> row(p, row_of(p), nullptr, nullptr);
@@ -103,7 +103,7 @@ __device__ __noinline__ uint64_t exact_first(const SampleParams& p) {
   });
   return first;
 }
-// The winner of those before the place.
+// The winner of the race among the tokens before `place`.
 template <class C>
 __device__ __noinline__ uint64_t exact_winner(const SampleParams& p) {
   const Row<C> row(p, row_of(p), nullptr, nullptr);
@@ -128,10 +128,10 @@ template <class Op>
 __device__ __forceinline__ uint64_t reduced(const SampleParams& p, uint64_t value, Op op) {
   ClusterRow cluster(kept_shared().reduce, p.ctas);
   value = cluster.reduce(value, op);
-  cluster.sync();  // the next one is a new object
+  cluster.sync();  // the next reduction uses a new object
   return value;
 }
-// By all threads, which wait for each other then.
+// Called by all threads; ends with a barrier.
 __device__ __forceinline__ void note_place(uint64_t place) {
   if (threadIdx.x == 0) kept_shared().limits.place = place;
   __syncthreads();
@@ -150,7 +150,7 @@ __device__ __forceinline__ bool reaches(float a) {
   return Likelihood<C>{kept_shared().limits.top}.distance(a) <= kept_shared().limits.most;
 }
 
-// Whether p keeps the token of the place, by masses of all tokens as they are defined.
+// Whether p keeps the token at `place`, from exact masses of all tokens.
 template <class C>
 __device__ __forceinline__ bool is_kept_exactly(const SampleParams& p) {
   const ExactMasses own = exact_masses<C>(p);
@@ -158,7 +158,7 @@ __device__ __forceinline__ bool is_kept_exactly(const SampleParams& p) {
   return before < need_of(kept_shared().limits.share, all);
 }
 
-// The drawn token without a front: the winner of what precedes the last one, until it is kept.
+// The drawn token if there is no front: repeatedly the winner among the tokens that precede the last winner, until one is kept.
 template <class C>
 __device__ __forceinline__ uint64_t drawn_exactly(const SampleParams& p) {
   const uint64_t first = reduced(p, exact_first<C>(p), Larger());
@@ -185,7 +185,7 @@ class KeptStream {
   __device__ __forceinline__ KeptStream(const Row<C>& row, KeptShared& shared)
       : row_(row), shared_(shared), front_(shared.front), cluster_(shared.reduce, row.p.ctas), joint_(shared.joint, cluster_) {}
 
-  // The drawn token as ranked, after the race of all; 0: none.
+  // The drawn token as a value of `ranked`, after the race; 0: none.
   __device__ __forceinline__ uint64_t drawn() {
     cluster_.wait();  // all CTAs run
     front_.list(cluster_, rank_of(row_.p));
@@ -202,7 +202,8 @@ class KeptStream {
   }
 
  private:
-  // Whether one of the next places is kept that `found` becomes then, the last of the order first. The first of the order is.
+  // Tests the next kPlaces entries of the front, last of the order first. Returns true if one is kept, and sets `found` to it.
+  // The first token of the order is always kept.
   __device__ __forceinline__ bool is_found(const Noted* places, uint64_t& found) {
     const RoughPass<C> pass(row_, places, shared_.limits.top);
     Masses own;

@@ -1,11 +1,11 @@
-// The first tokens of each row of a shard, in their order: a team of CTAs streams a row once, and its first CTA writes what all
-// found. Rows with more equal tokens than a list has room for are read again for each of their tokens, by the whole cluster.
+// The first tokens of each row of a shard, in order: a team of CTAs streams a row once, and its first CTA writes the merged
+// list. If a row has more ties than a list has room for, the whole cluster reads it again for each of its listed tokens.
 #pragma once
 #include "kernels/sampling/teams.cuh"
 
 namespace opfacade {
 
-// Adjusted logits and columns of a row, where the lists of all rows are; those behind `count` are no tokens.
+// Adjusted logits and columns of one row in the lists of all rows; entries from `count` on are not tokens.
 class ShardList {
  public:
   __device__ __forceinline__ ShardList(const SampleParams& p, int64_t row)
@@ -16,7 +16,7 @@ class ShardList {
     values_[at] = own == 0 ? minus_infinity() : key_of(own);
     columns_[at] = own == 0 ? 0 : static_cast<int32_t>(token_of(own));
   }
-  // By all threads of a CTA.
+  // Called by all threads of a CTA.
   __device__ __forceinline__ void write_all(const uint64_t* list, int count) const {
     for (int i = threadIdx.x; i < size_; i += kSampleThreads) write(i, i < count ? list[i] : 0);
   }
@@ -33,13 +33,13 @@ class ShardLister {
   __device__ __forceinline__ explicit ShardLister(const SampleParams& p)
       : p_(p), rows_{p}, shared_(filter_shared().held), lists_(filter_shared().short_k) {}
 
-  // Lists the row of this team. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
+  // Lists the row of this team. Returns a bit for each CTA of the cluster whose list overflowed.
   __device__ __forceinline__ uint32_t list() {
     return list_in_teams(p_, [&](uint32_t at) { find(at); },
                          [&](uint32_t at, int count) { ShardList(p_, at).write_all(lists_.noted, count); });
   }
 
-  // A row by the whole cluster, one token after another.
+  // Lists a row with the whole cluster, one token after another.
   __device__ __forceinline__ void list_slowly(uint32_t at) {
     ClusterRow cluster(shared_.reduce, p_.ctas);
     const Row<C> row(p_, at, shared_.flags, &bias_index(shared_));

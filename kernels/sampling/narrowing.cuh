@@ -1,11 +1,11 @@
-// The cut of an order after k candidates, or where their mass reaches a share: passes over the candidates of a source, until the
-// range of values in which the target is crossed is one value. Equal values are cut by id in the same way.
+// Cuts an order after k candidates, or where their mass reaches a share: passes over the candidates of a source narrow the
+// range of values that contains the crossing, until it is one value. Ties are cut by id in the same way.
 #pragma once
 #include "kernels/sampling/select.cuh"
 
 namespace opfacade {
 
-// The last candidate that is kept, as a value and the last id that is kept of those with it; 0 and any id: all are kept.
+// The last kept candidate: its value, and the last kept id among equal values. Value 0: all candidates are kept.
 struct Cut {
   uint32_t value, token;
   __device__ __forceinline__ bool keeps(uint32_t value_, uint32_t token_) const {
@@ -16,7 +16,7 @@ struct Cut {
   }
 };
 
-// A range of integers that the crossing is in, halved eight times a pass; the largest is first.
+// A range of integers that contains the crossing; each pass divides it by 256. The largest integer comes first.
 struct Range {
   uint32_t low, high;
   __device__ __forceinline__ int shift() const {
@@ -31,7 +31,8 @@ struct Range {
   }
 };
 
-// Values are looked for, or the ids of tokens with one value in reverse, so that the lowest is the largest.
+// A pass searches among values, or among the complements of the ids of tokens with one value, so that the lowest id is the
+// largest.
 struct Sought {
   bool ids;
   uint32_t value;
@@ -40,14 +41,16 @@ struct Sought {
   }
 };
 
-// Source: each(f) calls f(token, adjusted logit) for the candidates of a thread, mass(a) is that of one; the cluster shares it.
+// Source: each(f) calls f(token, adjusted logit) for the candidates of a thread, and mass(a) is the mass of one; the cluster
+// shares the source.
 template <class Source>
 class Narrowing {
  public:
   __device__ __forceinline__ Narrowing(const Source& source, ClusterRow& cluster, BucketPass& pass, SelectShared& shared)
       : source_(source), cluster_(cluster), pass_(pass), shared_(shared) {}
 
-  // Among the candidates with has(a), which cross the target; `before` of it comes before them. kept: all up to the cut.
+  // Cuts among the candidates with has(a), which contain the crossing; `before` is the amount that precedes them. kept: amount
+  // up to the cut.
   template <class F>
   __device__ __forceinline__ Cut cut(F has, uint32_t vocab, const Target& target, Amount before, Amount& kept) {
     Range range = ends(has);
@@ -70,7 +73,7 @@ class Narrowing {
   // The smallest and the largest value.
   template <class F>
   __device__ __forceinline__ Range ends(F has) {
-    uint64_t found = 0;  // the largest, and the complement of the smallest
+    uint64_t found = 0;  // the largest value, and the complement of the smallest
     source_.each([&](uint32_t, float a) {
       if (has(a)) found = LargerHalves()(found, uint64_t{ordered(a)} << 32 | ~ordered(a));
     });

@@ -1,4 +1,4 @@
-// Noise of a race: a pure function of (seed; token, offset, stream), never of where the row lies in the batch.
+// Noise of a race: a pure function of (seed; token, offset, stream), independent of the row's position in the batch.
 #pragma once
 #include "kernels/sampling/order.cuh"
 
@@ -18,7 +18,8 @@ struct Philox {
     odd = static_cast<uint32_t>(next >> 32) ^ (key[1] + kKey1), low = static_cast<uint32_t>(next);
   }
 
-  // The same noise, but the keys of rounds are computed in each call: a compiler keeps them in 16 registers all along a loop.
+  // The same noise, but the round keys are computed in each call: otherwise the compiler keeps them in 16 registers throughout
+  // a loop.
   __device__ __forceinline__ Philox sparing() const {
     Philox own = *this;
     asm volatile("" : "+r"(own.key[0]), "+r"(own.key[1]));
@@ -38,7 +39,7 @@ struct Philox {
       k0 += kKey0, k1 += kKey1;
     }
   }
-  // The smallest word of each of several groups, whose chains of products are computed side by side.
+  // The smallest word of each of several groups, whose chains of multiplications are interleaved.
   template <int kCount>
   __device__ __forceinline__ void least_words(const uint32_t (&groups)[kCount], uint32_t (&least)[kCount]) const {
     uint32_t c[kCount][4], k0 = key[0] + 2 * kKey0, k1 = key[1] + 2 * kKey1;
@@ -72,7 +73,7 @@ struct Philox {
   static constexpr uint32_t kFirst = 0xD2511F53u, kThird = 0xCD9E8D57u, kKey0 = 0x9E3779B9u, kKey1 = 0xBB67AE85u;
 };
 
-constexpr float kMostNoise = 33.f;  // of word 0
+constexpr float kMostNoise = 33.f;  // noise of word 0
 
 // -log2 E with E = -ln(1 - (word + 1/2) 2^-32), from -4.6 to 33: a series near 0, where 1 - u would round to 1, and the
 // logarithm of the complement elsewhere. Error at most 4e-6.
@@ -82,33 +83,34 @@ __device__ __forceinline__ float minus_log2_exponential(uint32_t word) {
   return -log2f(e);
 }
 
-// No more than that, with fewer instructions: E is at most u / (1 - u).
+// A lower bound of it with fewer instructions: E is at most u / (1 - u).
 __device__ __forceinline__ float least_noise(uint32_t word) {
   const float v = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f), rest = fmaf(static_cast<float>(~word), 0x1p-32f, 0x1p-33f);
   return log2_approx(rest) - log2_approx(v);
 }
 
-// How far the best key so far is ahead of tokens whose largest key without noise is about `most`. The margins cover the rounding of
-// a key.
+// How far the best key so far is above tokens whose largest key without noise is about `most`. The margins cover the rounding
+// of a key.
 class Lead {
  public:
   __device__ __forceinline__ Lead(float best, float most) {
-    const float least = fmaxf(most, -kLargest * kLog2E);  // no key is less before its noise
+    const float least = fmaxf(most, -kLargest * kLog2E);  // a lower bound of all keys before their noise
     need_ = best - (most < kLargest ? fmaf(fabsf(least), 0x1p-20f, least + 0x1p-6f) : -minus_infinity());
   }
-  // Whatever the noise.
+  // True if a token loses whatever its noise is.
   __device__ __forceinline__ bool is_lost(float most_noise = kMostNoise) const { return need_ > most_noise; }
-  // With the noise of these words: E is at least u, so noise above `need_` has a word up to 2^(32 - need_).
+  // True if a token with one of these words loses. E is at least u, so noise above `need_` needs a word up to 2^(32 - need_).
   __device__ __forceinline__ bool is_lost(const uint32_t (&words)[4]) const {
     const uint32_t most = need_ > 0.f ? __float2uint_rz(exp2_approx(32.f - need_)) : ~0u;
     return min(min(words[0], words[1]), min(words[2], words[3])) > most;
   }
 
  private:
-  float need_;  // noise that a winner has
+  float need_;  // noise that a winner needs
 };
 
-// The largest key of a CTA so far, which its threads raise with atomicMax: an ordered integer in shared memory, 0 before the first.
+// The largest key of a CTA so far, as an ordered integer in shared memory, which the threads raise with atomicMax; 0 before the
+// first.
 __device__ __forceinline__ float best_key(const uint32_t* best) {
   const uint32_t known = *static_cast<const volatile uint32_t*>(best);
   return known == 0 ? minus_infinity() : of_ordered(known);

@@ -1,14 +1,14 @@
-// Which part of which row a CTA has, and where its token goes.
+// The part of a row that a CTA processes, and where it writes the token.
 #pragma once
 #include "kernels/sampling/order.cuh"
 #include "kernels/sampling/sample_params.h"
 
 namespace opfacade {
 
-// The rank of the CTA in its cluster: numbers of CTAs are powers of two, and a division takes registers.
+// The rank of the CTA in its cluster. Cluster sizes are powers of two, so a mask replaces a division, which needs registers.
 __device__ __forceinline__ uint32_t rank_of(const SampleParams& p) { return blockIdx.x & (static_cast<uint32_t>(p.ctas) - 1); }
 
-// Rows that are not valid are neither read nor written; a wrong count leaves none valid.
+// Invalid rows are neither read nor written; with a wrong count, no row is valid.
 __device__ __forceinline__ bool is_valid_row(const SampleParams& p, int64_t row) {
   if (p.num_valid == nullptr) return true;
   const int64_t count = *p.num_valid;

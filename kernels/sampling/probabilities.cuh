@@ -1,10 +1,10 @@
-// The kept set of a row written as probabilities, or as the logits that it leaves.
+// Writes the kept set of a row as probabilities, or as filtered logits.
 #pragma once
 #include "kernels/sampling/filtered.cuh"
 
 namespace opfacade {
 
-// x where a token is kept, -inf elsewhere. Without a candidate nothing is kept.
+// x for kept tokens, -inf elsewhere. Without candidates, nothing is kept.
 template <class C>
 __device__ __forceinline__ void write_masked(const SampleParams& p, int64_t row, HeldRow<C>& held, const Kept& kept) {
   using Bits = typename Element<typename C::T>::Bits;

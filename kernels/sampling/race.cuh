@@ -1,20 +1,21 @@
-// The race of a row: the largest key of its tokens. A call of Philox serves a group of four; it is skipped where the largest logit
-// of the group cannot win with any noise, and logarithms where no word of it is small enough.
+// The race of a row (Gumbel-max): finds the largest key, a logit plus noise. A call of Philox serves a group of four tokens; it
+// is skipped if the largest logit of the group cannot win with any noise, and the logarithms are skipped if no word is small
+// enough.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/noise.cuh"
 
 namespace opfacade {
 
-// kSparing: in a kernel whose registers are short.
+// kSparing: for kernels with few free registers.
 template <bool kSparing = false>
 class Race {
  public:
-  // best: the largest key of the CTA so far, as an ordered integer in shared memory; 0 where a race begins.
+  // best: the largest key of the CTA so far, as an ordered integer in shared memory; 0 when a race begins.
   __device__ __forceinline__ Race(const SampleParams& p, int64_t row, uint32_t* best)
       : philox_(p.seed[row], p.offset[row], p.stream), best_(best) {}
 
-  // a: -inf for tokens that do not take part. about: what brings them to octaves, roughly. octaves(a): exactly.
+  // a: -inf for tokens that do not take part. about: approximate factor from a to octaves. octaves(a, noise): the exact key.
   template <class F>
   __device__ __forceinline__ void group(uint32_t first, const float (&a)[4], float about, F octaves) {
     const float most = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));

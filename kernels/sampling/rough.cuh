@@ -1,15 +1,15 @@
-// A pass over a row with respect to a few places of its order: the mass of all tokens, and that before each place, in f32. Which
-// tokens are before a place is exact, and masses have a bound of their errors, which says whether the sums decide.
+// A pass over a row for a few positions of its order: sums, in f32, the mass of all tokens and the mass before each position.
+// The comparison with a position is exact, and an error bound of the sums tells whether they decide.
 #pragma once
 #include "kernels/sampling/front.cuh"
 #include "kernels/sampling/likelihood.cuh"
 
 namespace opfacade {
 
-// Masses, where the most likely token has 1.
+// Masses; the most likely token has mass 1.
 struct Masses {
   float before[kPlaces], all;
-  bool tied;  // whether a token is near a place
+  bool tied;  // whether some token is close to a position
 };
 
 enum class Verdict { kKept, kLost, kUnsure };
@@ -27,7 +27,7 @@ class RoughPass {
     ties_ = kTies && row.temperature != 1.f;
   }
 
-  // The part of this thread. The next chunk is loaded while one is added.
+  // Sums the part of this thread. The next chunk is loaded while one is added.
   __device__ __forceinline__ void run(uint32_t base, uint32_t end, Masses& sums) const {
     const uint32_t stop = row_.whole(base, end), first = base;
 #pragma unroll
@@ -54,7 +54,8 @@ class RoughPass {
       if (ties_ && __syncthreads_or(sums.tied)) add_tied(first, end, sums);
   }
 
-  // In every thread of the row alike. A thread adds as many numbers as it has tokens of a slice.
+  // The verdict is the same in every thread of the row. The error bound uses the number of additions per thread, slice /
+  // kSampleThreads.
   __device__ __forceinline__ Verdict verdict(int place, float before, float all, float share) const {
     const float octaves = fmaf(places_[place].x, scale_, -top_);
     const bool usual = fabsf(top_) < 4096.f && scale_ < 0x1p100f && scale_ > 0x1p-13f && octaves > -64.f;
@@ -68,8 +69,8 @@ class RoughPass {
  private:
   static constexpr int kAhead = (sizeof(typename Row<C>::Bits) == 2 ? 4 : 2) / (C::kBitmask ? 2 : 1);  // groups whose loads are in flight together
   static constexpr uint32_t kChunk = kAhead * kGroupStep;
-  static constexpr float kFar = 1024.f;  // octaves, where a mass is 0
-  // Quotients of different logits may be equal; those of 16 bits are too far apart.
+  static constexpr float kFar = 1024.f;  // octaves below the most likely token at which a mass is 0
+  // Different f32 logits may have equal quotients; 16-bit logits are too far apart.
   static constexpr bool kTies = C::kTemperature && sizeof(typename Row<C>::Bits) == 4;
 
   // Groups whose loads are in flight together.
@@ -78,19 +79,20 @@ class RoughPass {
     for (int i = 0; i < kAhead; ++i) to[i] = {};
     row_.fetch(base + 4 * thread(), kGroupStep, stop, to);
   }
-  // Whether the token of a place is in the chunk.
+  // Whether the chunk contains the token of a position.
   __device__ __forceinline__ bool has_place(uint32_t base) const {
     bool any = false;
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) any |= group_[i] - base / 4 < kChunk / 4;
     return any;
   }
-  // Equal logits precede a place in groups before that of its token: the next smaller number is the limit.
+  // Limit that a logit must exceed to precede a position. Equal logits in groups before the position's token also precede it,
+  // so there the limit is the next smaller number.
   __device__ __forceinline__ void limits(uint32_t token, float (&limit)[kPlaces]) const {
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) limit[i] = token / 4 < group_[i] ? below(x_[i]) : x_[i];
   }
-  // All of a chunk that has no place.
+  // Adds a whole chunk without a position's token.
   __device__ __forceinline__ void add_whole(uint32_t base, const Packed<C> (&here)[kAhead], Masses& sums) const {
     float limit[kPlaces];
     limits(base, limit);
@@ -102,7 +104,7 @@ class RoughPass {
       add(token, group, limit, sums);
     }
   }
-  // Groups before `stop`.
+  // Adds the groups before `stop`.
   __device__ __forceinline__ void add_chunk(uint32_t base, uint32_t stop, const Packed<C> (&here)[kAhead], Masses& sums) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -115,7 +117,7 @@ class RoughPass {
       add(token, group, limit, sums);
     }
   }
-  // One group, of any alignment.
+  // Adds one group, of any alignment.
   __device__ __forceinline__ void add_narrow(uint32_t token, uint32_t end, Masses& sums) const {
     if (token >= end) return;
     Loaded<4> group;
@@ -125,7 +127,7 @@ class RoughPass {
     add(token, group, limit, sums);
   }
 
-  // The masses of a group.
+  // Adds the masses of a group.
   __device__ __forceinline__ void add(uint32_t token, Loaded<4>& group, const float (&limit)[kPlaces], Masses& sums) const {
     row_.change(token, group);
     float mass[4];
@@ -147,7 +149,8 @@ class RoughPass {
   }
   __device__ __forceinline__ float mass_of(float x) const { return exp2_approx(fmaxf(fmaf(x, scale_, -top_), -kFar)); }
   static __device__ __forceinline__ bool is_near(float x, float other) { return fabsf(x - other) < fmaf(fabsf(other), 0x1p-22f, 0x1p-120f) && x != other; }
-  // Corrects for tokens near a place, whose quotients may be equal: a pass of its own, for few parts of rows have one.
+  // Corrects the sums for tokens close to a position, whose quotients may be equal. This is a separate pass, because few parts
+  // of rows have such tokens.
   __device__ __forceinline__ void add_tied(uint32_t first, uint32_t end, Masses& sums) const {
     row_.each_group(first, end, [&](uint32_t token, const float (&a)[4]) {
 #pragma unroll
@@ -162,12 +165,12 @@ class RoughPass {
       }
     });
   }
-  // How often a token near a place has to be added, so that it counts before the place if it is, though the quotients are equal.
+  // The correction, -1, 0 or 1 times, that makes a token count if and only if it precedes the position, given equal quotients.
   __device__ __forceinline__ float often(const Noted& place, float x, uint32_t token) const {
     if (row_.settled(x) != row_.settled(place.x)) return 0.f;
     return (token < token_of(place.place) ? 1.f : 0.f) - (x > place.x ? 1.f : 0.f);
   }
-  // The mass of equal logits before the token of a place, in its group. By a thread for each place.
+  // Adds the mass of equal logits that precede a position's token within its group. One thread per position.
   __device__ __forceinline__ void add_equal(uint32_t first, uint32_t end, Masses& sums) const {
     const uint32_t place = thread(), placed = token_of(places_[place].place), token = placed / 4 * 4;
     if (token < first || token >= end) return;

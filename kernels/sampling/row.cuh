@@ -1,4 +1,4 @@
-// A row of logits as kernels use it: groups of adjusted logits, and bounds of them that cost less than the adjustment.
+// A row of logits as the kernels use it: groups of adjusted logits, and upper bounds that cost less than the adjustment.
 #pragma once
 #include "kernels/sampling/row_adjust.cuh"
 
@@ -8,20 +8,20 @@ template <class C>
 struct Row : AdjustedRow<C> {
   using Base = AdjustedRow<C>;
   using Base::adjust, Base::load, Base::p;
-  float shrink;  // a factor in place of a division by the repetition penalty
-  bool lowers;   // no penalty raises a logit, so that the logit bounds the penalized one
+  float shrink;  // factor that replaces a division by the repetition penalty
+  bool lowers;   // no penalty raises a logit, so the unpenalised logit is an upper bound
 
   __device__ __forceinline__ Row(
       const SampleParams& p, uint32_t row, const uint8_t* flags, const BiasIndex* index, const Biased* copied = nullptr)
       : Base(p, row, flags, index, copied) {
     if constexpr (C::kPenalties) {
-      shrink = fmaxf(__fdiv_rn(1.f, repetition), 0x1p-126f);  // a product with infinity stays a number
+      shrink = fmaxf(__fdiv_rn(1.f, repetition), 0x1p-126f);  // prevents infinity, so that a product stays a number
       lowers = repetition >= 1.f && frequency >= 0.f && presence >= 0.f;
     }
   }
 
-  // f(first token, four adjusted logits) of the groups of this thread from `first` to `end`; the next group is loaded before f
-  // has this one.
+  // Calls f(first token, four adjusted logits) for the groups of this thread from `first` to `end`; the next group is loaded
+  // before f is called.
   template <class F>
   __device__ __forceinline__ void each_group(uint32_t first, uint32_t end, F f) const {
     constexpr uint32_t kStep = 4 * kSampleThreads;
@@ -40,10 +40,10 @@ struct Row : AdjustedRow<C> {
     }
   }
 
-  // A bound of the largest of four: no smaller than `adjust` makes it, but for 2^-21 of the number; -inf or NaN only if none is a
-  // candidate. Biases of a list are left out.
+  // An upper bound of the four adjusted logits, up to a relative error of 2^-21; -inf or NaN only if there is no candidate.
+  // Biases from a list are ignored.
   __device__ __forceinline__ float bound_of(Loaded<4>& of) const {
-    constexpr bool kMaskLast = C::kBitmask && !C::kPenalties;  // a penalty may make a number of -inf
+    constexpr bool kMaskLast = C::kBitmask && !C::kPenalties;  // a penalty may turn -inf into a number
     if constexpr (kMaskLast && C::kBias) bias(of);
     if constexpr (!kMaskLast) mask(of);
     if constexpr (C::kPenalties)
@@ -57,7 +57,7 @@ struct Row : AdjustedRow<C> {
   using Base::inverse_cap, Base::repetition, Base::frequency, Base::presence;
   using Base::mask, Base::bias;
 
-  // Maxima under a condition take fewer instructions than numbers that are replaced.
+  // Conditional maxima take fewer instructions than replacing masked numbers.
   __device__ __forceinline__ static float largest_allowed(const Loaded<4>& of) {
     float most = minus_infinity();
 #pragma unroll
@@ -72,7 +72,7 @@ struct Row : AdjustedRow<C> {
     return fmaf(tanh_approx(fminf(fmaxf(a, -kLargest), kLargest) * inverse_cap), cap, cap * 0x1p-10f);
   }
 
-  // Products for divisions: what they round is added.
+  // Multiplications replace divisions; their rounding error is added.
   __device__ __forceinline__ void penalize_roughly(Loaded<4>& of) const {
     int any = 0;
 #pragma unroll

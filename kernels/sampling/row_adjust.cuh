@@ -11,10 +11,10 @@ struct AdjustedRow : RowOperands<C> {
   using Operands::p;
   using Operands::row;
   using Operands::window_first;
-  const uint8_t* flags;    // of the biases
+  const uint8_t* flags;    // flags of the biases
   const BiasIndex* index;  // null: all entries are read
-  const Biased* copied;    // the first entries, or null
-  float inverse_cap;  // a factor in place of a division by the cap
+  const Biased* copied;    // the first entries of the list, or null
+  float inverse_cap;  // factor that replaces a division by the cap
   float temperature;
   float repetition, frequency, presence;
 
@@ -31,7 +31,7 @@ struct AdjustedRow : RowOperands<C> {
 
   __device__ __forceinline__ bool greedy() const { return !(temperature > 0.f); }
 
-  // Before the temperature; -inf if no candidate.
+  // Adjusts logits before the temperature; -inf if not a candidate.
   template <int kCount>
   __device__ __forceinline__ void adjust(uint32_t token, Loaded<kCount>& of) const {
     float(&a)[kCount] = of.a;
@@ -50,17 +50,17 @@ struct AdjustedRow : RowOperands<C> {
     for (int j = 0; j < kCount; ++j) a[j] = a[j] > minus_infinity() ? capped(a[j]) : minus_infinity();
   }
 
-  // As `adjust` does, but for what `settled` does.
+  // Like `adjust`, except for the steps that `settled` repeats.
   template <int kCount>
   __device__ __forceinline__ void change(uint32_t token, Loaded<kCount>& of) const {
     if constexpr (C::kPenalties || C::kSoftCap) adjust(token, of);
     else add(token, of);
   }
 
-  // Numbers whose products with log2(e) are finite.
+  // Clamps to numbers whose products with log2(e) are finite.
   __device__ __forceinline__ static float finite(float a) { return C::kRaw ? fminf(fmaxf(a, -kLargest), kLargest) : a; }
 
-  // Brings an adjusted candidate into its range and divides it by its temperature.
+  // Clamps an adjusted candidate and divides it by its temperature.
   __device__ __forceinline__ float settled(float x) const { return heated(within(x)); }
 
   __device__ __forceinline__ float heated(float a) const {
@@ -69,13 +69,13 @@ struct AdjustedRow : RowOperands<C> {
   }
 
  protected:
-  // The mask and all biases.
+  // Applies the mask and all biases.
   template <int kCount>
   __device__ __forceinline__ void add(uint32_t token, Loaded<kCount>& of) const {
     mask(of);
     if constexpr (C::kBiasList) add_list(token, of.a);
   }
-  // The mask and dense biases.
+  // Applies the mask and dense biases.
   template <int kCount>
   __device__ __forceinline__ void mask(Loaded<kCount>& of) const {
 #pragma unroll
@@ -100,7 +100,7 @@ struct AdjustedRow : RowOperands<C> {
     return flags[token / 32 % kBiasFlags] >> token / 4 % 8 & 1;
   }
 
-  // Entry after entry: a token may occur twice. Few groups have one.
+  // Adds entries one after another, because a token may occur twice. Few groups have an entry.
   template <int kCount>
   __device__ __forceinline__ void add_list(uint32_t token, float (&a)[kCount]) const {
     if (!is_flagged(token)) return;

@@ -1,5 +1,6 @@
-// The operands of one row of logits: loads of four tokens at a time, as they are stored, and prefetches. C::kAnywhere: rows begin at
-// any element, and of a group single elements of f32 are loaded, or the words that it touches, which are shifted. The binding chooses.
+// The operands of one row of logits: loads and prefetches of four tokens at a time, in their stored form. C::kAnywhere: rows
+// may begin at any element; a group is then loaded as single f32 elements, or as the 32-bit words that contain it, which are
+// shifted. The binding chooses.
 #pragma once
 #include "kernels/common/run.cuh"
 #include "kernels/ptx/cp_async.cuh"
@@ -8,7 +9,7 @@
 
 namespace opfacade {
 
-// Tokens as they are loaded, with what adjusts each.
+// Loaded tokens with the values that adjust them.
 template <int kCount>
 struct Loaded {
   float a[kCount], bias[kCount];
@@ -17,8 +18,8 @@ struct Loaded {
   uint32_t allowed;
 };
 
-// Four tokens as they are loaded from aligned operands, each as whole words until it is used: unpacking would wait for the load
-// and delay the next one.
+// Four tokens loaded from aligned operands. Each operand stays in whole words until it is used: unpacking would wait for the
+// load and delay the next one.
 template <class C>
 struct Packed {
   Fetched<typename C::T, 4> x;
@@ -27,7 +28,7 @@ struct Packed {
   Run<int32_t, 4> count;
 };
 
-// Whether rows have windows of their own, which few kernels know.
+// Whether rows have windows; only some kernels support them.
 template <class C, class = void>
 constexpr bool kIsWindowed = false;
 template <class C>
@@ -40,10 +41,10 @@ template <class C>
 struct RowOperands {
   using Bits = typename Element<typename C::T>::Bits;
   const SampleParams& p;
-  uint32_t row;  // a grid has fewer than 2^31
+  uint32_t row;  // a grid has fewer than 2^31 rows
   const Bits* logits;
   bool aligned;  // groups of the row are aligned
-  uint32_t window_first, window_end;  // of a row that has a window
+  uint32_t window_first, window_end;  // for a row with a window
 
   __device__ __forceinline__ RowOperands(const SampleParams& p, uint32_t row) : p(p), row(row) {
     int64_t from = row;
@@ -59,13 +60,13 @@ struct RowOperands {
     }
   }
 
-  // Where the tokens of the row end.
+  // End of the row's tokens.
   __device__ __forceinline__ uint32_t vocab() const {
     if constexpr (kIsWindowed<C>) return window_end;
     return static_cast<uint32_t>(p.vocab);
   }
 
-  // One token, or the four of a group; past the vocabulary -inf.
+  // Loads one token, or the four of a group; -inf past the vocabulary.
   template <int kCount>
   __device__ __forceinline__ void load(uint32_t token, Loaded<kCount>& to) const {
     const AdjustParams& by = p.adjust;
@@ -87,7 +88,7 @@ struct RowOperands {
     }
   }
 
-  // Where groups end that are loaded together; `first` if operands are not aligned.
+  // End of the groups that can be loaded as whole words; `first` if operands are not aligned.
   __device__ __forceinline__ uint32_t whole(uint32_t first, uint32_t end) const {
     const AdjustParams& by = p.adjust;
     bool is = aligned;
@@ -102,7 +103,7 @@ struct RowOperands {
     return is ? max(first, min(end, groups)) : first;
   }
 
-  // The groups from `from` on, `step` tokens apart, before `stop`, which is that of `whole`.
+  // Loads the groups from `from` on, `step` tokens apart, before `stop`, the result of `whole`.
   template <int kCount>
   __device__ __forceinline__ void fetch(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
     if constexpr (C::kAnywhere) fetch_logits_anywhere(from, step, stop, to);
@@ -113,7 +114,7 @@ struct RowOperands {
       fetch_counts(from, step * i, to[i]);
     }
   }
-  // The same without what penalties read.
+  // The same without the operands of penalties.
   template <int kCount>
   __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
     if constexpr (C::kAnywhere) fetch_logits_anywhere(from, step, stop, to);
@@ -121,7 +122,7 @@ struct RowOperands {
     for (int i = 0; i < kCount; ++i)
       if (from + step * i < stop) fetch_added(from, step * i, to[i]);
   }
-  // The group `further` tokens after `from`. The sum of both is taken of pointers: one register has many groups.
+  // Loads the group `further` tokens after `from`. The offsets are added to pointers, so that one register serves many groups.
   __device__ __forceinline__ void fetch_counts(uint32_t from, uint32_t further, Packed<C>& to) const {
     const AdjustParams& by = p.adjust;
     if constexpr (C::kPenalties) {
@@ -129,20 +130,20 @@ struct RowOperands {
       to.count = *reinterpret_cast<const Run<int32_t, 4>*>(by.output_counts + row * by.output_counts_row + from + further);
     }
   }
-  // Brings into the cache the lines of one group that `fetch_added` reads.
+  // Prefetches the cache lines of one group that `fetch_added` reads.
   __device__ __forceinline__ void ask_added(uint32_t from, uint32_t further) const {
     const AdjustParams& by = p.adjust;
     prefetch_l2(logits + from + further);
     if constexpr (C::kBitmask) prefetch_l2(by.bitmask + row * by.bitmask_row + from / 32 + further / 32);
     if constexpr (C::kBias) prefetch_l2(by.bias + row * by.bias_row + from + further);
   }
-  // Tokens from `from` to `to` of the logits and the mask, into the cache: each operand by a warp.
+  // Prefetches the logits and the mask of tokens `from` to `to`, one warp per operand.
   __device__ __forceinline__ void ask(uint32_t from, uint32_t to) const {
     const int32_t* const mask = p.adjust.bitmask + row * p.adjust.bitmask_row;
     if (thread() / 32 == 0) ask_of(logits + from, logits + to);
     if (C::kBitmask && thread() / 32 == 1) ask_of(mask + from / 32, mask + to / 32);
   }
-  // The same of what penalties read.
+  // The same for the operands of penalties.
   __device__ __forceinline__ void ask_counts(uint32_t from, uint32_t to) const {
     if constexpr (!C::kPenalties) return;
     const AdjustParams& by = p.adjust;
@@ -150,7 +151,7 @@ struct RowOperands {
     if (warp == 2) ask_of(by.prompt_mask + row * by.prompt_mask_row + from, by.prompt_mask + row * by.prompt_mask_row + to);
     if (warp == 3) ask_of(by.output_counts + row * by.output_counts_row + from, by.output_counts + row * by.output_counts_row + to);
   }
-  // Brings into the cache the counts of one token.
+  // Prefetches the penalty counts of one token.
   __device__ __forceinline__ void ask_counts(uint32_t token) const {
     if constexpr (!C::kPenalties) return;
     const AdjustParams& by = p.adjust;
@@ -168,17 +169,17 @@ struct RowOperands {
   }
 
  private:
-  // Whether words of two elements have tokens of two groups.
+  // Whether 32-bit words contain tokens of two groups.
   __device__ __forceinline__ bool straddles() const { return sizeof(Bits) == 2 && reinterpret_cast<uintptr_t>(logits) % 4 != 0; }
 
-  // Logits of groups of any alignment.
+  // Loads the logits of groups of any alignment.
   template <int kCount>
   __device__ __forceinline__ void fetch_logits_anywhere(uint32_t from, uint32_t step, uint32_t stop, Packed<C> (&to)[kCount]) const {
-    constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 3 == 0 ? 3 : kCount % 2 == 0 ? 2 : 1;  // registers are few
+    constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 3 == 0 ? 3 : kCount % 2 == 0 ? 2 : 1;  // registers are scarce
 #pragma unroll
     for (int i = 0; i < kCount; i += kAtOnce) fetch_together<kAtOnce>(from + step * i, step, stop, to + i);
   }
-  // All loads are under way before the first is waited for.
+  // Issues all loads before it waits for the first.
   template <int kCount>
   __device__ __forceinline__ void fetch_together(uint32_t from, uint32_t step, uint32_t stop, Packed<C>* to) const {
     if constexpr (sizeof(Bits) == 4) {
@@ -205,20 +206,20 @@ struct RowOperands {
       }
     }
   }
-  // The group `further` tokens after `from`, without what penalties read, and without logits that begin anywhere.
+  // Loads the group `further` tokens after `from`, without the operands of penalties and without unaligned logits.
   __device__ __forceinline__ void fetch_added(uint32_t from, uint32_t further, Packed<C>& to) const {
     const AdjustParams& by = p.adjust;
     if constexpr (!C::kAnywhere) to.x = *reinterpret_cast<const Fetched<typename C::T, 4>*>(logits + from + further);
     if constexpr (C::kBitmask) to.allowed = static_cast<uint32_t>((by.bitmask + row * by.bitmask_row + from / 32)[further / 32]);
     if constexpr (C::kBias) to.bias = *reinterpret_cast<const Run<float, 4>*>(by.bias + row * by.bias_row + from + further);
   }
-  // Whole units of 16 bytes that lie between both.
+  // Prefetches the whole 16-byte units between both addresses.
   __device__ __forceinline__ static void ask_of(const void* from, const void* to) {
     const uintptr_t first = (reinterpret_cast<uintptr_t>(from) + 15) & ~uintptr_t{15}, end = reinterpret_cast<uintptr_t>(to) & ~uintptr_t{15};
     if (first < end) prefetch_l2_span(reinterpret_cast<const void*>(first), static_cast<uint32_t>(end - first), thread() % 32);
   }
 
-  // Reads the values of one token or of a group, at once where a row of them is aligned; 0 past the vocabulary.
+  // Reads the values of one token or of a group, in one access if a group is aligned; 0 past the vocabulary.
   template <class T, int kCount>
   __device__ __forceinline__ void few(const T* from, uint32_t token, T (&to)[kCount]) const {
     if (kCount == 4 && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0 && token + 4 <= vocab()) {

@@ -1,5 +1,5 @@
-// A pass over candidates: it counts them and their mass in 256 buckets, most likely first, and finds the bucket in which a target
-// is crossed. Counts and masses are integers, so that no order of additions and no number of CTAs changes a bit.
+// A pass over candidates sums their count and mass in 256 buckets, most likely first, and finds the bucket in which a target is
+// crossed. Counts and masses are integers, so the bits do not depend on the order of additions or the number of CTAs.
 #pragma once
 #include "kernels/sampling/cluster_row.cuh"
 #include "kernels/sampling/order.cuh"
@@ -22,7 +22,7 @@ struct Amount {
   __device__ __forceinline__ Amount operator+(const Amount& other) const { return {count + other.count, mass + other.mass}; }
 };
 
-// The crossing is where the amount before it is below `need`, and that with it is not.
+// The crossing is the bucket before which the amount is below `need`, and after which it is not.
 struct Target {
   bool by_mass;
   uint64_t need;
@@ -36,7 +36,7 @@ struct Crossing {
 };
 
 struct SelectShared {
-  Buckets buckets[2];  // a peer may still read those of the previous pass
+  Buckets buckets[2];  // a peer may still read the buckets of the previous pass
   BucketSums coarse;   // of the row, kept for a second target
   BucketSums sums;
   Amount warp[kBuckets / 32];
@@ -47,12 +47,12 @@ class BucketPass {
  public:
   __device__ __forceinline__ explicit BucketPass(SelectShared& shared) : shared_(shared) { clear(0), clear(1); }
 
-  // In front of the adds of a pass, by all threads.
+  // Called by all threads before the additions of a pass.
   __device__ __forceinline__ void begin() {
     at_ ^= 1;
     __syncthreads();
   }
-  // Low words carry into high ones: native 32-bit atomics.
+  // Low words carry into high words, because 32-bit atomics are native.
   __device__ __forceinline__ void add(int bucket, uint64_t mass, uint32_t count = 1) {
     Buckets& to = shared_.buckets[at_];
     atomicAdd(&to.count[bucket], count);
@@ -61,7 +61,7 @@ class BucketPass {
     if (low != 0) high += atomicAdd(&to.low[bucket], low) > ~low;
     if (high != 0) atomicAdd(&to.high[bucket], high);
   }
-  // The sum over the lanes of a warp, by all of them.
+  // Adds the sum over the lanes of a warp; called by all of them.
   __device__ __forceinline__ void add_of_warp(int bucket, Amount amount) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
@@ -70,13 +70,13 @@ class BucketPass {
     }
     if (thread() % 32 == 0) add(bucket, amount.mass, amount.count);
   }
-  // Sums over the cluster, in every CTA.
+  // Sums the buckets over the cluster, in every CTA.
   __device__ __forceinline__ void end(const ClusterRow& cluster, BucketSums& sums) {
     cluster.sync();
     const int bucket = thread() % kBuckets, first = thread() / kBuckets;
     const Amount own = summed(cluster, bucket, first);
     if (first == 0) sums.count[bucket] = own.count, sums.mass[bucket] = own.mass;
-    clear(at_ ^ 1);  // every CTA has read it: it was summed before this pass
+    clear(at_ ^ 1);  // no CTA reads it any more: it was summed before this pass
     __syncthreads();
     if (kSharers == 1) return;
     if (first != 0) sums.count[bucket] += own.count, sums.mass[bucket] += own.mass;
@@ -112,10 +112,10 @@ class BucketPass {
   }
 
  private:
-  static constexpr int kSharers = kSampleThreads / kBuckets;  // threads that have a bucket: some CTAs each
+  static constexpr int kSharers = kSampleThreads / kBuckets;  // threads per bucket; each adds the buckets of some CTAs
   static_assert(kSharers == 1 || kSharers == 2, "the second one adds to the first");
 
-  // Adds the sums of every CTA, or of every second one from the first on.
+  // Adds the buckets of every CTA, or of every second one from `first` on.
   __device__ __forceinline__ Amount summed(const ClusterRow& cluster, int bucket, int first) const {
     const Buckets& from = shared_.buckets[at_];
     Amount sum{0, 0};

@@ -1,4 +1,4 @@
-// The kernel of rows whose k is short: teams draw them from short lists, and a cluster holds the others, one after another.
+// The kernel for rows with a small k: teams draw them from short lists, and a cluster holds the others, one after another.
 #pragma once
 #include "kernels/sampling/filtered.cuh"
 #include "kernels/sampling/teams.cuh"

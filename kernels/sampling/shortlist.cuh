@@ -1,6 +1,6 @@
-// The first k of a row for a short k: a team of CTAs of its cluster streams it, and nothing is held. Each thread knows its largest
-// token so far, and k of those bound what may be among the first k: few groups are noted and read again, fewer tokens are sorted,
-// and sorted lists of the team are merged.
+// The first k tokens of a row for a small k: a team of CTAs streams the row, and nothing is held. Each thread tracks its
+// largest token so far, and k of these give a lower bound of the first k tokens: few groups reach it and are noted and read
+// again, even fewer tokens are sorted, and the sorted lists of the team are merged.
 #pragma once
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/kept.cuh"
@@ -12,20 +12,20 @@ static_assert(kWarps >= kShortK / 16, "two tokens of each warp bound the first k
 constexpr uint32_t kCrowded = ~0u;
 
 struct ShortShared {
-  uint64_t noted[kNoted];  // bits of the largest of a group, and its first token; then the first k of the row
-  uint64_t own[kSorted];   // ranked, in no order
+  uint64_t noted[kNoted];  // bits of a group's largest logit, and its first token; then the first k of the row
+  uint64_t own[kSorted];   // as `ranked`, in any order
   uint64_t warp[kWarps];
   float sample[2][32];
-  uint64_t listed[kMostCtas];  // entries of the list of each CTA of the cluster, kCrowded if there is no room
+  uint64_t listed[kMostCtas];  // list length of each CTA of the cluster; kCrowded if its list overflowed
   uint32_t num_noted, num_own;
-  // Facts of the row for its end; k is 0 if no short list draws it.
+  // Parameters of the row for the final draw; k is 0 if no short list draws it.
   int64_t seed, offset;
   float share, most;
   int32_t k, greedy, is_held;
 };
 static_assert(kShortK <= kNoted, "a list in place of notes");
 
-// Over the lanes of a warp, the largest first.
+// Sorts the values of a warp's lanes, the largest first.
 __device__ __forceinline__ float sorted_lanes(float value) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -40,17 +40,17 @@ __device__ __forceinline__ float sorted_lanes(float value) {
   return value;
 }
 
-// One CTA's part of the row, and the candidates that it finds there.
+// Finds the candidates in one CTA's part of the row.
 template <class C>
 class Shortlist {
  public:
-  // Tokens from `first` to `end`; the loads of the first chunk are under way afterwards.
+  // Tokens from `first` to `end`; the constructor issues the loads of the first chunk.
   __device__ __forceinline__ Shortlist(const Row<C>& row, ShortShared& shared, uint32_t first, uint32_t end)
       : row_(row), shared_(shared), base_(first), end_(end), stop_(row.whole(first, end)) {
     fetch();
   }
 
-  // Ranks what may be among the first k, 1 to kShortK, in no order.
+  // Collects the tokens that may be among the first k, 1 to kShortK, in any order.
   __device__ __forceinline__ void find(int k) {
     k_ = k;
     stream();
@@ -64,13 +64,13 @@ class Shortlist {
 
   __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
 
-  // The chunk at `base_`.
+  // Loads the chunk at `base_`.
   __device__ __forceinline__ void fetch() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) next_[i] = {};
     row_.fetch(from(), kStep, stop_, next_);
   }
-  // The largest of each of the same groups; -inf from `stop_` on.
+  // The largest logit of each group; -inf from `stop_` on.
   __device__ __forceinline__ void take(float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -81,7 +81,7 @@ class Shortlist {
       most[i] = token < stop_ ? largest(loaded.a) : minus_infinity();
     }
   }
-  // That of one group, of any alignment.
+  // The same for one group, of any alignment.
   __device__ __forceinline__ void take_narrow(float (&most)[kAhead]) const {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) most[i] = minus_infinity();
@@ -92,7 +92,7 @@ class Shortlist {
     most[0] = largest(loaded.a);
   }
 
-  // The next chunk is under way while a bound is found, since groups are read again rather than kept in registers.
+  // The next chunk is in flight while the bound is computed: groups are read again rather than kept in registers.
   __device__ __forceinline__ void stream() {
     uint32_t chunks = 0;
 #pragma unroll 1
@@ -110,7 +110,8 @@ class Shortlist {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) most_ = fmaxf(most_, most[i]);
       ++chunks;
-      // The bound of a half is twice as far as that of all, which the last chunk has.
+      // The bound is updated when the number of chunks is a power of two: about twice as many tokens reach the bound of half
+      // the row. The last chunk uses the bound of all.
       if ((chunks & (chunks - 1)) == 0 || base_ >= end_) bound();
       note(from, most);
     }
@@ -118,7 +119,7 @@ class Shortlist {
 
   static __device__ __forceinline__ float largest(const float (&a)[4]) { return fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3])); }
 
-  // Few groups have a token that may be among the first k.
+  // Notes the groups that may contain a token of the first k; they are few.
   __device__ __forceinline__ void note(uint32_t from, const float (&most)[kAhead]) {
     uint32_t count = 0;
 #pragma unroll
@@ -133,13 +134,13 @@ class Shortlist {
     }
   }
 
-  // By all threads: a token below the bound is behind k others. Each warp gives its tokens number s and 2 s: where the k / s th
-  // of all of them bounds, each that is as large has s tokens of its warp that are.
+  // Called by all threads: at least k tokens reach the bound. Each warp contributes its s-th and 2 s-th largest token. The
+  // bound is the (k / s)-th largest of these, and each of them stands for s tokens of its warp that are at least as large.
   __device__ __forceinline__ void bound() {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int each = (k_ + kWarps - 1) / kWarps;
     float value = sorted_lanes(most_);
-    slot_ ^= 1;  // a warp may still read the samples before
+    slot_ ^= 1;  // a warp may still read the previous samples
     if (lane == each - 1) shared_.sample[slot_][warp] = value;
     if (lane == 2 * each - 1) shared_.sample[slot_][kWarps + warp] = value;
     __syncthreads();
@@ -147,15 +148,15 @@ class Shortlist {
     least_ = least_with(__shfl_sync(0xffffffffu, value, (k_ + each - 1) / each - 1));
   }
 
-  // A number that each token reaches which may equal x when both are adjusted; above -inf.
+  // A lower bound of all tokens that may equal x after the adjustment; above -inf.
   __device__ __forceinline__ float least_with(float x) const {
     const float heat = !C::kTemperature || row_.greedy() ? 1.f : row_.temperature;
     const float least = x - fmaf(fabsf(x), 0x1p-20f, heat * 0x1p-148f), edge = fminf(heat, 1.f) * 0x1.ffp126f;
-    const bool all = !(least > -edge);  // tokens far below have one value, and those far above
+    const bool all = !(least > -edge);  // far below the range, all tokens have the same value, and so far above
     return all ? -0x1.fffffep127f : fminf(least, edge);
   }
 
-  // Drops groups that were noted before the last bound was known, and ranks the tokens of others that reach it.
+  // Drops groups that were noted before the final bound was known, and ranks the tokens of the others that reach it.
   __device__ __forceinline__ void refine() {
     const int noted = min(static_cast<int>(shared_.num_noted), kNoted);
 #pragma unroll 1
@@ -183,21 +184,21 @@ class Shortlist {
   float most_ = minus_infinity(), least_ = 0.f;
 };
 
-// Lists of a team, sent to its first CTA, and then their first k. size: CTAs of the team, a power of two. first: the number of its
-// first CTA in the cluster.
+// Sends the lists of a team to its first CTA, and merges them. size: CTAs of the team, a power of two. first: rank of the
+// team's first CTA in the cluster.
 class TeamLists {
  public:
   __device__ __forceinline__ TeamLists(ShortShared& shared, uint64_t* lists, int size, int first)
       : shared_(shared), lists_(lists), size_(size), first_(first) {}
 
-  // Sorts the candidates of this CTA, and sends their first k to the first CTA, and to all how many they are. Returns that. Where a
-  // CTA is a team, the list stays. rank: the number of this CTA in the cluster, all of which run.
+  // Sorts the candidates of this CTA, sends its first k to the team's first CTA, and sends their number, which it returns, to
+  // all CTAs. In a team of one CTA the list stays in place. rank: of this CTA in the cluster, whose CTAs must all be running.
   __device__ __forceinline__ uint32_t send(const ClusterRow& cluster, int rank) const {
     const int count = static_cast<int>(shared_.num_own), k = shared_.k;
     const bool crowded = count > kSorted || shared_.num_noted > kNoted || shared_.is_held;
     const uint32_t listed = crowded ? kCrowded : static_cast<uint32_t>(min(count, k));
     if (static_cast<int>(threadIdx.x) < cluster.ctas()) cluster.store(threadIdx.x, &shared_.listed[rank], listed);
-    // Four threads count what precedes a candidate.
+    // Four threads share the counting of the tokens that precede a candidate.
 #pragma unroll 1
     for (int base = 0; !crowded && base < count; base += kSampleThreads / 4) {
       const int i = base + static_cast<int>(threadIdx.x / 4);
@@ -213,7 +214,7 @@ class TeamLists {
     }
     return listed;
   }
-  // The first k of all lists, in order, to where notes were; how many there are.
+  // Merges the lists into their first k, in order, stored in place of the notes. Returns how many there are.
   __device__ __forceinline__ int merge(int k) const {
     int total = 0;
 #pragma unroll
@@ -234,13 +235,13 @@ class TeamLists {
   }
 
  private:
-  static constexpr int kAtOnce = 4;  // searches of a thread: each is a chain of loads
+  static constexpr int kAtOnce = 4;  // concurrent searches per thread: each is a chain of loads
 
   __device__ __forceinline__ uint64_t* list(int from) const { return lists_ + kListStep * from; }
   __device__ __forceinline__ int count_of(int from) const {
     return from < size_ ? static_cast<int>(shared_.listed[first_ + from]) : 0;
   }
-  // How many of a few lists precede an entry. k: the most entries of a list.
+  // Number of entries in kAtOnce lists that precede an entry. k: maximum length of a list.
   __device__ __forceinline__ int precede(int from, uint64_t entry, int k) const {
     int counts[kAtOnce], found[kAtOnce];
 #pragma unroll
@@ -262,7 +263,7 @@ class TeamLists {
   int size_, first_;
 };
 
-// The draw from a sorted list of 1 to kShortK candidates, to which all filters apply; in thread 0.
+// Draws from a sorted list of 1 to kShortK candidates, with all filters; the result is in thread 0.
 template <class C>
 __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_t stream, const uint64_t* list, int count) {
   static_assert(kShortK <= kSampleThreads, "a thread has a candidate");
@@ -270,7 +271,7 @@ __device__ __forceinline__ uint64_t drawn_of_sorted(ShortShared& shared, uint32_
   const uint64_t own = at < count ? list[at] : 0;
   const float a = key_of(own);
   const uint32_t token = token_of(own);
-  float noisy = 0.f;  // before it is known who is kept: both take long
+  float noisy = 0.f;  // computed before the kept set is known: both take long
   if (own != 0) noisy = fmaf(a, kLog2E, minus_log2_exponential(Philox(shared.seed, shared.offset, stream).word(token)));
   const Likelihood<C> likelihood = Likelihood<C>::of(key_of(list[0]));
   bool kept = own != 0 && (!C::kMinP || likelihood.distance(a) <= shared.most);

@@ -1,5 +1,5 @@
-// Sampling without filters: each logit is read once and nothing is kept. The race is an argmax, so CTAs of a row merge by the
-// larger key.
+// Sampling without filters: each logit is read once and nothing is stored. The race is an argmax, so the CTAs of a row merge by
+// the larger key.
 #pragma once
 #include "kernels/ptx/cluster_store.cuh"
 #include "kernels/sampling/chunk.cuh"
@@ -9,13 +9,13 @@
 
 namespace opfacade {
 
-constexpr uint32_t kCloseRoom = 5 * kSampleThreads;  // at least the groups of a chunk
+constexpr uint32_t kCloseRoom = 5 * kSampleThreads;  // at least the number of groups in a chunk
 
 struct StreamShared {
   ReduceShared reduce;
-  uint64_t of_cta[kMostCtas];  // the best of each, in the first CTA
-  uint32_t best;          // ordered key that some thread of the CTA has found
-  uint32_t num_close[2];  // of the list now, and of the next one
+  uint64_t of_cta[kMostCtas];  // best key of each CTA, stored in the first CTA
+  uint32_t best;          // ordered integer of the largest key that a thread of the CTA has found
+  uint32_t num_close[2];  // sizes of the current list, and of the next one
   uint32_t close[kCloseRoom];
   uint8_t flags[kBiasFlags];
   BiasIndex index;
@@ -26,12 +26,13 @@ struct StreamShared {
 
 static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
 
-// The race of a part of a row. A group is listed where the noise of a word, if E is no more than its uniform, may win. Few groups
-// are, and from time to time all threads look at those closely, a token each: they are read again, and the best key gets larger.
+// The race over a part of a row. A group is listed if one of its words may give a winning key, by the bound E >= u. Few groups
+// are listed. From time to time all threads examine the list, one token per thread: the tokens are read again, and the best key
+// increases.
 template <class C>
 class Stream {
  public:
-  // The first loads are under way then.
+  // The constructor issues the first loads.
   __device__ __forceinline__ Stream(const Row<C>& row, StreamShared& shared, uint32_t first, uint32_t end)
       : row_(row), shared_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), base_(first), end_(end),
         stop_(row.whole(first, end)) {
@@ -41,14 +42,14 @@ class Stream {
     if (C::kPenalties && !row.lowers) row.ask_counts(first, min(end, first + kAsked));
   }
 
-  // The largest key of the tokens in this thread, and which token has it. By all threads.
+  // The largest key among the tokens of this thread, and its token. Called by all threads.
   __device__ __forceinline__ uint64_t best() {
-    uint32_t due = base_;  // where the list is looked at
+    uint32_t due = base_;  // position at which the list is next examined
     list_first();
 #pragma unroll 1
     for (;;) {
       if (base_ >= due) {
-        if (!look_at_listed()) base_ = first(), slot_ |= kCrowded;  // all again: a place to go back to takes a register
+        if (!look_at_listed()) base_ = first(), slot_ |= kCrowded;  // restarts: storing another position needs a register
         if (slot_ & kCrowded) due = base_ + kChunk;
         else due = base_ == first() ? base_ + 2 * kChunk : base_ + 3 * min(base_ - first(), end_ / 4);
         due = min(due, end_);
@@ -60,46 +61,46 @@ class Stream {
   }
 
   static constexpr bool kSpans = !C::kBias;           // a bias doubles the bytes: single groups are prefetched then
-  static constexpr uint32_t kAsked = 4 * kGroupStep;  // tokens that are on the way into the cache; more delay the first ones
+  static constexpr uint32_t kAsked = 4 * kGroupStep;  // tokens that are prefetched; more would delay the first ones
 
  private:
   static constexpr uint32_t kStep = kGroupStep, kFirst = 128;  // a few groups give the first key
-  static constexpr bool kCrammed = C::kBiasList && C::kPenalties;  // few registers are left for what is ahead
+  static constexpr bool kCrammed = C::kBiasList && C::kPenalties;  // few registers are left for prefetching
   static constexpr int kAhead = !kCrammed && kAddedBytes<C> + 4 * int{C::kBiasList} + 4 * int{C::kPenalties} <= 20 ? 4 : 2;
   static constexpr uint32_t kChunk = kAhead * kStep;
-  static constexpr uint32_t kCrowded = 2;  // a bit of `slot_`: many groups may win, so that each chunk has a list
+  static constexpr uint32_t kCrowded = 2;  // a bit of `slot_`: many groups may win, so each chunk has its list
   static_assert(kAhead * kSampleThreads <= kCloseRoom, "a list of a chunk fits");
 
   __device__ __forceinline__ uint32_t first() const { return rank_of(row_.p) * row_.p.slice; }
   __device__ __forceinline__ uint32_t from() const { return base_ + 4 * threadIdx.x; }
 
-  // The chunk at `base_`, without what penalties read: that takes registers, and few rows need it.
+  // Loads the chunk at `base_`, without the operands of penalties: these take registers, and few rows need them.
   __device__ __forceinline__ void fetch() {
     row_.fetch_added(from(), kStep, stop_, next_);
   }
 
-  // Without what was fetched before, so that no register keeps it while the list is looked at.
+  // The same, but discards what was fetched before, so that no register keeps it while the list is examined.
   __device__ __forceinline__ void fetch_anew() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) next_[i] = {};
     fetch();
   }
 
-  // Chunks from `base_` on, into the cache.
+  // Prefetches chunks from `base_` on into the cache.
   __device__ __forceinline__ void ask_groups(int chunks) const {
 #pragma unroll
     for (int i = 0; i < chunks * kAhead; ++i)
       if (from() + kStep * i < stop_) row_.ask_added(from(), kStep * i);
   }
 
-  // The chunk before `base_` + kAsked, into the cache.
+  // Prefetches the chunk that ends at `base_` + kAsked into the cache.
   __device__ __forceinline__ void ask() const {
     const uint32_t to = min(end_, base_ + kAsked), from = min(to, base_ + kAsked - kChunk);
     if (kSpans) row_.ask(from, to);
     if (C::kPenalties && !row_.lowers) row_.ask_counts(from, to);
   }
 
-  // Lists groups of a chunk, while the next one is loaded: into registers, if these are not needed to look at the list first.
+  // Lists groups of a chunk while the next chunk is loaded: into registers, unless they are needed to examine the list first.
   __device__ __forceinline__ void step(uint32_t due) {
     const uint32_t first = from();
     float most[kAhead];
@@ -117,7 +118,8 @@ class Stream {
     list(first, near(first, most));
   }
 
-  // Bounds of the groups that are fetched; -inf from `stop_` on. A bias of a list is in none: its token is looked at.
+  // Upper bounds of the fetched groups; -inf from `stop_` on. Biases from a list are not included: their tokens are examined
+  // separately.
   __device__ __forceinline__ void take(uint32_t from, float (&most)[kAhead]) const {
 #pragma unroll
     for (int first = 0; first < kAhead; first += 2) {
@@ -133,7 +135,7 @@ class Stream {
       }
     }
   }
-  // They are in the cache, so that few are on the way.
+  // The counts are in the cache, so few loads need to be in flight.
   __device__ __forceinline__ void fetch_counts(uint32_t from, Packed<C> (&two)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -149,10 +151,10 @@ class Stream {
     most[0] = row_.bound_of(group);
   }
 
-  // A finite logit below the range counts as the lowest of it before it is divided.
+  // A finite logit below the range is clamped to its lower end before the division.
   __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
 
-  // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of products.
+  // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of multiplications.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;
@@ -183,8 +185,8 @@ class Stream {
   __device__ __forceinline__ void list_first() {
     if (threadIdx.x < kFirst) list(from(), from() < end_);
   }
-  // Tokens of biases, which may be above the bounds of their groups: at last, when they are in the cache, by the last threads first,
-  // for the first ones have those of a list.
+  // Examines the biased tokens, which may exceed the bounds of their groups. This comes last, when they are in the cache, and
+  // begins with the last threads, because the first threads have the tokens of a list.
   __device__ __forceinline__ void look_at_biased() {
 #pragma unroll 1
     for (int at = kSampleThreads - 1 - static_cast<int>(threadIdx.x); at < row_.p.adjust.num_biases; at += kSampleThreads) {
@@ -197,7 +199,7 @@ class Stream {
     return (at < kBiasedCopied ? shared_.biased[at] : biased<C>(row_.p, row_.row, at)).token;
   }
 
-  // Returns false if there were more groups than the list has places for.
+  // Returns false if the list overflowed.
   __device__ __forceinline__ bool look_at_listed() {
     __syncthreads();
     const uint32_t count = shared_.num_close[slot_ & 1];
@@ -212,7 +214,7 @@ class Stream {
     return __all_sync(0xffffffffu, count <= kCloseRoom);
   }
 
-  // The key as it is defined.
+  // Computes the exact key of a token.
   __device__ __forceinline__ void look(uint32_t token) {
     Loaded<1> one;
     row_.load(token, one);
@@ -223,7 +225,7 @@ class Stream {
     const uint64_t own = ranked(row_.greedy() ? a : noisy, token);
     if (own > found_) found_ = own;
   }
-  // The best of the warp to the CTA, by one thread: atomics of many threads on a word follow one another.
+  // Publishes the best key of the warp to the CTA, by one thread: atomics of many threads on one word are serialised.
   __device__ __forceinline__ void tell() const {
     __syncwarp();
     const uint32_t most = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(found_ >> 32));
@@ -235,14 +237,15 @@ class Stream {
   Philox philox_;
   Packed<C> next_[kAhead];
   uint32_t base_, end_, stop_;
-  float scale_, least_ = minus_infinity();  // a product instead of the division; the best key when it was last looked at
+  float scale_, least_ = minus_infinity();  // factor that replaces the division; the best key when the list was last examined
   uint64_t found_ = 0;
-  uint32_t slot_ = 0;  // bit 0: of the list now
+  uint32_t slot_ = 0;  // bit 0: of the current list
 };
 
-// In the first warp of the first CTA, which all CTAs send theirs: none reads from another, so each may exit.
+// The best key of the row, in the first warp of the first CTA. All CTAs send theirs to this CTA and read from none, so each may
+// exit.
 __device__ __forceinline__ uint64_t best_of_row(const SampleParams& p, StreamShared& shared, uint64_t best) {
-  cluster_wait();  // the first CTA runs
+  cluster_wait();  // the first CTA is running
   if (threadIdx.x == 0)
     cluster_store_two_words(cluster_address(smem_address(&shared.of_cta[rank_of(p)]), 0), best);
   __syncwarp();

@@ -1,12 +1,12 @@
-// Rows in teams: several rows share a cluster, and a team of its CTAs draws one whose k is short. A team of one CTA also draws a row
-// that no filter cuts. Other rows that no short list can draw are held by the whole cluster, one after another.
+// Small-k sampling in teams: several rows share a cluster, and a row with a small k is drawn by a team of the cluster's CTAs. A
+// team of one CTA also draws a row without cuts. The whole cluster holds the other rows, one after another.
 #pragma once
 #include "kernels/sampling/filter_shared.cuh"
 
 namespace opfacade {
 
-// The rows of this CTA's cluster, computed again where they are used, since registers are short. All sizes are powers of two, and a
-// division takes long.
+// The rows of this CTA's cluster. Values are recomputed at each use, since registers are scarce. All sizes are powers of two,
+// because a division is slow.
 struct RowsOfCluster {
   const SampleParams& p;
 
@@ -14,7 +14,7 @@ struct RowsOfCluster {
   __device__ __forceinline__ uint32_t cluster() const { return blockIdx.x >> log2_of(p.ctas); }
   __device__ __forceinline__ int rank() const { return static_cast<int>(blockIdx.x) & (p.ctas - 1); }
 
-  // CTAs of a row, and how many rows there are.
+  // CTAs per row, and number of rows.
   __device__ __forceinline__ int team() const { return cluster() < p.whole ? p.team : p.last_team; }
   __device__ __forceinline__ uint32_t count() const { return static_cast<uint32_t>(p.ctas) >> log2_of(team()); }
   __device__ __forceinline__ uint32_t first() const {
@@ -25,13 +25,13 @@ struct RowsOfCluster {
   __device__ __forceinline__ uint32_t own() const { return first() + (static_cast<uint32_t>(rank()) >> log2_of(team())); }
 };
 
-// Loads here: a compiler moves the load of what one thread uses to where it does, which costs the time of a second load.
+// Loads immediately: the compiler would move the load down to its use, which costs the latency of a second load.
 template <class T>
 __device__ __forceinline__ T loaded_here(const T* from) {
   return *static_cast<const volatile T*>(from);
 }
 
-// Draws a row that no filter cuts, by one CTA. A call: registers are short.
+// Draws a row without cuts, by one CTA. Not inlined: registers are scarce.
 template <class C>
 __device__ __noinline__ void race_alone(const SampleParams& p, uint32_t at) {
   HeldShared& shared = filter_shared().held;
@@ -46,9 +46,9 @@ __device__ __noinline__ void race_alone(const SampleParams& p, uint32_t at) {
   if (threadIdx.x == 0) write_token(p, at, best);
 }
 
-// The first tokens of a row by a team of CTAs. find(row) lists those of this CTA, and sets k: how many there may be. finish(row,
-// count), by the first CTA of a team, takes what all have listed; it is not called for rows without k, or without room in a list.
-// Returns for which CTAs of the cluster there was no room, a bit for each.
+// Lists the first tokens of a row with a team of CTAs. find(row) lists those of this CTA, and sets k, the maximum number.
+// finish(row, count), called in the team's first CTA, uses the merged list; it is not called for rows without k, or if a list
+// overflowed. Returns a bit for each CTA of the cluster whose list overflowed.
 template <class F, class G>
 __device__ __forceinline__ uint32_t list_in_teams(const SampleParams& p, F find, G finish) {
   HeldShared& shared = filter_shared().held;
@@ -59,14 +59,14 @@ __device__ __forceinline__ uint32_t list_in_teams(const SampleParams& p, F find,
   if (threadIdx.x == 0) lists.num_noted = lists.num_own = 0, lists.k = lists.is_held = 0;
   if (rows.own() < p.rows && is_valid_row(p, rows.own())) find(rows.own());
   __syncthreads();
-  cluster.wait();  // all CTAs run
+  cluster.wait();  // all CTAs are running
   const int size = rows.team(), rank = rows.rank();
   const TeamLists team(lists, filter_shared().team_lists(), size, rank & -size);
   const uint32_t own = team.send(cluster, rank);
   cluster.publish();
   if (size == 1) {
     __syncthreads();
-    if (lists.k > 0 && own != kCrowded) finish(rows.own(), static_cast<int>(own));  // while others come
+    if (lists.k > 0 && own != kCrowded) finish(rows.own(), static_cast<int>(own));  // while other lists arrive
   }
   cluster.wait();
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -82,14 +82,14 @@ class Team {
   __device__ __forceinline__ explicit Team(const SampleParams& p)
       : p_(p), rows_{p}, shared_(filter_shared().held), lists_(filter_shared().short_k) {}
 
-  // Draws the row. Returns for which CTAs of the cluster there was no room in a list, a bit for each.
+  // Draws the row. Returns a bit for each CTA of the cluster whose list overflowed.
   __device__ __forceinline__ uint32_t draw() {
     return list_in_teams(p_, [&](uint32_t at) { list(at); }, [&](uint32_t at, int count) { finish(at, count); });
   }
 
  private:
-  // All that does not depend on what is loaded is loaded at once: the row's numbers, and its first chunk before it is known whether
-  // its k is short.
+  // All independent loads are issued together: the row's parameters, and its first chunk, even before it is known whether its k
+  // is small.
   __device__ __forceinline__ void list(uint32_t at) {
     const Row<C> row(p_, at, shared_.flags, &bias_index(shared_));
     Filters<C> filters(p_, row.row);
@@ -113,13 +113,13 @@ class Team {
     else if (alone) race_alone<C>(p_, at);
   }
 
-  // How many of the order the row needs; 0: too many for a short list.
+  // How many tokens of the order the row needs; 0: too many for a short list.
   __device__ __forceinline__ int short_k(const Row<C>& row, const Filters<C>& filters) const {
     if (row.greedy()) return 1;
     return filters.limit <= kShortK ? static_cast<int>(filters.limit) : 0;
   }
 
-  // The draw from the first k. count: how many there are.
+  // Draws from the first k tokens. count: their number.
   __device__ __forceinline__ void finish(uint32_t at, int count) {
     const uint64_t drawn = count == 0 ? 0 : drawn_of_sorted<C>(lists_, p_.stream, lists_.noted, count);
     if (threadIdx.x == 0) write_token(p_, at, drawn);
@@ -131,7 +131,7 @@ class Team {
   ShortShared& lists_;
 };
 
-// held(row): draws a row by the whole cluster. Shared memory says which rows are left, because `held` needs all registers.
+// held(row): draws a row with the whole cluster. Shared memory stores which rows remain, because `held` needs all registers.
 template <class C, class F>
 __device__ __forceinline__ void sample_in_teams(const SampleParams& p, F held) {
   uint32_t& left = filter_shared().held.left;

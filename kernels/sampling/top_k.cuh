@@ -1,12 +1,12 @@
-// Top-k: a list of candidates that has the first k, or a cut after k and a list of what it keeps. The first CTA of the row sorts
-// the list, so its order does not matter.
+// Top-k: a list of candidates that includes the first k, or a cut after k and a list of the kept tokens. The first CTA of the
+// row sorts the list, so its order does not matter.
 #pragma once
 #include "kernels/sampling/held.cuh"
 #include "kernels/sampling/stream.cuh"
 
 namespace opfacade {
 
-// Behind it lie the lists of a CTA and of the row, `room` entries each, and held logits.
+// Followed by the lists of a CTA and of the row, `room` entries each, and the held logits.
 struct alignas(16) TopKShared {
   union {
     HeldShared held;
@@ -26,7 +26,7 @@ class TopK {
  public:
   __device__ __forceinline__ TopK(const SampleParams& p, int64_t row, uint64_t* list) : p_(p), row_(row), list_(list) {}
 
-  // By the first CTA of the row.
+  // Called by the first CTA of the row.
   __device__ __forceinline__ void write(int count) {
     sort_list(list_, count, p_.top_n);
     for (int i = threadIdx.x; i < p_.top_n; i += kSampleThreads) store(i, list_[i]);

@@ -1,5 +1,5 @@
 // Verification of drafted tokens. Few numbers decide what is accepted, so every CTA of a request computes it; then the cluster
-// races one token over the vocabulary, which is what takes time.
+// races one token over the vocabulary, which dominates the time.
 #pragma once
 #include "kernels/common/run.cuh"
 #include "kernels/sampling/cluster_row.cuh"
@@ -13,12 +13,12 @@ struct VerifyShared {
   ReduceShared reduce;
   int32_t tokens[kMostDrafts], nodes[kMostDrafts], rejected[kMostDrafts];
   int32_t accepted, node, num_rejected;
-  uint8_t takes[kMostDrafts];  // a draft of a chain
-  uint8_t again[kMostDrafts];  // whether the token of a draft of a tree may be met again: another has it, or links go in a circle
+  uint8_t takes[kMostDrafts];  // whether a draft of a chain is accepted
+  uint8_t again[kMostDrafts];  // the token of a tree's draft may occur again: in another draft, or because links form a cycle
 };
 static_assert(sizeof(VerifyShared) <= kVerifyShared, "as the binding launches it");
 
-// A wrong count leaves no request valid.
+// With a wrong count, no request is valid.
 __device__ __forceinline__ bool is_valid_request(const VerifyParams& p, int64_t request) {
   if (p.num_valid == nullptr) return request < p.rows;
   const int64_t count = *p.num_valid;
@@ -30,7 +30,7 @@ class Request {
   __device__ __forceinline__ Request(const VerifyParams& p, int64_t at, VerifyShared& shared)
       : p_(p), at_(at), shared_(shared), drafts_(p.draft_tokens + at * p.drafts), target_(p.target_probs + at * p.target_request) {}
 
-  // A multiple of 2^-24 in [0, 1).
+  // A uniform number: a multiple of 2^-24 in [0, 1).
   __device__ __forceinline__ float coin(int depth) const {
     uint32_t words[4];
     Philox(p_.seed[at_], p_.offset[at_] + depth, p_.stream + 0x80000000u).words(0, words);
@@ -63,7 +63,7 @@ class Request {
   }
 
   __device__ __forceinline__ const float* target() const { return target_ + shared_.node * p_.target_row; }
-  // Distribution of the draft that a chain rejected; null without one.
+  // Distribution of the draft that a chain rejected; null if none was rejected.
   __device__ __forceinline__ const float* rejected_draft() const {
     return shared_.node < p_.drafts ? draft(shared_.node) : nullptr;
   }
@@ -83,7 +83,7 @@ class Request {
   __device__ __forceinline__ const float* draft(int i) const {
     return p_.draft_probs + at_ * p_.draft_request + i * p_.draft_row;
   }
-  // A node that exists, or 0.
+  // The linked node if it exists, else 0.
   __device__ __forceinline__ int linked(const int32_t* links, int node) const {
     const int found = links[at_ * (p_.drafts + 1) + node];
     return found >= 1 && found <= p_.drafts ? found : 0;
@@ -95,14 +95,15 @@ class Request {
     for (int i = 0; i < count; ++i) found |= shared_.rejected[i] == token;
     return found;
   }
-  // Few trees have such drafts, and only these are compared while the tree is walked.
+  // Few trees have such drafts; only these are compared during the walk.
   __device__ __forceinline__ bool is_drafted_twice(int draft) const {
     bool found = false;
     for (int i = 0; i < p_.drafts; ++i) found |= i != draft && drafts_[i] == drafts_[draft];
     return found;
   }
 
-  // Links may be wrong, so no more steps than there are drafts. A token that was rejected at this depth has no mass left.
+  // Links may be wrong, so the number of steps is limited to the number of drafts. A token that was rejected at this depth has
+  // no mass left.
   __device__ __forceinline__ void walk() {
     int node = 0, accepted = 0, rejected = 0, child = linked(p_.first_child, 0);
     float mass = 0.f, toss = coin(0);
@@ -131,7 +132,7 @@ class Request {
   const float* target_;
 };
 
-// weight(token) of all tokens of this CTA's slice, raced.
+// Races all tokens of this CTA's slice by weight(token).
 template <class F>
 __device__ __forceinline__ uint64_t race_weights(const VerifyParams& p, const Philox& philox, F weight) {
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);

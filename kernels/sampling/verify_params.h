@@ -1,6 +1,6 @@
-// Parameters of the verification of drafts, shared by the kernel and its binding.
-// Launch with a race: grid batch * ctas in clusters of `ctas`, each of which has one request; kSampleThreads threads a CTA.
-// Without: a thread for each request. Strides in elements.
+// Parameters of the verification of drafts, shared by the kernel and its binding. Launch with a race: grid batch * ctas in
+// clusters of `ctas`, each of which has one request; kSampleThreads threads per CTA. Without a race: one thread per request.
+// Strides in elements.
 #pragma once
 #include "kernels/sampling/sample_params.h"
 
@@ -12,7 +12,7 @@ struct VerifyParams {
   const int32_t* draft_tokens;   // [batch, drafts]
   const float* draft_probs;      // [batch, drafts, vocab]
   const float* target_probs;     // [batch, drafts + 1, vocab]
-  const int32_t* target_tokens;  // [batch, drafts + 1], as the next two
+  const int32_t* target_tokens;  // [batch, drafts + 1], like the next two
   const int32_t* first_child;
   const int32_t* next_sibling;
   const int64_t* seed;  // [batch]

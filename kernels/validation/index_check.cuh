@@ -1,4 +1,4 @@
-// Check of all index tensors of a call before the operator runs: one warp a request, no synchronisation, no trap. Findings go
+// Check of all index tensors of a call before the operator runs: one warp per request, no synchronisation, no trap. Findings go
 // to a ring that the host reads at its next call; the operator runs on tables in which wrong requests are empty. Calls are
 // counted on the device, so that each replay of a CUDA graph has its own number.
 #pragma once

@@ -108,7 +108,7 @@ OPF_DEVICE PageSpan span_of(const IndexTables& t, int r) {
 
 OPF_DEVICE bool is_page(const IndexTables& t, int32_t page) { return page >= 0 && page < t.num_pages; }
 
-// New rows of such a page are stored nowhere, because the caller says so.
+// Rows of such a page are deliberately not stored: the caller passed kNowhere.
 OPF_DEVICE bool is_nowhere(const IndexTables& t, int32_t page) { return t.appends && page == kNowhere; }
 
 OPF_DEVICE bool is_sound(const IndexTables& t, int32_t page) { return is_page(t, page) || is_nowhere(t, page); }
@@ -132,7 +132,8 @@ OPF_DEVICE int64_t length_of(const IndexTables& t, int r) {
   return count == 0 ? 0 : (count - 1) * t.page_size + t.lens[r];
 }
 
-// First key that a row of the request sees, or that a new row takes; the length if there is none. Entries must be valid.
+// First key that a row of the request sees, or the position of the first new row; the length if there is none. Entries must be
+// valid.
 OPF_DEVICE int64_t first_used(const IndexTables& t, int r) {
   const int64_t length = length_of(t, r), rows = t.rows == nullptr ? 1 : t.rows[r + 1] - t.rows[r];
   if (rows == 0) return length;
@@ -145,7 +146,7 @@ OPF_DEVICE int64_t unused_pages(const IndexTables& t, int r) {
   return first == length_of(t, r) ? span_of(t, r).count : first / t.page_size;
 }
 
-// First finding in the keys of a request.
+// First wrong entry among the keys of a request.
 template <class Warp>
 OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   Finding found;
@@ -163,7 +164,7 @@ OPF_DEVICE Finding judge_keys(const IndexTables& t, int r) {
   return t.pages == nullptr ? found : judge_pages<Warp>(t, span_of(t, r), unused_pages(t, r));
 }
 
-// First finding in a request.
+// First wrong entry of a request.
 template <class Warp>
 OPF_DEVICE Finding judge(const IndexTables& t, int r) {
   Finding found;
@@ -175,7 +176,8 @@ OPF_DEVICE Finding judge(const IndexTables& t, int r) {
   return found;
 }
 
-// Entry i of rows, made monotonic, because a kernel searches it. Valid, disjoint requests keep both their entries.
+// Entry i of an indptr of rows, made monotonic, because a kernel searches it. Both entries of a valid, disjoint request stay
+// unchanged.
 template <class Warp>
 OPF_DEVICE int32_t safe_row(const IndexTables& t, int i) {
   int32_t most = 0;
@@ -186,7 +188,7 @@ OPF_DEVICE int32_t safe_row(const IndexTables& t, int i) {
 
 OPF_DEVICE int32_t safe_entry(int32_t value, int32_t limit) { return within(value, limit) ? value : 0; }
 
-// Writes the safe tables of request r, given its verdict: entry r of each indptr, and the last entry for the last request.
+// Writes the safe tables of request r from its verdict: entry r of each indptr, and for the last request also the last entry.
 template <class Warp>
 OPF_DEVICE void make_safe(const IndexTables& t, const SafeTables& safe, int r, bool sound) {
   const int entries = r == t.batch - 1 ? 2 : 1;

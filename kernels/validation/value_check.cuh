@@ -1,6 +1,6 @@
-// Looks at the values of one operand of integers before the operator does: one block, no synchronisation with the host, no trap.
-// The first value that is outside goes to the ring of the index check, and the operator runs on a copy without it. One block is
-// enough for a level of validation, and one finding an operand leaves room in the ring.
+// Checks the values of one integer operand before the operator reads them: one block, no synchronisation with the host, no
+// trap. The first value out of bounds is reported in the ring of the index check, and the operator reads a corrected copy. One
+// block is fast enough for validation, and the ring is not filled, because each operand has at most one report.
 #pragma once
 #include "kernels/validation/index_check.cuh"
 #include "kernels/validation/value_rules.h"
@@ -19,7 +19,7 @@ struct DeviceBlock {
   }
 };
 
-// The record has 32 bits for a value and 32 for a limit: here both are the value.
+// A record has 32 bits each for the value and the limit; here both together hold the 64-bit value.
 __device__ __forceinline__ void value_check(const ValueCheckParams& p) {
   const uint32_t call = *static_cast<volatile uint32_t*>(&p.state->calls);
   const OutsideValue found = check_values<DeviceBlock>(p.operand);

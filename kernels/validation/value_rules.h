@@ -1,5 +1,5 @@
-// Which value of an operand is outside its bounds, and the copy that an operator may trust. Plain C++ over a Block (lanes and
-// a minimum), so that a test runs the same lines on a host with a block of one.
+// Finds a value of an operand that is out of bounds, and writes a corrected copy. Plain C++ over a Block (lanes and a minimum),
+// so that a test runs the same code on the host with a block of one.
 #pragma once
 #include "kernels/validation/value_check_params.h"
 
@@ -9,7 +9,7 @@
 
 namespace opfacade {
 
-// Position in logical order, -1 where all is well, and the value there.
+// Position in logical order, -1 if all values are valid, and the value at this position.
 struct OutsideValue {
   int64_t position;
   int64_t value;
@@ -30,7 +30,7 @@ OPF_DEVICE int64_t load_as(const BoundedOperand& o, int64_t at) {
   return static_cast<const Unsigned*>(o.from)[at];
 }
 
-// A uint64 past the largest int64 counts as that.
+// A uint64 above the largest int64 is treated as the largest int64.
 OPF_DEVICE int64_t load_value(const BoundedOperand& o, int64_t at) {
   switch (o.bytes) {
     case 1: return load_as<int8_t, uint8_t>(o, at);
@@ -52,7 +52,7 @@ OPF_DEVICE void store_value(const BoundedOperand& o, int64_t at, int64_t value) 
   }
 }
 
-// Rows that are valid: none where the count itself is wrong. Without a count all elements are.
+// Number of valid rows: 0 if the count itself is wrong. Without a count all elements are valid.
 OPF_DEVICE int64_t valid_rows(const BoundedOperand& o) {
   if (o.valid == nullptr) return INT64_MAX;
   return *o.valid >= 0 && *o.valid <= o.rows ? *o.valid : 0;

@@ -1,5 +1,5 @@
 // Decode in full f32: fused multiply-adds from shared memory; tf32 tensor cores would drop 13 bits. Schedule, partials and
-// merge are shared with decode/kernel.cuh. The CTA processes tiles of kTileKv tokens, one key a lane.
+// merge are shared with decode/kernel.cuh. The CTA processes tiles of kTileKv tokens, one key per lane.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/common/softmax.cuh"
@@ -163,7 +163,7 @@ __device__ __forceinline__ void attend_f32(const DecodeParams& p, const WorkItem
 #pragma unroll 1
   for (int start = item.begin; start < item.end; start += C::kTileKv, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // this stage has arrived; the other stage and the weights are free
+    __syncthreads();  // this stage has arrived; the other stage and the weights may be overwritten
     if (start + C::kTileKv < item.end) fetch_f32<C>(p, item, smem, start + C::kTileKv, stage ^ 1);
     weigh_f32<C>(p, item, smem, stage, start, state);
     __syncthreads();

@@ -1,5 +1,5 @@
 // Tile products of an fp8 cache. Bytes are converted to f16, exactly, between shared memory and mma.sync. QK^T may sum head_dim
-// in any order, so a thread takes the four neighbouring elements that ldmatrix gives it, and q is laid out alike. A 16-bit
+// in any order, so a thread uses the four neighbouring elements that ldmatrix loads for it, and q has the same layout. A 16-bit
 // column of V holds two dimensions, even and odd: two blocks of the output, or both halves of one.
 //
 // Factors of K scale the scores, factors of V the result. A power of two brings a bf16 row of q into the range of f16; the
@@ -151,7 +151,7 @@ struct TileMath<C, 1> : TileProducts<C, 1> {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       state.factor[which] = factor[which % kHeads];
-      // Fetch the factor of the head whose scores this thread holds from a lane that loaded that head.
+      // Fetches the factor of the head whose scores this thread holds from a lane that loaded that head.
       if (kHeads == 1) state.factor[which] = __shfl_sync(0xffffffffu, factor[0], State::Layout::head(which) * 4);
     }
     keep(state, q);

@@ -1,5 +1,5 @@
 // Attention of one query row per request. The bandwidth of K and V bounds it, so the goal is constant bytes in flight: about
-// 200 KB an SM. Each warp runs its own cp.async pipeline without CTA barriers, and the pipeline continues from one work item
+// 200 KB per SM. Each warp runs its own cp.async pipeline without CTA barriers, and the pipeline continues from one work item
 // into the next. The query heads of a kv head share an mma tile (decode/state.cuh), so K and V are read once per group. Warps
 // take tiles round-robin; their results are merged in warp order at the end of an item.
 #pragma once
@@ -19,7 +19,7 @@ __device__ __forceinline__ void process_tile(const DecodeParams& p, const WorkIt
   TileMath<C>::add_values(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
-// head_dim 256 with heads as mma rows leaves too few registers for the next item, or for all fields of the current one.
+// With head_dim 256 and heads as mma rows, too few registers are left for the next item, or for all fields of the current one.
 template <class C>
 constexpr bool kFewRegisters = C::kHeadDim == 256 && !HeadLayout<C>::kHeadsAreColumns;
 

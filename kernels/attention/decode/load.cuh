@@ -12,7 +12,7 @@ struct WarpLoader {
   static constexpr int kTokens = 32 / C::kKvBytes;
   static constexpr int kChunks = C::kHeadDim * C::kKvBytes / 16;
   static constexpr int kTileBytes = 32 * C::kHeadDim;  // K or V of a stage
-  static constexpr int kRowStep = 32 / kChunks;        // rows that a warp copies at once
+  static constexpr int kRowStep = 32 / kChunks;        // rows that a warp copies in one pass
   using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
   const DecodeParams& p;
@@ -23,12 +23,12 @@ struct WarpLoader {
   int next;            // first token of the next tile to fetch
   int next_page;       // page of this lane's token in that tile
   int index = 0;       // stage to fill next, the oldest; after a fetch, the stage to compute
-  unsigned filled = 0; // bit i: the fetch before the last i ones brought a tile
+  unsigned filled = 0; // bit i: the (i + 1)-th last fetch loaded a tile
 
   __device__ __forceinline__ WarpLoader(const DecodeParams& p, uint32_t shared)
       : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
 
-  // Values of an item that come from global memory.
+  // Fields of an item that are loaded from global memory.
   struct Opening {
     const int32_t* pages;
     int page;
@@ -56,7 +56,7 @@ struct WarpLoader {
   __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
   __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
   __device__ __forceinline__ uint32_t stage(int i) const { return stages + i * 2 * kTileBytes; }
-  // The stage that holds no needed data between a tile and the next fetch.
+  // The stage that holds no needed data between the computation of a tile and the next fetch.
   __device__ __forceinline__ uint32_t free_stage() const { return stage(index); }
 
   __device__ __forceinline__ bool oldest_is_filled() const { return filled >> (C::kStages - 2) & 1; }

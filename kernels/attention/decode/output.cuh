@@ -24,7 +24,7 @@ __device__ __forceinline__ int query_head(const WorkItem& item, int row) {
   return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row;
 }
 
-// C::kQueryRows > 1 (latent decode): the group of a kv head is the heads of all query rows of a request, query row by query row.
+// C::kQueryRows > 1 (latent decode): the group of a kv head has kQueryRows x heads entries, ordered by query row, then by head.
 template <class C>
 __device__ __forceinline__ int own_head(const WorkItem& item, int row) {
   return C::kQueryRows == 1 ? query_head<C>(item, row) : query_head<C>(item, row) % (C::kGroup / C::kQueryRows);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkI
   if (column == 0) write_lse<C>(p, item, row, sunk.lse);
 }
 
-// Destination of the finished rows of an item: the output if it is its unit's only item, else its slot.
+// Destination of the finished rows of an item: the output if the work unit has only this item, else the item's workspace slot.
 template <class C>
 struct GlobalRows {
   const DecodeParams& p;

@@ -4,14 +4,14 @@
 // Launch: CTAs of kWarps * 32 threads with kSharedBytes of dynamic shared memory; the kernels check the size against their
 // layout. Grid and workspace slots by split mode:
 //   off      batch * head_blocks CTAs, no slots
-//   auto     at most 2 * `resident` CTAs (`resident`: CTAs that run concurrently), two slots a CTA
+//   auto     at most 2 * `resident` CTAs (`resident`: CTAs that run concurrently), two slots per CTA
 //   pieces   batch * head_blocks + 1.5 * `resident` CTAs, three slots for each resident CTA
-//   cluster  kClusterSize * kClustersPerUnit * batch * head_blocks CTAs in clusters of kClusterSize; one slot a cluster if kClustersPerUnit > 1
-//   fixed    head_blocks * (floor(max_tokens / chunk) + batch) CTAs, fewer if one request is bounded; one slot a CTA
+//   cluster  kClusterSize * kClustersPerUnit * batch * head_blocks CTAs in clusters of kClusterSize; one slot each if kClustersPerUnit > 1
+//   fixed    head_blocks * (floor(max_tokens / chunk) + batch) CTAs, fewer if one request is bounded; one slot per CTA
 //            max_tokens = page_size * max_kv_indices; decode/schedule/chunks.cuh handles batches that exceed it
 // Workspace: 4 * slots * kRows * (head_dim + 1) + 8 * counters bytes: partial_o, counters, partial_lse. It is never
-// initialised.
-// Counters: one a slot; with kClustersPerUnit > 1, ceil(kRows * head_dim / 128) a work unit, one for each 128 columns.
+// initialised. Counters: one per slot; with kClustersPerUnit > 1, ceil(kRows * head_dim / 128) per work unit, one for each 128
+// columns.
 #pragma once
 #include "kernels/paged/paged_kv.h"
 
@@ -31,7 +31,7 @@ struct DecodeParams {
   float* lse;          // [batch, heads]
   const float* k_scale;     // fp8 cache only: [1] or [kv_heads], or null
   const float* v_scale;
-  const float* sinks;       // [heads]: logits without a value
+  const float* sinks;       // [heads]: logits of the sinks, which have no value
   float* partial_o;    // [slots, kRows, head_dim], normalised
   float* partial_lse;  // [slots, kRows], natural
   unsigned long long* counters;  // see decode/schedule/count.cuh

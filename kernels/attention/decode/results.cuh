@@ -10,12 +10,12 @@ struct Deferred {
   int request, head, unit_start, count;
 };
 
-// Fields of an item that are needed only at its end; kept in shared memory to save registers.
+// Fields of an item that are needed only at its end; stored in shared memory to save registers.
 struct SavedItem {
   int request, head, unit_start, count;
 };
 
-// Follows the stages in shared memory. A warp's o overwrites the stage that it fills next, which has been computed.
+// Located after the stages in shared memory. A warp's o overwrites the stage that it fills next, whose tile has been computed.
 template <class C>
 struct WarpResults {
   float max[C::kWarps][C::kRows];
@@ -29,7 +29,7 @@ struct WarpResults {
   }
 };
 
-// Called by each warp for itself.
+// Each warp calls it for itself.
 __device__ __forceinline__ void save_item(const WorkItem& item, volatile SavedItem& saved) {
   if (threadIdx.x % 32 == 0)
     saved.request = item.request, saved.head = item.head, saved.unit_start = item.unit_start, saved.count = item.count;
@@ -44,7 +44,7 @@ template <class C>
 __device__ __forceinline__ void store_warp_results(const DecodeState<C>& state, unsigned char* shared, int o_at, WarpResults<C>& results) {
   static_assert(C::kRows * C::kHeadDim * sizeof(float) <= 2 * WarpLoader<C>::kTileBytes, "o must fit a stage");
   const int warp = threadIdx.x / 32;
-  __syncwarp();  // every lane has finished with the stage
+  __syncwarp();  // every lane has finished reading the stage
   results.o_at[warp] = o_at;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {

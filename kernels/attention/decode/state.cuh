@@ -1,4 +1,4 @@
-// Registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads a thread.
+// Registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads per thread.
 #pragma once
 #include "kernels/attention/decode/load.cuh"
 #include "kernels/common/column.cuh"
@@ -15,7 +15,7 @@ template <class C, bool kColumns = (C::kRows <= 8)>
 struct HeadLayout {
   static constexpr bool kHeadsAreColumns = false;
   static constexpr int kLength = 8;     // keys or dimensions of a tile
-  static constexpr int kQueryHeads = 2; // heads of which a thread loads q
+  static constexpr int kQueryHeads = 2; // heads whose q a thread loads
   static __device__ __forceinline__ int head(int which) { return threadIdx.x % 32 / 4 + which * 8; }
   static __device__ __forceinline__ int along(int j) { return threadIdx.x % 4 * 2 + j; }
   static constexpr int at(int which, int j) { return which * 2 + j; }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void weights_of_rows(const float (&low)[4], const flo
   a[0] = T::pack(low[0], low[1]), a[1] = T::pack(low[2], low[3]);
   a[2] = T::pack(high[0], high[1]), a[3] = T::pack(high[2], high[3]);
 }
-// Softmax weights as the B operand (heads are columns): neighbouring keys a register instead of neighbouring heads.
+// Softmax weights as the B operand (heads are columns): a register holds neighbouring keys instead of neighbouring heads.
 template <class T>
 __device__ __forceinline__ void weights_of_columns(const float (&s)[4], uint32_t (&b)[2]) {
   b[0] = transposed_8x8(T::pack(s[0], s[1]));

@@ -5,7 +5,8 @@
 
 namespace opfacade {
 
-// Shares of an unlike batch are cut by its lengths on the device: uncut tiles write o, parts of tiles are merged in the same launch.
+// Lengths decide on the device which tiles of an unequal batch are split: whole tiles write o, partial tiles are merged in the
+// same launch.
 template <class C>
 constexpr bool kCutsByLengths = C::kSplit == SplitMode::kPieces;
 // Every row is partial, and a second launch merges.
@@ -25,7 +26,7 @@ __device__ __forceinline__ Sunk merged_row(const PrefillParams& p, int head, flo
   return with_sink(p.sinks[head], lse);
 }
 
-// A row as a CTA leaves it, complete or partial. uncut: it has seen all keys of its row.
+// The final state of a row of a CTA, complete or partial. uncut: the CTA has seen all keys of the row.
 template <class C>
 __device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool uncut = true) {
   if constexpr (kMergesLater<C>) return {lse, 1.f};

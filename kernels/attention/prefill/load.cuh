@@ -31,14 +31,14 @@ struct PrefillSmem {
   RawTile<C::kKvBytes, C::kTileKv * C::kHeadDim, C::kTileRows> raw;
 };
 
-// Parameters of keys, [tile parity][kKey][kTileKv], after all else.
+// Parameters of keys, [tile parity][kKey][kTileKv], after everything else.
 template <class C>
 __device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) {
   return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
 }
 
-// `load` issues the copies of a tile; `land`, after their arrival, stores it as mma operands: the thread that copied fp8 bytes
-// converts them to f16, exactly.
+// `load` issues the copies of a tile. `land`, after their arrival, stores the tile as mma operands: the thread that copied fp8
+// bytes converts them to f16, exactly.
 template <class C>
 struct KvLoader {
   static constexpr int kChunks = C::kHeadDim / 8;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
     words[i] = transformed_pair<typename C::Q>(words[i], transform);
 }
 
-// fp8 cache: computes the score factor of each row and converts bf16 to f16. One thread a row.
+// fp8 cache: computes the score factor of each row and converts bf16 to f16. One thread per row.
 template <class C>
 __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   constexpr int kChunks = C::kHeadDim / 8;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& 
   }
 }
 
-// Needs all of Q, and a barrier before and after it.
+// Needs all rows of Q, and a barrier before and after it.
 template <class C>
 __device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   if (p.score.q_transform != QTransform::kNone) transform_q<C>(smem, p.score.q_transform);

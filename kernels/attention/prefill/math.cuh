@@ -161,7 +161,7 @@ __device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s)
 }
 
 // Converts scores to weights and rescales the state to the new maximum. (max - new max) is exactly 0 if a tile adds nothing to
-// a row, so a tile that a row does not see leaves its bits unchanged.
+// a row, so a tile without visible keys for a row leaves the row's bits unchanged.
 template <class C>
 __device__ __forceinline__ void update_softmax(const PrefillSmem<C>& smem, RowState<C>& state, Scores<C>& s,
                                                float log2_scale) {

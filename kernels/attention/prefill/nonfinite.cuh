@@ -33,7 +33,7 @@ __device__ __forceinline__ void add_nonfinite_values(const PrefillParams& p, con
       for (int half = 0; half < 2; ++half) {
         const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
         sees[b][half] = start + key >= seen.begin && start + key < seen.end;
-        if constexpr (kHidesMore<C>) {  // the thread that holds this element has its bit
+        if constexpr (kHidesMore<C>) {  // the thread that holds this element has its mask bit
           const uint32_t bits = __shfl_sync(0xffffffffu, shown[b], (threadIdx.x & 28) + key % 8 / 2);
           sees[b][half] = bits >> (half * 16 + key / 8 * 2 + key % 2) & 1;
         }

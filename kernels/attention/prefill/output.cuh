@@ -1,4 +1,4 @@
-// Writes the results of a CTA: final rows through shared memory in 16-byte pieces, or f32 partials of one split.
+// Writes the results of a CTA: final rows through shared memory in 16-byte chunks, or f32 partials of one split.
 #pragma once
 #include "kernels/attention/prefill/math.cuh"
 #include "kernels/attention/prefill/finish.cuh"
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_lse(const PrefillParams& p, const PrefillS
     }
 }
 
-// A warp stages the rows in its own rows of Q, which only it has read.
+// A warp stages the rows in its own rows of Q, which only this warp has read.
 template <class C>
 __device__ __forceinline__ void write_rows(const PrefillParams& p, const RowTile& tile, PrefillSmem<C>& smem,
                                            const RowState<C>& state) {

@@ -1,6 +1,6 @@
 // Rows and keys of a prefill CTA, derived from the lengths on the device. A request of n packed rows (token-major, the heads of
 // one kv head innermost) owns the slots from floor(first packed row / kTileRows) + request on. That start increases with every
-// request and leaves room for ceil(n / kTileRows) tiles, so no plan is needed.
+// request and reserves slots for ceil(n / kTileRows) tiles, so no plan is needed.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 #include "kernels/paged/page_lookup.cuh"
@@ -32,7 +32,7 @@ __device__ __forceinline__ int slot_start(const PrefillParams& p, int request) {
   return static_cast<int>(static_cast<int64_t>(first) * C::kGroup / C::kTileRows) + request;
 }
 
-// The last request that starts at or before `slot`: a 32-ary search by each warp on its own.
+// The last request that starts at or before `slot`: each warp does a 32-ary search.
 template <class C>
 __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   const int lane = threadIdx.x % 32;

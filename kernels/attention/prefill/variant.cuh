@@ -1,12 +1,12 @@
 // Variant and packed mask in a prefill kernel. C::Variant is generated from the user's expressions
 // (csrc/attention/variant.jinja):
 //
-//   kLogits, kMask, kQuery: which expressions exist; kPacked: the call has a mask; kHead, kRow, kKey: parameters of each kind
+//   kLogits, kMask, kQuery: which expressions exist; kPacked: the call has a mask; kHead, kRow, kKey: numbers of parameters
 //   float logits(float score, row, key), bool mask(row, key), float query(float query, row)
 //   kLine: logits are exactly score + start(row, key) + rise(row) * key.step
 //
-// C::operands(p) are those of the call. A kernel without C::Variant has none of this. Masks here can only hide more than
-// row_range.
+// C::operands(p) returns the operands of the call. A kernel without C::Variant has none of this. Masks here can only hide more
+// than row_range.
 #pragma once
 #include "kernels/attention/prefill/schedule.cuh"
 #include "kernels/attention/prefill/variant_of.cuh"
@@ -36,7 +36,7 @@ struct VariantKey {
   __device__ __forceinline__ int32_t kv_pos() const { return base + step; }
 };
 
-// row: row of the tile; a padding row stands for the last, so that nothing out of bounds is read.
+// row: row of the tile. A padding row is replaced by the last valid row, so that no read is out of bounds.
 template <class C>
 __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParams& p, const RowTile& tile, int kv_head, int row) {
   using V = Variant<C>;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t
     table[i * C::kTileKv + key] = operands.key[i * operands.key_count + page * operands.key_page + slot];
 }
 
-// 32 bits of a packed mask from `bit` on, lowest first. Bits past the end of the mask are 0 (hidden).
+// 32 bits of a packed mask from `bit` on, lowest first.
 __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, int64_t word) {
   if (word < 0) return 0;
   if (word * 4 + 4 <= operands.mask_bytes) return reinterpret_cast<const uint32_t*>(operands.mask)[word];

@@ -35,7 +35,7 @@ class Schedule<C, SplitMode::kFixed> {
     return owns_units() && next_partial(item);
   }
 
-  // The partials always lie inside the slots, whatever the lengths.
+  // No partial is ever outside the slots, whatever the lengths.
   __device__ __forceinline__ Partials partials_of(const WorkItem& item) const {
     if (item.count == 1) return {0, 1, 0, 0, 0};
     if (owns_units()) return {partial_, item.count, item.unit_start, item.unit_start + 1, 1};

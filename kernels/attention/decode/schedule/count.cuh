@@ -7,11 +7,11 @@
 
 namespace opfacade {
 
-// Params: of any kernel that has a stamp.
+// Params: parameters of any kernel, with a field `stamp`.
 template <class Params>
 __device__ __forceinline__ bool is_stamped(const Params& p, Counter value) { return value >> kCountBits == p.stamp; }
 
-// Arrivals before this one. before: the value that the increment returned.
+// Number of earlier arrivals. before: the value that the increment returned.
 template <class Params>
 __device__ __forceinline__ int previous_arrivals(const Params& p, Counter* counter, Counter before) {
   while (!is_stamped(p, before)) {

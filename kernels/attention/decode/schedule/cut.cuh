@@ -12,7 +12,7 @@ struct WorkItem {
   int first_key;  // first visible key
   int begin;      // first key of the item's tiles; may precede first_key
   int end;
-  // even shares: position of the unit's first tile in the line of all tiles; fixed, pieces: the request's first slot / head
+  // even shares: index of the unit's first tile among all tiles of the batch; fixed, pieces: the request's first slot / head
   // blocks
   int unit_start;
   int count;      // even shares: tiles of the unit; fixed, pieces: splits of the unit
@@ -29,7 +29,7 @@ struct Partials {
   __device__ __forceinline__ int slot(int i) const { return i == 0 ? first_slot : next_slot + (i - 1) * step; }
 };
 
-constexpr int kScheduleTile = 64;  // items start at multiples of this in every split mode, so that all modes see the same tiles
+constexpr int kScheduleTile = 64;  // items start at multiples of this in every split mode, so that all modes use the same tiles
 
 // Fixed chunks: the partition depends on the request's own length only, so that no batch can change its bits.
 __device__ __forceinline__ int fixed_splits(int kv_len, int first_key, int chunk) {
@@ -48,13 +48,14 @@ constexpr int kMaxPartials = (1 << kCountBits) - 1;  // partials of one work uni
 
 __device__ __forceinline__ int larger_chunk(int chunk) { return chunk <= INT32_MAX / 2 ? 2 * chunk : INT32_MAX; }
 
-// kAuto and kPieces: the partition depends on the lengths, and every CTA derives the same one.
-// kAuto: all tiles stand in one line, unit by unit, and CTA b takes `share` tiles from b * share on (stream-K). share = 0: CTA
-// b takes whole units b, b + CTAs, ... and nothing is merged.
-constexpr int kMinShareTiles = 2;  // tiles of a share: a smaller one does not pay for its merge
+// kAuto and kPieces: the partition depends on the lengths, and every CTA derives the same one. kAuto: all tiles are numbered in
+// order, unit by unit, and CTA b takes `share` tiles from b * share on (stream-K). share = 0: CTA b takes whole units b, b +
+// CTAs, ... and nothing is merged.
+constexpr int kMinShareTiles = 2;  // minimum tiles per share: the merge of a smaller share costs more than it saves
 
-// tiles, units: of the batch; most: tiles of the longest unit; blocks: concurrent CTAs. Returns 0 (whole units) if they keep at
-// least 7/8 of the CTAs busy for the longest sequence of units; the grid then has more CTAs, which start as others end.
+// tiles, units: totals of the batch; most: tiles of the longest unit; blocks: concurrent CTAs. Returns 0 (whole units) if whole
+// units keep at least 7/8 of the CTAs busy for the longest sequence of units; the grid then has more CTAs, which start when
+// others end.
 __device__ __forceinline__ int even_share(int64_t tiles, int units, int max_tiles, int blocks) {
   const int rounds = (units + blocks - 1) / blocks;
   if (8 * tiles >= 7 * static_cast<int64_t>(rounds) * max_tiles * blocks) return 0;
@@ -83,8 +84,8 @@ __device__ __forceinline__ bool nearly_equal(int64_t tiles, int batch, int max_t
 // wave, and those of an incomplete last wave are split to fill it.
 struct EqualPartition {
   int leading;  // requests before the tail
-  int count;    // splits of each of these
-  int tail;     // splits of each request of the tail
+  int count;    // splits per request before the tail
+  int tail;     // splits per request of the tail
 
   // split_index: index of a split, request by request.
   __device__ __forceinline__ RequestPosition find(int split_index) const {
@@ -97,7 +98,7 @@ struct EqualPartition {
   __device__ __forceinline__ int first_split() const { return count == 1 ? leading : 0; }
 };
 
-// wave: requests whose whole units run concurrently.
+// wave: number of requests whose whole units run concurrently.
 __device__ __forceinline__ EqualPartition equal_partition(int batch, int max_tiles, int wave) {
   const int finest = max(1, max_tiles / kMinShareTiles);
   if (batch <= wave) return {batch, min(wave / batch, finest), 1};
@@ -121,7 +122,7 @@ __device__ __forceinline__ int split_class(int tiles, int count, int longest) {
   return (quarters <= 3 * all) + (quarters <= 2 * all) + (quarters <= all);
 }
 
-// `longest` if all splits run concurrently: an even share of all tiles, plus 1/16 + 1 for remainders.
+// Value of `longest` for which all splits run concurrently: an even share of all tiles, plus 1/16 + 1 for remainders.
 __device__ __forceinline__ int longest_concurrent_split(int64_t tiles, int resident) {
   const int64_t even = tiles >> 31 == 0 ? static_cast<int>(tiles) / resident : tiles / resident;
   return static_cast<int>(min(max(even + even / 16 + 1, static_cast<int64_t>(kMinShareTiles)), static_cast<int64_t>(kMaxSplitTiles)));
@@ -139,14 +140,14 @@ __device__ __forceinline__ int split_start(int tiles, int count, int i) {
 // Tiles of a CTA if `blocks` CTAs, of one or several clusters, divide a unit into contiguous parts.
 __device__ __forceinline__ int tiles_per_cta(int count, int blocks) { return (count + blocks - 1) / blocks; }
 
-// The clusters of a unit are neighbours in the grid, and so are the slots of their partials.
+// The clusters of a unit are adjacent in the grid, and so are the slots of their partials.
 __device__ __forceinline__ Partials cluster_partials(int index, int clusters) {
   const int own = index % clusters, first = index - own;
   return {own, clusters, first, first + 1, 1};
 }
 
-// Partials of the unit of `count` tiles that starts at `unit_start`, seen by CTA `block`, with even shares. A CTA holds at most its
-// first and its last unit in part, so it needs two slots.
+// Partials of the unit of `count` tiles that starts at `unit_start`, as CTA `block` computes them, with even shares. Only the
+// first and the last unit of a CTA can be partial, so it needs two slots.
 __device__ __forceinline__ Partials share_partials(int unit_start, int count, int share, int block) {
   const int first_block = unit_start / share, last_block = (unit_start + count - 1) / share;
   const int first_slot = 2 * first_block + (unit_start != first_block * share);

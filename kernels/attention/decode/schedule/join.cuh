@@ -20,7 +20,7 @@ __device__ __forceinline__ bool arrives_last(const DecodeParams& p, const Partia
 // Kernel prologue: allow the dependent launch, prefetch the page table, wait for the previous kernel.
 __device__ __forceinline__ void kernel_prologue(const DecodeParams& p) {
   allow_dependents();
-  const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // wraps in a large grid, to a line that exists
+  const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // wraps around in a large grid, so that the line exists
   if (line < static_cast<unsigned>(p.table_bytes)) prefetch_l2(reinterpret_cast<const char*>(p.table.indices) + line);
   wait_for_previous();
 }
@@ -78,7 +78,7 @@ __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row
   if (valid) write_columns<C>(rows.p, rows.item, row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
 }
 
-// One warp a row.
+// One warp per row.
 template <class C>
 __device__ __forceinline__ void merge_partials(const GlobalRows<C>& rows) {
   constexpr int kRegisters = 65536 / (32 * C::kWarps * C::kBlocksPerSm);

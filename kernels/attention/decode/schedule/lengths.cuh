@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// Head blocks that items are made of; a kernel may map head blocks to another axis of the grid instead.
+// Head blocks that a work item can have; a kernel may map head blocks to another axis of the grid instead.
 template <class C>
 __device__ __forceinline__ int head_blocks(const DecodeParams& p) {
   return p.kv_heads * C::kItemHeadBlocks;
@@ -22,7 +22,7 @@ __device__ __forceinline__ int schedule_tiles(const DecodeParams& p, int kv_len)
   return (kv_len + kScheduleTile - 1) / kScheduleTile - first_visible<C>(p, kv_len) / kScheduleTile;
 }
 
-// Count of one request: splits if chunks are fixed, else tiles. At least 1, because its output is written.
+// Count of one request: splits with fixed chunks, else tiles. At least 1, because its output is written.
 template <class C>
 __device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
   if constexpr (C::kSplit != SplitMode::kFixed) return max(1, schedule_tiles<C>(p, kv_len));

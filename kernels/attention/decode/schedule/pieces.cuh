@@ -1,4 +1,4 @@
-// Split of a CTA in kPieces mode, derived from the lengths by each warp. Split indices count one split for all head blocks.
+// Split of a CTA in kPieces mode; each warp derives it from the lengths. A split index counts a split once for all head blocks.
 #pragma once
 #include "kernels/attention/decode/schedule/lengths.cuh"
 
@@ -33,7 +33,7 @@ class SplitFinder {
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int tiles_of(int request) const { return count_of<C>(p_, kv_length<C::kTable>(p_.table, request)); }
 
-  // 0 past the last request. Loads stand outside the condition, so that those of several requests are under way at once.
+  // 0 past the last request. The loads are unconditional, so that those of several requests are in flight together.
   __device__ __forceinline__ int tiles_or_none(int request) const {
     const int tiles = tiles_of(min(request, p_.batch - 1));
     return request < p_.batch ? tiles : 0;
@@ -70,15 +70,15 @@ class SplitFinder {
     return static_cast<int>(__reduce_add_sync(0xffffffffu, count)) * blocks <= p_.resident;
   }
 
-  // Splits in order of class, then of lane, then of the lane's requests.
+  // Splits are ordered by class, then by lane, then by the lane's requests.
   __device__ __forceinline__ bool find_in_order(int split_index, int blocks, RequestPosition& place) {
     longest_ = longest_concurrent_split(static_cast<int64_t>(tiles_) * blocks, p_.resident);
     if (!all_concurrent(blocks)) longest_ = longest_queued_split(longest_);
-    int before, own;  // splits in earlier classes; splits of this lane in the class of the split
+    int before, own;  // splits in earlier classes; splits of this lane in the class of the current split
     const int wanted = class_with(split_index, before, own);
     if (wanted < 0) return false;
     const int through = before + inclusive_scan(own);
-    const int owner = __ffs(__ballot_sync(0xffffffffu, through > split_index)) - 1;  // class_with counted the split, so an owner exists
+    const int owner = __ffs(__ballot_sync(0xffffffffu, through > split_index)) - 1;  // exists: class_with counted the split
     place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
     return find_of_lane(split_index, wanted, place);
   }
@@ -105,7 +105,7 @@ class SplitFinder {
     return wanted;
   }
 
-  // place: the first request of the owner lane. Each lane tests one of its requests.
+  // place: index of the first request of the owner lane. Each lane tests one of the owner's requests.
   __device__ __forceinline__ bool find_of_lane(int split_index, int wanted, RequestPosition& place) const {
     for (; place.request < p_.batch; place.request += 32 * 32) {
       const int request = place.request + 32 * lane();

@@ -1,5 +1,5 @@
-// Work items of a CTA, derived from the lengths on the device. Each warp does this on its own (a lane sums a few requests, one
-// scan finds the lane, a second the request), so no barrier is needed.
+// Work items of a CTA, derived from the lengths on the device. Each warp does this independently: a lane sums a few requests,
+// one scan finds the lane, and a second scan finds the request. No barrier is needed.
 #pragma once
 #include "kernels/attention/decode/schedule/pieces.cuh"
 
@@ -29,13 +29,13 @@ struct BatchSums {
 
   __device__ __forceinline__ int total() const { return __shfl_sync(0xffffffffu, through, 31); }
 
-  // Finds the request that holds `position`; false beyond the last, and if lengths changed since the sums were taken.
+  // Finds the request that contains `position`; false beyond the last, and if lengths changed since the sums were computed.
   __device__ __forceinline__ bool find(const DecodeParams& p, int position, RequestPosition& place) const {
     const unsigned after = __ballot_sync(0xffffffffu, through > position);
     if (after == 0) return false;
     const int owner = __ffs(after) - 1, lane = threadIdx.x % 32;
     int base = __shfl_sync(0xffffffffu, through - count, owner);
-    if (p.batch <= 32) {  // one request a lane
+    if (p.batch <= 32) {  // one request per lane
       place = {owner, base, __shfl_sync(0xffffffffu, count, owner)};
       return true;
     }
@@ -58,11 +58,11 @@ struct BatchSums {
   }
 };
 
-// Neighbouring CTAs that share an item: the CTAs of its clusters, or the head blocks of a latent decode.
+// Adjacent CTAs that share an item: the CTAs of its clusters, or the head blocks of a latent decode.
 template <class C>
 constexpr int kCtasPerItem = C::kClustersPerUnit * C::kClusterSize;
 
-// One item a CTA: a whole work unit, a split of one, or a cluster CTA's part. (Fixed chunks: decode/schedule/chunks.cuh.)
+// One item per CTA: a whole work unit, a split of one, or one CTA's part in a cluster.
 template <class C, SplitMode kSplit>
 class Schedule {
  public:
@@ -85,7 +85,7 @@ class Schedule {
     return true;
   }
 
-  // The partials always lie inside the slots, whatever the lengths.
+  // No partial is ever outside the slots, whatever the lengths.
   __device__ __forceinline__ Partials partials_of(const WorkItem& item) const {
     if (item.count == 1) return {0, 1, 0, 0, 0};
     const int blocks = head_blocks<C>(p_), first_slot = item.unit_start * blocks + item.head;
@@ -208,8 +208,8 @@ class Schedule<C, SplitMode::kAuto> {
 
   const DecodeParams& p_;
   int share_;
-  int position_, stop_;  // even shares: tiles; otherwise work units
-  RequestPosition place_;          // even shares only, as are the lengths
+  int position_, stop_;  // even shares: in tiles; otherwise in work units
+  RequestPosition place_;          // even shares only, like the lengths
   int kv_len_, next_len_;
 };
 

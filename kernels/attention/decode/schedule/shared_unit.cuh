@@ -29,7 +29,7 @@ __device__ __forceinline__ MergedColumns merge_in_order(const PartialColumns<kPa
   return merged;
 }
 
-// Columns of an item that a warp of the cluster merges: four a lane, from `first` on in steps of kStep. CTAs interleave, so
+// Columns of an item that a warp of the cluster merges: four per lane, from `first` on in steps of kStep. CTAs interleave, so
 // that reads of distributed shared memory spread over the SMs.
 template <class C>
 struct ClusterColumns {
