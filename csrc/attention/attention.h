@@ -46,7 +46,7 @@ void set_factors(Params& params, Operands& in, int32_t stride) {
   params.kv_scale_stride = stride;
 }
 
-// The scalars of every attention: sm_scale, soft_cap and window_left.
+// The scalars of every attention op: sm_scale, soft_cap and window_left.
 template <class Params>
 void set_scoring(Params& params, Operands& in) {
   const double sm_scale = in.real();
@@ -54,7 +54,7 @@ void set_scoring(Params& params, Operands& in) {
   params.window_left = window_of(in.integer());
 }
 
-// 48 bits unlikely to be in memory: the time of the first call, spread by an odd multiplication.
+// A 48-bit stamp that memory is unlikely to contain: the time of the first call, times an odd constant.
 inline uint64_t process_stamp() {
   static const uint64_t stamp = [] {
     timespec now{};
@@ -75,7 +75,7 @@ inline int32_t box_of(int64_t page_size, int32_t tile) {
   return box % 8 == 0 ? static_cast<int32_t>(box) : 0;
 }
 
-// Places partial_o and partial_lse of `slots` rows in the workspace; returns the address that follows them.
+// Assigns partial_o and partial_lse of `slots` rows to the workspace; returns the address that follows them.
 template <class Params>
 void* set_partials(Params& params, void* workspace, int64_t slots, int64_t head_dim) {
   params.partial_o = static_cast<float*>(workspace);

@@ -69,13 +69,13 @@ class Driver {
 
 constexpr int kMaxDevices = 64;
 
-// The primary context of a device, kept for the life of the process: it is the one torch uses.
+// The primary context of a device, retained for the life of the process. torch uses the same context.
 inline CUcontext primary_context(int device) {
   static CUcontext contexts[kMaxDevices];
   if (device < 0 || device >= kMaxDevices) throw FfiError("ValueError") << "no device cuda:" << device << ". [OPF-C021]";
   CUcontext context = atomic_load(contexts[device]);
   if (context == nullptr) {
-    // Two threads may both retain; the count is never released, so an extra one is harmless.
+    // Two threads may both retain it; it is never released, so an extra reference is harmless.
     Driver::get().check(Driver::get().cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     atomic_store(contexts[device], context);
   }

@@ -91,7 +91,7 @@ inline const DLTensor* tensor_of(const TVMFFIAny& arg) {
   return reinterpret_cast<const DLTensor*>(arg.v_obj + 1);
 }
 
-// Reads the arguments of one call in order, and refuses one of another type.
+// Reads the arguments of one call in order, and refuses an argument of another type.
 class ArgReader {
  public:
   ArgReader(const char* function, const TVMFFIAny* args) : function_(function), args_(args) {}
@@ -154,8 +154,8 @@ struct ReadArg {
   T value = T(0);
 };
 
-// A caller in C++ may pass a context after the arguments, as an opaque pointer. It is not an argument of the function: inner code
-// of this library reads it while the function runs.
+// A caller in C++ may pass a context after the arguments, as an opaque pointer. It is not an argument of the function: other
+// code of this library reads it while the function runs.
 class CallContext {
  public:
   CallContext(const TVMFFIAny* args, int32_t& count) : outer_(current()) {

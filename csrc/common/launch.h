@@ -25,7 +25,7 @@ extern "C" __attribute__((visibility("hidden"))) const char opfacade_cubin[];
 namespace opfacade {
 
 struct Dim3 {
-  Dim3(int64_t x, int64_t y = 1, int64_t z = 1) : x(x), y(y), z(z) {}  // NOLINT: Launch(blocks, 256) is the point
+  Dim3(int64_t x, int64_t y = 1, int64_t z = 1) : x(x), y(y), z(z) {}  // NOLINT: implicit on purpose, Launch(blocks, 256)
   int64_t x, y, z;
 };
 
@@ -33,7 +33,7 @@ struct Dim3 {
 struct Launch {
   Launch(Dim3 grid, Dim3 block) : grid(grid), block(block) {}
   Launch& shared(int64_t bytes) { return shared_bytes = static_cast<unsigned>(bytes), *this; }
-  // Programmatic dependent launch: the kernel may start before its predecessor ends, and must itself wait for it.
+  // Programmatic dependent launch: the kernel may start before its predecessor ends, and must itself wait for its end.
   Launch& pdl(bool on = true) { return dependent = on, *this; }
   Launch& cluster(Dim3 size) { return clusters = size, *this; }
 
@@ -83,7 +83,7 @@ inline int replay(const void* const* records, int count, int device, void* strea
   }
 }
 
-// One kernel, by its symbol. Static storage only; every member may be called by several threads.
+// One kernel, identified by its symbol. Static storage only; several threads may call every member.
 class Kernel {
  public:
   explicit Kernel(const char* symbol) : symbol_(symbol), next_(first()) { first() = this; }
@@ -96,7 +96,7 @@ class Kernel {
     launch_raw(device.device_id, launch, &params, sizeof(Params));
   }
 
-  // How many CTAs of this shape one SM holds at a time.
+  // How many CTAs of this shape one SM can hold.
   int blocks_per_sm(int device, int threads, int64_t shared_bytes) {
     DeviceGuard guard(device);
     const Driver& driver = Driver::get();
@@ -108,7 +108,7 @@ class Kernel {
     return blocks;
   }
 
-  // How many clusters of this shape the device holds at a time, whatever the grid; 1 or more. The driver is asked once a shape.
+  // How many clusters of this shape the device can hold, whatever the grid; at least 1. The driver is queried once per shape.
   int64_t clusters_at_once(int device, const Launch& launch) {
     const uint64_t shape = uint64_t{launch.shared_bytes} << 16 | static_cast<uint64_t>(launch.block.x << 5 | launch.clusters.x);
     DeviceGuard guard(device);
@@ -126,7 +126,7 @@ class Kernel {
     return count;
   }
 
-  // Load every kernel of this library onto a device: afterwards a launch loads nothing, not even lazily.
+  // Loads every kernel of this library onto a device: afterwards a launch loads nothing, not even lazily.
   static void prepare(int64_t device) {
     DeviceGuard guard(static_cast<int>(device));
     const Driver& driver = Driver::get();
@@ -137,7 +137,7 @@ class Kernel {
   }
 
  private:
-  static constexpr unsigned kFreeShared = 48 * 1024;  // a launch with more needs an attribute
+  static constexpr unsigned kFreeShared = 48 * 1024;  // a launch with more shared memory needs an attribute
   static constexpr int64_t kPortableCluster = 8;
   static constexpr int kCountBits = 16, kMostCount = (1 << kCountBits) - 1;
 
@@ -155,7 +155,7 @@ class Kernel {
     return kernel;
   }
 
-  // In the current context.
+  // The current context must be the device's.
   CUfunction function() {
     CUfunction function = nullptr;
     Driver::get().check(Driver::get().cuKernelGetFunction(&function, handle()), symbol_);
@@ -174,7 +174,7 @@ class Kernel {
     atomic_store(allowed_[device], bytes);
   }
 
-  // A cluster of more CTAs than every device of an architecture takes.
+  // A cluster with more CTAs than every device of an architecture supports.
   void allow_cluster(int device, int64_t ctas) {
     if (ctas <= kPortableCluster || atomic_load(any_cluster_[device]) != 0) return;
     Driver::get().check(Driver::get().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle(), device),
@@ -248,7 +248,7 @@ class Kernel {
   CUkernel kernel_ = nullptr;
   unsigned allowed_[kMaxDevices] = {};
   unsigned any_cluster_[kMaxDevices] = {};
-  uint64_t at_once_[kMaxDevices] = {};  // a shape, and how many clusters of it
+  uint64_t at_once_[kMaxDevices] = {};  // a shape, and the number of its clusters that fit
   bool locked_ = false;
 };
 

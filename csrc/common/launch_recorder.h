@@ -9,12 +9,12 @@
 
 namespace opfacade {
 
-// Launches records on a stream of a device; returns 0 or the CUresult. It is in the kernel library, which has opened the
+// Launches records on a stream of a device; returns 0 or the CUresult. It is in the kernel library, which has loaded the
 // driver.
 using ReplayFunction = int (*)(const void* const* records, int count, int device, void* stream);
 
 struct LaunchRecorder {
-  // Increment it if this file changes: one process may load libraries built from both versions.
+  // Increment this version if this file changes: one process may load libraries built from both versions.
   static constexpr uint64_t kAbi = 1;
   static constexpr size_t kAlignment = 64;
   uint64_t abi;

@@ -41,7 +41,7 @@ class Operands {
   [[gnu::noinline]] double real() { return next<double>(); }
 
   int count() const { return count_; }
-  // After the last argument: refuses any that is left, and returns the device of the tensors.
+  // After the last argument: refuses further arguments, and returns the device of the tensors.
   DLDevice finish() const {
     if (read_ != count_) refuse_count("run", read_, count_);
     return device_;

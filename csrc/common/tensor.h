@@ -42,7 +42,7 @@ constexpr DLDataType kU32{kDLUInt, 32, 1};
 constexpr DLDataType kU64{kDLUInt, 64, 1};
 constexpr DLDataType kBool{kDLBool, 8, 1};
 
-// A dimension that several tensors share: bound by the first that has it, compared by the others.
+// A dimension that several tensors share: the first tensor determines it, the others are compared.
 class Dim {
  public:
   explicit Dim(const char* name) : name_(name) {}
@@ -62,7 +62,7 @@ class Dim {
 
 // One dimension of an expected shape: a Dim, a constant, or any size (kAny).
 struct Extent {
-  Extent(Dim& dim) : dim(&dim), size(0) {}  // NOLINT: shape({rows, 128}) is the point
+  Extent(Dim& dim) : dim(&dim), size(0) {}  // NOLINT: implicit on purpose, shape({rows, 128})
   Extent(int64_t size) : dim(nullptr), size(size) {}  // NOLINT
   Extent(int size) : dim(nullptr), size(size) {}      // NOLINT
   bool match(int64_t got) const { return dim ? dim->match(got) : size < 0 || size == got; }
@@ -173,7 +173,7 @@ class Arg {
   static FfiError& put(FfiError& to, DLDataType dtype) {
     TVMFFIAny text{};
     if (TVMFFIDataTypeToString(&dtype, &text) != 0) return to << "another dtype";
-    if (text.type_index == kTVMFFISmallStr) return to << text.v_bytes;  // at most seven characters and a zero
+    if (text.type_index == kTVMFFISmallStr) return to << text.v_bytes;  // at most seven characters and the terminating zero
     to << reinterpret_cast<const TVMFFIByteArray*>(text.v_obj + 1)->data;
     TVMFFIObjectDecRef(text.v_obj);
     return to;

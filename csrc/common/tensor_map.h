@@ -73,7 +73,7 @@ inline bool encode_map(TensorMap& map, const TensorShape& t) {
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The map of a tensor, cached by this thread; false if TMA cannot read the tensor.
+// The map of a tensor, cached per thread; false if TMA cannot read the tensor.
 inline bool tensor_map(TensorMap& map, const TensorShape& shape) {
   struct Entry {
     TensorShape shape{};

@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-// A divider is right for numerators below 2^31.
+// A divider is exact for dividends below 2^31.
 inline MapDivider divider_of(int64_t extent) {
   if (extent <= 1 || extent >= int64_t{1} << 31) return {0, 0};
   uint32_t shift = 0;
@@ -43,7 +43,8 @@ class MapAxes {
 
   void add(int64_t extent) { p_.extent[p_.rank++] = extent; }
 
-  // Drops axes of one entry, puts the others in the order of the first output's strides, and merges what steps together.
+  // Drops axes of extent 1, sorts the others by the first output's strides, and merges axes that are contiguous in all
+  // operands.
   void collapse() {
     drop();
     sort();
@@ -54,7 +55,7 @@ class MapAxes {
     for (int axis = 0; axis < p_.rank; ++axis) p_.divider[axis] = divider_of(p_.extent[axis]);
   }
 
-  // Every operand lies densely along the last axis or has one element there.
+  // Whether every operand is dense along the last axis or has one element there.
   bool has_rows() const {
     for (int k = 0; k < kOperands; ++k) {
       const int64_t step = p_.stride[k][p_.rank - 1];
@@ -63,8 +64,8 @@ class MapAxes {
     return true;
   }
 
-  // Cuts rows into vectors of `count` elements, and gives a thread `unroll` of them where that leaves enough blocks for a GPU.
-  // Returns how many blocks there are; 0 where vectors do not fit 31 bits.
+  // Cuts rows into vectors of `count` elements, and gives a thread `unroll` of them if enough blocks for a GPU remain. Returns
+  // the number of blocks; 0 if vector indices do not fit 31 bits.
   int64_t cut_rows(int64_t count, int unroll) {
     const int64_t width = p_.extent[p_.rank - 1], lines = p_.rank > 1 ? p_.extent[p_.rank - 2] : 1, outer = p_.total / width / lines;
     const int64_t vectors = ceil_div(width + before_, count);
@@ -80,10 +81,10 @@ class MapAxes {
     p_.rows = static_cast<uint32_t>(rows), p_.by_rows = divider_of(rows);
     return ceil_div(p_.rank == 1 ? ceil_div(vectors, p_.each) : outer * rows * vectors, threads_);
   }
-  // Threads in a CTA: fewer than kMapThreads where those would leave multiprocessors idle.
+  // Threads per CTA: fewer than kMapThreads if multiprocessors would otherwise be idle.
   int threads() const { return threads_; }
 
-  // Whether offsets are a few 32-bit products; `count` elements are a vector.
+  // Finds out whether offsets are a few 32-bit products; a vector has `count` elements.
   void find_near(int count) {
     const int last = p_.rank - 1;
     p_.near = find_steps(count) && p_.whole != 0;
@@ -91,8 +92,8 @@ class MapAxes {
     p_.whole_ones = static_cast<uint32_t>(p_.extent[last] / count);
   }
 
-  // Where vectors are not aligned and elements are found by a few 32-bit products, cuts those into CTAs, and gives a thread `unroll`
-  // where that leaves a CTA for each of most multiprocessors. Returns how many CTAs there are; 0 elsewhere.
+  // If vectors are unaligned and offsets are a few 32-bit products, cuts the elements into CTAs, and gives a thread `unroll`
+  // elements if most multiprocessors still get a CTA. Returns the number of CTAs; 0 otherwise.
   int64_t cut_apart(int unroll) {
     if (p_.whole != 0 || !find_steps(1)) return 0;
     const int64_t width = p_.extent[p_.rank - 1];
@@ -102,7 +103,7 @@ class MapAxes {
     return ceil_div(p_.total, threads_ * p_.each);
   }
 
-  // Counts tiles of `side` places each way; 0 where they do not fit 31 bits.
+  // Counts tiles of `side` x `side` elements; 0 if the number does not fit 31 bits.
   int64_t cut_tiles(int64_t side) {
     const int64_t across = ceil_div(p_.extent[p_.rank - 1], side), down = ceil_div(p_.extent[p_.rank - 2], side);
     int64_t tiles = across * down;
@@ -112,7 +113,7 @@ class MapAxes {
     p_.rows = static_cast<uint32_t>(down), p_.by_rows = divider_of(down);
     return tiles;
   }
-  // Places the tiles of transposed inputs in shared memory; returns the bytes of all.
+  // Assigns shared memory to the tiles of transposed inputs; returns the total bytes.
   unsigned place_tiles(unsigned side, const int (&size)[kOperands]) {
     unsigned bytes = 0;
     for (int k = 0; k < first_output_; ++k)
@@ -120,8 +121,8 @@ class MapAxes {
     return bytes;
   }
 
-  // Operands whose vectors of `count` elements are aligned: in every row, or in every column of one that is transposed.
-  // partial: inputs that the problem says to lack axes.
+  // Finds the operands whose vectors of `count` elements are aligned: in every row, or in every column of a transposed operand.
+  // partial: inputs that lack axes by the problem's definition.
   void find_wide(const int (&size)[kOperands], int count, uint32_t partial) {
     p_.wide = 0;
     for (int k = 0; k < kOperands; ++k) {
@@ -138,16 +139,16 @@ class MapAxes {
       if (!(p_.wide >> k & 1) && (!(partial >> k & 1) || p_.stride[k][p_.rank - 1] != 0)) p_.whole = 0;
   }
 
-  // Where rows of the first result are not aligned, vectors begin at aligned places of it, and the first before its row. size:
-  // bytes of its elements. Rows of a few vectors would have too many for that.
+  // If rows of the first result are unaligned, vectors begin at its aligned addresses, and the first vector begins before its
+  // row. size: bytes per element. Rows of a few vectors are excluded, because the extra vector would cost too much.
   void find_peeled(int size, int count) {
     const bool aligned = p_.wide >> first_output_ & 1;
     p_.peels = !aligned && p_.extent[p_.rank - 1] >= kPeeled * count;
     before_ = p_.peels != 0 ? (count * size < 16 ? count : 16 / size) - 1 : 0;
   }
 
-  // Inputs that are contiguous along one other axis, which becomes the last but one. False where no input is, or where the
-  // outputs are not contiguous along the last.
+  // Finds inputs that are contiguous along one other axis, which becomes the second-to-last. False if there is none, or if the
+  // outputs are not contiguous along the last axis.
   bool transposes() {
     const int last = p_.rank - 1;
     if (last < 1) return false;
@@ -165,11 +166,12 @@ class MapAxes {
   }
 
  private:
-  static constexpr int64_t kEnoughBlocks = 528, kFewBlocks = 132;  // of those that run at once on an H100: half, and one an SM
+  static constexpr int64_t kEnoughBlocks = 528, kFewBlocks = 132;  // half of the CTAs that an H100 holds, and one per SM
   static constexpr int kFewestThreads = 64;
   static constexpr int64_t kPeeled = 4;  // vectors of a row
 
-  // Elements from row to row, and from one `count`th to the next; whether 31 bits have all of them and all rows are valid.
+  // Finds the distances, in elements, between rows and between vectors. Returns whether they fit 31 bits and all rows are
+  // valid.
   bool find_steps(int count) {
     const int last = p_.rank - 1;
     bool near = p_.rank <= 2 && p_.num_valid == nullptr && p_.total < kMapNarrow;
@@ -180,7 +182,7 @@ class MapAxes {
     }
     return near;
   }
-  // Inputs that are the same in all rows of a thread.
+  // Finds inputs that are the same in all rows of a thread.
   void find_shared() {
     for (int k = 0; k < first_output_ && p_.rank > 1; ++k)
       if (p_.stride[k][p_.rank - 2] == 0) p_.shared |= 1u << k;
@@ -230,7 +232,7 @@ class MapAxes {
   Params& p_;
   const int first_output_, kept_;
   int threads_ = kMapThreads;
-  int64_t before_ = 0;  // elements of a vector that may lie before its row
+  int64_t before_ = 0;  // elements of a vector that may precede its row
 };
 
 }  // namespace opfacade

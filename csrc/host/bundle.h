@@ -68,10 +68,10 @@ class GilRelease {
   void* state_;
 };
 
-// Where a bundle type keeps its fields, tensors first. guarded: one bit a tensor that guards look at. Guards refuse gradients and
-// views that change values (conj, neg); tensors of integers have neither.
+// Where a bundle type keeps its fields, tensors first. guarded: one bit per tensor, set if guards check it. Guards refuse
+// gradients and views that change values (conj, neg); tensors of integers have neither.
 struct BundleLayout {
-  static constexpr int kNumbers = 4;  // and one offset a field
+  static constexpr int kNumbers = 4;  // followed by one offset per field
 
   // count: how many arguments follow.
   BundleLayout(ArgReader& from, int count) {
@@ -94,7 +94,7 @@ struct BundleLayout {
 
 // The tensors of one call: those of the fields, then the workspace if there is one.
 struct BorrowedTensors {
-  // False for a bundle that only the slower paths can judge.
+  // False for a bundle that only the slower paths can check.
   bool read(const Interpreter& python, const BundleLayout& layout, const void* bundle, void* workspace) {
     if (static_cast<const PyObjectHead*>(bundle)->type != layout.type) return false;
     guarded = 0;
@@ -120,7 +120,7 @@ struct BorrowedTensors {
 
 // Shapes and strides of borrowed tensors, copied.
 struct TensorForms {
-  // False where one has more dimensions than any operand.
+  // False if one has more dimensions than any operand.
   bool hold(BorrowedTensors& borrowed) {
     for (int i = 0; i < borrowed.count; ++i) {
       DLTensor& tensor = borrowed.tensor[i];

@@ -1,6 +1,6 @@
-// The signature of one plan: every rule of opfacade/core/operands.py about shapes, dtypes, devices, strides, alignment and overlap, for
-// its operands, and the function that a call ends in. It returns a verdict without a reason: Python's full check finds and words
-// what is wrong. Where the two could differ, this one refuses.
+// The signature of one plan: every rule of opfacade/core/operands.py about shapes, dtypes, devices, strides, alignment and
+// overlap, for its operands, and the function that a call ends in. It returns a verdict without a reason: Python's full check
+// finds and describes the error. If the two could differ, this one refuses.
 //
 //   call = host.signature(run, device_type, takes_workspace, workspace_bytes, fields,
 //                         [present, written, layout, expandable axes as bits, step, outer, inner, alignment, dtype code, bits,
@@ -9,8 +9,8 @@
 //   call(present fields ..., absent fields ..., workspace or None, launch)   -> kDone, kRefused or kUnknownExtent
 //
 // run(present fields ..., workspace if it takes one, scalars ...) is that of a kernel library. After kUnknownExtent the caller
-// registers the extents of its tensors (storage_extents.h) and calls again. A call of several kernels of which a later launch failed
-// raises a BegunError: nobody may begin it again, because the first kernel may have written in place.
+// registers the extents of its tensors (storage_extents.h) and calls again. If a later launch of a call with several kernels
+// fails, it raises a BegunError: the call must not be repeated, because the first kernel may have written in place.
 #pragma once
 #include "csrc/common/ffi.h"
 #include "csrc/common/launch_recorder.h"
@@ -29,7 +29,7 @@ enum Layout : int64_t { kRowsLayout = 0, kContiguousLayout = 1, kStridedLayout =
 
 // The rules of one operand.
 struct Field {
-  static constexpr int kNumbers = 11;  // in front of its sizes
+  static constexpr int kNumbers = 11;  // fields before the sizes
   bool present, written;
   int64_t layout, expandable, step, outer, inner, alignment;
   DLDataType dtype;
@@ -105,7 +105,7 @@ inline ByteRange range_of(TensorView tensor) {
   return {first, first + static_cast<uint64_t>(elements * ((tensor.dtype().bits * tensor.dtype().lanes + 7) / 8))};
 }
 
-// Counts the launches of a call and keeps none.
+// Counts the launches of a call without storing them.
 class LaunchCounter : public LaunchRecorder {
  public:
   LaunchCounter() : LaunchRecorder{kAbi, count} {}
@@ -118,7 +118,7 @@ class LaunchCounter : public LaunchRecorder {
   int launches_ = 0;
 };
 
-// The raised error, as one that no path answers by beginning the call again.
+// Converts the raised error to one after which no path repeats the call.
 inline void raise_begun() {
   TVMFFIObjectHandle raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
@@ -148,7 +148,7 @@ class HeldFunction {
 
 class CallSignature {
  public:
-  static constexpr int kNumbers = 5;  // in front of the fields
+  static constexpr int kNumbers = 5;  // arguments before the fields
 
   CallSignature(const TVMFFIAny* args, int count) : run_("signature", checked_first(args, count)) {
     ArgReader from("signature", args + 1);
@@ -167,7 +167,8 @@ class CallSignature {
     for (int i = 0; i < scalars_; ++i) scalar_[i] = plain(args[read + i]);
   }
 
-  // Checks a call and, if it is sound and `launch` is set, makes it. -1 where the run itself failed. recorder: receives the launches.
+  // Checks a call; if it is valid and `launch` is set, makes it. Returns -1 if the run itself failed. recorder: receives the
+  // launches.
   int call(const TVMFFIAny* args, int count, TVMFFIAny* result, LaunchRecorder& recorder) const {
     const bool counted = count == fields_ + 2;
     const bool launches = counted && args[count - 1].v_int64 != 0;
@@ -190,7 +191,7 @@ class CallSignature {
     for (int i = 0; i < scalars_; ++i) all[at++] = scalar_[i];
     all[at] = TVMFFIAny{};
     all[at].type_index = kTVMFFIOpaquePtr;
-    all[at++].v_ptr = &recorder;  // CallContext in ffi.h takes it off
+    all[at++].v_ptr = &recorder;  // CallContext in ffi.h removes it again
     return run_(all, at, &ignored);
   }
 
@@ -206,7 +207,7 @@ class CallSignature {
     if (count < 0 || count > most) throw FfiError("ValueError") << "signature: " << count << " is beyond " << most << ". [OPF-C031]";
   }
 
-  // Only values without a reference count are kept.
+  // Stores only values without a reference count.
   static const TVMFFIAny& plain(const TVMFFIAny& scalar) {
     if (scalar.type_index >= kTVMFFIInt && scalar.type_index <= kTVMFFIFloat) return scalar;
     throw FfiError("TypeError") << "signature: a scalar expected an int, a bool or a float. [OPF-C009]";
@@ -303,7 +304,7 @@ class CallSignature {
     return off % bytes == 0 && !reachable(a, off / bytes, INT64_MAX);
   }
 
-  // Rows at one stride, of which each operand has bytes of its own: q and k of one qkv.
+  // Rows at one stride, where each operand has separate bytes of a row: q and k of one qkv.
   static bool columns_apart(TensorView a, TensorView b) {
     if (a.ndim() == 0 || b.ndim() == 0 || a.dtype().bits < 8 || b.dtype().bits < 8) return false;
     const int64_t step = a.stride(0) * (a.dtype().bits / 8);
@@ -317,7 +318,7 @@ class CallSignature {
     return reach * (view.dtype().bits / 8);
   }
 
-  // Is off a sum of d * stride with |d| < size over the axes whose strides are below `below`?
+  // Whether `off` is a sum of d * stride with |d| < size over the axes whose strides are below `below`.
   static bool reachable(TensorView view, int64_t off, int64_t below) {
     int largest = -1;
     int64_t span = 0;

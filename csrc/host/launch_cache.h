@@ -1,5 +1,5 @@
-// Recorded launches of earlier calls, one cache for all plans of a process. A call with the same tensors launches its records again.
-// Every function is called with the GIL, which is the lock.
+// Recorded launches of earlier calls, one cache for all plans of a process. A call with the same tensors launches its records
+// again. Every function is called with the GIL held, which serves as the lock.
 #pragma once
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ class Recording : public LaunchRecorder {
   bool overflowed_ = false;
 };
 
-// All of a tensor that kernel parameters are made from.
+// All properties of a tensor that kernel parameters depend on.
 struct TensorKey {
   void set(const DLTensor& tensor) {
     memset(this, 0, sizeof(*this));
@@ -99,16 +99,16 @@ class CachedLaunch {
   Recording recording;
   const void* const owner;
   const uint64_t hash;
-  int in_flight = 0;  // threads that launch it now
+  int in_flight = 0;  // threads that are launching it
 
  private:
-  uint64_t generation_ = 0;  // of the extents, when all its memory was known
+  uint64_t generation_ = 0;  // version of the extents when all its memory was registered
   int count_ = 0;
   TensorKey* keys_ = nullptr;
   ByteRange* ranges_ = nullptr;
 };
 
-// 1024 sets x 4 ways, 2 to 3 KB an entry, at most kMaxBytes in total. A call is recorded when it is seen twice.
+// 1024 sets x 4 ways, 2 to 3 KB per entry, at most kMaxBytes in total. A call is recorded when it is seen twice.
 class LaunchCache {
  public:
   static constexpr size_t kMaxBytes = 8 << 20;
@@ -128,7 +128,7 @@ class LaunchCache {
     if (last == hash) return true;
     return last = hash, false;
   }
-  // Evicts round-robin; an entry whose launch is in flight stays and `entry` is dropped instead.
+  // Evicts round-robin. If the launch of the victim is in flight, it stays and `entry` is dropped instead.
   void insert(CachedLaunch* entry) {
     Set& set = sets_[entry->hash % kSets];
     CachedLaunch*& way = set.ways[set.next++ % kWays];
@@ -138,7 +138,7 @@ class LaunchCache {
     bytes_ += entry->bytes(), ++entries_;
     for (int i = 0; i < kSets && bytes_ > kMaxBytes; ++i) evict_next_set(entry);
   }
-  // The plan is gone: nobody launches its entries, and another plan may be allocated at its address.
+  // The plan is deleted: its entries are no longer used, and another plan may be allocated at its address.
   void erase_all_of(const void* owner) {
     for (Set& set : sets_)
       for (CachedLaunch*& way : set.ways)

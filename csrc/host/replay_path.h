@@ -1,12 +1,12 @@
-// The replay of a call: reads the bundle, and launches the records of an earlier call with the same tensors. Any other call goes
-// through the signature; one that is seen twice is recorded.
+// The replay of a call: reads the bundle, and launches the records of an earlier call with the same tensors. Any other call
+// goes through the signature; a call that is seen twice is recorded.
 //
 //   replay = host.replay(interpreter ..., bundle type, present, fields, guarded, an offset a field, host.signature's arguments ...)
 //   replay(address of a guard)                     adds a guard: a Python function of the guarded tensors; returns the address
 //                                                  of the one that it forgets, or 0
 //   replay(address of a bundle, of a workspace)    kDone, or another verdict for the fast path; raises BegunError
 //
-// Called with the GIL, which is the lock; released around a launch.
+// Called with the GIL held, which serves as the lock; it is released around a launch.
 #pragma once
 #include "csrc/host/launch_cache.h"
 
@@ -54,7 +54,7 @@ class ReplayPath {
     return false;
   }
 
-  // torch's current stream on the device of the first tensor. False where torch cannot tell.
+  // torch's current stream on the device of the first tensor. False if torch cannot return it.
   bool find_stream(const BorrowedTensors& borrowed, void*& stream) const {
     stream = nullptr;
     const DLDevice device = borrowed.tensor[0].device;
@@ -82,7 +82,7 @@ class ReplayPath {
     if (!find_stream(borrowed, stream)) return kRefused;
     const bool given = workspace != python_.py_none;
     LaunchCache& cache = LaunchCache::of_process();
-    // Without the GIL another thread may change a tensor in place: what is judged, launched and kept is this copy.
+    // Without the GIL another thread may change a tensor in place, so the check, the launch and the record all use this copy.
     TensorForms forms;
     if (!forms.hold(borrowed)) return kRefused;
     if (!cache.seen_recently(hash)) {
@@ -118,7 +118,7 @@ class ReplayPath {
   static void restore_stream(DLDevice device, TVMFFIStreamHandle before) {
     if (device.device_type != kDLCPU && TVMFFIEnvSetStream(device.device_type, device.device_id, before, nullptr) != 0) drop_error();
   }
-  // The fast path meets the same error and reports it.
+  // The fast path will meet the same error and report it.
   static int64_t drop_error() {
     TVMFFIObjectHandle error = nullptr;
     TVMFFIErrorMoveFromRaised(&error);

@@ -1,5 +1,5 @@
 // The number of bytes that an address owns. A tensor does not carry its storage's size, and a storage can shrink under a view.
-// Python reads that size (host.register_extents) and it is remembered here, by address, for all plans.
+// Python reads that size (host.register_extents), and this cache stores it by address, for all plans.
 //
 // A freed address that becomes the start of a smaller storage, which is then shrunk under a view of its old size, would pass.
 #pragma once
@@ -48,7 +48,7 @@ class StorageExtents {
     atomic_store(generation_, generation_ + 1);
   }
 
-  // Changes with every insert: while it stays, a range that was contained still is.
+  // Changes with every insert. While it is unchanged, a range that was contained still is.
   uint64_t generation() const { return atomic_load(generation_); }
 
  private:

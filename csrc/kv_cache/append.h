@@ -1,4 +1,4 @@
-// Shared by the bindings of append: sets the kernel parameters from new rows and pools.
+// Shared by the append bindings: sets the kernel parameters from new rows and pools.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/paged/pool.h"
@@ -27,7 +27,7 @@ struct AppendOperands {
   const TensorView k_new, v_new, append_indptr, k, v;
 };
 
-// Distributes heads evenly over warps; `head_bytes` of a new row.
+// Distributes heads evenly over warps. head_bytes: bytes per head of a new row.
 inline Launch append_launch(AppendParams& params, int64_t rows, int64_t heads, int head_bytes) {
   const int64_t chunks = ceil_div(heads, heads_of_a_warp(head_bytes));
   const int64_t each = chunks > 0 ? ceil_div(heads, chunks) : 1;

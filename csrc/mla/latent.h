@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// A latent pool [pages, page_size, columns] as a pool with one head.
+// Views a latent pool [pages, page_size, columns] as a pool with one head.
 inline PoolTensor latent_pool(const TensorView& view) {
   return {view.data_ptr(), byte_stride(view, 0), byte_stride(view, 1), 0};
 }
@@ -27,7 +27,7 @@ inline bool map_latent(TensorMap& map, const MlaParams& params, const PoolTensor
                           {8, panels, params.box / 8, 1},
                           bf16 ? MapElement::kBf16 : MapElement::kF16});
 }
-// The query rows of a call: heads of a row, rows of all requests.
+// The query rows of a call: heads per row, rows of all requests.
 struct LatentQueries {
   int64_t heads;
   int64_t rows;
@@ -58,7 +58,7 @@ inline void set_latent_partials(MlaParams& params, void* workspace, int64_t head
   params.split_requests = static_cast<SplitRequest*>(set_partials(params.base, workspace, slots, kMlaLatent));
 }
 
-// Grid of the merge: CTAs for the rows by slices of units. More slices have fewer CTAs each.
+// Grid of the merge: CTAs for the rows times slices of units. With more slices, each slice has fewer CTAs.
 inline Dim3 merge_grid(int64_t units, int64_t heads) {
   const int64_t slices = (units - 1) / kMlaMergeSlice + 1, most = 65535;
   const int64_t blocks = units * heads < kMlaMergeBlocks ? units * heads : kMlaMergeBlocks;

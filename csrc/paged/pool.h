@@ -1,5 +1,5 @@
-// Page pools and page tables: operands of a binding, turned into what kernels read.
-// Code C030: a value that no tensor carries, or that two tensors must agree on.
+// Converts page pools and page tables from operands of a binding to kernel parameters. Code C030: a wrong scalar, or a value in
+// which two tensors must agree.
 #pragma once
 #include "csrc/common/operands.h"
 #include "kernels/paged/paged_kv.h"
@@ -8,7 +8,7 @@ namespace opfacade {
 
 inline int element_bytes(const TensorView& view) { return (view.dtype().bits * view.dtype().lanes + 7) / 8; }
 
-// The stride of an axis that is never stepped along is free to be anything, so it counts as zero.
+// The stride of an axis of size 1 may have any value, so it counts as zero.
 inline int64_t byte_stride(const TensorView& view, int axis) {
   return view.size(axis) > 1 ? view.stride(axis) * element_bytes(view) : 0;
 }
@@ -58,7 +58,7 @@ inline PageTable page_table(const PoolShape& shape) {
   return table;
 }
 
-// The greatest length or entry of indptr that a kernel uses; 0 for an empty pool, so that nothing of it is read.
+// The maximum length or indptr entry that a kernel uses; 0 for an empty pool, so that the pool is not read.
 inline void set_limit(PageTable& table, int64_t limit, int64_t pages_or_rows) {
   table.limit = pages_or_rows == 0 ? 0 : static_cast<int32_t>(limit < INT32_MAX ? limit : INT32_MAX);
 }

@@ -1,4 +1,5 @@
-// How a row is split over the CTAs of a cluster, whether its groups are aligned, and how much of a slice a CTA keeps in shared memory.
+// How a row is split over the CTAs of a cluster, whether its groups are aligned, and how much of a slice a CTA keeps in shared
+// memory.
 #pragma once
 #include "csrc/common/launch.h"
 #include "csrc/common/operands.h"
@@ -14,7 +15,7 @@ inline bool has_aligned_groups(const TensorView& logits) {
 }
 
 struct RowSplit {
-  // ctas: a power of two. bytes: of shared memory for logits.
+  // ctas: a power of two. bytes: shared memory for logits.
   RowSplit(int64_t vocab, int64_t ctas, int64_t bytes) : ctas(static_cast<int32_t>(ctas)) {
     slice = static_cast<uint32_t>(ceil_div(ceil_div(vocab, ctas), 32) * 32);
     const int64_t most = bytes / 16 * 4;
@@ -22,7 +23,7 @@ struct RowSplit {
   }
 
   Launch streams(int64_t rows) const { return launch(rows, kStreamShared); }
-  // beside: bytes of shared memory besides logits, in place of which are lists of a team.
+  // beside: bytes of shared memory in addition to logits; the lists of a team reuse the memory of the logits.
   Launch holds(int64_t rows, int64_t beside, int64_t threads = kSampleThreads) const {
     const int64_t logits = 4 * int64_t{held};
     return launch(rows, beside + (ctas > 1 && logits < kListsShared ? kListsShared : logits), threads);
@@ -35,8 +36,8 @@ struct RowSplit {
   uint32_t slice, held;
 };
 
-// Rows whose k is short, over clusters of `ctas` of which `at_once` run at a time: rounds of rows in teams of one size, and the rest
-// over as many CTAs as there are, so that the last round is short.
+// Splits rows with a small k over clusters of `ctas`, of which `at_once` run concurrently. Full rounds use teams of one size;
+// the last round gives larger teams to the remaining rows, so that it is short.
 struct Rounds {
   Rounds(int64_t rows, int64_t ctas, int64_t at_once) {
     const int64_t places = at_once * ctas;
@@ -52,11 +53,11 @@ struct Rounds {
     }
   }
 
-  int64_t whole, clusters;  // of whole rounds, in all
-  int32_t team, last_team;  // CTAs of a row in whole rounds, in the last one
+  int64_t whole, clusters;  // clusters of full rounds, of all rounds
+  int32_t team, last_team;  // CTAs per row in full rounds, and in the last round
 
  private:
-  // The time of a round: a part of that in which a CTA reads a row, and what follows it.
+  // The time of a round in eighths of the time in which one CTA reads a row: 1 / size of a row, plus a fixed eighth.
   static int64_t eighths(int64_t size) { return 8 / size + 1; }
 };
 

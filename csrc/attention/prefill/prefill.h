@@ -48,7 +48,7 @@ inline void set_workspace(PrefillParams& params, void* workspace, int64_t head_d
   set_partials(params, workspace, int64_t{params.num_splits} * params.total_rows * params.heads, head_dim_vo);
 }
 
-// more_shared: shared memory bytes beyond those of every prefill.
+// more_shared: shared memory bytes in addition to those of every prefill.
 template <class C>
 Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   const Dim3 grid(int64_t{params.total_rows} * C::kGroup / C::kTileRows + params.batch, params.heads / C::kGroup,
@@ -58,7 +58,7 @@ Launch prefill_launch(const PrefillParams& params, int64_t more_shared = 0) {
   return Launch(grid, C::kWarps * 32).shared(kShared + more_shared);
 }
 
-// Four warps a CTA, one row each.
+// Four warps per CTA, one row each.
 inline Launch merge_launch(const PrefillParams& params) {
   return Launch(ceil_div(int64_t{params.total_rows} * params.heads, 4), 128);
 }

@@ -5,7 +5,7 @@
 
 namespace opfacade {
 
-// key_params of `keys` keys, or of the keys of pages.
+// key_params of `keys` keys, or of pages of keys.
 inline void set_ragged_key_params(VariantOperands& operands, const TensorView& params, int64_t keys) {
   operands.key = data_of<int32_t>(params);
   operands.key_count = keys;

@@ -11,12 +11,12 @@ template <class C>
 constexpr int64_t kPanelWidth = 128 / C::Tile::kElementBytes;
 template <class C>
 constexpr MapElement kMapElement = C::Tile::kElementBytes == 1 ? MapElement::kByte : C::kBf16 ? MapElement::kBf16 : MapElement::kF16;
-// True if K and V have the element type of the products in memory. Otherwise raw parts of a tile are loaded and dequantised.
+// True if K and V are stored in the element type of the products. Otherwise raw parts of a tile are loaded and dequantised.
 template <class C>
 constexpr bool kAsStored = C::Tile::kElementBytes == C::kKvBytes;
 template <class C>
-constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // tokens of a box, at most
-// Paged: four boxes of 32 tokens arrive sooner than one of 128.
+constexpr int32_t kMostBox = kAsStored<C> ? C::Tile::kKeys : C::Tile::kRawRows;  // maximum tokens of a box
+// For paged tensors, four boxes of 32 tokens arrive sooner than one of 128.
 template <class C>
 constexpr int32_t kMostPageBox = kAsStored<C> && kMostBox<C> > 32 ? 32 : kMostBox<C>;
 template <class C>
@@ -101,7 +101,7 @@ void set_ragged(WgmmaPrefillParams& params, int64_t rows) {
   require_maps<C>(params, rows);
 }
 
-// split=pieces: divides the workspace into partials of the parts of cut tiles, two slots a CTA, and arrival counters of the
+// split=pieces: divides the workspace into partials of the parts of split tiles, two slots per CTA, and arrival counters of the
 // parts.
 template <class C>
 void set_pieces(PrefillParams& params, void* workspace) {
@@ -113,7 +113,7 @@ void set_pieces(PrefillParams& params, void* workspace) {
   params.stamp = process_stamp();
 }
 
-// split=pieces: one CTA for each share of the cut line, as many as the workspace of the plan has slots for (num_splits).
+// split=pieces: one CTA per share of the tiles, as many CTAs as the plan's workspace has slots for (num_splits).
 template <class C>
 Launch pieces_launch(const WgmmaPrefillParams& params) {
   require(int64_t{params.slots} * params.kv_heads <= INT32_MAX, "total_num_rows * num_qo_heads is beyond what one launch takes");
