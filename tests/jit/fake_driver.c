@@ -18,6 +18,7 @@ unsigned fake_grid(void) { return last.gridDimX; }
 unsigned fake_block(void) { return last.blockDimX; }
 unsigned fake_shared(void) { return last.sharedMemBytes; }
 unsigned fake_attributes(void) { return last.numAttrs; }
+size_t fake_stream(void) { return (size_t)last.hStream; }
 
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuGetErrorName(CUresult error, const char **text) { return *text = "FAKE", CUDA_SUCCESS; }
@@ -28,6 +29,7 @@ CUresult cuCtxPushCurrent(CUcontext context) { return CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext *context) { return CUDA_SUCCESS; }
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *a, void **b, unsigned c, CUlibraryOption *d,
                            void **e, unsigned f) {
+  if (code == NULL || memcmp(code, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE; /* as a driver refuses what is no cubin */
   return *library = (CUlibrary)code, CUDA_SUCCESS;
 }
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) { return *kernel = (CUkernel)name, CUDA_SUCCESS; }

@@ -37,6 +37,7 @@ class FakeDriver:
         subprocess.run([found.cxx, "-x", "c", *flags, "-o", library, str(source)], check=True)
         self._library = ctypes.CDLL(library)
         self._library.fake_params.restype = ctypes.c_void_p
+        self._library.fake_stream.restype = ctypes.c_size_t
 
     def binding(self) -> object:
         """A binding that launches by this driver. The source root must have templates/csrc/testing/quick."""
@@ -55,6 +56,11 @@ class FakeDriver:
         digest, call, launch, _ = struct.unpack("4Q", ctypes.string_at(self._library.fake_params(), 32))
         shape = (getattr(self._library, f"fake_{name}")() for name in ("grid", "block", "shared", "attributes"))
         return Launched(digest, call, launch, *shape)
+
+    @property
+    def stream(self) -> int:
+        """The stream of the last launch."""
+        return int(self._library.fake_stream())
 
     def fail(self, on: bool) -> None:
         self._library.fake_fail(int(on))

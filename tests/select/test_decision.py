@@ -40,6 +40,31 @@ def test_what_costs_nothing_is_not_in_the_key():
     assert tuning_key(changed(logits_soft_cap=20.0)) == tuning_key(changed(logits_soft_cap=30.0)) != tuning_key(DECODE)
 
 
+# Numbers that a kernel gets at each call, or constants that take no time.
+COST_NOTHING = {
+    "all_reduce_norm": "eps", "fused_moe": "alpha", "gated_activation": "limit", "grouped_matmul": "alpha", "matmul": "alpha",
+    "mla_decode": "sm_scale", "moe_combine": "scale", "norm": "eps", "qkv_prepare": "eps", "softmax": "temperature",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", COST_NOTHING)
+def test_a_number_that_takes_no_time_is_not_in_the_key(op):
+    field = COST_NOTHING[op]
+    example = next(e for e in examples() if e.op == op and (getattr(e, field) or 0) > 0)
+    other = example.model_copy(update={field: 1.5 * getattr(example, field)}).revalidated()
+    assert tuning_key(other) == tuning_key(example)
+
+
+@pytest.mark.parametrize("op", ["fold", "map"])
+def test_numbers_of_a_program_are_not_in_the_key(op):
+    example = next(e for e in examples() if e.op == op and e.scalars)
+    first, *others = example.scalars
+    changed_first = first.model_copy(update={"value": first.value + 1})
+    other = example.model_copy(update={"scalars": (changed_first, *others)}).revalidated()
+    assert other != example
+    assert tuning_key(other) == tuning_key(example)
+
+
 @pytest.mark.parametrize("update", [{"num_qo_heads": 64}, {"kv_split": 100}, {"page_table": "block"}, {"return_lse": False}])
 def test_what_makes_another_kernel_is_in_the_key(update):
     assert tuning_key(changed(**update)) != tuning_key(DECODE)

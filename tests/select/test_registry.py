@@ -1,5 +1,7 @@
 """Candidates and their variants: defaults first, each with a SKU of its own."""
 
+from functools import cache
+
 import pytest
 
 from opfacade import Plan, Preference, Target
@@ -18,11 +20,25 @@ def test_variants_stand_behind_all_defaults():
         assert flags == sorted(flags)
 
 
+@cache
+def skus():
+    """(example, the SKUs of its candidates), for each example and target."""
+    tried = [(example, target) for example in examples() for target in (CPU, SM90)]
+    return [(example, [o.sku for o in selection.considered(example, USE, target) if o.sku]) for example, target in tried]
+
+
 def test_no_two_candidates_of_a_problem_share_a_sku():
-    for example in examples():
-        for target in (CPU, SM90):
-            ids = [o.sku.id for o in selection.considered(example, USE, target) if o.sku]
-            assert len(ids) == len(set(ids))
+    for _, found in skus():
+        ids = [sku.id for sku in found]
+        assert len(ids) == len(set(ids))
+
+
+def test_an_order_of_error_models_begins_with_exact_and_has_each_that_a_kernel_states():
+    for kind in registry.descriptor_types().values():
+        assert kind.error_models[0] == "exact"
+        assert len(kind.error_models) == len(set(kind.error_models))
+    for example, found in skus():
+        assert {sku.precision_guarantee.error_model.id for sku in found} <= {*example.error_models}, example.op
 
 
 ATTENTION = [e for e in examples() if e.op in ("paged_decode", "paged_prefill", "ragged_prefill") and e.kv_split == "auto"]

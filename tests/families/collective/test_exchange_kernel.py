@@ -1,11 +1,16 @@
 """A plain round of bytes, emulated: in both formats every rank gets the bytes of all, and an error names a missing rank."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.distributed._symmetric_memory as symmetric
 
+from opfacade.distributed import peers
 from opfacade.jit.spec import JitSpec
 from tests import emulator
 from tests.support.local_peers import Modules, on_peers
+from tests.support.local_ranks import on_ranks
 
 pytestmark = emulator.needed
 SPEC, MODULES = JitSpec.of("exchange", "ranks/exchange", "sm_90a"), Modules()
@@ -58,3 +63,34 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_results_say_so(act, t
     found, failed = on_peers(2, 1 << 10, call, patience_s=0.5, flagged=1 << 10)[0]
     assert failed == told
     assert (found == 0xFF).all()
+
+
+def links_of(world, monkeypatch):
+    """The link of each rank of a group, whose arenas are memory of this process."""
+    arenas, made = SimpleNamespace(buffer_ptrs=[]), []
+    monkeypatch.setattr(symmetric, "empty", lambda *given, **more: torch.empty(*given, **more))
+    monkeypatch.setattr(symmetric, "rendezvous", lambda arena, name: (arenas.buffer_ptrs.append(arena.data_ptr()), arenas)[1])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    for rank in range(world):
+        monkeypatch.setattr(peers, "_module", lambda device, rank=rank: MODULES.of(rank, SPEC))
+        group = SimpleNamespace(size=lambda: world, rank=lambda rank=rank: rank, group_name="here")
+        made.append(peers.PeerLink(group, torch.device("cpu"), 20.0))
+        made[-1].learn("exchange", bytes(range(8)))
+    return made
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_link_of_a_group_gathers_and_swaps(world, monkeypatch):
+    """Parts are no whole lines. A part says from whom and to whom it goes."""
+    links = links_of(world, monkeypatch)
+    part = lambda source, to: torch.arange(5) + 100 * source + 10 * to  # noqa: E731
+    ranks = range(world)
+
+    def call(group):
+        link, own = links[group.rank], [part(group.rank, to) for to in ranks]
+        return link.gathered("exchange", own[0], ()), link.swapped("exchange", own, own[0], (torch.tensor([3]),))
+
+    for rank, (gathered, swapped) in enumerate(on_ranks(world, call)):
+        assert torch.equal(torch.stack(gathered), torch.stack([part(source, 0) for source in ranks]))
+        assert torch.equal(torch.stack(swapped), torch.stack([part(source, rank) for source in ranks]))
+        assert (links[rank].ended, links[rank].failed, links[rank].odd) == (2, (), ())

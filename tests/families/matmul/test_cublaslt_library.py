@@ -44,6 +44,13 @@ def test_a_library_that_torch_has_not_loaded_is_an_error():
     assert (caught.value.library, caught.value.status) == ("cublaslt", None)
 
 
+def test_what_torch_has_loaded_is_used_if_its_version_is_the_one_wanted(monkeypatch):
+    monkeypatch.setattr(cublaslt, "_opened", lambda wanted: cublaslt_here.opened())
+    assert cublaslt.load.__wrapped__(cublaslt_here.VERSION).functions is cublaslt_here.opened()
+    with pytest.raises(LibraryError, match="OPF-L002"):
+        cublaslt.load.__wrapped__("13.2.0.0")
+
+
 @pytest.mark.parametrize(("number", "package"), [(130100, "13.1.0.3"), (120804, "12.8.4.1"), (130002, "13.0.2")])
 def test_the_number_of_the_loaded_library_is_that_of_its_package(number, package):
     cublaslt._require_version(number, package)

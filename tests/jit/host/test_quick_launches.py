@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import tvm_ffi
 
 from opfacade.core.launch_errors import BegunError
 from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 from opfacade.testing import inputs
+from tests.jit.fake_cuda import tensor
 from tests.jit.host.test_contract import CACHE, DECODE, NEEDED, aligned, refused
 
 
@@ -24,6 +26,15 @@ def test_what_launched_nothing_or_much_is_made_anew(way, stub, launches, kept):
     assert stub.called() - called == (not kept)
     assert call.driver.launches - before == launches
     assert not launches or call.driver.last().launch == launches - 1
+
+
+def test_a_launch_goes_to_the_stream_of_its_device(driver, stub):
+    """Streams of tvm-ffi, which are torch's; each device has its own."""
+    streams = [(0, 0x1230), (1, 0x4560), (0, 0x7890)]
+    for device, stream in streams:
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream):
+            stub.run(tensor([3], device=device), 1)
+        assert driver.stream == stream
 
 
 def test_a_failed_launch_is_left_to_the_short_way(way):
