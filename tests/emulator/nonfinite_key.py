@@ -33,3 +33,8 @@ def check_a_second_masked_tile(descriptor):
     seen[250 - 191 :, 1, 5] = True  # row 0 ends at key 191
     assert torch.equal(args.o[~seen], want[~seen])
     assert bool(args.o[seen].isnan().all())
+    bits[128:192, 1, : 16 * one], bits[192:256, 1, 16 * one : 32 * one] = 0x7F, 0x7F  # so many that every lane comes upon one
+    subject.run(args)
+    seen[:, 1, :16] = seen[1:, 1, 16:32] = True
+    assert torch.equal(args.o[~seen], want[~seen])
+    assert bool(args.o[seen].isnan().all())

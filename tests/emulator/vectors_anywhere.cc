@@ -47,9 +47,35 @@ int wrong_of(int elements, int before) {
   return wrong;
 }
 
+// A whole vector that is aligned, in memory of its very size: loaded, and stored to other memory of that size.
+template <class T, int kCount>
+int wrong_whole() {
+  using Vector = Pack<T, kCount>;
+  using Bits = typename Vector::Bits;
+  Bits* const from = static_cast<Bits*>(malloc(kCount * sizeof(Bits)));
+  Bits* const to = static_cast<Bits*>(malloc(kCount * sizeof(Bits)));
+  for (int i = 0; i < kCount; ++i) from[i] = static_cast<Bits>(7 * i + 3);
+  Vector found;
+  found.load(from, 0, true, kCount);
+  int wrong = 0;
+  for (int i = 0; i < kCount; ++i) wrong += found.bits(i) != from[i];
+  const auto stored = [&] {
+    for (int i = 0; i < kCount; ++i) wrong += to[i] != from[i];
+    memset(to, 0, kCount * sizeof(Bits));
+  };
+  memset(to, 0, kCount * sizeof(Bits));
+  found.store(to, 0, true, kCount);
+  stored();
+  found.store_some(to, 0, 0, kCount);
+  stored();
+  free(from);
+  free(to);
+  return wrong;
+}
+
 template <class T, int kCount>
 int wrong_anywhere() {
-  int wrong = 0;
+  int wrong = wrong_whole<T, kCount>();
   for (int before = 0; before < 16; ++before)
     for (int elements : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 80}) wrong += wrong_of<T, kCount>(elements, before);
   return wrong;
@@ -57,7 +83,8 @@ int wrong_anywhere() {
 
 int main() {
   const int wrong = wrong_anywhere<E4M3, 4>() + wrong_anywhere<E4M3, 8>() + wrong_anywhere<BF16, 4>() + wrong_anywhere<BF16, 8>() +
-                    wrong_anywhere<F32, 4>() + wrong_anywhere<F32, 8>() + wrong_anywhere<F64, 2>() + wrong_anywhere<F64, 8>();
+                    wrong_anywhere<F32, 4>() + wrong_anywhere<F32, 8>() + wrong_anywhere<F64, 2>() + wrong_anywhere<F64, 8>() +
+                    wrong_whole<F64, 1>() + wrong_whole<F32, 1>() + wrong_whole<F32, 3>() + wrong_whole<BF16, 12>();
   printf("%d elements are wrong\n", wrong);
   return wrong != 0;
 }
