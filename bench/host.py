@@ -2,7 +2,8 @@
 
 import: seconds of `import opfacade` in a fresh process. select_new, select_again: a descriptor never seen, and one seen.
 new_size: of each op, [to describe, to select] another size of its first example: CPU time of the fastest of 200 calls, each
-with a size that was never seen. `--new-size` measures these alone; other load of the machine hardly changes them.
+with a size that was never seen. `--new-size` measures these alone, prints each op with its limit for a selection, and exits
+with 1 where an op takes longer. The limits are for a machine without other load.
 check_same, check_full: can_implement of the reference for the very same bundle, and for another. count: telemetry of a run.
 run_same, run_like: a whole run of the CUDA launcher with the very same bundle, and with two alternating ones, with a stub
 driver (csrc/host, csrc/common and all Python are real). run_new: with new tensors each time. fast, fast_check: the fast path
@@ -157,6 +158,20 @@ def of_kinds(plan, direct, args) -> dict[str, float]:
 _GROWING = ("total_num_rows", "batch_size", "shape", "width", "n")  # the first of these that an op has is its size
 
 
+NEW_SIZE_LIMIT = 40.0  # microseconds of a selection
+NEW_SIZE_LIMITS = dict.fromkeys(("paged_decode", "paged_prefill", "ragged_prefill", "mla_decode"), 35.0)  # other limits
+
+
+def over_limit(found: dict[str, list[float]]) -> list[str]:
+    """Prints each op, the slowest selection first. Returns the ops that take longer than their limit."""
+    over = []
+    for op, (describe, select) in sorted(found.items(), key=lambda one: -one[1][1]):
+        limit = NEW_SIZE_LIMITS.get(op, NEW_SIZE_LIMIT)
+        over += [op] if select > limit else []
+        print(f"{op:18} describe {describe:6.1f}  select {select:6.1f}  limit {limit:.0f}{'  over' if select > limit else ''}")
+    return over
+
+
 def new_sizes(target: Target) -> dict[str, list[float]]:
     """[to describe, to select] a size that was never seen, of each op."""
     first = {one.op: one for one in reversed(registry.examples())}
@@ -229,8 +244,11 @@ def main(argv: list[str] | None = None) -> None:
     }
     found = {"new_size": new_sizes(Target.parse("sm_90a"))} if options.new_size else measure()
     record = {"machine": machine, "us": found}
-    print(json.dumps(record, indent=1))
+    if not options.new_size:
+        print(json.dumps(record, indent=1))
     records.write(out, record)
+    if options.new_size and (over := over_limit(record["us"]["new_size"])):
+        sys.exit(f"over the limit: {', '.join(over)}")
 
 
 if __name__ == "__main__":

@@ -61,12 +61,14 @@ ArgsT = TypeVar("ArgsT", bound=Args)
 
 
 class SpecializationKey:
-    """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key."""
+    """Specialization key: identity of all descriptors that differ in sizes only. example: the first descriptor seen with it.
+    flat: whether all of these sizes are fields of the descriptor itself; None: not known yet."""
 
-    __slots__ = ("example",)
+    __slots__ = ("example", "flat")
 
     def __init__(self, example: Descriptor[Any]) -> None:
         self.example = example
+        self.flat: bool | None = None
 
 
 class Descriptor(Written, Generic[ArgsT]):
@@ -240,7 +242,8 @@ def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callab
         if known[0] is not descriptor or known[1] != args:
             ask: Callable[..., _T] = function
             last = known = descriptor, args, ask(descriptor, *args)
-        return cast("_T", known[2])
+        found: _T = known[2]
+        return found
 
     _forget.append(forget)
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))

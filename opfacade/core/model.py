@@ -204,6 +204,9 @@ class Model(_Base):
     def without_sizes(self) -> tuple[object, ...]:
         """Field values without the dynamic sizes, recursively; equal values mean the same specialization."""
         values = _getter_without_sizes(type(self))(self.__dict__)
+        others = {*map(type, values)} - ATOMS
+        if not any(issubclass(kind, Model) and kind.sizes for kind in others):
+            return values
         return tuple([value if type(value) in ATOMS else _without_sizes(value) for value in values])
 
     def __eq__(self, other: object) -> bool:

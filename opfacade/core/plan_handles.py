@@ -45,20 +45,24 @@ def text_of(descriptor: Descriptor[Any]) -> str:
     """The canonical JSON of a descriptor, with spaces in its shape. For a new size, only the size fields are formatted
     again."""
     fields, kind = descriptor.__dict__, type(descriptor)
-    names, others_of = _split_fields(kind)
+    names, others_of, own_alone = _split_fields(kind)
     sizes = [fields[name] for name in names]
     if not _WRITTEN.issuperset(map(type, sizes)):
         return descriptor.canonical_json()
     values = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
-    return _texts.get((kind, others_of(fields)), lambda: _template(descriptor, names)) % values
+    same = descriptor.specialization
+    if same.flat is None:
+        same.flat = own_alone and descriptor.without_sizes() == others_of(fields)
+    key = same if same.flat else (kind, others_of(fields))
+    return _texts.get(key, lambda: _template(descriptor, names)) % values
 
 
 @lru_cache(maxsize=256)
-def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any]]:
-    """Sorted names of the size fields that are formatted verbatim, and a getter of all other fields. The others include a size
-    field that is absent from the JSON at its default."""
+def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any], bool]:
+    """Sorted names of the size fields, which are written as they are, a getter of all other fields, and whether the size fields
+    are exactly `sizes`. The others include a size field that is absent from the JSON at its default."""
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
-    return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
+    return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes]), sizes == kind.sizes
 
 
 def _template(descriptor: Descriptor[Any], sizes: Sequence[str]) -> str:

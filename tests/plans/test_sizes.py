@@ -20,9 +20,13 @@ from opfacade.select.registry import candidates_for, examples
 
 TARGET = Target.parse("sm_90a")
 ROWS = ("total_num_rows", "batch_size", "shape", "width", "n")
-_DESCRIBE, _SELECT = 250, 240  # Python calls; a program that is built again takes 500 and more
-_SELECT_ANY = 200
-_SEVERAL = {"fused_moe": 345}  # steps, two of which have tiles by their sizes
+_DESCRIBE, _SELECT = 235, 192  # Python calls; a program that is built again takes 500 and more
+_SELECT_ANY = 168
+# Two steps of a layer of experts have tiles by their sizes, and it takes few calls more than one product.
+_SELECT_ONE = {
+    "fused_moe": 160, "grouped_matmul": 90, "matmul": 139, "mla_decode": 98, "paged_decode": 118, "paged_prefill": 133,
+    "ragged_prefill": 124,
+}  # fmt: skip
 NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
 OTHER = (1, 5, 130, 4099)
 
@@ -132,10 +136,10 @@ def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
     for rows in (4992, 5120):
         Plan.select(sized(example, rows), target=TARGET)
     made = sized(example, 5248)
-    assert calls_of(lambda: Plan.select(made, target=TARGET)) <= _SEVERAL.get(op, _SELECT_ANY)
+    assert calls_of(lambda: Plan.select(made, target=TARGET)) <= _SELECT_ONE.get(op, _SELECT_ANY)
 
 
-@pytest.mark.parametrize("op", sorted({one.op for one in examples()} - _SEVERAL.keys()))
+@pytest.mark.parametrize("op", sorted({one.op for one in examples()}))
 @pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
 def test_a_selection_of_a_new_size_makes_and_validates_no_model(op, monkeypatch):
     """No program, SKU or guarantee is built again: all of them are models."""

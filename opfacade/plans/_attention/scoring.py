@@ -289,7 +289,8 @@ class PagedAttention(Attention[ArgsT]):
 
     @property
     def request_token_bound(self) -> int:
-        tokens = self.kv_index_bound * self.paged_kv.page_size
+        pool, pages = self.paged_kv, self.max_kv_indices
+        tokens = (pool.num_total_pages if pages is None else pages) * pool.page_size
         return tokens if self.max_kv_len is None else min(tokens, self.max_kv_len)
 
     def request_tables(self) -> RequestTables:

@@ -49,6 +49,23 @@ class Choice(NamedTuple):
     reasons: Sequence[Reason]
     sku: KernelSku | None = None
     workspace: int = 0
+    sku_id: str = ""
+
+
+class Kept(NamedTuple):
+    """The choices of all steps at one row; others: the steps whose choices change with the number of rows."""
+
+    choices: Sequence[Choice]
+    others: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """The choice of each step; the ids of their kernels, and bytes of the workspace: the tensors between steps, and the largest
+    workspace of a step."""
+
+    chosen: Sequence[Choice]
+    ids: tuple[str, ...]
+    workspace: int
 
 
 class Room(NamedTuple):
@@ -71,16 +88,17 @@ def composed(
     kernels and workspaces of all steps follow from the specialization key."""
 
     def declines(problem: Stepwise[Any], target: Target) -> Sequence[Reason]:
-        reasons = [_of_step(one.name, reason) for one in _chosen(problem, backend, target) for reason in one.reasons]
+        chosen = _chosen(problem, backend, target).chosen
+        reasons = [_of_step(one.name, reason) for one in chosen for reason in one.reasons]
         return tuple(dict.fromkeys(reasons)) if reasons else ()
 
     def of_parts(problem: Stepwise[Any], target: Target) -> Hashable:
-        """The cache key of a SKU: sizes change the SKU only if they change the SKU of a step."""
-        return (problem.specialization, target, *_ids(_chosen(problem, backend, target)))
+        """Sizes change the SKU only through those of the steps."""
+        return problem.specialization, target, _chosen(problem, backend, target).ids
 
     def sku(problem: Stepwise[Any], target: Target) -> KernelSku:
         parts = parts_of(problem, backend, target)
-        spec = {**dict(facts(problem)), "parts": _digest(_ids(_chosen(problem, backend, target)))}
+        spec = {**dict(facts(problem)), "parts": _digest(_chosen(problem, backend, target).ids)}
         return KernelSku(
             category=problem.category,
             op=problem.op,
@@ -95,12 +113,12 @@ def composed(
         )
 
     def workspace(problem: Stepwise[Any], target: Target) -> int:
-        return total_of(problem, _chosen(problem, backend, target))
+        return _chosen(problem, backend, target).workspace
 
     def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         parts = parts_of(problem, backend, target)
         launches = [part.candidate.launcher(part.step.problem, target, part.sku, allow_build) for part in parts]
-        room = _room(problem, [part.step for part in parts], _chosen(problem, backend, target))
+        room = _room(problem, [part.step for part in parts], _chosen(problem, backend, target).chosen)
         return _runner(problem, room, [(part.step, run) for part, run in zip(parts, launches, strict=True)])
 
     def specs(problem: Stepwise[Any], target: Target) -> tuple[JitSpec, ...]:
@@ -124,8 +142,8 @@ def composed(
 
 
 def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part, ...]:
-    """The steps of an accepted problem, each with its candidate, which does not depend on the compiler."""
-    chosen = _chosen(problem, backend, target)
+    """The steps of an accepted problem, each with its candidate, the same with every compiler."""
+    chosen = _chosen(problem, backend, target).chosen
     return tuple(
         Part(step, one.candidate, one.sku)
         for step, one in zip(steps_of(problem), chosen, strict=True)
@@ -134,18 +152,25 @@ def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part
 
 
 @memoize_last
-def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Choice, ...]:
-    """The choice of each step. Choices that do not depend on sizes are cached."""
+def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> Answer:
+    """Choices that no size changes are made once."""
     growing = growing_of(problem)
     if growing is None:
-        return tuple(_choice(step.name, step.problem, backend, target) for step in problem.steps())
+        steps = problem.steps()
+        found = [_choice(step.name, step.problem, backend, target) for step in steps]
+        return answer_of(found, places(operands_of(problem), steps)[1])
     rows, kept = growing.rows_of(problem), _kept(growing, backend, target)
-    return tuple(
-        [
-            _choice(growing.steps[at].name, growing.problem(at, rows), backend, target) if one is None else one
-            for at, one in enumerate(kept)
-        ]
-    )
+    found = [*kept.choices]
+    for at in kept.others:
+        found[at] = _choice(growing.steps[at].name, growing.problem(at, rows), backend, target)
+    return answer_of(found, growing.bytes_at(rows))
+
+
+def answer_of(chosen: Sequence[Choice], between: int) -> Answer:
+    """between: bytes of the tensors between steps."""
+    ids = tuple([one.sku_id for one in chosen if one.sku_id])
+    own = between + -between % WORKSPACE_ALIGNMENT
+    return Answer(chosen, ids, own + max([one.workspace for one in chosen]))
 
 
 @lru_cache(maxsize=64)
@@ -154,15 +179,17 @@ def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]
 
 
 @lru_cache(maxsize=256)
-def _kept(growing: Growing, backend: str, target: Target) -> tuple[Choice | None, ...]:
-    """The choices that are the same for every number of rows; None for other steps."""
-    return tuple(_kept_choice(step, backend, target) for step in growing.steps)
+def _kept(growing: Growing, backend: str, target: Target) -> Kept:
+    choices = tuple(_choice(step.name, step.problem, backend, target) for step in growing.steps)
+    free = [_is_free(step, choice, backend) for step, choice in zip(growing.steps, choices, strict=True)]
+    return Kept(choices, tuple(at for at, kept in enumerate(free) if not kept))
 
 
-def _kept_choice(step: Step, backend: str, target: Target) -> Choice | None:
-    choice, offered = _choice(step.name, step.problem, backend, target), _offered(type(step.problem), backend)
+def _is_free(step: Step, choice: Choice, backend: str) -> bool:
+    """Whether no size changes the choice."""
+    offered = _offered(type(step.problem), backend)
     asked = offered if choice.candidate is None else offered[: offered.index(choice.candidate) + 1]
-    return choice if all(one.size_free for one in asked) else None
+    return all(one.size_free for one in asked)
 
 
 def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
@@ -172,12 +199,9 @@ def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -
     for one in _offered(type(problem), backend):
         reasons = one.declines(problem, target)
         if not reasons or all(reason.code == COMPILER_TOO_OLD for reason in reasons):
-            return Choice(name, one, reasons, one.sku(problem, target), one.workspace(problem, target))
+            sku = one.sku(problem, target)
+            return Choice(name, one, reasons, sku, one.workspace(problem, target), sku.id)
     return Choice(name, None, reasons)
-
-
-def _ids(chosen: Sequence[Choice]) -> list[str]:
-    return [one.sku.id for one in chosen if one.sku is not None]
 
 
 def _of_step(name: str, reason: Reason) -> Reason:
@@ -221,13 +245,6 @@ def _rank(model: str) -> int:
 
 def _digest(ids: Sequence[str]) -> str:
     return f"p{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:24]}"
-
-
-def total_of(problem: Stepwise[Any], chosen: Sequence[Choice]) -> int:
-    """Bytes of the workspace: the tensors between steps, and the largest workspace of a step."""
-    growing = growing_of(problem)
-    total = places(operands_of(problem), problem.steps())[1] if growing is None else growing.bytes_at(growing.rows_of(problem))
-    return total + -total % WORKSPACE_ALIGNMENT + max([one.workspace for one in chosen])
 
 
 def _room(problem: Stepwise[Any], steps: Sequence[Step], chosen: Sequence[Choice]) -> Room:

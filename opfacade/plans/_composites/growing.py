@@ -10,7 +10,7 @@ from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import ArgsT, Descriptor, operands_of, resized
 from opfacade.core.model import INT32_MAX, INT64_MAX
 from opfacade.core.operands import nbytes
-from opfacade.plans._composites.steps import Step, fitted, held_by, padded, together
+from opfacade.plans._composites.steps import ALIGNMENT, Step, fitted, held_by, together
 
 
 class Stepwise(Descriptor[ArgsT]):
@@ -52,7 +52,8 @@ class Growing:
 
     def bytes_at(self, rows: int) -> int:
         """The size of all tensors between steps."""
-        return fitted([padded(fixed + each * rows) for fixed, each in self.bytes], self.together)[1]
+        sizes = [fixed + each * rows for fixed, each in self.bytes]
+        return fitted([size + -size % ALIGNMENT for size in sizes], self.together)[1]
 
 
 def _kind(problem: Descriptor[Any]) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,12 +84,18 @@ def fitted(sizes: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[list[
     The
     first of several equal sizes is placed first."""
     offsets, total = [-1] * len(sizes), 0
-    for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
-        size = sizes[at]
-        taken = sorted([(offsets[other], offsets[other] + sizes[other]) for other in others[at] if offsets[other] >= 0])
-        offsets[at] = begin = _lowest(taken, size)
-        if begin + size > total:
-            total = begin + size
+    placed: list[tuple[int, int, int]] = []  # first byte, end, and which tensor, by address
+    for at in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):  # equal sizes stay in their order
+        begin, size, avoided = 0, sizes[at], others[at]
+        for first, stop, other in placed:
+            if stop > begin and other in avoided:
+                if begin + size <= first:
+                    break
+                begin = stop
+        offsets[at], end = begin, begin + size
+        insort(placed, (begin, end, at))
+        if end > total:
+            total = end
     return offsets, total
 
 
@@ -105,19 +112,5 @@ def held_by(operands: Mapping[str, object], steps: Sequence[Step]) -> dict[str, 
 
 
 def _bytes(spec: TensorSpec) -> int:
-    return padded(nbytes([spec]))
-
-
-def padded(size: int) -> int:
+    size = nbytes([spec])
     return size + -size % ALIGNMENT
-
-
-def _lowest(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The lowest offset at which `size` bytes fit between sorted spans."""
-    at = 0
-    for first, stop in taken:
-        if at + size <= first:
-            break
-        if stop > at:
-            at = stop
-    return at

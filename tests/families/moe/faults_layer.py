@@ -30,8 +30,8 @@ FAULTS = (
     python(
         "the workspace ends before the last tensor",
         "plans/_composites/steps.py",
-        "if stop > at:",
-        "if stop:",
+        "if stop > begin and other in avoided:",
+        "if other in avoided:",
         f"{WORKSPACE} -k needed_together",
     ),
     python("halves are exchanged", "plans/_moe/layer.py", 'd.halves != "up_gate"', 'd.halves == "up_gate"'),
@@ -162,8 +162,8 @@ FAULTS = (
     python(
         "the id of a layer leaves its last step out",
         "plans/_composites/composed.py",
-        "_digest(_ids(_chosen(problem, backend, target)))",
-        "_digest(_ids(_chosen(problem, backend, target))[:2])",
+        "_digest(_chosen(problem, backend, target).ids)",
+        "_digest(_chosen(problem, backend, target).ids[:2])",
         f"{KERNELS} -k another_sku",
     ),
     python(

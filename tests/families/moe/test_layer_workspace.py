@@ -7,7 +7,7 @@ import torch
 
 from opfacade import Plan, Target
 from opfacade.core.descriptor import operands_of
-from opfacade.plans._composites.steps import Last, _lowest, places
+from opfacade.plans._composites.steps import Last, fitted, places
 from opfacade.plans.moe import FusedMoeDescriptor
 from opfacade.serving.workspace import Workspace
 from tests.families.moe.layers import LAYERS, SIZES, by_hand, drawn
@@ -49,10 +49,18 @@ def test_tensors_that_are_needed_together_do_not_overlap(d):
             assert a == b or not together or spans[a][1] <= spans[b][0] or spans[b][1] <= spans[a][0], (a, b)
 
 
-@pytest.mark.parametrize(("taken", "want"), [([(0, 1000), (256, 512)], 1000), ([(100, 200)], 0), ([(0, 90), (200, 300)], 90)])
-def test_a_tensor_lies_beside_all_that_are_needed_together_with_it(taken, want):
+@pytest.mark.parametrize(
+    ("sizes", "pairs", "want"),
+    [
+        ((1000, 256, 256, 100), ((1, 2), (0, 3), (2, 3)), 1000),
+        ((150, 140, 100), ((0, 1), (1, 2)), 0),
+        ((200, 150, 110, 90), ((0, 1), (1, 3), (2, 3)), 110),
+    ],
+)
+def test_the_last_tensor_lies_beside_all_that_are_needed_together_with_it(sizes, pairs, want):
     """A short one may lie within the span of a long one, when they are not needed at the same time."""
-    assert _lowest(taken, 100) == want
+    others = [[b if a == at else a for a, b in pairs if at in (a, b)] for at in range(len(sizes))]
+    assert fitted(sizes, others)[0][-1] == want
 
 
 def test_the_workspace_of_a_layer_is_what_its_steps_need_at_once():

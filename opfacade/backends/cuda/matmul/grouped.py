@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
-from opfacade.backends.cuda.matmul.segments import segments_of
+from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
 from opfacade.backends.cuda.matmul.tiles import Sizes, swapped_tile_of, whole_tile_of
+from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.dtypes import ITEMSIZE
@@ -30,18 +32,39 @@ _FORM = Form(
 )
 
 
+class _AnyRows(NamedTuple):
+    """All that the tile depends on except rows and the number of groups that have some. rest: as `Sizes` has them."""
+
+    columns: int
+    rest: tuple[int, int, int, bool]
+    segments: Segments | None
+    factors: bool
+    few: int  # so many rows of a group are few
+
+
+def _of_columns(problem: GroupedMatmulDescriptor) -> Hashable:
+    return problem.specialization, problem.n, problem.k
+
+
+def _make_any_rows(problem: GroupedMatmulDescriptor) -> _AnyRows:
+    segments = segments_of(problem)
+    least, size = 64 if problem.weight_layout == "kn" else 32, ITEMSIZE[problem.dtype]
+    rest = (least, size, 1 if segments is None else segments.many, problem.dtype in FP8)
+    few = _FEW_ROWS if problem.dtype in HALVES else 0
+    return _AnyRows(problem.n * problem.columns, rest, segments, has_factors(problem), few)
+
+
+_any_rows = cached_by(_of_columns, _make_any_rows)
+
+
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
-    least = 64 if problem.weight_layout == "kn" else 32
-    segments = segments_of(problem)
-    rows, drawn = rows_of(problem)
-    size, many = ITEMSIZE[problem.dtype], 1 if segments is None else segments.many
-    sizes = Sizes(rows, problem.n * problem.columns, problem.k, drawn, least, size, many, problem.dtype in FP8)
-    few = rows <= _FEW_ROWS and problem.dtype in HALVES
-    tile = swapped_tile_of(sizes, sms) if few else whole_tile_of(sizes, sms, problem.gather)
-    return Shape(tile, segments, factors=has_factors(problem))
+    known, (rows, drawn) = _any_rows(problem), rows_of(problem)
+    sizes = Sizes(rows, known.columns, problem.k, drawn, *known.rest)
+    tile = swapped_tile_of(sizes, sms) if rows <= known.few else whole_tile_of(sizes, sms, problem.gather)
+    return Shape(tile, known.segments, factors=known.factors)
 
 
 def rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:

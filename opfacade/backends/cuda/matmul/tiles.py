@@ -108,10 +108,26 @@ class _Work(NamedTuple):
 
 
 class _Works(NamedTuple):
-    """The tiles of all products that differ in rows alone. last: the index of the fastest at the last number of rows."""
+    """The tiles of all products that differ in rows alone. last: the index of the fastest at the last number of rows. by_rate:
+    the nanoseconds that each row of many takes at least (0: unknown), those that the first ones take, and the index, the
+    smallest first. high: rows that no cluster has more of."""
 
     works: tuple[_Work, ...]
     last: list[int]
+    by_rate: tuple[tuple[float, float, int], ...]
+    high: int
+
+
+def _of(works: tuple[_Work, ...]) -> _Works:
+    rates = sorted((*_rates(work), at) for at, work in enumerate(works))
+    return _Works(works, [0], tuple(rates), max([work.height for work in works], default=0))
+
+
+def _rates(work: _Work) -> tuple[float, float]:
+    """Nanoseconds of a row and of a round: with whole rounds of full tiles, and memory that is never waited for."""
+    products, one_sm, rest = work.round
+    of_round = (1 - 1e-9) * (rest + 0.05 * (products + one_sm) + 0.95 * max(products, one_sm))  # no rounding makes it too large
+    return of_round * work.across / (work.height * work.resident), of_round
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +146,8 @@ def _running(sizes: Sizes, sms: int) -> _Works:
     works = _works(sizes[1:], sms)
     if sizes.segments == 1:
         return works
-    return _Works(tuple(w for w in works.works if w.tile.split == 1 or _resident(w, sizes.rows, sms)), [0])
+    running = tuple([work for work in works.works if work.tile.split == 1 or _resident(work, sizes.rows, sms)])
+    return _Works(running, [0], tuple([(0.0, 0.0, at) for at in range(len(running))]), 0)
 
 
 @lru_cache(maxsize=4096)
@@ -151,12 +168,19 @@ def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
 
 
 def _fastest(of: _Works, rows: int) -> Tile:
-    """The first of the fastest. The last one is timed first: one that is slower even in part is not timed."""
-    works, [last] = of
+    """The first of the fastest. The last one is timed first: one that is slower even in part is not timed. With
+    many rows, the search ends at the first tile whose rate is too slow."""
+    works, [last], by_rate, high = of
     best, least, memory = last, _time(works[last], rows), (rows + works[0].columns) * works[0].line / _MEMORY
-    for at, work in enumerate(works):
+    for rate, one, at in by_rate:
+        if rows > high:
+            if rate * rows > least:
+                break  # and so are all that follow
+            if one > least:
+                continue
         if at == last:
             continue
+        work = works[at]
         if rows > work[1]:
             rounds = -(-(-(-rows // work[1]) * work[2]) // work[3])
             products, one_sm, rest = work[13]
@@ -174,14 +198,14 @@ def _fastest(of: _Works, rows: int) -> Tile:
 def _works(rest: tuple[Any, ...], sms: int) -> _Works:
     """rest: the sizes besides rows, which alone differ between the steps of a server."""
     sizes = Sizes(0, *rest)
-    return _Works(tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes))), [0])
+    return _of(tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes))))
 
 
 @lru_cache(maxsize=1024)
 def _whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> _Works:
     sizes = Sizes(0, *rest)
     whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
-    return _Works(tuple(_work(tile, sizes, sms) for tile in whole), [0])
+    return _of(tuple(_work(tile, sizes, sms) for tile in whole))
 
 
 def _of_halves(sizes: Sizes) -> tuple[Tile, ...]:
