@@ -67,8 +67,7 @@ def _issue(code: str, name: str, expected: str, got: str, hint: str = "") -> Iss
 
 def fill(value: object, facts: Mapping[str, object]) -> None:
     """Write slots of a frozen value, in a third of the time that object.__setattr__ takes."""
-    kind: Hashable = type(value)
-    setters = _setters(kind)
+    setters = _setters(cast("Hashable", type(value)))
     for name, fact in facts.items():
         setters[name](value, fact)
 
