@@ -9,7 +9,7 @@
 //   strided  any other map, and programs that use the position of an element: one element per thread.
 #pragma once
 #include "kernels/common/operations.cuh"
-#include "kernels/elementwise/pairs.cuh"
+#include "kernels/elementwise/map_operands.cuh"
 #include "kernels/elementwise/place.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
 

@@ -51,8 +51,53 @@ struct TransposedTile {
   }
 };
 
+// The inputs of a map M of which some pass through shared memory.
+template <class M>
+struct TileInputs {
+  using Params = typename M::Params;
+  using Inputs = typename M::Inputs;
+  template <int k>
+  using Transposed = TransposedTile<typename Stored<typename M::template InputOf<k>::Type>::Bits, M::kTile, M::kVec, M::kUnroll>;
+
+  template <int... k>
+  static __device__ __forceinline__ void fetch_transposed(unsigned char* shared, const Params& p, const int64_t (&at)[M::kOperands],
+                                                          uint32_t rows, uint32_t columns, Indices<k...>) {
+    (fetch_one<k>(shared, p, at[k], rows, columns), ...);
+  }
+  template <int... k>
+  static __device__ __forceinline__ void take_transposed(Inputs& in, const unsigned char* shared, const Params& p, uint32_t row,
+                                                         uint32_t column, Indices<k...>) {
+    (take_one<k>(in, shared, p, row, column), ...);
+  }
+  template <int... k>
+  static __device__ __forceinline__ void fetch_beside(Inputs& in, const Params& p, const int64_t (&at)[M::kOperands], int count,
+                                                      Indices<k...>) {
+    (fetch_apart<k>(in, p, at[k], count), ...);
+  }
+
+ private:
+  template <int k>
+  static __device__ __forceinline__ void fetch_one(unsigned char* shared, const Params& p, int64_t at, uint32_t rows,
+                                                   uint32_t columns) {
+    if (p.transposed >> k & 1)
+      Transposed<k>::fetch(shared + p.tile_at[k], p.operand[k], at, p.stride[k][p.rank - 1], p.wide >> k & 1, rows, columns);
+  }
+  template <int k>
+  static __device__ __forceinline__ void take_one(Inputs& in, const unsigned char* shared, const Params& p, uint32_t row,
+                                                  uint32_t column) {
+    if (p.transposed >> k & 1) Transposed<k>::take(in.template get<k>(), shared + p.tile_at[k], row, column);
+  }
+  template <int k>
+  static __device__ __forceinline__ void fetch_apart(Inputs& in, const Params& p, int64_t at, int count) {
+    if (!(p.transposed >> k & 1))
+      in.template get<k>().load_apart(p.operand[k], at, p.stride[k][p.rank - 1], p.wide >> k & 1, count);
+  }
+};
+
 template <class M, class Params>
 struct MapTile {
+  using Tiled = TileInputs<M>;
+  using OfInputs = typename M::OfInputs;
   static constexpr uint32_t kAcross = M::kTile / M::kVec, kDown = kTileThreads / kAcross, kRounds = (M::kTile + kDown - 1) / kDown;
   static constexpr uint32_t kAtOnce = M::kUnroll > 1 && kRounds % 2 == 0 ? 2 : 1;
 
@@ -75,7 +120,7 @@ struct MapTile {
     unsigned char* const shared = dynamic_shared();
     allow_dependents();
     wait_for_previous();
-    M::fetch_transposed(shared, p, at, rows, static_cast<uint32_t>(count));
+    Tiled::fetch_transposed(shared, p, at, rows, static_cast<uint32_t>(count), OfInputs{});
     cp_async_commit();
     const uint32_t column = threadIdx.x % kAcross * M::kVec;
     count = min(count - static_cast<int>(column), M::kVec);
@@ -111,12 +156,12 @@ struct MapTile {
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; ++u) {
       offsets(round + u, here);
-      if (has(round + u)) M::fetch_beside(in[u], p, here, count);
+      if (has(round + u)) Tiled::fetch_beside(in[u], p, here, count, OfInputs{});
     }
   }
   __device__ __forceinline__ void finish(typename M::Inputs& in, const unsigned char* shared, uint32_t round, uint32_t column) const {
     int64_t here[M::kOperands];
-    M::take_transposed(in, shared, p, row + round * kDown, column);
+    Tiled::take_transposed(in, shared, p, row + round * kDown, column, OfInputs{});
     typename M::Outputs out = map_values<M>(in, p);
     offsets(round, here);
     M::store(out, p, here, 0, count);
