@@ -30,7 +30,7 @@ struct ChainConsumer : Reader {
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step) {
-      mbarrier_wait(smem.full(ring.stage), ring.parity);
+      ring.wait_full(smem.full(ring.stage));
       multiply(sums, step > 0);
       if (step > 0) {
         wgmma_wait<1>();

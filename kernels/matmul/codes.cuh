@@ -200,8 +200,7 @@ __device__ __forceinline__ void load_coded(const MatmulParams& p, const MatmulSh
         now.decode(p, smem.weight(stage), batch);
         now = later;
       }
-      fence_async_shared();
-      mbarrier_arrive(smem.full(stage));
+      publish_writes(smem.full(stage));
     }
   }
 }

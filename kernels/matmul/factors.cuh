@@ -2,6 +2,7 @@
 // block of columns beside the stage of the part. Threads that multiply would wait for scales in global memory.
 #pragma once
 #include "kernels/matmul/scales.cuh"
+#include "kernels/pipeline/ring.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 
 namespace opfacade {
@@ -65,8 +66,7 @@ __device__ __forceinline__ void load_factors(const MatmulParams& p, const Matmul
       factors.read(step);
       mbarrier_wait(smem.empty(stage), at / C::kStages % 2 ^ 1);
       factors.put(smem.factors(stage));
-      __syncwarp();
-      mbarrier_arrive_if(lane == 0, smem.full(stage));
+      warp_arrive_at(smem.full(stage));
     }
   }
 }

@@ -71,8 +71,7 @@ __device__ __forceinline__ void load_aligned_rows(const MatmulParams& p, const M
   Ring<C::kStages> ring, done;
   int begun = 0;
   const auto hand_on = [&] {
-    fence_async_shared();
-    mbarrier_arrive(smem.full(done.stage));
+    publish_writes(smem.full(done.stage));
     done.advance();
   };
   const int count = tiles.count(p);
@@ -82,7 +81,7 @@ __device__ __forceinline__ void load_aligned_rows(const MatmulParams& p, const M
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const int k = step * C::kPanels * kPanel<C>;
-      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      ring.wait_empty(smem.empty(ring.stage));
       if (threadIdx.x % kWarpgroup == 0) load_weight<C>(p, smem.weight(ring.stage), smem.full(ring.stage), tile, k);
       rows.begin(smem.x(ring.stage), k);
       cp_async_commit();
@@ -105,15 +104,14 @@ __device__ __forceinline__ void load_gathered(const MatmulParams& p, const Matmu
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
       const int k = step * C::kPanels * kPanel<C>;
       const uint32_t full = smem.full(ring.stage);
-      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      ring.wait_empty(smem.empty(ring.stage));
       if (p.mapped == 0) {
         copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, tile.weight, tile.column, p.columns, k, p.k);
       } else if (threadIdx.x % kWarpgroup == 0) {
         load_weight<C>(p, smem.weight(ring.stage), full, tile, k);
       }
       copy_rows<C>(p, smem.x(ring.stage), tile, k);
-      fence_async_shared();
-      mbarrier_arrive(full);
+      publish_writes(full);
     }
   }
 }

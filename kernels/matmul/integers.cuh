@@ -26,7 +26,7 @@ struct IntegerConsumer : StageReader<C> {
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step) {
-      mbarrier_wait(smem.full(ring.stage), ring.parity);
+      ring.wait_full(smem.full(ring.stage));
       multiply(found, step > 0);
       if (step > 0) {
         wgmma_wait<1>();

@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     for (int step = 0; step < tiles.steps; ++step, ring.advance()) {
-      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      ring.wait_empty(smem.empty(ring.stage));
       load_step<C>(p, smem, ring.stage, tile, (tiles.begin + step) * C::kPanels * kPanel<C>);
     }
   }
@@ -127,7 +127,7 @@ __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::
   for (int step = 0; step < steps + kDepth; ++step) {
     if (step <= steps) {
       const int k = (begin + step) * kStep;
-      mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+      ring.wait_empty(smem.empty(ring.stage));
       x.copy(smem.x(ring.stage), k, step == steps), weight.copy(smem.weight(ring.stage), k, step == steps);
       if (k == 0) x.copy_first(smem.x(ring.stage)), weight.copy_first(smem.weight(ring.stage));
       if (step < steps) factors.put(smem.factors(ring.stage), begin + step + 1), ring.advance();
@@ -139,8 +139,7 @@ __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::
     next.advance();
     const int shifted = (begin + step - kDepth) * kStep;
     x.shift(smem.x(done.stage), smem.x(next.stage), shifted), weight.shift(smem.weight(done.stage), smem.weight(next.stage), shifted);
-    fence_async_shared();
-    mbarrier_arrive(smem.full(done.stage));
+    publish_writes(smem.full(done.stage));
     done = next;
   }
 }

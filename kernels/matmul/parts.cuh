@@ -83,7 +83,7 @@ struct PartsConsumer : StageReader<C> {
   // Issues the products of the next part; its stage.
   __device__ __forceinline__ int multiply(Sums& part, Own& own, int panel, int slot) {
     const int stage = ring.stage;
-    if (panel == 0) mbarrier_wait(smem.full(stage), ring.parity);
+    if (panel == 0) ring.wait_full(smem.full(stage));
     wgmma_fence();
     Wgmma<typename C::T, C::kColumns>::ss(part, this->x_steps(panel), this->weight_steps(panel), false);
     wgmma_commit();
@@ -153,7 +153,7 @@ struct CutParts : StageReader<C> {
     for (float& one : sums) one = 0.f;
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step) {
-      mbarrier_wait(smem.full(ring.stage), ring.parity);
+      ring.wait_full(smem.full(ring.stage));
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
 #pragma unroll

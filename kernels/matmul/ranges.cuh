@@ -32,7 +32,7 @@ template <class C>
 __device__ __forceinline__ void copy_step(const MatmulParams& p, const MatmulShared<C>& smem, const Ring<C::kStages>& ring, const Tile& tile, int k, int stop) {
   constexpr int kBarrier = 1;
   const bool leads = threadIdx.x % kWarpgroup == 0;
-  if (leads) mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+  if (leads) ring.wait_empty(smem.empty(ring.stage));
   named_sync(kBarrier, kWarpgroup);
   copy_panels<C, C::kRows, C::kXAcross>(smem.x(ring.stage), p.x, 0, tile.row, p.rows, k, stop);
   copy_panels<C, C::kColumns, C::kWeightAcross>(smem.weight(ring.stage), p.weight, 0, tile.column, p.columns, k, stop);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_range(const MatmulParams& p, const MatmulSh
 #pragma unroll 1
   for (; whole && k + kStep <= own.range.stop; k += kStep, ring.advance()) {
     if (threadIdx.x % kWarpgroup != 0) continue;
-    mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
+    ring.wait_empty(smem.empty(ring.stage));
     load_step<C>(p, smem, ring.stage, flat, k);
   }
   if (k == own.range.stop && k > own.range.first) return;

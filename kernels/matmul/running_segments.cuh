@@ -42,7 +42,7 @@ struct RunningSegments : ChainConsumer<C> {
     add(sums, found, is_first);
   }
   __device__ __forceinline__ void next(Sums& found, bool accumulate, int& before) {
-    mbarrier_wait(smem.full(ring.stage), ring.parity);
+    ring.wait_full(smem.full(ring.stage));
     this->multiply(found, accumulate);
     wgmma_wait<1>();
     if (before >= 0) this->release(before);

@@ -1,8 +1,8 @@
 // The tiles of a product, in the order in which persistent CTAs take them, and the shared memory of a CTA.
 #pragma once
 #include "kernels/matmul/matmul_params.h"
+#include "kernels/pipeline/ring.cuh"
 #include "kernels/ptx/cluster.cuh"
-#include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 #include "kernels/ptx/wgmma_layouts.cuh"
 

@@ -38,18 +38,18 @@ struct MlaValueGroup {
 
   __device__ __forceinline__ void accumulate_tiles(int tiles, MlaHalf& o) {
     for (int i = 0; i < kMlaQueryTiles; ++i) {  // query tiles: unused here, but every consumer releases each stage
-      mbarrier_wait(smem_address(&smem.full[ring.stage]), ring.parity);
+      ring.wait_full(smem.full);
       release_stage(smem, ring, arrives);
     }
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      mbarrier_wait(smem_address(&smem.weights_full[buffer.stage]), buffer.parity);
+      buffer.wait_full(smem.weights_full);
       fence_async_shared();
       if (rarely(smem.rescaled_at[buffer.stage][mla_warp()] == ++tile)) rescale(o);
       issue_values<C>(smem_address(smem.weights) + buffer.stage * 64, smem.part(ring.stage, kLatentPart) + half * 4 * kMlaToPanel, o);
       wgmma_wait_all_at<0>();
       pin(o[0]), pin(o[1]);
-      mbarrier_arrive(smem_address(&smem.weights_empty[buffer.stage]));
+      mbarrier_arrive(buffer.at(smem.weights_empty));
       release_stage(smem, ring, arrives);
       buffer.advance();
     }
@@ -67,7 +67,7 @@ struct MlaValueGroup {
       for (int i = 0; i < kMlaLatent / 8; ++i) o[0][i] = o[1][i] = 0.f;
       if (tiles > 0) accumulate_tiles(tiles, o);
       const int slot = queue.ring.stage;
-      mbarrier_wait(smem_address(&smem.sums_full[slot]), queue.ring.parity);
+      queue.ring.wait_full(smem.sums_full);
       write_half<C>(p, work, half, smem.base[slot], smem.sum[slot], o);
       if constexpr (C::kSplit == SplitMode::kFixed)
         if (work.owns_units && work.partials.count > 1 && work.partials.index == work.partials.count - 1) merge_own_partials<C>(p, work, half);

@@ -89,7 +89,7 @@ struct LatentCopier {
   __device__ __forceinline__ void copy_tile(bool queries, const MlaRing& at) const {
     const bool aligned = queries ? p.base.q_aligned && p.q_pe_aligned : p.base.kv_aligned;
     const uint32_t stage = smem_address(smem.kv[at.stage]);
-    mbarrier_wait(smem_address(&smem.empty[at.stage]), at.parity ^ 1);
+    at.wait_empty(smem.empty);
     if (aligned && !queries) {
       copy_tokens(stage);
     } else {
@@ -101,8 +101,7 @@ struct LatentCopier {
   }
   // Publishes the next stage: its copies are complete and visible to the tensor cores.
   __device__ __forceinline__ void publish(MlaRing& published) const {
-    fence_async_shared();
-    mbarrier_arrive(smem_address(&smem.full[published.stage]));
+    publish_writes(published.at(smem.full));
     published.advance();
   }
 

@@ -174,9 +174,8 @@ __device__ __forceinline__ void load_part(const MlaParams& p, MlaShared& smem, i
       loader.prepare(start, entry);
       entry = loader.entry_of_lane(start + kMlaKeys);
     }
-    mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);
-    __syncwarp();  // all lanes have seen the phase: after the issue the barrier may advance by two phases
-    const uint32_t dst = smem.part(ring.stage, part), full = smem_address(&smem.full[ring.stage]);
+    ring.wait_empty_together(smem.empty);
+    const uint32_t dst = smem.part(ring.stage, part), full = ring.at(smem.full);
     if (tile >= 0) {
       loader.issue_loads(dst, full);
       start += kMlaKeys;

@@ -16,10 +16,9 @@
 #pragma once
 #include "kernels/attention/decode/output.cuh"
 #include "kernels/mla/params.h"
-#include "kernels/ptx/tma.cuh"
+#include "kernels/pipeline/work_queue.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 #include "kernels/ptx/wgmma.cuh"
-#include "kernels/common/work_queue.cuh"
 
 namespace opfacade {
 
@@ -109,7 +108,7 @@ __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
 __device__ __forceinline__ bool arrives_at_stages(bool mapped) { return !mapped || threadIdx.x % 32 == 0; }
 __device__ __forceinline__ void release_stage(MlaShared& smem, MlaRing& ring, bool arrives) {
   __syncwarp();
-  if (arrives) mbarrier_arrive(smem_address(&smem.empty[ring.stage]));
+  if (arrives) mbarrier_arrive(ring.at(smem.empty));
   ring.advance();
 }
 

@@ -23,13 +23,11 @@ struct MlaScoreGroup {
     asm volatile("" : "+r"(weights_at), "+r"(lane));  // kept in registers: recomputing them costs as much as a barrier a tile
   }
 
-  __device__ __forceinline__ void wait_full(const MlaRing& at) const { mbarrier_wait(smem_address(&smem.full[at.stage]), at.parity); }
-
   // Loads the query tiles of an item. The first named barrier follows the last score product of the previous item.
   __device__ __forceinline__ void load_queries(MlaQueries& q) {
     MlaRing second = ring;
     second.advance();
-    wait_full(ring), wait_full(second);
+    ring.wait_full(smem.full), second.wait_full(smem.full);
     const uint32_t stage = smem_address(smem.kv[mla_warp() < kMlaKeys / 16 ? ring.stage : second.stage]);
     read_queries(stage, q);
     named_sync(kMlaScoring, kWarpgroup);
@@ -40,14 +38,13 @@ struct MlaScoreGroup {
   }
 
   __device__ __forceinline__ void issue_next_scores(const MlaQueries& q, MlaScores& s, bool ready) const {
-    if (rarely(!ready)) wait_full(ring);
+    if (rarely(!ready)) ring.wait_full(smem.full);
     issue_scores<C>(q, smem_address(smem.q), smem_address(smem.kv[ring.stage]), s);
   }
 
-  __device__ __forceinline__ void wait_weights_empty() const { mbarrier_wait(smem_address(&smem.weights_empty[buffer.stage]), buffer.parity ^ 1); }
   // Publishes the factor by which the value groups rescale o before they add this tile.
   __device__ __forceinline__ void publish_factor(const float (&factor)[2]) const {
-    wait_weights_empty();
+    buffer.wait_empty(smem.weights_empty);
     if (lane == 0) smem.rescaled_at[buffer.stage][mla_warp()] = tile;
     if (lane % 4 == 0) {
       smem.factor[buffer.stage][mla_row()] = factor[0];
@@ -72,7 +69,7 @@ struct MlaScoreGroup {
   // Stores weights in the current buffer once the value groups have released it. The value groups execute the proxy fence,
   // because they have slack; it takes as long as several barriers.
   __device__ __forceinline__ void store_when_empty(const MlaWeights& weights, bool free) {
-    if (rarely(!free)) wait_weights_empty();
+    if (rarely(!free)) buffer.wait_empty(smem.weights_empty);
     store_weights(weights_at, buffer.stage, weights);
     buffer.advance();
   }
@@ -94,8 +91,8 @@ struct MlaScoreGroup {
       pin(s);
       const uint32_t stage = smem_address(smem.kv[ring.stage]);
       release_stage(smem, ring, arrives);
-      const bool ready = mbarrier_is_over(smem_address(&smem.full[ring.stage]), ring.parity);
-      const bool free = mbarrier_is_over(smem_address(&smem.weights_empty[buffer.stage]), buffer.parity ^ 1);
+      const bool ready = ring.is_full(smem.full);
+      const bool free = buffer.is_empty(smem.weights_empty);
       finish_scores<C>(p, item, start, stage, smem.nonfinite, s);
       ++tile;
       weigh_tile(s, weights);

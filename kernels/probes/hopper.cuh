@@ -1,6 +1,6 @@
 // Probes: one minimal kernel for each sm_90a wrapper of kernels/common, so that a wrong result identifies the wrapper.
 #pragma once
-#include "kernels/ptx/tma.cuh"
+#include "kernels/pipeline/ring.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 #include "kernels/common/transpose_bytes.cuh"
 #include "kernels/ptx/wgmma_fp8.cuh"
@@ -161,7 +161,7 @@ __device__ __forceinline__ void probe_ring(const ProbeParams& p, uint32_t shared
   if (group == 0) {
     release_registers<40>();
     for (int i = 0; i < kSteps; ++i, ring.advance()) {
-      mbarrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);
+      ring.wait_empty(empty + 8 * ring.stage);
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(data + (ring.stage * 128 + thread) * 4), "r"(i * 1000 + thread) : "memory");
       mbarrier_arrive(full + 8 * ring.stage);
     }
@@ -169,7 +169,7 @@ __device__ __forceinline__ void probe_ring(const ProbeParams& p, uint32_t shared
     acquire_registers<232>();
     if (group == 1) named_arrive(1, 256);
     for (int i = 0; i < kSteps; ++i, ring.advance()) {
-      mbarrier_wait(full + 8 * ring.stage, ring.parity);
+      ring.wait_full(full + 8 * ring.stage);
       named_sync(group, 256);
       int word;
       const uint32_t at = data + (ring.stage * 128 + 127 - thread) * 4;

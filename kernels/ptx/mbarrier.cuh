@@ -73,14 +73,4 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 #endif
 }
 
-// Position in a ring of stages, with the parity of its phase.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 }  // namespace opfacade

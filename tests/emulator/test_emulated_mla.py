@@ -164,13 +164,13 @@ FAULTS = {
     "what lies past the end is not swept": ("kernels/mla/math.cuh", "if (unseen) zero_invisible(item, start, stage);", ";"),
     "weights are not waited for": (
         "kernels/mla/add.cuh",
-        "mbarrier_wait(smem_address(&smem.weights_full[buffer.stage]), buffer.parity);",
+        "buffer.wait_full(smem.weights_full);",
         ";",
     ),
     "a base that moved is not followed": ("kernels/mla/add.cuh", "rescale(o);\n", ";\n"),
     "queries are replaced while scores are made of them": (
         "kernels/mla/load.cuh",
-        "mbarrier_wait(smem_address(&smem.empty[ring.stage]), ring.parity ^ 1);",
+        "ring.wait_empty_together(smem.empty);",
         ";",
     ),
     "sums of the item before": ("kernels/mla/add.cuh", "const int slot = queue.ring.stage;", "const int slot = 0;"),

@@ -175,7 +175,7 @@ def test_what_is_unused_does_not_matter(kind):
 
 def test_those_that_sweep_values_may_be_late():
     """A stage is not filled again before they have looked, or they would wait for a phase of its barrier that is gone."""
-    look = "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n"
+    look = "      ring.wait_full(smem.v_full);\n"
     late = (look, f"      for (int turn = 0; turn < 1000; ++turn) simt::yield();\n{look}")
     with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", late):
         hold(paged(head_dim=128, rows=40, batch=1, kv_split="off"), seed=5, lengths=inputs.DrawnLengths(q=[40], kv=[690]))

@@ -8,9 +8,8 @@ HOPPER_FAULTS = (
         f"{K}/prefill_sm90/tma_load.cuh",
         (
             (
-                "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n",
-                "      warp_arrive(smem.v_empty[ring.stage]);\n"
-                "      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);\n",
+                "      ring.wait_full(smem.v_full);\n",
+                "      warp_arrive(smem.v_empty[ring.stage]);\n      ring.wait_full(smem.v_full);\n",
             ),
             ("      warp_arrive(smem.v_empty[ring.stage]);  // for every tile", "      // for every tile"),
         ),

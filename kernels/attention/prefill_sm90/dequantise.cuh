@@ -42,7 +42,7 @@ struct RawLoader : RowCopier<C> {
         const TensorMap& map = values ? p.v_map : p.k_map;
         const int boxes = __popc(later ? current ^ early : early);
         const PageBox* at = smem.boxes[values] + (later ? __popc(early) : 0);
-        const uint32_t full = smem_address(&smem.raw.full[ring.stage]);
+        const uint32_t full = ring.at(smem.raw.full);
         uint32_t dst = smem_address(smem.raw.slots[ring.stage]);
         // The boxes are read before the wait for an empty slot, to hide their latency. Therefore the wait and the arrival are
         // in the loop, which has at least one iteration, even without boxes.
@@ -51,7 +51,7 @@ struct RawLoader : RowCopier<C> {
 #pragma unroll
           for (int j = 0; j < kAtOnce; ++j) box[j] = at[j];
           if (i == 0) {
-            mbarrier_wait(smem_address(&smem.raw.empty[ring.stage]), ring.parity ^ 1);
+            ring.wait_empty(smem.raw.empty);
             mbarrier_arrive_expect(full, boxes * bytes);
           }
 #pragma unroll
@@ -83,13 +83,13 @@ struct RawLoader : RowCopier<C> {
 #pragma unroll
     for (int part = 0; part < 2 * Raw::kParts; ++part, ring.advance()) {
       const PoolTensor& pool = part < Raw::kParts ? p.base.k : p.base.v;
-      mbarrier_wait(smem_address(&smem.raw.empty[ring.stage]), ring.parity ^ 1);
+      ring.wait_empty(smem.raw.empty);
 #pragma unroll
       for (int i = 0; i < kOfPart; ++i) {
         const int of = part % Raw::kParts * kOfPart + i;
         smem.raw.rows[ring.stage][this->own_row(i)] = token_address(pool, id[of], slot[of], work.head);
       }
-      mbarrier_arrive(smem_address(&smem.raw.full[ring.stage]));
+      mbarrier_arrive(ring.at(smem.raw.full));
     }
   }
 };
@@ -132,7 +132,7 @@ struct Dequantiser {
     // so that the stores of eight lanes and the loads of sixteen lanes hit every bank once.
     const int swap = (lane / 8 + (Raw::kChunks > 4 ? lane / 4 : 0)) % 2;
     const uint32_t src = place(current.stage, phase) + swap * 8, other = src + 8 - swap * 16;
-    if constexpr (kMapped) mbarrier_wait(smem_address(&smem.raw.full[current.stage]), current.parity);
+    if constexpr (kMapped) current.wait_full(smem_address(&smem.raw.full[current.stage]));
 #pragma unroll
     for (int from = 0; from < kMost; from += kBatch) {
       uint2 raw[kBatch][2];
@@ -154,7 +154,7 @@ struct Dequantiser {
         }
       }
     }
-    if constexpr (kMapped) mbarrier_arrive(smem_address(&smem.raw.empty[current.stage]));
+    if constexpr (kMapped) mbarrier_arrive(current.at(smem.raw.empty));
     current.advance();
   }
 
@@ -163,7 +163,7 @@ struct Dequantiser {
     const int row = threadIdx.x % 32 / Raw::kChunks, column = threadIdx.x % Raw::kChunks * 16;
     const char* const* rows = smem.raw.rows[ahead.stage] + first_step(0) * Raw::kStepRows + row;
     const uint32_t dst = place(ahead.stage, 0);
-    mbarrier_wait(smem_address(&smem.raw.full[ahead.stage]), ahead.parity);
+    ahead.wait_full(smem_address(&smem.raw.full[ahead.stage]));
     if (p.base.kv_aligned) {
 #pragma unroll
       for (int i = 0; i < kMost; ++i)
@@ -174,7 +174,7 @@ struct Dequantiser {
         if (takes(0, i))
           fetch_chunk<uint8_t>(dst + i * kWarps * Raw::kStepBytes, rows[i * kWarps * Raw::kStepRows] + column, true, false);
     }
-    mbarrier_arrive(smem_address(&smem.raw.empty[ahead.stage]));
+    mbarrier_arrive(ahead.at(smem.raw.empty));
     ahead.advance();
   }
 
@@ -196,7 +196,7 @@ struct Dequantiser {
       if (work.tile.rows == 0) break;
       int start = work.last;
       if constexpr (!kMapped) {
-        mbarrier_wait(smem_address(&smem.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+        q_ring.wait_empty(smem.q_empty);
         queries.copy_q(work, q_ring.stage);
         q_ring.advance();
         copy_ahead(true), copy_ahead(true);
@@ -205,7 +205,7 @@ struct Dequantiser {
       for (int left = 2 * work.tiles; left > 0; --left) {  // K and V alternate
         const bool values = left & 1;
         const uint32_t tile = smem_address(values ? smem.v[ring.stage] : smem.k[ring.stage]);
-        mbarrier_wait(smem_address(values ? &smem.v_empty[ring.stage] : &smem.k_empty[ring.stage]), ring.parity ^ 1);
+        ring.wait_empty(smem_address(values ? &smem.v_empty[ring.stage] : &smem.k_empty[ring.stage]));
 #pragma unroll
         for (int part = 0; part < Raw::kParts; ++part) {
           if constexpr (!kMapped) {
@@ -219,7 +219,7 @@ struct Dequantiser {
           named_sync(kTileWarpBarrier, kWarps * 32);
           nonfinite.publish(ring.stage, check_masked<C>(work, start, tile));
         }
-        RowCopier<C>::publish_writes(smem_address(values ? &smem.v_full[ring.stage] : &smem.k_full[ring.stage]));
+        publish_writes(smem_address(values ? &smem.v_full[ring.stage] : &smem.k_full[ring.stage]));
         if (values) start -= C::kTileKv, ring.advance();
       }
       queue.release();

@@ -22,11 +22,6 @@ struct RowCopier {
   NonfiniteReport<C> nonfinite{smem};
   uint32_t pending = 0;  // barrier of the copies in flight
 
-  // Publishes this thread's writes on `full`.
-  __device__ __forceinline__ static void publish_writes(uint32_t full) {
-    fence_async_shared();
-    mbarrier_arrive(full);
-  }
   // Waits for the pending copies and arrives on their barrier.
   __device__ __forceinline__ void publish_pending() {
     if (pending != 0) publish_writes(pending);
@@ -179,13 +174,13 @@ struct RowCopier {
   __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
                                        const Entries& page, bool begins) {
     const int stage = ring.stage;
-    const uint64_t& empty = kValues ? smem.v_empty[stage] : smem.k_empty[stage];
+    const auto& empty = kValues ? smem.v_empty : smem.k_empty;
     resolve<kValues>(pages, start, page);
     if (begins) {
-      wait(empty, ring.parity ^ 1);
+      wait(empty[stage], ring.parity ^ 1);
     } else {
       flush();  // does not wait long: the previous tile has arrived; the queries before the first tile of a work have not
-      mbarrier_wait(smem_address(&empty), ring.parity ^ 1);
+      ring.wait_empty(empty);
     }
     copy_tile(work, kValues, start, kValues ? smem.v[stage] : smem.k[stage]);
     const bool reports = kReportsNonfinite<C> && kValues && work.masked(start);

@@ -52,7 +52,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void wait_queries(const Work& work) {
-    wait(smem.q_full[queries.stage], queries.parity);
+    queries.wait_full(smem.q_full);
     const bool transforms = p.score.q_transform != QTransform::kNone;
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
     if constexpr (Variant<C>::kQuery) vary_queries<C>(p, work, rows, group);
@@ -66,16 +66,13 @@ struct Consumer {
       named_sync(kOwnGroup + group, kWarpgroup);
     }
   }
-  __device__ __forceinline__ void wait(const uint64_t& full, uint32_t parity) const {
-    mbarrier_wait(smem_address(&full), parity);
-  }
   __device__ __forceinline__ void wait_keys() const {
-    if (rarely(!keys_ready)) wait(smem.k_full[keys.stage], keys.parity);
+    if (rarely(!keys_ready)) keys.wait_full(smem.k_full);
   }
   // Tests the barriers early: a test takes about 50 cycles.
   __device__ __forceinline__ void poll_barriers() {
-    values_ready = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity));
-    keys_ready = __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
+    values_ready = __all_sync(0xffffffffu, values.is_full(smem.v_full));
+    keys_ready = __all_sync(0xffffffffu, keys.is_full(smem.k_full));
   }
   // True if the next step must leave the inner loop. left: remaining tiles of the work; masked: the last scored tile, whose
   // values are added next, is masked.
@@ -86,14 +83,14 @@ struct Consumer {
   template <int kCount>
   __device__ __forceinline__ static void release_if(bool any, uint64_t (&empty)[kCount], Ring<kCount>& ring) {
     __syncwarp();
-    if (any && threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&empty[ring.stage]));
+    if (any && threadIdx.x % 32 == 0) mbarrier_arrive(ring.at(empty));
     if (any) ring.advance();
   }
 
   // Called outside ping-pong sections: the consumers synchronise here if a masked tile has non-finite values.
   __device__ __forceinline__ void wait_values(const Work* work, int start, bool masked, WgmmaRows<C>& rows) {
     const int stage = values.stage;
-    if (rarely(!values_ready)) wait(smem.v_full[stage], values.parity);
+    if (rarely(!values_ready)) values.wait_full(smem.v_full);
     if (!rarely(masked)) return;
     if (mapped) {
       mbarrier_wait(smem_address(&smem.v_checked[stage]), checked_parity >> stage & 1);
@@ -150,7 +147,7 @@ struct Consumer {
   __device__ __forceinline__ void wait_scores(int left, Scores& s) {
     wgmma_wait<1>();
     pin(s);
-    warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+    warp_arrive_at(keys.at(smem.k_empty));
     values = keys, keys.advance();
     if constexpr (kReleasesEarly) release_if(left == 0, smem.q_empty, queries);
   }
@@ -217,7 +214,7 @@ struct Consumer {
           compute_early<C, kEarlyWords>(s, rows.scale.base, exponent, line, early, parts);
           wait_products<C>(ends, weights, rows);
           warp_arrive_at(v_empty);
-          v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
+          v = smem_address(smem.v[values.stage]), v_empty = values.at(smem.v_empty);
           poll_barriers();
           compute_late<C, kEarlyWords>(s, rows.scale.base, exponent, line, early, weights, parts);
           needs_rescale = add_sums(parts, has, rows.scale);

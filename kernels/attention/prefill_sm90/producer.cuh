@@ -75,8 +75,7 @@ struct Producer {
                                             bool begins) {
     if (loads_by_tma()) {
       loader.prepare(pages, work, start, page[0]);
-      mbarrier_wait(smem_address(&smem.k_empty[ring.stage]), ring.parity ^ 1);
-      __syncwarp();
+      ring.wait_empty_together(smem.k_empty);
       loader.issue_loads(smem_address(smem.k[ring.stage]), smem.k_full[ring.stage]);
       return;
     }

@@ -5,9 +5,8 @@
 // box has all columns of its tokens.
 #pragma once
 #include "kernels/attention/prefill_sm90/scheduler.cuh"
-#include "kernels/ptx/tma.cuh"
+#include "kernels/pipeline/work_queue.cuh"
 #include "kernels/ptx/wgmma_registers.cuh"
-#include "kernels/common/work_queue.cuh"
 
 namespace opfacade {
 

@@ -148,8 +148,7 @@ __device__ __forceinline__ void load_values(const WgmmaPrefillParams& p, WgmmaSh
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance()) {
       loader.prepare(pages, work, start, entry);
-      mbarrier_wait(smem_address(&empty[ring.stage]), ring.parity ^ 1);
-      __syncwarp();  // all lanes have seen the phase: after the issue the barrier may advance by two phases
+      ring.wait_empty_together(empty);
       loader.issue_loads(smem_address(tiles[ring.stage]), full[ring.stage]);
     }
     queue.release();
@@ -208,7 +207,7 @@ __device__ __forceinline__ void check_values(const WgmmaPrefillParams& p, WgmmaS
     int start = work.last;
 #pragma unroll 1
     for (int left = work.tiles; left > 0; --left, start -= C::kTileKv, ring.advance()) {
-      mbarrier_wait(smem_address(&smem.v_full[ring.stage]), ring.parity);
+      ring.wait_full(smem.v_full);
       if (masked(start)) {
         const bool found = check_masked<C>(work, start, smem_address(smem.v[ring.stage]));
         fence_async_shared();

@@ -78,7 +78,7 @@ struct AheadConsumer {
   }
   // Begins the products of a panel, and waits for those before it, whose x is read then.
   __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], bool accumulate) {
-    mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+    x_ring.wait_full(smem.x_full(x_ring.stage));
     wgmma_fence();
     WgmmaKept<typename C::T, C::kTokens>::rs(found, a, Descriptors(panel_descriptor(smem.x(x_ring.stage), 1024, 0), 32), accumulate);
     wgmma_commit();
@@ -91,7 +91,7 @@ struct AheadConsumer {
   __device__ __forceinline__ void open(uint32_t (&a)[16], int k, const Tile& next) {
     const int stage = k / kCodesStep;
     if (stage % CodeTables<C>::kStages == 0 && (C::Codes::kSlot != 0 || k == 0)) turn(k + CodeTables<C>::kStages * kCodesStep, next);
-    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+    codes_ring.wait_full(smem.codes_full(codes_ring.stage));
     decode(a, line_of_stage(), k, 0);
   }
   // Takes the tables that were read, and reads those of the window from k on, or of the next tile.
@@ -105,8 +105,7 @@ struct AheadConsumer {
   __device__ __forceinline__ uint32_t line_of_stage() const { return line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart); }
   // One lane tells the producer that all of its warp have read.
   __device__ __forceinline__ void release_codes() {
-    __syncwarp();
-    mbarrier_arrive_if(threadIdx.x % 32 == 0, smem.codes_empty(codes_ring.stage));
+    warp_arrive_at(smem.codes_empty(codes_ring.stage));
     codes_ring.advance();
   }
   // Lane r of a warp tells the CTA aside r.

@@ -25,19 +25,19 @@ struct CodedConsumer {
     clear<C>(sums);
     each_stage<C, PartFactors<C>>(p, tile, warpgroup, segment, [&](PartFactors<C> (&factors)[2], const CodeTables<C>& tables, int stage, int panels) {
       const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
-      mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+      codes_ring.wait_full(smem.codes_full(codes_ring.stage));
 #pragma unroll
       for (int panel = 0; panel < kCodesPanels / 2; ++panel) {
         if (2 * panel >= panels) break;
         const int place = panel % C::kXPanels;
-        if (place == 0) mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+        if (place == 0) x_ring.wait_full(smem.x_full(x_ring.stage));
         multiply_scaled<C>(sums, factors, tables, line, smem.x(x_ring.stage) + place * CodedShared<C>::kPanelX, stage, panel);
         if (place + 1 == C::kXPanels || 2 * (panel + 1) >= panels) {
           release_x();
           x_ring.advance();
         }
       }
-      release(smem.codes_empty(codes_ring.stage));
+      warp_arrive_at(smem.codes_empty(codes_ring.stage));
       codes_ring.advance();
     });
   }
@@ -52,28 +52,23 @@ struct CodedConsumer {
 
   // Lane r of a warp tells the CTA aside r that all of the warp have read.
   __device__ __forceinline__ void release_x() const {
-    if (C::kAside == 1 || !shares) return release(smem.x_empty(x_ring.stage));
+    if (C::kAside == 1 || !shares) return warp_arrive_at(smem.x_empty(x_ring.stage));
     const int lane = threadIdx.x % 32, to = CodedTiles<C>::rank(CodedTiles<C>::segment(), lane % C::kAside);
     __syncwarp();
     mbarrier_arrive_remote_if(lane < C::kAside, cluster_address(smem.x_empty(x_ring.stage), to));
-  }
-  // One lane tells the producer that all of its warp have read.
-  __device__ __forceinline__ void release(uint32_t empty) const {
-    __syncwarp();
-    mbarrier_arrive_if(threadIdx.x % 32 == 0, empty);
   }
   // The products of a stage. ptxas runs no product while the registers of another are made: it waits for each, and loads codes of the
   // next panel before.
   __device__ __forceinline__ void multiply(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
     const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
-    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
+    codes_ring.wait_full(smem.codes_full(codes_ring.stage));
     PanelCodes codes(line, 0);
 #pragma unroll
     for (int panel = 0; panel < kCodesPanels; ++panel) {
       if (panel >= panels) break;
       uint32_t a[16];
       decode_panel<C>(a, codes, decoder, tables, both, stage, panel);
-      if (panel % C::kXPanels == 0) mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+      if (panel % C::kXPanels == 0) x_ring.wait_full(smem.x_full(x_ring.stage));
       const uint32_t x = smem.x(x_ring.stage) + panel % C::kXPanels * CodedShared<C>::kPanelX;
       wgmma_fence();
       WgmmaKept<typename C::T, C::kTokens>::rs(sums, a, Descriptors(panel_descriptor(x, 1024, 0), 32), stage + panel > 0);
@@ -86,7 +81,7 @@ struct CodedConsumer {
         x_ring.advance();
       }
     }
-    release(smem.codes_empty(codes_ring.stage));
+    warp_arrive_at(smem.codes_empty(codes_ring.stage));
     codes_ring.advance();
   }
 
@@ -94,10 +89,10 @@ struct CodedConsumer {
   __device__ __forceinline__ void multiply_by_warps(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
     static_assert(C::kXPanels == kCodesPanels, "a stage of x is one of codes");
     const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart), x = smem.x(x_ring.stage);
-    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);
-    mbarrier_wait(smem.x_full(x_ring.stage), x_ring.parity);
+    codes_ring.wait_full(smem.codes_full(codes_ring.stage));
+    x_ring.wait_full(smem.x_full(x_ring.stage));
     multiply_stage<C>(sums, decoder, tables, both, stage, panels, line, x);
-    release_x(), release(smem.codes_empty(codes_ring.stage));
+    release_x(), warp_arrive_at(smem.codes_empty(codes_ring.stage));
     x_ring.advance(), codes_ring.advance();
   }
 };

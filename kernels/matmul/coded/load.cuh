@@ -35,7 +35,7 @@ struct CodedLoader {
   // By one thread, or all where rows of x are gathered or TMA serves none.
   __device__ __forceinline__ void load_codes(const Tile& tile, int k) {
     const uint32_t to = smem.codes(codes_ring.stage), full = smem.codes_full(codes_ring.stage);
-    mbarrier_wait(smem.codes_empty(codes_ring.stage), codes_ring.parity ^ 1);
+    codes_ring.wait_empty(smem.codes_empty(codes_ring.stage));
     if (p.mapped != 0) {
       if (!C::kGather || threadIdx.x == 0) {
         mbarrier_arrive_expect(full, Shared::kCodes);
@@ -52,7 +52,7 @@ struct CodedLoader {
  private:
   __device__ __forceinline__ void load_x(const Tile& tile, int k, int stop) {
     const uint32_t to = smem.x(x_ring.stage), full = smem.x_full(x_ring.stage);
-    mbarrier_wait(smem.x_empty(x_ring.stage), x_ring.parity ^ 1);
+    x_ring.wait_empty(smem.x_empty(x_ring.stage));
     if (p.mapped != 0) {
       const int panels = min(C::kXPanels, (stop - k) / kPanel<C>);
       constexpr int kPart = C::kTokens / C::kAside;
@@ -64,8 +64,7 @@ struct CodedLoader {
     } else {
       copy_panels<CopiedPanels<C::kSize, C::kXPanels>, C::kTokens, false>(to, p.x, tile.batch, tile.row, tile.end, k, p.k,
                                                                    threadIdx.x % kThreads, kThreads);
-      fence_async_shared();
-      mbarrier_arrive(full);
+      publish_writes(full);
     }
     x_ring.advance();
   }
@@ -101,7 +100,7 @@ struct GatheredLoader {
         before = last, last = 0;
         codes.load_codes(tile, k);
       }
-      mbarrier_wait(smem.x_empty(ring.stage), ring.parity ^ 1);
+      ring.wait_empty(smem.x_empty(ring.stage));
       if (p.x_wide != 0) rows.begin(smem.x(ring.stage), k); else copy_rows<Panel>(p, smem.x(ring.stage), tile, k);
       cp_async_commit();
       ring.advance(), ++last;
@@ -115,8 +114,7 @@ struct GatheredLoader {
 
  private:
   __device__ __forceinline__ void hand_on() {
-    fence_async_shared();
-    mbarrier_arrive(smem.x_full(done.stage));
+    publish_writes(smem.x_full(done.stage));
     done.advance();
   }
 };

@@ -37,7 +37,7 @@ FAULTS = (
     ahead("tables of the next tile begin where those of this end", "tables.ask(last ? 0 : k);", "tables.ask(k);", TILES),
     ahead("the tile behind is the one before", "const int next = index + tiles.stride();", "const int next = index;", TILES),
     ahead("a stage of codes is not waited for",
-          "    mbarrier_wait(smem.codes_full(codes_ring.stage), codes_ring.parity);\n", "", LATE),
+          "    codes_ring.wait_full(smem.codes_full(codes_ring.stage));\n", "", LATE),
     ahead("a neighbour is not told that rows are read", "lane % C::kAside);", "CodedTiles<C>::aside());", TILES),
     ahead("scales of a word overlap", "scale << 8 * i", "scale << 4 * i", BYTES, "kernels/matmul/coded/tables.cuh"),
     ahead("a word of scales has one", ">> slot % kHeld * 8", ">> 0", BYTES, "kernels/matmul/coded/tables.cuh"),

@@ -26,7 +26,7 @@ FAULTS = (
     ranges("copied ranges begin with the first element", "k * of.k, of.row", "0, of.row", "odd and bound"),
     ranges("copied ranges go on", "size = own.range.stop - own.range.first;", "size = p.k - own.range.first;", "odd and bound"),
     ranges("a step of the range is lost", "own.range.first + kStep - 1) / kStep", "own.range.first) / kStep"),
-    ranges("a stage is copied before it is free", "  if (leads) mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);\n", "",
+    ranges("a stage is copied before it is free", "  if (leads) ring.wait_empty(smem.empty(ring.stage));\n", "",
            "many and bound"),
     ranges("a copied stage is used before all have copied", "  named_sync(kBarrier, kWarpgroup);\n  if (leads)", "  if (leads)",
            "gradients and bound", blind=NO_RACE),

@@ -26,7 +26,7 @@ struct Fp8Consumer : Consumer<C> {
     exponent = p.score.log2_scale * (C::kSoftCap ? 1.f : factor);
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
     q = panel_descriptor(smem_address(rows), 1024, 0).low;
-    this->wait(smem.q_full[queries.stage], queries.parity);
+    queries.wait_full(smem.q_full);
     if (p.score.q_transform == QTransform::kNone) return;
     transform_fp8_queries<C>(rows, p.score.q_transform);
     fence_async_shared();
@@ -62,8 +62,7 @@ struct Fp8Consumer : Consumer<C> {
 
   // Tests the barriers early: see Consumer.
   __device__ __forceinline__ bool is_next_loaded() const {
-    return __all_sync(0xffffffffu, mbarrier_is_over(smem_address(&smem.v_full[values.stage]), values.parity) &
-                                       mbarrier_is_over(smem_address(&smem.k_full[keys.stage]), keys.parity));
+    return __all_sync(0xffffffffu, values.is_full(smem.v_full) & keys.is_full(smem.k_full));
   }
 
   // Starts the scores of the next tile and the values of the last one, and waits for the scores.
@@ -72,13 +71,13 @@ struct Fp8Consumer : Consumer<C> {
     issue_tile<C>(weights, v, t);
     wgmma_wait<1>();
     pin(s);
-    warp_arrive_at(smem_address(&smem.k_empty[keys.stage]));
+    warp_arrive_at(keys.at(smem.k_empty));
     values = keys, keys.advance();
     finish_scores(s);
   }
   // The consumers synchronise here if a masked tile holds NaN. ready: the values have arrived.
   __device__ __forceinline__ void wait_values(const Work* work, int start, bool ready, bool masked, WgmmaRows<C>& rows) const {
-    if (rarely(!ready)) this->wait(smem.v_full[values.stage], values.parity);
+    if (rarely(!ready)) values.wait_full(smem.v_full);
     if constexpr (kReportsNonfinite<C>) {
       if (rarely(masked) && read_nonfinite<C>(smem, values.stage)) isolate_nan<C>(p, *work, start, smem.v[values.stage], rows);
     }
@@ -146,7 +145,7 @@ struct Fp8Consumer : Consumer<C> {
         }
       }
       if (more) {
-        if (rarely(!ready)) this->wait(smem.k_full[keys.stage], keys.parity);
+        if (rarely(!ready)) keys.wait_full(smem.k_full);
         hides = masked(start - C::kTileKv);
         // The inner loop runs until `until` tiles are left, or until the next tile has not arrived in time.
         const int until = ends || hides ? left - 1 : masked.plain_until(start - C::kTileKv, left, C::kTileKv);
@@ -163,7 +162,7 @@ struct Fp8Consumer : Consumer<C> {
           }
           pin(t), keep_alive(weights);
           warp_arrive_at(v_empty);
-          v = smem_address(smem.v[values.stage]), v_empty = smem_address(&smem.v_empty[values.stage]);
+          v = smem_address(smem.v[values.stage]), v_empty = values.at(smem.v_empty);
           ready = is_next_loaded();
           add_tile<C>(t, rows);  // overlaps the weights
           float parts[2][2];

@@ -71,8 +71,8 @@ __device__ __forceinline__ void transpose_values(const WgmmaPrefillParams& p, Wg
     int left = work.tiles, start = work.last;
 #pragma unroll 1
     for (; left > 0; --left, start -= C::kTileKv, ring.advance(), raw_v.advance()) {
-      mbarrier_wait(smem_address(&smem.raw_v.full[raw_v.stage]), raw_v.parity);
-      mbarrier_wait(smem_address(&smem.v_empty[ring.stage]), ring.parity ^ 1);
+      raw_v.wait_full(smem.raw_v.full);
+      ring.wait_empty(smem.v_empty);
       const uint32_t from = smem_address(smem.raw_v.v[raw_v.stage]) + read_from;
       const uint32_t to = smem_address(smem.v[ring.stage]) + write_to;
       if (masked(start)) {

@@ -47,13 +47,4 @@ inline void mbarrier_wait(uint32_t address, uint32_t parity) {
   while (!mbarrier_try_wait(address, parity)) simt::yield();
 }
 
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 }  // namespace opfacade
