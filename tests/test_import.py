@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -94,3 +95,24 @@ def test_import_and_select_write_nothing_and_need_no_home_or_path(env):
 def test_running_the_reference_needs_no_compiler():
     code = "from tests.support.problems import decode, run; d, a = run(decode([6])); print(bool(a.o.isnan().any()))"
     assert fresh(code, PATH="", HOME="/proc/nowhere") == "False"
+
+
+def lists_its_names(path):
+    return any(line.startswith("__all__") for line in path.read_text().splitlines())
+
+
+LISTS = sorted(path.relative_to(ROOT) for path in (ROOT / "opfacade").rglob("*.py") if lists_its_names(path))
+
+
+@pytest.mark.parametrize("path", LISTS, ids=str)
+def test_a_module_has_each_name_that_it_lists_once(path):
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] in ("vllm", "sglang", "transformers"):
+            pytest.skip(f"needs {error.name}")
+        raise
+    names = [*module.__all__]
+    assert len(names) == len(set(names)), [one for one in names if names.count(one) > 1]
+    assert all(hasattr(module, one) for one in names), [one for one in names if not hasattr(module, one)]

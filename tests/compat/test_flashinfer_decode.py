@@ -189,6 +189,7 @@ PLAN_REFUSED = [
     ({"q_data_type": "float17"}, ArgumentError, "q_data_type"),
     ({"fixed_split_size": 0}, ArgumentError, "fixed_split_size"),
     ({"q_len_per_req": 2, "window_right": 3}, ArgumentError, "window_right"),
+    ({"q_len_per_req": -1}, ArgumentError, "q_len_per_req"),
 ]
 
 

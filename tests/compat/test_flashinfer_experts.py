@@ -99,6 +99,14 @@ FUNCTIONS = {
 GATED = (ActivationType.Swiglu, ActivationType.Geglu, ActivationType.GegluTanh)
 
 
+def test_activations_have_the_numbers_of_flashinfer():
+    """A caller may pass a number, and a name that is not served is refused by its name."""
+    assert {one.name: one.value for one in ActivationType} == {
+        "Gelu": 0, "Relu": 1, "Silu": 2, "Swiglu": 3, "Geglu": 4, "SwigluBias": 5, "Relu2": 6, "SwigluStep": 7, "GegluTanh": 8,
+        "Identity": 9, "Situ": 10, "InvalidType": 11,
+    }  # fmt: skip
+
+
 def layer(x, ids, scales, up, down, kind, first=0, up_bias=None, down_bias=None):
     """Row by row, expert by expert, in f64."""
     out = torch.zeros(x.shape, dtype=torch.float64)
@@ -172,13 +180,20 @@ def grouped(**changed):
     return gemm.group_gemm_fp8_nt_groupwise(**(given | changed))
 
 
+# Flags that the adapter refuses.
+WITHOUT = (
+    "enable_alltoall", "min_latency_mode", "use_deepseek_fp8_block_scale", "use_mxfp8_act_scaling", "use_packed_weights",
+    "use_w4_group_scaling", "use_wfp4afp8_humming",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: moe(quant_scales=[OF_A]), "quant_scales expected an empty list"),
         (lambda: moe(input_sf=OF_A), "input_sf expected None"),
         (lambda: moe(swiglu_limit=OF_A), "swiglu_limit expected None.*alpha, beta and limit as numbers"),
-        (lambda: moe(use_w4_group_scaling=True), "use_w4_group_scaling expected None or False"),
+        *((lambda name=name: moe(**{name: True}), f"{name} expected None or False") for name in WITHOUT),
         (lambda: moe(activation_type=ActivationType.Situ), "activation_type expected one of Swiglu"),
         (lambda: moe(output_dtype=torch.float16), "output_dtype expected torch.bfloat16"),
         (lambda: moe(output=torch.empty(7, 24)), "output expected torch.bfloat16"),

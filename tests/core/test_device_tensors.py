@@ -53,6 +53,7 @@ def test_a_captured_graph_has_its_own_but_what_it_cannot_copy(monkeypatch, lasti
     monkeypatch.setattr(device_tensors, "capturing", lambda device: True)
     assert (kept.get(CPU, 3) is before) == lasting
     assert kept.get(CPU, 4) is not kept.get(CPU, 4)
+    assert kept.get(CPU, 4, 7).tolist() == [7, 7, 7, 7]
 
 
 class Tensor:

@@ -36,6 +36,15 @@ def test_the_map_is_that_of_a_loop(world, interleave):
         counts[rank] += 1
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_of_a_replicated_cache_has_every_token_where_it_is(rank):
+    shard, tokens = KvShard(world=3, interleave=2, placement="replicated"), torch.arange(20)
+    assert torch.equal(shard.slots(tokens), tokens)
+    assert torch.equal(shard.positions(tokens, rank), tokens)
+    assert torch.equal(shard.local_lens(tokens, rank), tokens)
+    assert not shard.owner(tokens).any()
+
+
 def cache(tokens):
     pages = max(1, -(-tokens // PAGE))
     return PagedKvCacheDescriptor(

@@ -1,7 +1,9 @@
 """Rounds between GPUs, on gloo in place of NCCL: data, headers, and the watch, which ends a call that nobody else makes."""
 
 import pytest
+import torch
 
+from opfacade.distributed.link import Link
 from tests.distributed import link_scenarios, worlds
 
 
@@ -31,3 +33,24 @@ def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     found = worlds.run(tmp_path, 2, link_scenarios.killed, dead=(1,))
     assert found[0]["told"] == ["OPF-N004", [1]]
     assert found[0]["seconds"] < 15
+
+
+class Echo:
+    """A process group of two ranks that send the same."""
+
+    def size(self):
+        return 2
+
+    def _allgather_base(self, found, own, options):
+        found.view(2, -1).copy_(own)
+
+
+def test_outputs_of_calls_after_a_failure_of_the_host_are_filled():
+    """NaN in floats, -1 in integers."""
+    link, own = Link(Echo(), torch.device("cpu")), torch.arange(3.0)
+    link.learn("sum", bytes(8))
+    assert [part.tolist() for part in link.gathered("sum", own, ())] == [[0, 1, 2]] * 2
+    link.poison()
+    assert all(part.isnan().all() for part in link.gathered("sum", own, ()))
+    assert [part.tolist() for part in link.gathered("sum", own.int(), ())] == [[-1] * 3] * 2
+    assert link.ended == 3

@@ -223,8 +223,9 @@ def test_nothing_is_stored_without_save_kv_cache_and_an_idle_step_has_no_request
     ],
 )
 def test_a_server_that_the_adapter_does_not_serve_is_refused_at_start(sglang, changed, name):
-    with pytest.raises(errors.UnsupportedError, match=rf"sglang\.attention: {name} expected"):
+    with pytest.raises(errors.UnsupportedError, match=rf"sglang\.attention: {name} expected") as raised:
         sglang(Server(4, (9,), (1,)).runner(**changed))
+    assert raised.value.code == "OPF-I001"
 
 
 def test_a_head_that_no_kernel_takes_is_refused_where_a_gpu_serves(sglang):

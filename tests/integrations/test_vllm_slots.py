@@ -82,3 +82,11 @@ def test_a_layer_that_shares_another_ones_cache_writes_nothing(vllm):
     before = step.kv.clone()
     run(vllm, step, step.common(), kv_sharing_target_layer_name="model.layers.0")
     assert torch.equal(step.kv.nan_to_num(7.0), before.nan_to_num(7.0))
+
+
+def test_pages_of_integers_are_refused_by_name():
+    from opfacade.integrations.paged_layer import Pool
+
+    pages = torch.zeros(3, 4, 2, 8, dtype=torch.int16)
+    with pytest.raises(errors.OpfacadeError, match=r"^vllm\.attention: kv_cache expected f.*got torch\.int16.*OPF-I003"):
+        _ = Pool("vllm", pages, pages, "NHD").descriptor

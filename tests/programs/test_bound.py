@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from opfacade.programs import text
 from opfacade.programs.activations import ACTIVATIONS, activation
+from opfacade.programs.ball import Ball
 from opfacade.programs.bound import Bounds, Machine, machine_of, stored
 from opfacade.programs.evaluate import Evaluation, Values
 from opfacade.programs.expression import apply, constant, ordered, value
@@ -208,3 +209,12 @@ def test_a_machine_without_errors_is_the_real_value():
     found = Bounds(Values({("input", "x"): torch.tensor([0.5])}), none)(apply("exp", X))
     assert float(found.r) < 1e-40
     assert float(found.v) == math.exp(0.5)
+
+
+def test_a_ball_of_powers_of_two_goes_around_those_of_both_ends():
+    """2.5 to 3.5 is 4; 3.75 to 4.25 is 4 or 8. What is beyond the largest is the largest, and NaN is NaN for certain."""
+    v, r = torch.tensor([3.0, 4.0, math.inf, math.nan, 1.0]), torch.tensor([0.5, 0.25, 1.0, 1.0, math.inf])
+    found = stored(Ball(v.double(), r.double()), "f8_e8m0")
+    assert found.v[:3].tolist() == [4.0, 6.0, 2.0**127]
+    assert found.v[3].isnan()
+    assert found.r.tolist() == [0.0, 2.0, 0.0, 0.0, math.inf]

@@ -1,5 +1,6 @@
 """Draws: the words of Philox that each element takes, against the rule of torch's stateless kernel in numpy; distributions."""
 
+import inspect
 import math
 from dataclasses import replace
 
@@ -75,6 +76,16 @@ def test_a_key_is_a_tensor_of_seed_and_offset():
     ):  # fmt: skip
         assert torch.equal(drawn(make(key=key), key=key), drawn(make(seed=SEED, offset=OFFSET)))
     assert recipes.rand((7,), key=key) is recipes.rand((7,), key=torch.zeros(2, dtype=torch.uint64))  # no part of a plan
+
+
+DRAWS = [one for one in recipes.RECIPES.values() if "stream" in inspect.signature(one.make).parameters]
+
+
+@pytest.mark.parametrize("one", DRAWS, ids=lambda one: one.name)
+def test_each_part_of_a_key_that_is_not_passed_is_0(one):
+    assert {name: inspect.signature(one.make).parameters[name].default for name in ("seed", "offset", "stream")} == {
+        "seed": 0, "offset": 0, "stream": 0,
+    }  # fmt: skip
 
 
 def test_an_element_depends_on_its_place_alone_and_on_each_part_of_the_key():

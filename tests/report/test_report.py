@@ -119,6 +119,7 @@ def test_a_failed_proof_is_shown_as_one():
     text = html(ReportSources(verify=[proof(ok=False)]))
     page = Page(text)
     assert "FAILED" in page.words
+    assert "Proven on a machine" in page.words
     assert "0 of 1" in page.words
     assert "<b>keys</b> forgotten" in page.words  # as words, not as markup
     assert "&lt;b&gt;keys" in text

@@ -1,5 +1,6 @@
 """Candidates and their variants: defaults first, each with a SKU of its own."""
 
+import re
 from functools import cache
 
 import pytest
@@ -21,16 +22,27 @@ def test_variants_stand_behind_all_defaults():
 
 
 @cache
+def considered():
+    """(example, its candidates), for each example and target."""
+    return [(example, selection.considered(example, USE, target)) for example in examples() for target in (CPU, SM90)]
+
+
 def skus():
     """(example, the SKUs of its candidates), for each example and target."""
-    tried = [(example, target) for example in examples() for target in (CPU, SM90)]
-    return [(example, [o.sku for o in selection.considered(example, USE, target) if o.sku]) for example, target in tried]
+    return [(example, [option.sku for option in options if option.sku]) for example, options in considered()]
 
 
 def test_no_two_candidates_of_a_problem_share_a_sku():
     for _, found in skus():
         ids = [sku.id for sku in found]
         assert len(ids) == len(set(ids))
+
+
+def test_each_reason_has_a_code_and_names_a_field():
+    for example, options in considered():
+        for option in options:
+            assert all(re.fullmatch(r"OPF-S\d{3}", reason.code) for reason in option.reasons), (example.op, option.name)
+            assert not any(reason.field.startswith("OPF-") for reason in option.reasons)
 
 
 def test_an_order_of_error_models_begins_with_exact_and_has_each_that_a_kernel_states():

@@ -250,6 +250,7 @@ def test_nothing_is_warned_of_when_nothing_is_downgraded(prefer, target, descrip
         ("sm_90a", {"paged_kv": cache(head_dim=65)}, "OPF-S003", "head_dim", "65"),
         ("sm_90a", {"paged_kv": cache(head_dim=64, dtype="f8_e4m3")}, "OPF-S002", "q_dtype", "f8_e4m3"),
         ("sm_90a", {"q_dtype": "f32"}, "OPF-S002", "q_dtype", "f32"),
+        ("sm_90a", {"o_dtype": "f32"}, "OPF-S002", "o_dtype", "f32"),
         ("sm_90a", {"kv_split": 1, "max_kv_indices": 10**6}, "OPF-S006", "splits", "16000001"),
     ],
 )

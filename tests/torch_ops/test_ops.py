@@ -12,6 +12,7 @@ from opfacade.core.operands import nbytes
 from opfacade.errors import ArgumentError, GradNotSupportedError, OpfacadeError, PlanStateError
 from opfacade.plan import forget_selections
 from opfacade.plans.cascade import MergeStatesDescriptor
+from opfacade.plans.matmul import MatmulDescriptor, Weight
 from opfacade.plans.quantize import DequantizeDescriptor, Quant, QuantizeDescriptor
 from opfacade.select.registry import descriptor_types, examples
 from opfacade.testing import inputs
@@ -157,6 +158,13 @@ def test_an_op_has_the_operands_of_its_args_by_name_and_writes_what_its_roles_sa
             written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
             assert written == form.written | {"workspace"}
             assert str(schema.arguments[0].type) == "SymInt" or "SymInt plan" in str(schema)
+
+
+def test_an_op_has_the_tensors_of_each_problem_that_differs_by_one_choice():
+    """Some choices contradict the example; those that follow count nevertheless."""
+    weight = Weight(dtype="int4", group=32, scale_dtype="bf16", dequantise="exact")
+    form, _ = forms_of([MatmulDescriptor(total_num_rows=5, n=40, k=96, dtype="bf16", weight_format=weight)])
+    assert {"x", "weight", "weight_scale", "weight_zero", "weight_global"} <= {*form.fields}
 
 
 def test_a_merge_reads_its_states_and_in_place_writes_the_first():

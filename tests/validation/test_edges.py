@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from opfacade import jit
+from opfacade.backends.cuda.collective import sum_fold
 from opfacade.base.capture import capturing
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import IndexDataError, OpfacadeError, PlanStateError
@@ -219,6 +221,26 @@ def test_a_channel_that_serves_again_is_as_new(monkeypatch):
     assert device._take(3) is spare
     assert told == ["reset"]
     assert device._spare == {3: []}
+
+
+@pytest.fixture
+def gpu_3(monkeypatch):
+    """Device 3 is the current one; the devices on which a module is loaded."""
+    prepared = []
+    monkeypatch.setattr(jit, "load", lambda spec, **_: SimpleNamespace(run=None, prepare=prepared.append))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(device, "_take", lambda index: SimpleNamespace(device=index))
+    monkeypatch.setattr(device, "_give_back", lambda known: None)
+    return prepared
+
+
+def test_a_kernel_of_a_check_or_of_ranks_is_loaded_where_it_will_run_before_a_capture(gpu_3):
+    sku = SimpleNamespace(arch="sm_90a")
+    device.DeviceGuard(CSR, sku, True).wrap(None)
+    device_values.DeviceValueGuard("op", (Bounded("a", 0, 4, "", False),), sku, True).wrap(None)
+    sum_fold.module_of(jit.JitSpec.of("sum_fold", "ranks/sum_fold", "sm_90a"), True, "")
+    assert gpu_3 == [3, 3, 3]
 
 
 @pytest.mark.parametrize("value", [5, -5, 2**31, -(2**31) - 1, 2**40 + 3, -(2**40) - 3])

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from opfacade import Plan, Preference
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import collective
 from opfacade.backends.reference.sampling.philox import words, words_at
 from opfacade.errors import DescriptorError
 from opfacade.plans.collective import SampleAcrossArgs, SampleAcrossDescriptor
@@ -157,3 +158,24 @@ def test_words_of_some_tokens_are_those_of_all():
 def test_what_makes_no_sense_is_refused(fields, match):
     with pytest.raises(DescriptorError, match=match):
         SampleAcrossDescriptor(**({"world": 1, "total_num_rows": 1, "vocab": 10, "shard": 10} | fields))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_draw_by_torch_between_gpus_is_the_largest_logit_at_temperature_0(world):
+    """The launcher for GPUs, where no kernel lists tokens: of a problem without filters."""
+    d = SampleAcrossDescriptor(world=world, total_num_rows=3, vocab=10, shard=10 // world)
+    logits = torch.tensor([[0.0, 9, 1, 2, 3, 4, 5, 6, 7, 8], [1, 0, 0, 0, 0, 0, 0, 2, 0, 0], [0, 0, 0, 0, 3, 1, 1, 1, 1, 1]])
+    launcher = collective._sample_launcher(d, Target.parse("sm_90a"), None, False)
+
+    def call(group):
+        own = logits[:, group.rank * d.shard : (group.rank + 1) * d.shard].contiguous()
+        zeros = torch.zeros(3, dtype=torch.int64)
+        args = SampleAcrossArgs(
+            logits=own, temperature=torch.zeros(3), seed=zeros, offset=zeros, group=group,
+            token=torch.full((3,), 77, dtype=torch.int32), valid=torch.full((3,), 7, dtype=torch.uint8),
+        )  # fmt: skip
+        launcher(args, None)
+        return args.token, args.valid
+
+    for token, valid in on_ranks(world, call):
+        assert (token.tolist(), valid.tolist()) == ([1, 7, 4], [1, 1, 1])

@@ -150,6 +150,18 @@ def randoms(count, seed=11):
     return [drawn(rng) for _ in range(count)]
 
 
+def test_random_programs_reach_each_part_of_a_program():
+    found = randoms(100)
+    reach = {
+        "reads": sum(any(one.name == "b" for one in problem.inputs) for problem in found),
+        "stages": sum(len(problem.stages) > 1 for problem in found),
+        "results": sum(len(problem.outputs) > 1 for problem in found),
+        "in place": sum(bool(problem.in_place) for problem in found),
+        "valid rows": sum(problem.num_valid for problem in found),
+    }
+    assert all(count > 0 for count in reach.values()), reach
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_every_random_program_has_a_kernel_and_this_one_takes_them_all(target):
     found = [plan_of(problem, target, ()).sku.impl for problem in randoms(300)]

@@ -32,6 +32,15 @@ def by_program(descriptor, x, args):
     return out
 
 
+def test_one_wrong_element_is_judged_wrong():
+    descriptor = problem(7, in_place=False, **next(iter(FORMS.values())))
+    args, plan = inputs.make_args(descriptor, seed=2), RotaryPlan.select(descriptor, target=CPU)
+    plan.run(args)
+    assert numerics.check(descriptor, args, plan.sku).worst == 0
+    args.q_out.view(-1)[:1].add_(1)
+    assert numerics.check(descriptor, args, plan.sku).worst > 1
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("form", FORMS)

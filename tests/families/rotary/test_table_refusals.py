@@ -88,6 +88,7 @@ TRAINED = {"original_max_position_embeddings": 4096}
         ("yarn", TRAINED | {"truncate": None}, "truncate", "True or False"),
         ("ntk", {"rotary_dim": 4, "factor": 1e200, "max_position_embeddings": 2}, "scaling", "that the formula of ntk takes"),
         ("linear", {"beta_fast": 3.0}, "beta_fast", r"a parameter of linear \(factor, seq_len\), got that of another kind"),
+        ("linear", {"beta_quick": 3.0}, "beta_quick", "got no parameter of this name"),
         ("default", {}, "factor", "a parameter of default"),
         ("linear", {"max_positions": 2**60}, "max_positions", "at most 2147483647"),
         ("linear", {"rotary_dim": 2**60}, "rotary_dim", "at most 2147483647"),

@@ -1,5 +1,7 @@
 """Verification of drafts: acceptance by hand, marginals of chain and tree, and coupled drafts against none."""
 
+import math
+
 import pytest
 import torch
 
@@ -53,6 +55,15 @@ def test_drafts_are_accepted_while_they_equal_the_target(kind, subject):
     args = verified(kind, [[5, 6, 7], [5, 9, 7], [4, 6, 7], [-1, 3, 1]], subject, target_tokens=target)
     assert args.tokens.tolist() == [[5, 6, 7, 8], [5, 6, -1, -1], [5, -1, -1, -1], [-1] * 4]
     assert (args.accepted.tolist(), args.emitted.tolist()) == ([3, 1, 0, 0], [4, 2, 1, 0])
+
+
+def test_a_token_of_a_distribution_without_mass_is_judged_wrong():
+    descriptor = VerifyDraftsDescriptor(kind="chain", batch_size=1, num_drafts=2, vocab=6)
+    given = {"target_probs": torch.zeros(1, 3, 6), "draft_probs": torch.full((1, 2, 6), 1 / 6)}
+    args = verified("chain", [[1, 2]], **given)
+    assert (args.accepted.tolist(), args.emitted.tolist(), args.tokens.tolist()) == ([0], [0], [[-1] * 3])
+    args.emitted.fill_(1), args.tokens[:, 0].fill_(4)
+    assert numerics.check(descriptor, args, Plan.select(descriptor, target=Target.cpu()).sku).worst == math.inf
 
 
 @pytest.mark.parametrize("subject", BACKENDS)

@@ -1,12 +1,13 @@
-"""The links of a target: by what the GPUs of a group are connected, where kernels write to the memory of peers."""
+"""What a group says of itself: the links of its target, its name, and that it failed."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from opfacade.core.links import NO_LINKS
-from opfacade.distributed import linked
+from opfacade.distributed import Group, linked, setup
 from opfacade.distributed.link import Link
 from opfacade.distributed.peers import PeerLink
 
@@ -49,3 +50,25 @@ def test_a_torch_that_detects_nothing_has_no_nvlink(monkeypatch):
 
 def test_a_group_that_writes_to_no_peers_has_no_links():
     assert linked.links_of(None) == linked.links_of(of_gpu_1(Link)) == NO_LINKS
+
+
+class Unnamed:
+    """A bare process group, which torch gave no name."""
+
+    @property
+    def group_name(self):
+        raise RuntimeError("no name")
+
+
+@pytest.mark.parametrize(("process_group", "name"), [(SimpleNamespace(group_name="tp"), "tp"), (Unnamed(), "group")])
+def test_a_group_has_the_name_that_torch_gave_it(process_group, name):
+    assert setup.name_of(process_group) == name
+
+
+def test_a_group_that_failed_says_so_and_what_to_do():
+    group = object.__new__(Group)
+    group._pid, group._failure = os.getpid(), "rank 1 left"
+    (issue,) = group.issues(None)
+    assert (issue.code, issue.argument, issue.expected, issue.got) == (
+        "OPF-N004", "group", "a group without a failure", "rank 1 left",
+    )  # fmt: skip
