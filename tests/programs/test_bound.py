@@ -212,7 +212,7 @@ def test_a_machine_without_errors_is_the_real_value():
 
 
 def test_a_ball_of_powers_of_two_goes_around_those_of_both_ends():
-    """2.5 to 3.5 is 4; 3.75 to 4.25 is 4 or 8. What is beyond the largest is the largest, and NaN is NaN for certain."""
+    """2.5 to 3.5 is 4; 3.75 to 4.25 is 4 or 8. A number beyond the largest becomes the largest, and NaN stays NaN."""
     v, r = torch.tensor([3.0, 4.0, math.inf, math.nan, 1.0]), torch.tensor([0.5, 0.25, 1.0, 1.0, math.inf])
     found = stored(Ball(v.double(), r.double()), "f8_e8m0")
     assert found.v[:3].tolist() == [4.0, 6.0, 2.0**127]

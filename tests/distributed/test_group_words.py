@@ -1,4 +1,4 @@
-"""What a group says of itself: the links of its target, its name, and that it failed."""
+"""A group states the links of its target, its name, and that it failed."""
 
 import os
 from types import SimpleNamespace
