@@ -13,7 +13,7 @@ pytestmark = emulator.needed
 # Every way of cutting, every size of an element and of a head; the others on the GPU.
 KINDS = [
     *("decode-auto", "decode-auto-f32", "decode-auto-fp8-head", "decode-even"),
-    *("decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks"),
+    *("decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks", "decode-auto-wide-fp8-d256-cap"),
     *("decode-fixed-wide-group-block", "decode-fixed-fp8-d256-sinks", "decode-off-odd-window-cap"),
     *("ragged-auto-sinks", "prefill-off-fp8-head"),
     *("prefill-off-everything-varied", "ragged-off-documents-masked", "ragged-fixed-mask"),

@@ -13,9 +13,14 @@ void acquire_registers() {}
 
 inline bool elected() { return simt::lane() == 0; }
 
-inline void named_sync(int barrier, int threads) { simt::meet(simt::current->block->named[barrier], threads); }
+// There are 16; the first is that of __syncthreads.
+inline simt::Meeting& named_barrier(int barrier) {
+  if (barrier < 1 || barrier > 15) simt::fail("a named barrier expected a number from 1 to 15");
+  return simt::current->block->named[barrier];
+}
+inline void named_sync(int barrier, int threads) { simt::meet(named_barrier(barrier), threads); }
 inline void named_arrive(int barrier, int threads) {
-  simt::Meeting& meeting = simt::current->block->named[barrier];
+  simt::Meeting& meeting = named_barrier(barrier);
   if (++meeting.arrived == threads) meeting.arrived = 0, ++meeting.round;
 }
 
