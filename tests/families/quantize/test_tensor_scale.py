@@ -237,6 +237,19 @@ def test_without_valid_rows_the_scale_is_that_of_zeros(d, count):
 
 
 @emulator.needed
+def test_the_largest_result_may_be_in_any_row():
+    """There are more rows than a CTA of those that find the scale has threads."""
+    d = gated("f32", 8, total_num_rows=1100, activation="identity")
+    for row in (0, 511, 512, 1099):
+        args = drawn(d)
+        args.x.fill_(1)
+        args.x[row] = 3
+        emulated(d, args)
+        assert args.scale.item() == pytest.approx(9 / 448, rel=1e-6)
+        assert args.out[row].float().tolist() == [448.0] * 8
+
+
+@emulator.needed
 @pytest.mark.parametrize("dtype", ["f8_e4m3", "i8"])
 def test_one_nan_is_in_every_element_and_an_infinity_leaves_zeros(dtype):
     d = gated("f32", 40, {"dtype": dtype}, activation="identity")

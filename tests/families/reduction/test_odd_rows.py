@@ -33,6 +33,7 @@ PROBLEMS = {
     "a cluster": softmax((1, 33001), "bf16"),
     "read again": layer((2, 9001)),
     "16 bits read again": softmax((2, 33001), "bf16"),
+    "read again, and a piece more where a row begins late": softmax((1, 5 * 8192 - 1), "bf16"),
     "a weight of 16 bits, read again": rms((1, 33003), "f16"),
     "read once": reducer("argmax", "bf16", (2, 36001)),
 }

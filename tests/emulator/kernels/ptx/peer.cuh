@@ -74,4 +74,14 @@ inline void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
 inline void add_counter(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
+// Words of a packet come one after the other.
+template <int kWords>
+inline void push_words(uint32_t* to, const uint32_t (&word)[kWords]) {
+  for (int i = 0; i < kWords; ++i) __atomic_store_n(to + i, word[i], __ATOMIC_RELAXED);
+}
+template <int kWords>
+inline void pull_words(const uint32_t* from, uint32_t (&word)[kWords]) {
+  for (int i = 0; i < kWords; ++i) word[i] = __atomic_load_n(from + i, __ATOMIC_RELAXED);
+}
+
 }  // namespace opfacade
