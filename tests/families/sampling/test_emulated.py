@@ -79,6 +79,15 @@ def test_no_number_of_ctas_changes_a_bit(kind):
         assert all(map(same_bits, got, want)), (ctas, held)
 
 
+def test_a_cta_that_runs_first_waits_for_what_others_share(monkeypatch):
+    subject = of("joint", 2, 1003)
+    args = subject.args(5)
+    want = outputs(subject, args)
+    emulator.last_first(monkeypatch)
+    with split_as(4, 10**5):
+        assert all(map(same_bits, outputs(of("joint", 2, 1003), args), want))
+
+
 def test_sizes_choose_the_split():
     wide, old = emulator.subject(SampleDescriptor(total_num_rows=1, vocab=8))._target, split.Target.parse("sm_80")
     assert [split.ctas_of(v, wide) for v in (1, 8191, 8192, 16384, 32768, 2**31 - 1)] == [1, 1, 2, 4, 8, 8]
