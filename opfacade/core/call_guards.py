@@ -21,8 +21,9 @@ def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def unless_wanted(tensors: tuple[Tensor, ...], same: Callable[..., bool]) -> Callable[..., bool]:
-    """A test that also fails if a gradient of these tensors is required. Torch's guards compare `requires_grad` but not the
-    grad mode. The extra check takes 0.1 us, and only for parameters.
+    """A test that also fails if a gradient of these tensors is required.
+
+    Torch's guards compare `requires_grad` but not the grad mode. The extra check takes 0.1 us, and only for parameters.
     """
     from torch import is_grad_enabled
 

@@ -169,8 +169,10 @@ def _with_facts(sku: KernelSku, facts: Mapping[str, bool | int | str]) -> Kernel
 
 class FastPaths(NamedTuple):
     """Fast paths for calls that resemble an already checked call. A refusal falls through to the next slower path; neither path
-    raises. replay: takes (id(args), id(workspace)); falsy if the call ran. fast: takes (args, workspace, launch); truthy if the
-    call is valid, and then it ran if `launch`.
+    raises.
+
+    replay: takes (id(args), id(workspace)); falsy if the call ran. fast: takes (args, workspace, launch); truthy if the call is
+    valid, and then it ran if `launch`.
     """
 
     replay: Callable[..., Any]

@@ -119,9 +119,10 @@ class Descriptor(Written, Generic[ArgsT]):
         return cls.__module__.rpartition(".")[2]
 
     def wrong_values(self, name: str, args: Any) -> tuple[Tensor, str] | None:
-        """The elements that validation level full refuses: (mask of an operand's elements, expected values). None: the operand
-        is not checked. By default, valid rows of requests of a floating point input must satisfy its spec (`finite`, `least`,
-        `marked_by`), and an index operand must be rising if its spec says `rising`.
+        """The elements that validation level full refuses: (mask of an operand's elements, expected values).
+
+        None: the operand is not checked. By default, valid rows of requests of a floating point input must satisfy its spec
+        (`finite`, `least`, `marked_by`), and an index operand must be rising if its spec says `rising`.
         """
         spec, tensor = operands_of(self)[name], getattr(args, name)
         contents = spec.contents
@@ -147,7 +148,9 @@ class Descriptor(Written, Generic[ArgsT]):
 
     def refuse_requests(self, args: Any, requests: Sequence[tuple[int, int]]) -> None:
         """Raise IndexDataError for requests that the reference and validation level full refuse although tables and values are
-        valid. requests: (rows, tokens) of each request, from valid tables. The default raises nothing.
+        valid.
+
+        requests: (rows, tokens) of each request, from valid tables. The default raises nothing.
         """
 
     def on_pages(self, pages: int) -> Self:
@@ -212,8 +215,9 @@ _T = TypeVar("_T")
 def cached_by_specialization(
     function: Callable[Concatenate[DescriptorT, _P], _T],
 ) -> Callable[Concatenate[DescriptorT, _P], _T]:
-    """Cache a function of a descriptor by specialization key. The function must not depend on sizes. So a serving step with a
-    new batch size gets the cached kernel or refusal.
+    """Cache a function of a descriptor by specialization key. The function must not depend on sizes.
+
+    So a serving step with a new batch size gets the cached kernel or refusal.
     """
 
     @lru_cache(maxsize=_MAX_KINDS)
@@ -278,7 +282,10 @@ def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[
 
 
 def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:
-    """The same problem with other sizes, which must be valid: they are not checked. Eight times as fast as `model_copy`."""
+    """The same problem with other sizes, which must be valid: they are not checked.
+
+    Eight times as fast as `model_copy`.
+    """
     found = object.__new__(type(descriptor))
     write = object.__setattr__
     write(found, "__dict__", {**descriptor.__dict__, **sizes})

@@ -18,8 +18,9 @@ FloatDType = Literal["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"]
 
 
 class DTypeFacts(NamedTuple):
-    """One element type. bits: size of an element in memory; a packed 4-bit type is stored as u8. torch: the attribute of the
-    torch module.
+    """One element type.
+
+    bits: size of an element in memory; a packed 4-bit type is stored as u8. torch: the attribute of the torch module.
     dlpack_code: DLDataTypeCode. roundoff: unit roundoff u, half the distance from 1 to the next number. underflow: half the
     smallest subnormal. Both are 0 for integers, which do not round, and for f8_e8m0, which has only powers of two.
     """

@@ -1,6 +1,7 @@
-"""Maps field and operand names of vLLM, SGLang, FlashInfer, flash-attn and transformers to ours, for hints in messages. A value
-is our name. "|" separates names in several ops: the first that the op has applies. A note in parentheses says where to write it
-or how the values differ.
+"""Maps field and operand names of vLLM, SGLang, FlashInfer, flash-attn and transformers to ours, for hints in messages.
+
+A value is our name. "|" separates names in several ops: the first that the op has applies. A note in parentheses says where to
+write it or how the values differ.
 """
 
 from __future__ import annotations

@@ -69,8 +69,10 @@ class PrecisionGuarantee(Model):
     evidence: tuple[str, ...] = ()
 
     def promised(self) -> str:
-        """The canonical JSON of the guarantee. It omits fields at their defaults, so that a field added later changes no SKU
-        id. Evidence and the wording of conditions are not part of it.
+        """The canonical JSON of the guarantee.
+
+        It omits fields at their defaults, so that a field added later changes no SKU id. Evidence and the wording of conditions
+        are not part of it.
         """
         left_out: dict[str, Any] = {"evidence": True, "conditions": {"__all__": {"text"}}}
         facts = self.model_dump(mode="json", exclude_defaults=True, exclude=left_out)

@@ -9,9 +9,10 @@ from opfacade.core.strides import Layout
 
 
 def in_place(operands: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """Each output that `replaces` an input is absent, and that input has role inout. The input satisfies the layout and
-    alignment of both. Equal addresses never mean in place: a call that passes the input as its output is refused, with or
-    without in_place.
+    """Each output that `replaces` an input is absent, and that input has role inout.
+
+    The input satisfies the layout and alignment of both. Equal addresses never mean in place: a call that passes the input as
+    its output is refused, with or without in_place.
     """
     outputs = {spec.replaces: spec for spec in operands.values() if spec.replaces}
     kept = {name: spec for name, spec in operands.items() if not spec.replaces}

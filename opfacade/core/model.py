@@ -258,8 +258,10 @@ def _proven(validated: Self) -> Self:
 
 
 class Written(Model):
-    """A model that also accepts the notation of other libraries. Not the base of every model: its `before` validator makes
-    pydantic treat JSON as Python input, where a list is not a tuple (FromList).
+    """A model that also accepts the notation of other libraries.
+
+    Not the base of every model: its `before` validator makes pydantic treat JSON as Python input, where a list is not a tuple
+    (FromList).
     """
 
     @model_validator(mode="before")

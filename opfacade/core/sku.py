@@ -27,9 +27,10 @@ SpecValue = Annotated[bool | int | Word, AfterValidator(_no_literal)]
 
 
 class KernelSku(Model):
-    """Identity of one compiled specialisation: other compile-time facts or another guarantee give another id. It contains no
-    batch size, number of rows, tensor or address. But sizes and bounds select a split, which `spec` names, so descriptors that
-    differ only in sizes may have different SKUs. `spec` holds the compile-time
+    """Identity of one compiled specialisation: other compile-time facts or another guarantee give another id.
+
+    It contains no batch size, number of rows, tensor or address. But sizes and bounds select a split, which `spec` names, so
+    descriptors that differ only in sizes may have different SKUs. `spec` holds the compile-time
     facts as sorted (name, value) pairs; `dtypes` the element types by operand; `revision` counts the changes to an
     implementation that changed output bits. The binary of an id may change without changing bits (edited sources, another
     compiler): a manifest holds digests of sources and compilers for each id.
@@ -52,8 +53,10 @@ class KernelSku(Model):
 
     @property
     def id(self) -> str:
-        """Canonical text: a stable key for telemetry, tuning and pins. Equal ids mean the same facts and the same guarantee;
-        only the list of evidence and the wording of conditions may differ.
+        """Canonical text: a stable key for telemetry, tuning and pins.
+
+        Equal ids mean the same facts and the same guarantee; only the list of evidence and the wording of conditions may
+        differ.
         """
         try:
             return self._text

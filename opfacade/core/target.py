@@ -88,8 +88,10 @@ class Target(metaclass=_Targets):
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The most common GPU of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs. Raises
-        DescriptorError for other texts; warns once (TargetWarning) if the "a" that `Target.current` would add is missing.
+        """The most common GPU of an architecture: `Target.parse("sm_90a")` is an H200 or H100 with 132 SMs.
+
+        Raises DescriptorError for other texts; warns once (TargetWarning) if the "a" that `Target.current` would add is
+        missing.
         """
         match = _ARCH.fullmatch(text) if isinstance(text, str) else None
         if match is None:

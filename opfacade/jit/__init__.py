@@ -1,6 +1,6 @@
-"""Compile what a spec says, once per machine, and load it: `load` is the only door. Knows no operator.
+"""Compiles specs, once per machine, and loads them; `load` is the only entry point. Independent of operators.
 
-A spec is rendered; the text and the compilers give a key. Hit: verify the binary and load it, no process is started.
+A spec is rendered; the text and the compilers determine a key. Hit: verify the binary and load it, without starting a process.
 Miss: take the key's lock, build in a staging directory, publish by one rename, load.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 
 _by_spec: dict[JitSpec, Any] = {}
 _by_path: dict[Path, Any] = {}
-_slow: dict[JitSpec, list[str]] = {}  # loaded kernels with slow code, and what it is
+_slow: dict[JitSpec, list[str]] = {}  # loaded kernels with slow code, and their findings
 _locks: dict[JitSpec, threading.Lock] = {}
 _guard = threading.Lock()
 
@@ -40,8 +40,8 @@ _guard = threading.Lock()
 def load(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Any:
     """The tvm-ffi module of `spec`, built if it must be; repeated calls cost one dict lookup.
 
-    Raises JitDisabledError if a build is needed and not allowed, CompileError and its kinds if it fails. A real build is
-    counted and announced in telemetry under `label`, and so is each load of a kernel with slow code.
+    Raises JitDisabledError if a build is needed and not allowed, and CompileError or a subclass if the build fails. Telemetry
+    counts and reports each actual build under `label`, and each load of a kernel with slow code.
     """
     module = _by_spec.get(spec)
     if module is None:
@@ -69,13 +69,13 @@ def cache_state(spec: JitSpec) -> str:
 
 
 def slow_code(spec: JitSpec) -> tuple[SassFinding, ...]:
-    """Spills and the like in the built kernel of `spec`; () also where none is built. Builds nothing."""
+    """Spills and other slow code in the built kernel of `spec`; () also if it is not built. Builds nothing."""
     found = _ready(spec, rendered.sources(spec))
     return findings.of_library(found) if found else ()
 
 
 def build_for_plan(spec: JitSpec, *, allow_build: bool = True, label: str = "") -> Path:
-    """`build` for a plan of this kernel, whose calls also need the host library."""
+    """`build` for a plan with this kernel, whose calls also need the host library."""
     kernel = build(spec, allow_build=allow_build, label=label)
     build(HOST, allow_build=allow_build)
     return kernel
@@ -91,28 +91,27 @@ def cache_state_for_plan(*specs: JitSpec) -> str:
 
 
 def key(spec: JitSpec) -> str:
-    """SHA-256 over all that a binary depends on: sources, headers, flags, arch, compilers, tvm-ffi, opfacade."""
+    """SHA-256 over everything that a binary depends on: sources, headers, flags, arch, compilers, tvm-ffi, opfacade."""
     return identity.key(spec, codegen.render(spec), toolchain.find(cache.toolchain_memo()))
 
 
 def source_digest(spec: JitSpec) -> str:
-    """The part of `key` that is opfacade's own: rendered sources, own headers, flags, arch; no compiler is looked for."""
+    """The part of `key` that does not depend on compilers: rendered sources, our headers, flags, arch."""
     return codegen.source_digest(spec, codegen.render(spec))
 
 
 def code_digest(spec: JitSpec) -> str:
-    """Digest of the code that makes a kernel: rendered sources and headers without comments, flags, arch; no compiler."""
+    """Digest of a kernel's code: rendered sources and headers without comments, flags, arch; no compiler."""
     return identity.code(spec, rendered.sources(spec))
 
 
 def code_digest_of(specs: Sequence[JitSpec]) -> str:
-    """`code_digest` of the kernels of one plan: of several, a digest of theirs in their order."""
+    """`code_digest` of the kernels of one plan; for several, a digest of their digests in order."""
     return _together([code_digest(spec) for spec in specs])
 
 
 def compiler_digest_of(specs: Sequence[JitSpec]) -> str:
-    """`compiler_digest` of the kernels of one plan: of several the one that they share, else a digest of theirs; "" if that of
-    any is not known."""
+    """`compiler_digest` of a plan's kernels: the common digest, or a digest of several; "" if one is unknown."""
     found = [compiler_digest(spec) for spec in specs]
     if not all(found):
         return ""
@@ -124,8 +123,8 @@ def _together(digests: Sequence[str]) -> str:
 
 
 def compiler_digest(spec: JitSpec) -> str:
-    """Digest of the compilers of the binary that a load would give: those of its entry in the cache where none may run, else
-    those of this machine; "" if neither is known."""
+    """Digest of the compilers of the binary that a load would return: from its cache entry if no compiler may run, otherwise
+    from this machine; "" if unknown."""
     sources = rendered.sources(spec)
     try:
         tools = toolchain.find(cache.toolchain_memo())
@@ -140,7 +139,7 @@ def compiler_digest(spec: JitSpec) -> str:
 
 
 def forget(spec: JitSpec | None = None) -> None:
-    """Look again at the next `load`, of one spec or of all, and so pick up edited sources. Loaded code stays in use."""
+    """Make the next `load` of one spec, or of all, read the sources again. Loaded code stays in use."""
     with _guard:
         for one in list(_by_spec) if spec is None else [spec]:
             _by_spec.pop(one, None)
@@ -162,7 +161,7 @@ def _open_found(spec: JitSpec, allow_build: bool, label: str) -> Any:
     except CacheError as error:
         if error.errno != errno.ENOENT:
             raise
-    # Removed between the check and the load. A clean-up removes nothing whose lock is held, so now it is loaded under it.
+    # The library was removed between the check and the load. A clean-up skips locked keys, so load it under the lock.
     if not allow_build or env.jit_disabled():
         return _opened(spec, _ensure(spec, allow_build, label))
     opened, tools = [None], toolchain.find(cache.toolchain_memo())
@@ -195,7 +194,7 @@ def _open(path: Path) -> Any:
 
 
 def _unloadable(path: Path, error: Exception) -> CacheError:
-    """Why an intact library was not loaded: removed since, on a disk that runs nothing, or made for another system."""
+    """The reason why an intact library cannot be loaded: removed since, on a noexec disk, or built for another system."""
     if not path.exists():
         why, number = "it was removed", errno.ENOENT
     elif os.statvfs(path).f_flag & os.ST_NOEXEC:
@@ -217,7 +216,7 @@ def _found_or_built(spec: JitSpec, allow_build: bool, label: str) -> Path:
         return found
     sources = rendered.refresh(spec)
     if not allow_build or env.jit_disabled():
-        # A binary of the same sources by another compiler is better than none.
+        # A binary of the same sources by another compiler is better than no binary.
         found = _portable(spec, sources)
         if found is not None:
             return found
@@ -226,7 +225,7 @@ def _found_or_built(spec: JitSpec, allow_build: bool, label: str) -> Path:
 
 
 def _ready(spec: JitSpec, sources: Sources) -> Path | None:
-    """The valid binary, if there is one. Without a compiler, one that another machine built from the same sources."""
+    """The valid binary, if there is one; without a compiler, a binary that another machine built from the same sources."""
     try:
         tools = toolchain.find(cache.toolchain_memo())
         return cache.valid(identity.key(spec, sources, tools))
@@ -240,7 +239,7 @@ def _portable(spec: JitSpec, sources: Sources) -> Path | None:
 
 @dataclass(frozen=True)
 class _Build:
-    """One requested build: spec, compilers, and the label under which it is counted."""
+    """One requested build: spec, compilers, and the label for telemetry."""
 
     spec: JitSpec
     sources: Sources
@@ -248,7 +247,7 @@ class _Build:
     label: str
 
     def run(self, use: cache.Use | None = None) -> Path:
-        """The library, built if it must be. use: what to do with it while nobody may remove it."""
+        """The library, built if necessary. use: called with it while it is protected from removal."""
         key, built = identity.key(self.spec, self.sources, self.tools), []
 
         def make(staging: Path) -> dict[str, Any]:
@@ -264,7 +263,7 @@ class _Build:
         return path
 
     def record(self) -> dict[str, Any]:
-        """Contents of an entry's meta.json beside the compilers' reports."""
+        """Contents of an entry's meta.json in addition to the compilers' reports."""
         return {
             "name": self.spec.name,
             "arch": self.spec.arch,
@@ -291,7 +290,7 @@ def _disabled(spec: JitSpec, sources: Sources) -> JitDisabledError:
 
 
 def _after_fork() -> None:
-    """A child has one thread; locks that others held at the fork would never open."""
+    """Renews locks in a forked child, which has one thread: locks that other threads held would never be released."""
     global _guard
     _guard = threading.Lock()
     _locks.clear()

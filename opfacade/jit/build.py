@@ -1,8 +1,8 @@
 """One build: ninja runs nvcc and g++ in parallel in a private directory, then links the cubin into the binding. A library
-without device code is g++ alone.
+without device code needs only g++.
 
-The key covers all inputs of a build: the rendered sources and the headers are copied into the staging directory and
-compiled by relative path, with an environment that holds nothing of the user's.
+The key covers all inputs of a build: the rendered sources and the headers are copied to the staging directory and compiled by
+relative path, without the user's environment variables.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from opfacade.jit.spec import JitSpec
 from opfacade.jit.toolchain import Toolchain, tvm_ffi_paths
 
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "-Xptxas", "-v")
-# nvcc reads cuda_runtime.h before every source; its guard keeps it empty.
+# nvcc includes cuda_runtime.h before every source; defining its include guard makes it empty.
 LEAN_FLAGS = ("-D__CUDA_RUNTIME_H__", "-include", DEVICE_HEADER)
-CXX11_ABI = "1"  # explicit, because the default depends on how a distribution built its g++
+CXX11_ABI = "1"  # explicit, because g++'s default depends on the distribution
 # -Og: a binding is a few comparisons and one launch; -O1 takes twice as long to compile them.
 CXX_FLAGS = ("-c", "-Og", "-std=c++17", "-fPIC", "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={CXX11_ABI}")
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now")
@@ -52,7 +52,7 @@ _REMOVAL_SECONDS = 0.3
 _ELF_SHARED = (b"\x7fELF", 3)
 _FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?(\S+)", re.MULTILINE)
 _ERROR_LINE = re.compile(r"^.*(?:\berror\b|\bfatal\b|undefined reference).*$", re.MULTILINE | re.IGNORECASE)
-# Faults that compilers find in generated code. Faults of the machine (headers, memory, versions) have other words.
+# Compiler messages for errors in generated code. Errors of the machine (headers, memory, versions) have other messages.
 _REFUSED_CODE = re.compile(
     r"^(?:(?:src/|\w+\.c[uc]\b)\S*(?:\(\d+\)|:\d+:\d+): error|ptxas (?:\S+, line \d+; )?(?:error|fatal +: (?:Unresolved|Ptx)))",
     re.MULTILINE,
@@ -66,9 +66,9 @@ _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Toolchain, key: str) -> dict[str, Any]:
     """Build `spec` in the empty directory `staging`; it then holds kernel.so, build.log and the sources.
 
-    Returns what to record of the build. Raises CompileError (with log and command), CompileTimeout or ToolchainError.
+    Returns the facts to record about the build. Raises CompileError (with log and command), CompileTimeout or ToolchainError.
     """
-    from opfacade.jit import sass as inspect  # not needed to find a binary, and takes as long to import as that takes
+    from opfacade.jit import sass as inspect  # not needed for a lookup, and its import takes as long as a lookup
 
     refuse_old_ptxas(sources, toolchain)
     write_sources(staging, spec, sources)
@@ -83,7 +83,7 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
     if returncode != 0:
         raise _compile_error(spec, staging, steps, returncode, log, key)
     _require_library(staging / OUTPUT, log)
-    # A debug build keeps every variable in memory: what it spills says nothing.
+    # A debug build keeps every variable in memory, so its spills are meaningless.
     judged = spec.has_device_code and not env.jit_debug()
     sass, found = "debug" if spec.has_device_code else "no device code", list[SassFinding]()
     if judged:
@@ -95,11 +95,11 @@ def compile_into(staging: Path, spec: JitSpec, sources: Sources, toolchain: Tool
 
 
 def plan_steps(spec: JitSpec, toolchain: Toolchain, lean: bool) -> tuple[BuildStep, ...]:
-    """The commands of a build, in the terms of its own directory. lean: see kernels/common/device.cuh."""
+    """The commands of a build, with paths relative to its directory. lean: see kernels/common/device.cuh."""
     includes, library = tvm_ffi_paths()
     binding, cxx = f"{spec.name}.cc", str(toolchain.cxx)
     system = [token for path in (*includes, toolchain.cuda_include) for token in ("-isystem", str(path))]
-    # Checks in tvm-ffi's headers print __FILE__; where they are installed must not change the binary.
+    # Checks in tvm-ffi's headers print __FILE__, but their installation path must not change the binary.
     mapped = [f"-ffile-prefix-map={path}=tvm_ffi" for path in includes]
     own = () if spec.has_device_code else spec.flags
     host = (cxx, *CXX_FLAGS, *own, *options.host(), *mapped, "-I", "src", *system, "-o", "binding.o", binding)
@@ -118,7 +118,7 @@ def _device_step(spec: JitSpec, toolchain: Toolchain, lean: bool) -> BuildStep:
 
 
 def resources(log: str) -> dict[str, dict[str, int]]:
-    """Resources of each kernel as ptxas reports them: registers, stack and spilled bytes, by symbol."""
+    """Resources of each kernel as reported by ptxas: registers, stack and spilled bytes, by symbol."""
     found: dict[str, dict[str, int]] = {}
     current: dict[str, int] = {}
     for line in log.splitlines():
@@ -132,17 +132,17 @@ def resources(log: str) -> dict[str, dict[str, int]]:
 
 
 def _refuse_disturbed(staging: Path, steps: tuple[BuildStep, ...], log: str) -> None:
-    """FileNotFoundError if a failure is due to files that disappeared: another process clears the cache."""
+    """Raises FileNotFoundError if a failure is due to files that disappeared because another process clears the cache."""
     made = {step.output for step in steps}
     written = sorted({name for step in steps for name in step.inputs} - made)
     if any(name in log and not (staging / name).exists() for name in made):
-        time.sleep(_REMOVAL_SECONDS)  # a removal deletes further files; a command that made no file does not
+        time.sleep(_REMOVAL_SECONDS)  # removal by another process deletes more files; a command that wrote no file does not
     if not all((staging / name).exists() for name in written):
         raise FileNotFoundError(errno.ENOENT, "files of a build were removed while it was running", str(staging))
 
 
 def _require_library(path: Path, log: str) -> None:
-    """A compiler may say that all went well and have written nothing, or something else."""
+    """Checks the output file: a compiler may report success although it wrote no file or an invalid one."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
@@ -155,7 +155,7 @@ def _require_library(path: Path, log: str) -> None:
 
 
 def refuse_old_ptxas(sources: Sources, toolchain: Toolchain) -> None:
-    """A device source may say `// requires: ptxas >= 13.3`, because an older one miscompiles it."""
+    """Checks lines such as `// requires: ptxas >= 13.3` in a device source that older versions miscompile."""
     for needed in _NEEDS_PTXAS.finditer(sources.device_text):
         least, got = (int(needed[1]), int(needed[2])), toolchain.ptxas_release
         if got < least:
@@ -182,7 +182,7 @@ def _compile_error(
     failed = _FAILED.search(log)
     step = next((step for step in steps if failed and step.output == failed[2]), None)
     after = log[failed.end() :] if failed else log
-    # The command line itself is logged first, and may hold the word.
+    # The command line itself is logged first and may contain the word.
     output = after.split("\n", 2)[-1] if failed else after
     first = _ERROR_LINE.search(output)
     line = first[0].strip() if first else (output.strip().splitlines() or ["no output"])[0]

@@ -1,4 +1,4 @@
-"""A .clangd with which an editor resolves kernels/, csrc/ and generated sources as the compilers do."""
+"""Writes a .clangd file, so that an editor resolves kernels/, csrc/ and generated sources like the compilers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opfacade.jit.toolchain import Toolchain, find, tvm_ffi_paths
 
 
 def text(tools: Toolchain, arch: str) -> str:
-    """The configuration: one part for device code, one for bindings. JSON strings are YAML strings."""
+    """The configuration, with one part for device code and one for bindings. JSON strings are valid YAML strings."""
     includes, _ = tvm_ffi_paths()
     own = [f"-I{source_root()}", "-std=c++17"]
     cuda = [*own, "-xcuda", f"--cuda-gpu-arch={arch}", f"--cuda-path={tools.home}", "--cuda-device-only"]
@@ -21,7 +21,8 @@ def text(tools: Toolchain, arch: str) -> str:
 
 
 def write(place: Path | None = None, arch: str = "sm_90a") -> tuple[Path, ...]:
-    """Write it into `place`, or beside kernels/ and, for generated sources, into the cache. Returns the files."""
+    """Write the configuration to `place`, or to the directory of kernels/ and, for generated sources, to the cache. Returns the
+    files."""
     content = text(find(cache.toolchain_memo()), arch)
     folders = [place] if place else [source_root(), cache.root()]
     for folder in folders:

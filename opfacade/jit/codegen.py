@@ -1,4 +1,4 @@
-"""A spec becomes text: the rendered device and host source, and every header of ours that they reach."""
+"""Renders a spec: the device and host source, and all our headers that they include."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from opfacade.jit.spec import JitSpec, source_root
 if TYPE_CHECKING:
     import jinja2
 
-# Own headers are included from the root, so that one expression finds them all (system headers use <>).
+# Our headers are included from the root, so that one regular expression matches all of them (system headers use <>).
 _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"((?:kernels|csrc)/[^"\n]+)"', re.MULTILINE)
-# Put in front of a device source by the build, instead of cuda_runtime.h.
+# The build includes this before a device source instead of cuda_runtime.h.
 DEVICE_HEADER = "kernels/common/device.cuh"
 _WHOLE_RUNTIME = re.compile(r"^// needs: cuda_runtime\.h$", re.MULTILINE)
-# Strings and characters are matched too, so that what looks like a comment inside them stays.
+# Strings and characters are matched too, so that apparent comments inside them are kept.
 _COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL)
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.(h|cuh|hpp|inc)")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything of ours that goes into a binary; `headers` is (path relative to the root, bytes), sorted by path.
+    """All our sources of a binary.
 
-    device: empty for a library without device code.
+    headers: pairs (path relative to the root, bytes), sorted by path. device: empty for a library without device code.
     """
 
     device: str
@@ -40,12 +40,12 @@ class Sources:
 
     @property
     def lean(self) -> bool:
-        """Whether the device source is compiled with DEVICE_HEADER alone, and not with all of cuda_runtime.h."""
+        """Whether the device source is compiled only with DEVICE_HEADER instead of all of cuda_runtime.h."""
         return any(path == DEVICE_HEADER for path, _ in self.headers)
 
     @cached_property
     def device_text(self) -> str:
-        """The device source with every header: where lines like `// requires:` and `// allows:` are looked for."""
+        """The device source with all headers, which may contain lines such as `// requires:` and `// allows:`."""
         return "\n".join([self.device, *(data.decode() for _, data in self.headers)])
 
     @property
@@ -64,7 +64,8 @@ class Sources:
 
 
 def render(spec: JitSpec, root: Path | None = None) -> Sources:
-    """Render `csrc/<template>.cu.jinja` and `.cc.jinja` and read their headers. TemplateError says what failed where."""
+    """Render `csrc/<template>.cu.jinja` and `.cc.jinja` and read their headers. Raises TemplateError with the location of an
+    error."""
     root = root or source_root()
     *device, binding = (_render(spec, root, path) for path in templates(spec))
     return with_headers("".join(device), binding, root)
@@ -77,7 +78,7 @@ def templates(spec: JitSpec) -> tuple[str, ...]:
 
 
 def with_headers(device: str, binding: str, root: Path) -> Sources:
-    """Rendered sources, with every header of ours that they reach. TemplateError if one is not there."""
+    """Rendered sources with all our headers that they include. Raises TemplateError if a header is missing."""
     texts = {"device source": device, "binding source": binding}
     if device and (root / DEVICE_HEADER).is_file() and not _WHOLE_RUNTIME.search(device):
         texts["build"] = f'#include "{DEVICE_HEADER}"'
@@ -85,9 +86,10 @@ def with_headers(device: str, binding: str, root: Path) -> Sources:
 
 
 def source_digest(spec: JitSpec, sources: Sources) -> str:
-    """Digest of all that is ours in a binary: sources, flags, arch. Two binaries of one compiler differ iff this does."""
+    """Digest of our inputs of a binary: sources, flags, arch. Two binaries by the same compiler differ exactly if this digest
+    differs."""
     extra = [list(options.device()), list(options.host())]
-    own = {"options": extra} if any(extra) else {}  # a debug build must not pass for the usual one
+    own = {"options": extra} if any(extra) else {}  # a debug build must have another digest
     return canonical_digest({**sources.digests(), "arch": spec.arch, "flags": list(spec.flags), **own})
 
 
@@ -97,13 +99,14 @@ def _code(text: str) -> str:
 
 
 def canonical_digest(fields: dict[str, Any]) -> str:
-    """SHA-256 over canonical JSON: labels and quotes keep characters from moving between fields unseen."""
+    """SHA-256 over canonical JSON: because of labels and quotes, text cannot move between fields without changing the
+    digest."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return _sha256(text.encode())
 
 
 def cpp(value: object) -> Any:
-    """A value as a C++ literal: true/false, exact hexadecimal floats (of type double), everything else as it is."""
+    """A value as a C++ literal: true/false, exact hexadecimal floats (of type double), all other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.hex() if isinstance(value, float) else value

@@ -1,6 +1,6 @@
-"""Where a test may step in: `at(step)` does nothing unless a test has put a function into `hook`.
+"""Hooks for tests: `at(step)` does nothing unless a test sets `hook`.
 
-The steps of a cold build, in order; a process killed at any of them must leave the cache sound.
+Lists the steps of a cold build in order; if a process is killed at any of them, the cache must stay valid.
 """
 
 from __future__ import annotations

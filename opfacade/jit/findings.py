@@ -1,7 +1,7 @@
 """Slow code in a built kernel: spilled registers, local memory, serialised wgmma.
 
-The results of such a kernel are right, so it runs, and what the assembler made stays in its entry of the cache for telemetry,
-`explain` and `doctor`. OPFACADE_JIT_STRICT=1, as in our tests, refuses what a source does not accept by name.
+The results of such a kernel are correct, so it runs, and its cache entry records the findings for telemetry, `explain` and
+`doctor`. With OPFACADE_JIT_STRICT=1, as in our tests, findings that a source does not accept by name are errors.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class SassFinding:
 
 
 def record(findings: Iterable[SassFinding]) -> list[dict[str, Any]]:
-    """The findings as an entry's meta.json holds them."""
+    """The findings in the form of an entry's meta.json."""
     return [asdict(finding) for finding in findings]
 
 
 def recorded(meta: Mapping[str, Any]) -> tuple[SassFinding, ...]:
-    """The findings of a meta.json; what is none is left out, because the file's content is not trusted."""
+    """The findings of a meta.json; invalid items are skipped, because the file's content is not trusted."""
     listed = meta.get("findings")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     return tuple(SassFinding(**_texts(row), accepted=row.get("accepted") is True) for row in rows if row.get("name") in NAMES)
 
 
 def of_library(library: Path) -> tuple[SassFinding, ...]:
-    """The findings of a published library; none where its record cannot be read, as when it was removed meanwhile."""
+    """The findings of a published library; none if its record cannot be read, for example because it was removed."""
     try:
         return recorded(read_meta(library.parent))
     except (OSError, ValueError, AttributeError):
@@ -53,7 +53,7 @@ def of_library(library: Path) -> tuple[SassFinding, ...]:
 
 
 def require_fast(name: str, library: Path) -> None:
-    """CompileError (OPF-J033) in strict mode, if a published library has slow code that its source does not accept."""
+    """Raises CompileError (OPF-J033) in strict mode if a published library has slow code that its source does not accept."""
     refused = [finding for finding in of_library(library) if not finding.accepted] if env.jit_strict() else []
     if not refused:
         return

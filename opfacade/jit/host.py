@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from opfacade.jit.spec import HOST_ARCH, JitSpec
 
-# -O2: it is built once, and every call runs through it; bindings are built often and run once a recorded call.
+# -O2, because the library is built once and runs in every call; bindings are built often and run only once per recorded call.
 HOST = JitSpec.of("host", "host/host", HOST_ARCH, flags=("-O2",))

@@ -14,7 +14,7 @@ from opfacade.jit.toolchain import Toolchain
 
 
 def key(spec: JitSpec, sources: Sources, tools: Toolchain) -> str:
-    """SHA-256 over all that a binary depends on, in labelled fields; no path and no time is among them."""
+    """SHA-256 over everything that a binary depends on, in labelled fields, without paths and times."""
     from opfacade import __version__
 
     return codegen.canonical_digest(
@@ -33,17 +33,17 @@ def key(spec: JitSpec, sources: Sources, tools: Toolchain) -> str:
 
 
 def portable(spec: JitSpec, sources: Sources) -> str:
-    """The part of a key that does not say which compiler was used, nor which of the compatible tvm-ffi versions."""
+    """The part of a key that is independent of the compiler and of the version among compatible tvm-ffi versions."""
     fields = {"source_digest": codegen.source_digest(spec, sources), "recipe": _recipe(), "arch": spec.arch}
     own = {**abi(), "tvm_ffi": _release(abi()["tvm_ffi"])[:2]}
     return codegen.canonical_digest({"schema": SCHEMA, "name": spec.name, **fields, "abi": own})
 
 
 def code(spec: JitSpec, sources: Sources) -> str:
-    """Digest of all that makes a kernel except the compilers: code without comments, flags, recipe, architecture.
+    """Digest of a kernel's inputs except the compilers: code without comments, flags, recipe, architecture.
 
-    It does not depend on the version of opfacade, on paths or on what is installed, so records of tests and measurements
-    name by it the kernels that they are of.
+    It does not depend on the version of opfacade, on paths or on installed software, so records of tests and measurements use
+    it to identify kernels.
     """
     return codegen.canonical_digest({"code": codegen.source_digest(spec, sources.code), "recipe": _recipe(), "name": spec.name})
 
@@ -54,7 +54,7 @@ def compilers(tools: Toolchain) -> str:
 
 
 def abi() -> dict[str, str]:
-    """Facts that a binary and the process that loads it must share."""
+    """Facts that must be equal for a binary and the process that loads it."""
     import tvm_ffi
 
     return {
@@ -66,7 +66,7 @@ def abi() -> dict[str, str]:
 
 
 def fits(meta: dict[str, Any]) -> bool:
-    """Whether this process can load an entry: its tvm-ffi is of the same series, and not older than the entry's."""
+    """Whether this process can load an entry: its tvm-ffi must be of the same series and not older than the entry's."""
     built, here = meta.get("abi"), abi()
     if not isinstance(built, dict) or any(built.get(name) != here[name] for name in here if name != "tvm_ffi"):
         return False
@@ -80,5 +80,5 @@ def _recipe() -> list[list[str]]:
 
 
 def _release(version: str) -> list[int]:
-    """0.1.15.post2 -> [0, 1, 15]."""
+    """A version as numbers: 0.1.15.post2 -> [0, 1, 15]."""
     return [int(number) for number in re.match(r"[0-9.]*[0-9]|", version)[0].split(".") if number]  # type: ignore[index]

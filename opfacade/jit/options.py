@@ -10,7 +10,7 @@ from opfacade import env
 
 
 def device() -> tuple[str, ...]:
-    """Extra flags for nvcc. -G brings line numbers itself."""
+    """Extra flags for nvcc. -G includes line numbers."""
     if env.jit_debug():
         return ("-G",)
     return ("-lineinfo",) if env.jit_lineinfo() else ()

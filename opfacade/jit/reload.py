@@ -1,4 +1,4 @@
-"""Whether the kernel sources changed: for writers of kernels, behind OPFACADE_JIT_RELOAD."""
+"""Detects changed kernel sources, for kernel authors; enabled by OPFACADE_JIT_RELOAD."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def signature() -> int:
 def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int]]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:  # an editor may be exchanging it just now; the next call sees the new one
+    except FileNotFoundError:  # an editor may be replacing it; the next call sees the new file
         return
     for entry in entries:
         if entry.is_dir():

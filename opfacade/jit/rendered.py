@@ -1,8 +1,8 @@
-"""Cache of rendered templates, so that finding a binary in a new process neither imports nor runs jinja2.
+"""Cache of rendered templates, so that the lookup of a binary in a new process neither imports nor runs jinja2.
 
-For lookups only: a build renders again. The key of a text is the digests of its templates and of those they include, their
-values, and the renderer; a template with a computed include is not cached. Without the files a lookup takes a few
-milliseconds more.
+It is only for lookups: a build renders again. The key of a text consists of the digests of its templates and of the templates
+they include, their values, and the renderer; a template with a computed include is not cached. Without this cache, a lookup
+takes a few milliseconds more.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from opfacade.jit.codegen import Sources
 from opfacade.jit.spec import JitSpec, source_root
 
 FOLDER = "rendered"
-# A name in quotes and nothing that is joined to it; else the group is empty.
+# Captures a quoted name that is not part of an expression; otherwise the group is empty.
 _READS = re.compile(
     r"""{%[-+]?\s*(?:include|import|extends|from)\b(?:\s*['"]([^'"]+)['"]\s*(?=[-+]?%}|as\b|import\b|with|ignore\b))?"""
 )
 
 
 def sources(spec: JitSpec) -> Sources:
-    """The sources of a spec, to look for its binary: recalled, or rendered and remembered."""
+    """The sources of a spec for the lookup of its binary: from the cache, or rendered and cached."""
     return _recall(spec) or _remember(spec)
 
 
 def refresh(spec: JitSpec) -> Sources:
-    """The sources of a spec, to compile them: rendered now."""
+    """The sources of a spec for a compilation: always rendered."""
     return _remember(spec)
 
 
@@ -53,7 +53,7 @@ def _recall(spec: JitSpec) -> Sources | None:
 def _remember(spec: JitSpec) -> Sources:
     made = codegen.render(spec)
     text = {"device": made.device, "binding": made.binding, "sha256": _digest(made.device, made.binding)}
-    with suppress(OSError, ValueError, CacheError, CacheSecurityError):  # a read-only cache only means rendering again
+    with suppress(OSError, ValueError, CacheError, CacheSecurityError):  # with a read-only cache, the text is rendered again
         place = _place(spec)
         make_private(place.parent)
         aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
@@ -63,7 +63,7 @@ def _remember(spec: JitSpec) -> Sources:
 
 
 def _place(spec: JitSpec) -> Path:
-    """Where the text of a spec lies. ValueError if it cannot be known by its templates alone."""
+    """The cache file of a spec's text. Raises ValueError if the text does not depend only on its templates."""
     store, texts = cache.shared(), _texts(codegen.templates(spec))
     store.require_private()
     fields = {
@@ -76,7 +76,7 @@ def _place(spec: JitSpec) -> Path:
 
 
 def _texts(paths: tuple[str, ...]) -> dict[str, str]:
-    """Templates, and all that they read, by name, in the order in which they are met."""
+    """Templates and all templates that they include, by name, in order of first use."""
     texts: dict[str, str] = {}
     todo = list(paths)
     while todo:

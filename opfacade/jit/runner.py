@@ -1,4 +1,4 @@
-"""Runs the commands of a build: ninja in a private directory, under a supervisor that lets nothing outlive Python."""
+"""Runs the commands of a build: ninja in a private directory, under a supervisor that ends all processes when Python ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNSAFE = re.compile(r"""[\x00-\x1f$`"'\\;&|<>]""")
 
 @dataclass(frozen=True)
 class BuildStep:
-    """One command of a build: what it makes, of what."""
+    """One command of a build, with its outputs and inputs."""
 
     output: str
     inputs: tuple[str, ...]
@@ -42,7 +42,7 @@ def _write_ninja(path: Path, steps: tuple[BuildStep, ...]) -> None:
     from ninja import ninja_syntax
 
     text = io.StringIO()
-    make_writer: Any = ninja_syntax.Writer  # its stub takes a file for a str
+    make_writer: Any = ninja_syntax.Writer  # its stub types a file as a str
     writer = make_writer(text, width=10**6)
     for number, step in enumerate(steps):
         writer.rule(f"step{number}", command=_bounded(command_line(step.argv), f"step{number}.log"))
@@ -51,9 +51,9 @@ def _write_ninja(path: Path, steps: tuple[BuildStep, ...]) -> None:
 
 
 def command_line(argv: tuple[str, ...]) -> str:
-    """argv as a quoted shell command for ninja. Raises for text that nvcc's own, unquoted shell would expand.
+    """argv as a quoted shell command for ninja. Raises for text that nvcc's internal, unquoted shell command would expand.
 
-    ninja keeps all output of a command in memory, so the command writes to a file, and ninja receives its beginning.
+    ninja keeps all output of a command in memory, so the command writes to a file, and ninja gets only the beginning.
     """
     for token in argv:
         if _UNSAFE.search(token):
@@ -66,9 +66,10 @@ def _bounded(command: str, log: str) -> str:
 
 
 def run(staging: Path, steps: tuple[BuildStep, ...]) -> int:
-    """Run the commands in `staging`, in parallel where possible; the exit status. CompileTimeout when they take too long."""
+    """Run the commands in `staging`, in parallel if possible. Returns the exit status; raises CompileTimeout if they take too
+    long."""
     _write_ninja(staging / "build.ninja", steps)
-    # -I and -S: no user's site-packages, and a start of 10 ms.
+    # -I and -S: no user site-packages, and a start in 10 ms.
     argv = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(_MAX_FILE_BYTES)]
     argv += [str(find_ninja()), "-v"]
     if jobs := env.jit_jobs():
@@ -77,7 +78,7 @@ def run(staging: Path, steps: tuple[BuildStep, ...]) -> int:
         process = None
         try:
             with _interrupts_held_back():
-                # A session of its own: a Ctrl-C at the terminal reaches us first, and we end the build.
+                # A separate session, so that only this process gets a Ctrl-C of the terminal, and ends the build.
                 process = subprocess.Popen(
                     argv, cwd=staging, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )
@@ -92,7 +93,7 @@ def run(staging: Path, steps: tuple[BuildStep, ...]) -> int:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block: inside Popen it would leave an untracked build."""
+    """Defer Ctrl-C to the end of the block, because inside Popen it would leave an untracked build."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -101,7 +102,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """`process.wait(seconds)`, which looks twenty times a second; the kernel can tell at once."""
+    """Like `process.wait(seconds)`, which polls twenty times per second, but the operating system wakes this process
+    immediately."""
     with suppress(AttributeError, OSError):  # no os.pidfd_open, or a sandbox that forbids it
         watched = os.pidfd_open(process.pid)
         try:
@@ -115,7 +117,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a build that is still running: the supervisor ends all below it."""
+    """End a build that is still running; the supervisor ends all its descendants."""
     if process.poll() is not None:
         return
     process.terminate()

@@ -1,4 +1,4 @@
-"""JitSpec: a template, its compile-time constants, one architecture. Pure data; knows no operator."""
+"""JitSpec: a template, its compile-time constants, and one architecture. Pure data, independent of operators."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from opfacade import env
 from opfacade.base.short_repr import shown
 from opfacade.errors import ArgumentError, ToolchainError
 
-Param = str | int | bool | float | tuple[Any, ...]  # a tuple holds Params
+Param = str | int | bool | float | tuple[Any, ...]  # a tuple contains Params
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _TEMPLATE = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*")
-HOST_ARCH = "host"  # of a library without device code
+HOST_ARCH = "host"  # arch of a library without device code
 _ARCH = re.compile(rf"sm_[0-9]{{2,3}}[af]?|{HOST_ARCH}")
 _FLAG = re.compile(r"-[-A-Za-z0-9_=.,+]+")
-# A C++ name, possibly qualified: bf16, SplitMode::kAuto. Nothing that could end a token and begin another.
+# A C++ name, possibly qualified: bf16, SplitMode::kAuto. It must not be able to end a token and begin another.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
-RESERVED = frozenset({"arch"})  # variables every template has
+RESERVED = frozenset({"arch"})  # variables that every template has
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class JitSpec:
 
     `name` is cosmetic (file names and messages), `params` is sorted by name, `flags` go to nvcc in the given order. With arch
     "host" there is a binding and no device source, and `flags` go to the C++ compiler.
-    A param that is a tuple is a tree for a template to print. Raises ArgumentError on anything that could not be written
-    safely into a source file or a command line.
+    A param that is a tuple is a tree for a template to print. Raises ArgumentError for text that cannot be written safely into
+    a source file or a command line.
     """
 
     name: str
@@ -93,7 +93,7 @@ def _check_param(name: str, value: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    """A finite float or an integer of 64 bits: what C++ can hold."""
+    """Whether a number is a finite float or a 64-bit integer, which C++ can represent."""
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and -(2**63) <= value < 2**64
 
 
@@ -103,7 +103,7 @@ def source_root() -> Path:
     given = env.source_root()
     candidates = [given] if given else [package / "_src", package.parent]
     for root in candidates:
-        if os.path.isdir(root / "csrc"):  # pathlib raises where a name is too long
+        if os.path.isdir(root / "csrc"):  # pathlib raises if a name is too long
             return root
     probed = ", ".join(str(root) for root in candidates)
     raise ToolchainError(f"expected kernel sources in one of {probed}, found none. Reinstall opfacade. [OPF-J002]")

@@ -1,8 +1,9 @@
-"""A small process between Python and a build, run as a script: when Python dies, however, no compiler is left.
+"""A small process between Python and a build, run as a script, which ensures that no compiler keeps running when Python dies
+for any reason.
 
-ninja gives every compiler a process group, and compilers start more, so no signal to a group reaches them all. This
-process adopts all orphans below it (PR_SET_CHILD_SUBREAPER), so that its descendants are the build, whole; it ends them
-when Python is gone, when told to (SIGTERM), and after the last command, and returns the status of the build.
+ninja gives every compiler its own process group, and compilers start more processes, so a signal to one group does not reach
+all. This process adopts all orphaned descendants (PR_SET_CHILD_SUBREAPER), so its descendants are the complete build. It ends
+them when Python is gone, on SIGTERM, and after the last command, and returns the status of the build.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 
 # `typing` is not imported: it would double the time this process takes to start.
 
-# All a compiler gets. Variables like NVCC_APPEND_FLAGS or CPATH would change the code and not the key.
-# TMPDIR is relative, because nvcc hands the names of its temporary files to a shell without quoting them.
+# The complete environment of a compiler. Variables like NVCC_APPEND_FLAGS or CPATH would change the code but not the key.
+# TMPDIR is relative, because nvcc passes names of temporary files to a shell without quotes.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": ".", "TMPDIR": ".", "LANG": "C", "LC_ALL": "C"}
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -44,14 +45,14 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _become(argv: list[str], max_file_bytes: int) -> None:
-    """In the child: the build itself, with bounds that no sound build meets."""
+    """In the child: the build itself, with resource limits that no valid build reaches."""
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         bound = max_file_bytes if hard == resource.RLIM_INFINITY else min(hard, max_file_bytes)
         resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
-        for ignored in (signal.SIGXFSZ, signal.SIGPIPE):  # by Python, and so by what it starts: a full file must end a writer
+        for ignored in (signal.SIGXFSZ, signal.SIGPIPE):  # Python ignores both; a full file must end its writer
             signal.signal(ignored, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         os.execve(argv[0], argv, ENVIRONMENT)
@@ -60,7 +61,7 @@ def _become(argv: list[str], max_file_bytes: int) -> None:
 
 
 def _wait(build: int, parent: int) -> int:
-    # Polls the parent: a signal at its death (PR_SET_PDEATHSIG) would come when the *thread* ends.
+    # Polls the parent, because a death signal (PR_SET_PDEATHSIG) is sent when the *thread* ends.
     while os.getppid() == parent:
         caught = signal.sigtimedwait(_WATCHED, _POLL_SECONDS)
         if caught and caught.si_signo != signal.SIGCHLD:
@@ -78,7 +79,7 @@ def _wait(build: int, parent: int) -> int:
 
 
 def _kill_all() -> None:
-    """Until none is left: one may have started another between our look and our signal."""
+    """Repeats until no process is left, because a process may start another between listing and signalling."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         family = _descendants(os.getpid())
@@ -112,7 +113,7 @@ def _descendants(root: int) -> list[int]:
 def _parent(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])  # a program's name may hold spaces and brackets
+            return int(file.read().rpartition(b")")[2].split()[1])  # a program's name may contain spaces and brackets
     except (OSError, IndexError):
         return 0
 

@@ -1,8 +1,8 @@
-"""Which compilers, and who they are.
+"""Finds and identifies the compilers.
 
-A compiler is identified by the content of its programs, never by its path or by what it says of itself. Hashing them
-takes a second, so digests are remembered in the cache directory by (path, size, mtime, inode): a warm load reads four
-`stat`s and starts no process.
+A compiler is identified by the content of its programs, never by its path or its reported version. Hashing takes a second, so
+digests are cached in the cache directory by (path, size, mtime, inode): a warm load calls `stat` four times and starts no
+process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Toolchain:
     nvcc: Path
     cxx: Path
     memo: Path
-    origin: str = ""  # which place it was found by: "OPFACADE_NVCC", "pip", "CUDA_HOME", "PATH" or "default"
+    origin: str = ""  # how it was found: "OPFACADE_NVCC", "pip", "CUDA_HOME", "PATH" or "default"
 
     @property
     def home(self) -> Path:
@@ -50,7 +50,7 @@ class Toolchain:
 
     @cached_property
     def cuda_include(self) -> Path:
-        """The directory with cuda.h and cuda_runtime.h: the toolkit's own, or that of the pip packages beside it."""
+        """The directory with cuda.h and cuda_runtime.h: that of the toolkit, or that of neighbouring pip packages."""
         roots = [self.home, self.home / "targets/x86_64-linux", self.home / "targets/sbsa-linux"]
         roots += [self.home.parent / "cuda_runtime"]
         for root in roots:
@@ -94,13 +94,14 @@ class Toolchain:
 
 
 def find(memo: Path) -> Toolchain:
-    """The toolchain this process uses, digests remembered in the file `memo`. ToolchainError lists what was probed."""
+    """The toolchain of this process, with digests cached in the file `memo`. Raises ToolchainError, which lists the probed
+    locations."""
     probed: list[str] = []
     for origin, path in _candidates():
         probed.append(f"{origin}: {path}")
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return Toolchain(_real_nvcc(path.resolve(), _Memo(memo)), _find_cxx(), memo, origin)
-        if origin == "OPFACADE_NVCC":  # an explicit choice is not passed over in silence
+        if origin == "OPFACADE_NVCC":  # an invalid explicit choice is an error
             raise ToolchainError(f"OPFACADE_NVCC is {path}, which is not a program. [OPF-J010]")
     raise ToolchainError(f"no CUDA compiler found. Probed: {'; '.join(probed)}. Install one: {install_cuda()} [OPF-J010]")
 
@@ -128,7 +129,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def find_ninja() -> Path:
-    """The ninja of its Python package, else the one on PATH: in some environments the package knows no directory."""
+    """The ninja of its Python package, otherwise the one on PATH: in some environments, the package has no directory."""
     import ninja
 
     found = shutil.which("ninja", path=os.pathsep.join([*filter(None, [ninja.BIN_DIR]), env.search_path()]))
@@ -138,7 +139,8 @@ def find_ninja() -> Path:
 
 
 def find_disassembler(tools: Toolchain) -> Path | None:
-    """nvdisasm or cuobjdump: beside the compiler, from pip (nvidia-cuda-nvdisasm), or on PATH; None where there is none."""
+    """nvdisasm or cuobjdump: from the compiler's directory, from pip (nvidia-cuda-nvdisasm), or on PATH; None if there is
+    none."""
     folders = [tools.home / "bin", *(home / "bin" for home in _pip_homes())]
     path = os.pathsep.join([*map(str, folders), env.search_path()])
     found = shutil.which("nvdisasm", path=path) or shutil.which("cuobjdump", path=path)
@@ -146,7 +148,7 @@ def find_disassembler(tools: Toolchain) -> Path | None:
 
 
 def _pip_homes() -> list[Path]:
-    """Toolkits in site-packages, newest major first: nvidia/cu13 and so on, as the packages lay them since CUDA 13."""
+    """Toolkits in site-packages, newest major version first: nvidia/cu13 and so on, the layout since CUDA 13."""
     homes = []
     for site in _nvidia_packages():
         majors = sorted(site.glob("cu[0-9][0-9]"), reverse=True) or [site / "cu13"]
@@ -164,11 +166,11 @@ def _find_cxx() -> Path:
     found = shutil.which(name, path=env.search_path())
     if not found:
         raise ToolchainError(f"no C++ compiler {name} on PATH. Install g++, or set OPFACADE_CXX. [OPF-J010]")
-    return Path(found).absolute()  # not resolved: a compiler may look at the name it is called by
+    return Path(found).absolute()  # not resolved, because a compiler may depend on the name by which it is called
 
 
 def _real_nvcc(path: Path, memo: _Memo) -> Path:
-    """The nvcc that `path` is or calls: behind a wrapper script, the toolkit beside it would be the wrong one to hash."""
+    """The nvcc that `path` is or calls: next to a wrapper script, hashing would use the wrong toolkit."""
     with path.open("rb") as file:
         head = file.read(65536)
     if not head.startswith(b"#!"):
@@ -182,7 +184,7 @@ def _real_nvcc(path: Path, memo: _Memo) -> Path:
 
 
 def _asked(script: Path) -> list[str]:
-    """Where a script that names no path says its toolkit is: the `TOP` of a dry run. Only here is a process started."""
+    """The toolkit of a script that contains no path: the `TOP` of a dry run. Only this function starts a process."""
     try:
         told = subprocess.run(
             [script, "--dryrun", "-cubin", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60, check=False
@@ -193,7 +195,7 @@ def _asked(script: Path) -> list[str]:
 
 
 def _parts(cxx: Path) -> list[str]:
-    """The compiler proper behind a C++ driver: the driver is a small program that may be the same in two releases."""
+    """The compilers that a C++ driver calls, because the driver is a small program that may be equal in two releases."""
     try:
         told = subprocess.run(
             [str(cxx), "-print-prog-name=cc1plus"],
@@ -206,7 +208,7 @@ def _parts(cxx: Path) -> list[str]:
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [told] if os.path.isabs(told) else []  # a driver that knows none repeats the name, or is the compiler itself
+    return [told] if os.path.isabs(told) else []  # a driver without a compiler of this name repeats the name
 
 
 def _examine(program: Path) -> dict[str, Any]:
@@ -217,7 +219,8 @@ def _examine(program: Path) -> dict[str, Any]:
 
 
 class _Memo:
-    """Facts about big files, kept while path, size, mtime and inode stay the same. Losing the file costs a second."""
+    """Cached facts about big files, valid while path, size, mtime and inode are unchanged. If the cache file is lost, hashing
+    takes a second."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.dirty = path, False
@@ -228,11 +231,11 @@ class _Memo:
         self.known: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
 
     def facts(self, program: Path) -> dict[str, Any]:
-        """The `sha256` of a program and the `release` it was made for."""
+        """The `sha256` of a program, and its `release`."""
         return self._remembered(program, {"sha256", "release"}, _examine)
 
     def learn(self, programs: Iterable[Path]) -> None:
-        """Identify programs in parallel: hashing a hundred megabytes leaves the interpreter to others."""
+        """Identify programs in parallel threads, because hashing releases the GIL."""
         unknown = [path for path in programs if "sha256" not in self._known(path)]
         threads = [threading.Thread(target=self._try, args=(path,)) for path in unknown]
         for thread in threads:
@@ -241,11 +244,11 @@ class _Memo:
             thread.join()
 
     def _try(self, program: Path) -> None:
-        with suppress(OSError):  # the caller asks again, and hears of it
+        with suppress(OSError):  # the caller asks again and gets the error
             self.facts(program)
 
     def parts(self, cxx: Path) -> list[Path]:
-        """Programs that a C++ driver calls, from its last report."""
+        """Programs that a C++ driver calls, as it last reported."""
         found: list[str] = self._remembered(cxx, {"parts"}, lambda path: {"parts": _parts(path)})["parts"]
         return [Path(path) for path in found]
 
@@ -263,7 +266,7 @@ class _Memo:
         return known
 
     def _known(self, path: Path) -> dict[str, Any]:
-        """Cached facts of the file at `path`: at least its stamp."""
+        """Cached facts about the file at `path`, at least its stamp."""
         real = path.resolve()
         stat = real.stat()
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
@@ -278,5 +281,5 @@ class _Memo:
             aside.write_text(json.dumps(self.known, indent=1))
             aside.replace(self.path)
         except OSError:
-            return  # a read-only cache only means hashing again
+            return  # with a read-only cache, files are hashed again
         self.dirty = False

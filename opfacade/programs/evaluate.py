@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of the leaves: tensors that broadcast to the result. leaves: keyed by (kind, data) of a node: ("input", name),
-    ("scalar", name), ("coord", axis), ("extent", axis), ("stage", (index, part)). For a read, ("input", name) is the whole
-    tensor.
+    """Values of the leaves: tensors that broadcast to the result.
+
+    leaves: keyed by (kind, data) of a node: ("input", name), ("scalar", name), ("coord", axis), ("extent", axis), ("stage",
+    (index, part)). For a read, ("input", name) is the whole tensor.
     """
 
     leaves: Mapping[tuple[str, Any], Tensor]
@@ -38,8 +39,10 @@ class Values:
 
 @dataclass
 class Evaluation:
-    """One evaluation; each node is computed once. real: the float dtype of inexact nodes; None: every node in its own type.
-    everywhere: exact floats are computed in `real` too, unless an integer or bool depends on them.
+    """One evaluation; each node is computed once.
+
+    real: the float dtype of inexact nodes; None: every node in its own type. everywhere: exact floats are computed in `real`
+    too, unless an integer or bool depends on them.
     """
 
     values: Values

@@ -52,8 +52,10 @@ def extent(axis: int) -> Node:
 
 
 def stage(index: int, type: Type, part: str = "value") -> Node:
-    """A result of an earlier stage of a fold. part: the name of the result, for reducers with several. Whether a float has an
-    error depends on the stage; `programs.stages.resolved` sets this once the stages are known.
+    """A result of an earlier stage of a fold.
+
+    part: the name of the result, for reducers with several. Whether a float has an error depends on the stage;
+    `programs.stages.resolved` sets this once the stages are known.
     """
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_AXES:
         raise Fault(".index", f"a stage, 0 .. {MAX_AXES - 1}", index)
@@ -71,10 +73,11 @@ def _axis(axis: object) -> int:
 
 
 def read(name: str, type: Type, at: Iterable[Node | int], outside: Outside | Node | float = "clamp") -> Node:
-    """The element of an input at a computed position, given as one i64 per axis. outside: how an index out of range is treated:
-    "clamp": nearest index; "wrap": modulo the size; "reflect": mirrored at the first and last index; a value of the input's
-    type: this value is the result. Every index of an empty input is out of range: the result is this value, or 0 if there is
-    none. Raises Fault.
+    """The element of an input at a computed position, given as one i64 per axis.
+
+    outside: how an index out of range is treated: "clamp": nearest index; "wrap": modulo the size; "reflect": mirrored at the
+    first and last index; a value of the input's type: this value is the result. Every index of an empty input is out of range:
+    the result is this value, or 0 if there is none. Raises Fault.
     """
     if not isinstance(at, Iterable):
         raise Fault(".at", f"a list of 1 to {MAX_AXES} indices", at)

@@ -61,8 +61,10 @@ else:
 
 
 class Input(Written):
-    """A tensor that a program reads. over: its axes, in increasing order; it is constant along all others. None: all axes.
-    shape: the shape of a tensor that is read only at computed positions; it is independent of the result's shape.
+    """A tensor that a program reads.
+
+    over: its axes, in increasing order; it is constant along all others. None: all axes. shape: the shape of a tensor that is
+    read only at computed positions; it is independent of the result's shape.
     """
 
     name: Name = Field(description="Name in the program.")

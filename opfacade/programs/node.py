@@ -1,6 +1,8 @@
-"""Node: a typed expression as data, a graph whose equal subexpressions are the same object. Equal contents give the same node,
-so equality is identity, a shared subexpression is computed once, and nothing is validated again. Python's operators build
-larger nodes; a number operand becomes a constant of the other operand's type. Types are not promoted.
+"""Node: a typed expression as data, a graph whose equal subexpressions are the same object.
+
+Equal contents give the same node, so equality is identity, a shared subexpression is computed once, and nothing is validated
+again. Python's operators build larger nodes; a number operand becomes a constant of the other operand's type. Types are not
+promoted.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ CONVERT = "Convert with the operation that has the name of the type, such as f32
 
 
 class Node:
-    """kind; op: the operation of an apply. args: nodes. data: the value, name or axis of a leaf. type: the computation type.
-    exact: whether the bits are the same on every machine. depth: of the tree; 1 for a leaf.
+    """kind; op: the operation of an apply.
+
+    args: nodes. data: the value, name or axis of a leaf. type: the computation type. exact: whether the bits are the same on
+    every machine. depth: of the tree; 1 for a leaf.
     """
 
     __slots__ = ("__weakref__", "args", "data", "depth", "exact", "kind", "op", "type")

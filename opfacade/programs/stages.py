@@ -42,10 +42,12 @@ REDUCERS: Mapping[str, Reducer] = {
 
 class Stage(Model):
     """One reduction. `axes`: the folded axes along which values are reduced; null: all. The result may vary along the other
-    folded axes. sum, prod: integers wrap. max, min: NaN wins, and -0 is below +0. any, all: for bool. argmax, argmin: "value",
-    and "index", the first position along the axes, with the last axis fastest; the first NaN wins. welford: "mean", and "m2",
-    the sum of squared deviations from the mean. expsum: "max", and "sum", the sum of exp(x - max), in which an x equal to the
-    maximum counts as 1.
+    folded axes.
+
+    sum, prod: integers wrap. max, min: NaN wins, and -0 is below +0. any, all: for bool. argmax, argmin: "value", and "index",
+    the first position along the axes, with the last axis fastest; the first NaN wins. welford: "mean", and "m2", the sum of
+    squared deviations from the mean. expsum: "max", and "sum", the sum of exp(x - max), in which an x equal to the maximum
+    counts as 1.
     """
 
     reducer: ReducerName = Field(description="The reduction.")

@@ -1,6 +1,7 @@
-"""Programs as JSON: `lets`, the shared subexpressions, and a tree for each value. The text of a graph is unique: every
-subexpression that is used twice and is not a leaf is a let, in order of first use. So the digest does not depend on how the
-program was written.
+"""Programs as JSON: `lets`, the shared subexpressions, and a tree for each value.
+
+The text of a graph is unique: every subexpression that is used twice and is not a leaf is a let, in order of first use. So the
+digest does not depend on how the program was written.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def text_of(values: Sequence[Node]) -> Text:
 
 
 def check_limits(values: Mapping[str, Node]) -> None:
-    """Raises Fault if values exceed the limits, with the path of the value at which the total does. values: by the path of
-    their field.
+    """Raises Fault if values exceed the limits, with the path of the value at which the total does.
+
+    values: by the path of their field.
     """
     roots = list(values.values())
     try:

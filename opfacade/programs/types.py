@@ -1,6 +1,7 @@
-"""The computation types of nodes, and the computation type of each storage type. f16, bf16 and the 8-bit floats are only
-storage types: a load widens them exactly to f32, and a store rounds an f32 once to nearest. A store to f8_e8m0, whose numbers
-are powers of two, rounds up.
+"""The computation types of nodes, and the computation type of each storage type.
+
+f16, bf16 and the 8-bit floats are only storage types: a load widens them exactly to f32, and a store rounds an f32 once to
+nearest. A store to f8_e8m0, whose numbers are powers of two, rounds up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Errors of functions, in units in the last place of their type. DEVICE has the maximum errors that the CUDA programming guide
-documents for f32 and f64, relative to the correctly rounded result, which is itself up to half a unit from the real value
-(ROUNDED). A SKU has the constant `ulp.<function>`: the largest error over all 2^32 inputs if `measured.json` has it for the
-SKU's architecture, but at most the documented error; otherwise the documented error. `ulp64.<function>` is the largest error
-over at least 10^7 random arguments plus a MARGIN, because a sample may miss the worst case, rounded up to a whole number.
-`python -m bench.functions` writes that record.
+"""Errors of functions, in units in the last place of their type.
+
+DEVICE has the maximum errors that the CUDA programming guide documents for f32 and f64, relative to the correctly rounded
+result, which is itself up to half a unit from the real value (ROUNDED). A SKU has the constant `ulp.<function>`: the largest
+error over all 2^32 inputs if `measured.json` has it for the SKU's architecture, but at most the documented error; otherwise the
+documented error. `ulp64.<function>` is the largest error over at least 10^7 random arguments plus a MARGIN, because a sample
+may miss the worst case, rounded up to a whole number. `python -m bench.functions` writes that record.
 """
 
 from __future__ import annotations

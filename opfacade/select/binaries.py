@@ -1,6 +1,8 @@
 """Digests of the code and the compilers of a SKU's kernel, stored with the ids of a manifest and compared with the current
-digests. An id stands for a guarantee; another binary (edited sources with the same output bits, another compiler) may keep the
-same guarantee.
+digests.
+
+An id stands for a guarantee; another binary (edited sources with the same output bits, another compiler) may keep the same
+guarantee.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ def binary_of(option: Option, descriptor: Descriptor[Any], target: Target) -> Sk
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A selected SKU compared with a manifest. word: "same binary", "other binary" (the same guarantee), "binary not known",
-    "other revision" or "not allowed". why: the differences in words.
+    """A selected SKU compared with a manifest.
+
+    word: "same binary", "other binary" (the same guarantee), "binary not known", "other revision" or "not allowed". why: the
+    differences in words.
     """
 
     sku: str

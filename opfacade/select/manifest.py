@@ -147,8 +147,9 @@ def _require_manifest(stage: str, other: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
-    """SKU ids added and removed, and pairs (old, new) of a changed kernel. Falsy if nothing differs. rebuilt: (id, differences)
-    of SKUs with the same guarantee but other code or compilers.
+    """SKU ids added and removed, and pairs (old, new) of a changed kernel. Falsy if nothing differs.
+
+    rebuilt: (id, differences) of SKUs with the same guarantee but other code or compilers.
     """
 
     added: tuple[str, ...]

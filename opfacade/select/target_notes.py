@@ -1,5 +1,6 @@
-"""Notes on a target: the compiler of this machine is old, or the architecture is newer than the kernels. `explain` prints these
-notes, and each is a TargetWarning once per process.
+"""Notes on a target: the compiler of this machine is old, or the architecture is newer than the kernels.
+
+`explain` prints these notes, and each is a TargetWarning once per process.
 """
 
 from __future__ import annotations

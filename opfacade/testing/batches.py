@@ -1,4 +1,4 @@
-"""Batches made of units of one call, such as requests or rows: in any order, more than once, or one alone."""
+"""Batches made of units of one call, such as requests or rows: in any order, repeated, or a single unit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
     from opfacade.testing.subject import Subject
 
-EMPTY = -1  # a unit without content, where an op has such
-NEIGHBOURS = 10  # units behind the needles, whose values are odd
+EMPTY = -1  # a unit without content, in ops that support it
+NEIGHBOURS = 10  # number of units after the needles, with extreme values
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """How much to try: requests that are compared, in how many batches each at least, the largest batch, the longest one."""
+    """Size of a test campaign. needles: compared requests. compositions: minimum batches per needle. largest: maximum batch
+    size. longest, q_longest: maximum keys and rows of a request."""
 
     needles: int = 200
     compositions: int = 64
@@ -35,22 +36,23 @@ class Campaign:
 
 
 class Batches(Protocol):
-    """The units of one call: needles, whose bits are compared, then NEIGHBOURS."""
+    """The units of one call: needles, whose bits are compared, followed by NEIGHBOURS."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """(descriptor, args) of a batch of these units; EMPTY is one without content. spare: what bounds exceed it by."""
+        """(descriptor, args) of a batch of these units; EMPTY is a unit without content. spare: the excess of bounds over
+        sizes."""
 
     def rows(self, order: Sequence[int]) -> list[int]:
-        """Rows that the units have in the outputs of a call of all units, in its order."""
+        """The rows of these units in the outputs of a call with all units."""
 
     def new_rows(self, order: Sequence[int]) -> list[int]:
-        """Where the same rows lie in the outputs of the batch."""
+        """The indices of the same rows in the outputs of the batch."""
 
     def moved(self, rng: random.Random) -> Batches:
-        """The same units elsewhere in memory."""
+        """The same units at other addresses."""
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
-        """An output of a call with the rows of its units first."""
+        """An output of a call with the axis of units first."""
 
 
 def changed(descriptor: Descriptor[Any], **fields: object) -> Descriptor[Any]:
@@ -66,7 +68,7 @@ Resize = Callable[[Any, int], Any]
 
 
 class DenseBatches:
-    """Units that are entries of one dimension; all operands without it are shared. None is EMPTY."""
+    """Units that are entries of one dimension; all units share the operands without it. There is no EMPTY unit."""
 
     def __init__(self, descriptor: Descriptor[Any], args: Any, dim: str, resize: Resize | None = None) -> None:
         self.descriptor: Any = descriptor
@@ -75,8 +77,8 @@ class DenseBatches:
 
     @classmethod
     def drawn(cls, subject: Subject, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
-        """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> that problem with so many units;
-        None: `dim` is a field."""
+        """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> the problem with this number of
+        units; None: `dim` is a field."""
         one = cls(subject.descriptor, None, dim, resize)
         rows = len(one.rows(range(count + NEIGHBOURS)))
         descriptor = one.resize(subject.descriptor, rows)
@@ -89,8 +91,8 @@ class DenseBatches:
         return drawn
 
     def _spoil(self, name: str, axis: int, units: Sequence[int], value: float) -> None:
-        """Fill the units of an operand, an entry at a time, by a copy: for 8-bit types torch has no indexed write, and `fill_`
-        refuses what they cannot hold."""
+        """Fill units of an operand, copying one entry at a time: for 8-bit types, torch has no indexed write, and `fill_`
+        refuses values out of range."""
         import torch
 
         for entry in self._entries(name, units):
@@ -101,13 +103,13 @@ class DenseBatches:
         return self.rows(order)
 
     def _axes(self) -> list[tuple[str, int]]:
-        """The operands that have the dimension, and which of theirs it is."""
+        """The operands with the dimension, and its axis in each."""
         named = [(name, [dim.name for dim in spec.shape]) for name, spec in operands_of(self.descriptor).items()]
         found = [(name, self._axis(dims)) for name, dims in named]
         return [(name, axis) for name, axis in found if axis is not None]
 
     def _axis(self, dims: Sequence[str]) -> int | None:
-        """Finds the dimension among those of an operand, which may be rounded up."""
+        """The axis of the dimension, which may be rounded up, in an operand."""
         return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
@@ -116,7 +118,7 @@ class DenseBatches:
         if axis is None:
             return tensor
         units = next(dim.size for spec in operands_of(descriptor).values() for dim in spec.shape if dim.name == self.dim)
-        return tensor.movedim(axis, 0)[:units]  # without what a rounded extent adds
+        return tensor.movedim(axis, 0)[:units]  # without the padding of a rounded extent
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch
@@ -141,5 +143,5 @@ class DenseBatches:
         return list(range(len(self.rows(order))))
 
     def moved(self, rng: random.Random) -> DenseBatches:
-        """As it is: each batch is a copy."""
+        """Unchanged, because each batch is a copy."""
         return self

@@ -1,4 +1,4 @@
-"""Bits of tensors, compared as they lie in memory; and elements of any type, drawn and filled."""
+"""Compares bits of tensors, and draws and fills elements of any type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The memory as integers, so that NaN equals itself and -0 is not 0."""
+    """A view as integers, so that NaN equals itself and -0 differs from 0."""
     import torch
 
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -20,7 +20,8 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def fill(tensor: Tensor, value: float) -> Tensor:
-    """Fill in place, as near as the type has it. NaN and infinities are all bits set in integers, and in a bool no value."""
+    """Fill in place with the nearest value of the type. In integers, NaN and infinities become all bits set; in bool, an
+    invalid value."""
     import torch
 
     if tensor.is_floating_point():
@@ -32,7 +33,7 @@ def fill(tensor: Tensor, value: float) -> Tensor:
 
 
 def drawn(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Random elements on the generator's device: normal in floating types, else any value of the type."""
+    """Random elements on the generator's device: normally distributed for float types, otherwise any value of the type."""
     import torch
 
     device = generator.device

@@ -1,4 +1,4 @@
-"""Values with their bounds, and how far outputs are from them."""
+"""Values with error bounds, and the errors of outputs relative to the bounds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ IndexOf = Callable[[list[int]], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Worst error over the hard and the tight bound, where it was, and how many elements were looked at.
+    """The largest error relative to the hard and the tight bound, its location, and the number of compared elements.
 
-    0 is exact; more than 1 breaks the bound; inf is a wrong special value (NaN, infinity, or not bitwise where it must be).
+    0 is exact; above 1 the bound is violated; inf is a wrong special value (NaN, infinity, or wrong bits where bits must be
+    equal).
     """
 
     worst: float
@@ -33,7 +34,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Oracle values with bounds, all fp64 and of one shape; or integers or bools, which must be equal whatever the bounds."""
+    """Oracle values with bounds, all fp64 and of one shape; or integers or bools, which must be equal regardless of the
+    bounds."""
 
     name: str
     want: Tensor
@@ -53,7 +55,7 @@ def join(a: Report, b: Report) -> Report:
 def compare(bounded: list[Bounded], got: dict[str, Tensor], place: str = "", index_of: IndexOf = list) -> Report:
     """The worst ratio of |got - want| to the bounds; special values must agree exactly.
 
-    index_of: from the index of an element in `got` to that in the operand, which the report names.
+    index_of: maps the index of an element in `got` to the index in the operand, which the report names.
     """
     total = Report(0.0, 0.0, place, 0)
     for item in bounded:
@@ -87,7 +89,7 @@ def _shown(value: Tensor) -> str:
 
 
 def _unequal(got: Tensor, want: Tensor) -> Tensor:
-    """0 where the bits are the same, inf elsewhere: a bool may hold bits that are no bool."""
+    """0 if the bits are equal, otherwise inf; compares bits because a bool may hold an invalid value."""
     import torch
 
     wrong = bits(got) != bits(want)

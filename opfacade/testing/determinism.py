@@ -1,4 +1,4 @@
-"""Bits that must not move: run to run with memory, streams and neighbours disturbed, and request by request in any batch."""
+"""Checks that bits do not change: between runs with other memory, streams and load, and for each request in any batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How many comparisons of bits were made, in how many runs, and the first that failed, if any, in words."""
+    """The number of bit comparisons and of runs, and a description of the first failure, if any."""
 
     compared: int
     runs: int
@@ -38,7 +38,8 @@ _FLUSH = 128 * 2**20  # bytes: more than any L2 cache
 
 
 class _Noise:
-    """Kernels that run meanwhile and take tensor cores or memory bandwidth from the kernel under test; none on the CPU."""
+    """Kernels that run concurrently and compete with the kernel under test for tensor cores or memory bandwidth; none on the
+    CPU."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -64,7 +65,7 @@ class _Noise:
 
 
 def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
-    """The same call again and again: other addresses, other garbage in workspace and outputs, other streams, other load."""
+    """Repeats the same call with other addresses, other garbage in workspace and outputs, other streams and other load."""
     import torch
 
     rng, args = random.Random(seed), subject.args(seed)
@@ -94,7 +95,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
 
 
 def _moved(subject: Subject, args: Args, before: dict[str, Tensor], rng: random.Random) -> Any:
-    """The same call with outputs that hold garbage, now and then with every tensor at another address."""
+    """The same call with garbage in the outputs, and sometimes with every tensor at another address."""
     values = {name: getattr(args, name) for name in type(args).__slots__ if getattr(args, name) is not None}
     for name, spec in subject.descriptor.operands().items():
         if spec.role == "out":
@@ -107,7 +108,7 @@ def _moved(subject: Subject, args: Args, before: dict[str, Tensor], rng: random.
 
 
 def _owned(subject: Subject, call: Args, name: str) -> Tensor:
-    """Bits of an output, 0 where the call writes nothing."""
+    """The bits of an output, with 0 for elements that the call does not write."""
     free = harness_of(subject.descriptor).unowned(subject.descriptor, call, name)
     found = bits(getattr(call, name))
     found = found if free is None else found.masked_fill(free, 0)
@@ -115,7 +116,7 @@ def _owned(subject: Subject, call: Args, name: str) -> Tensor:
 
 
 def _placed(tensor: Tensor, rng: random.Random) -> Tensor:
-    """A copy at a random multiple of 16 bytes into a fresh allocation. Strides of views become the compact ones."""
+    """A copy at a random multiple of 16 bytes in a new allocation. Views get contiguous strides."""
     step = max(1, 16 // tensor.element_size())
     offset = step * rng.randrange(64)
     whole = tensor.new_empty(tensor.numel() + offset)
@@ -125,7 +126,7 @@ def _placed(tensor: Tensor, rng: random.Random) -> Tensor:
 
 
 def fingerprint(subject: Subject, seed: int) -> str:
-    """SHA-256 of all that one call writes; equal in every process that keeps a promise of stable bits."""
+    """SHA-256 of everything that one call writes; equal in all processes if the guarantee of stable bits holds."""
     args = subject.args(seed)
     subject.run(args, subject.workspace(random.randrange(256), random.randrange(8)))
     digest = hashlib.sha256()
@@ -142,9 +143,9 @@ QUICK = Campaign(needles=12, compositions=8, largest=24, longest=700, q_longest=
 
 
 def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
-    """Each needle alone, then among random others, in batches of any size: how often its bits differ.
+    """Runs each needle alone and then among random others, in batches of any size, and counts bit differences.
 
-    `subject` says the kind: its descriptor's batch, rows and pool are replaced by what the campaign needs.
+    `subject` gives the kind of problem; the campaign replaces its batch, rows and pool.
     """
     rng = random.Random(seed)
     batches = harness_of(subject.descriptor).batches(subject, campaign, rng)
@@ -168,7 +169,7 @@ def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
 
 
 def _composition(rng: random.Random, counts: Sequence[int], campaign: Campaign) -> list[int]:
-    """A batch in random order: first the needles seen least, then anything, EMPTY and doubles too."""
+    """A batch in random order: first the needles used least, then any units, including EMPTY and repeated ones."""
     size = log_uniform(rng, campaign.largest)
     least = sorted(range(campaign.needles), key=lambda r: (counts[r], rng.random()))[: max(1, size // 2)]
     others = [rng.randrange(EMPTY, campaign.needles + NEIGHBOURS) for _ in range(size - len(least))]
@@ -178,7 +179,7 @@ def _composition(rng: random.Random, counts: Sequence[int], campaign: Campaign) 
 
 
 class _Solo:
-    """Outputs of each needle alone, in one table of rows for each output."""
+    """Outputs of each needle alone, as one table of rows per output."""
 
     def __init__(self, subject: Subject, batches: Batches, needles: int) -> None:
         import torch
@@ -192,13 +193,13 @@ class _Solo:
         self.tables = [torch.cat(parts) for parts in zip(*outs, strict=True)]
 
     def differs(self, batches: Batches, order: Sequence[int], spare: int) -> Tensor:
-        """Does any needle in this batch differ from itself alone? On the device: nothing waits."""
+        """Whether any needle in this batch differs from its result alone, as a device tensor, without synchronising."""
         import torch
 
         descriptor, args = batches.batch(order, spare)
         self.subject.on(descriptor).run(args)
         outs = _written(batches, descriptor, args)
-        # Rows of needles come first in the table, in the order of the population.
+        # The rows of needles come first in the table, in the order of the population.
         needle = [0 <= r < self.needles for r in order]
         rows = batches.rows([r if own else EMPTY for r, own in zip(order, needle, strict=True)])
         kept = [0 <= r < self.needles for r in order if r != EMPTY for _ in batches.rows([r])]
@@ -209,6 +210,6 @@ class _Solo:
 
 
 def _written(batches: Batches, descriptor: Descriptor[Any], args: Args) -> list[Tensor]:
-    """Tensors that a call wrote, the rows of its units first."""
+    """The tensors that a call wrote, with the axis of units first."""
     names = [name for name, spec in descriptor.operands().items() if spec.written and getattr(args, name) is not None]
     return [batches.by_row(descriptor, name, args) for name in names]

@@ -1,4 +1,5 @@
-"""`python -m opfacade.testing.fingerprint --device cuda`: digests of what the matrix of SKUs writes in this process."""
+"""`python -m opfacade.testing.fingerprint --device cuda`: prints digests of the outputs of the matrix of SKUs in this
+process."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from opfacade.testing.subject import Subject
 
 
 def fingerprints(backend: str, device: str, seed: int) -> dict[str, str]:
-    """{name in the matrix: SHA-256 of its outputs}, in memory that lies differently every time."""
+    """{name in the matrix: SHA-256 of its outputs}, with random addresses."""
     import torch
 
     rng = random.Random(os.urandom(8))

@@ -1,4 +1,5 @@
-"""A call with canaries: margins around outputs and workspace, inputs compared before and after, and all outputs written."""
+"""A call with canaries: checks margins around outputs and workspace, that inputs are unchanged, and that all outputs are
+written."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _CANARY = 0xA5
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A tensor in the middle of a larger allocation whose rest holds a canary."""
+    """A tensor in the middle of a larger allocation, with a canary in the rest."""
 
     whole: Tensor
     inner: Tensor
@@ -37,16 +38,16 @@ def fenced(like: Tensor, fill: int) -> Fenced:
 
     size = like.numel() * like.element_size()
     room = torch.full((size + 2 * MARGIN + 256,), _CANARY, dtype=torch.uint8, device=like.device)
-    begin = -(room.data_ptr() + MARGIN) % 256  # a CPU's allocations begin anywhere
+    begin = -(room.data_ptr() + MARGIN) % 256  # CPU allocations may have any alignment
     whole = room[begin : begin + size + 2 * MARGIN]
     whole[MARGIN : MARGIN + size] = fill
     return Fenced(whole, whole[MARGIN : MARGIN + size].view(like.dtype).view(like.shape))
 
 
 def run(subject: Subject, args: Args) -> list[str]:
-    """Run `args`, twice, into fenced outputs; copy them back. Everything that is wrong, in words.
+    """Run `args` twice into guarded outputs and copy the outputs back. Returns descriptions of all errors.
 
-    Operands of role inout hold afterwards what the second run made of what they held before.
+    Operands of role inout then hold the result of the second run, which starts from their original values.
     """
     specs = subject.descriptor.operands()
     names = [name for name in specs if getattr(args, name) is not None]
@@ -56,7 +57,7 @@ def run(subject: Subject, args: Args) -> list[str]:
     wrong: list[str] = []
     untouched: dict[str, Any] = {}
     for fill in (0xFF, 0x5A):
-        for name, was in before.items():  # each of the two runs begins with the same values
+        for name, was in before.items():  # both runs start with the same values
             getattr(args, name).copy_(was)
         fences = {name: fenced(getattr(args, name), fill) for name in outs}
         wrong += _once(subject, args, fences)

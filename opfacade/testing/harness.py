@@ -1,7 +1,7 @@
-"""Harness: what the tools ask of an operator, answered once for all of them.
+"""Harness: the functions of an operator that all tools use.
 
-`opfacade/testing/families/<family>.py` ends in HARNESSES, a harness for each op of the family. The defaults serve a dense
-operator: every operand has a fixed shape and is used as a whole. Such an op says no more than what its outputs should be.
+`opfacade/testing/families/<family>.py` ends in HARNESSES, with a harness for each op of the family. The defaults suit a dense
+operator, whose operands have fixed shapes and are used completely. Such an op only needs to define its expected outputs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many rows to compare, drawn by `seed`; None is all of them."""
+    """The number of rows to compare, drawn by `seed`; None: all rows."""
 
     rows: int | None = None
     seed: int = 0
 
 
 class HasLengths(Protocol):
-    """Rows of q (or new rows) and of K of each request; None where there are none."""
+    """Rows of q (or new rows) and of K of each request; None if the op has none."""
 
     @property
     def q(self) -> Sequence[int] | None: ...
@@ -69,24 +69,24 @@ class Amount:
 
 
 class Harness:
-    """The answers of one op."""
+    """The harness of one op."""
 
     # -- random problems --------------------------------------------------------------------------------------------
 
-    # Whether `special` gives anything.
+    # Whether `special` returns any fields.
     has_special = False
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
-        """A problem that every backend accepts: one of the EXAMPLES in another size. tokens: about how large it may be."""
+        """A problem that every backend accepts: one of the EXAMPLES with another size. tokens: its approximate maximum size."""
         example = rng.choice([example for example in examples() if example.op == op])
         return changed(example, **{name: rng.randint(0, min(300, tokens)) for name in sorted(example.sizes)})
 
     def small(self, op: str, rng: random.Random) -> Any:
-        """A tiny problem, also such as a kernel may decline."""
+        """A tiny problem, which a kernel may decline."""
         return self.draw(op, rng, 9)
 
     def special(self, rng: random.Random, plain: object) -> dict[str, Any]:
-        """Fields that make of a plain problem one that a kernel may decline."""
+        """Fields that turn a plain problem into one that a kernel may decline."""
         return {}
 
     def problem(self, op: str, seed: int, tokens: int) -> Descriptor[Any]:
@@ -98,26 +98,26 @@ class Harness:
         return changed(plain, **self.special(rng, plain))
 
     def cases(self, op: str) -> dict[str, Any]:
-        """A small problem for every class of SKU, by a name that is its own among those of all ops; by default the EXAMPLES."""
+        """A small problem for every kind of SKU, by a name that is unique among all ops; by default the EXAMPLES."""
         found = [example for example in examples() if example.op == op]
         return {f"{op}-{number}": example for number, example in enumerate(found)}
 
     def short_lengths(self, descriptor: Descriptor[Any]) -> DrawnLengths | None:
-        """Lengths for slow tools, which fit the problem; None where it has no other."""
+        """Shorter lengths for slow tools that fit the problem; None if there are none."""
         return None
 
     def inputs(self, draw: Draw) -> None:
-        """Put into `draw.values` what specs do not say: operands whose shape the caller decides, and values of a form of their
-        own."""
+        """Set operands in `draw.values` that specs do not determine: operands whose shape the caller chooses, and values with a
+        special distribution."""
 
     # -- results ----------------------------------------------------------------------------------------------------
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
-        """True for each element of an output that a call leaves as it is, besides rows that are not valid; None: no element."""
+        """A mask of the elements of an output that a call leaves unchanged, in addition to invalid rows; None: no element."""
         return None
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """The worst error of everything that was written, over its bound; rows that are not valid keep what they held."""
+        """The largest error of all outputs relative to the bound; invalid rows must be unchanged."""
         missing = [name for name in inout(ran.descriptor) if name not in ran.before]
         if missing:
             op, hint = ran.descriptor.op, "Pass what `numerics.snapshot` gave before the run."
@@ -129,37 +129,37 @@ class Harness:
         return join(compare(self.expected(ran.descriptor, given, constants(ran.sku)), got), kept(ran))
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """Expected outputs in fp64, with their bounds. args: the call before its run, operands cut to their valid rows;
-        c: constants of the SKU."""
+        """Expected outputs in fp64, with their bounds. args: the call before the run, with operands cut to their valid rows. c:
+        constants of the SKU."""
         raise NotImplementedError(f"{descriptor.op}: its harness does not define the expected result")
 
     def check(self, ran: Ran, rows: int | None = None, seed: int = 0) -> Report:
-        """`judge` on a sample of `rows` rows, drawn by `seed`; None is all of them."""
+        """`judge` on a sample of `rows` rows, drawn by `seed`; None: all rows."""
         return self.judge(ran, Sample(rows, seed))
 
     def check_call(self, call: tuple[Any, Any, KernelSku, Mapping[str, Tensor]], rows: int | None = None) -> Report:
-        """`check` of (descriptor, args, SKU, operands of before), for those that know no `Ran`."""
+        """`check` for callers without a `Ran`: takes descriptor, args, SKU and the previous contents of operands."""
         return self.check(Ran(*call), rows)
 
-    # The exact checks of `verify`: (subject, seed) -> what is wrong, in words.
+    # The exact checks of `verify`: (subject, seed) -> descriptions of errors.
     checks: tuple[Callable[[Any, int], list[str]], ...] = ()
 
     def exhaustive(self, make: Callable[[Any], Any], heavy: bool) -> Iterator[Any]:
-        """Checks over every input of a small domain, each a named tuple with `wrong`. make: the subject of a descriptor; heavy:
-        also those that take minutes on a GPU."""
+        """Checks over every input of a small domain, each a named tuple with `wrong`. make: creates the subject of a
+        descriptor. heavy: also runs checks that take minutes on a GPU."""
         return iter(())
 
     # -- the unit of a batch ----------------------------------------------------------------------------------------
 
-    # The dimension whose entries do not depend on each other; "" for an op without one.
+    # The dimension whose entries are independent; "" for an op without one.
     unit = ""
 
     def in_any_batch(self, descriptor: Any) -> Any:
-        """The same problem with fields such that one SKU serves it in any batch."""
+        """The same problem with fields for which one SKU serves every batch."""
         return descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
-        """The requests from which batches of `subject`'s problem are made."""
+        """The requests from which batches of `subject`'s problem are built."""
         if not self.unit:
             raise NotImplementedError(f"{subject.descriptor.op}: its harness does not define the unit of a batch")
         return DenseBatches.drawn(subject, self.unit, campaign.needles, rng)
@@ -167,7 +167,7 @@ class Harness:
     # -- lengths of requests ----------------------------------------------------------------------------------------
 
     def lengths(self, descriptor: Descriptor[Any]) -> DrawnLengths:
-        """Lengths of a full batch; none for an op without requests."""
+        """Lengths of a full batch; empty for an op without requests."""
         return DrawnLengths()
 
     def lengths_of_call(self, descriptor: Descriptor[Any], args: Args) -> DrawnLengths | None:
@@ -179,23 +179,24 @@ class Harness:
     peers: tuple[Peer, ...] = ()
 
     def peer_outputs(self, descriptor: Descriptor[Any]) -> tuple[str, ...]:
-        """The outputs that a peer writes as ours are."""
+        """The outputs that a peer writes with the same meaning as ours."""
         return tuple(name for name, spec in operands_of(descriptor).items() if spec.written)
 
     def peer_guarantee(self, descriptor: Descriptor[Any]) -> PrecisionGuarantee | None:
-        """The guarantee that a peer is tested against if none of our kernels takes the problem; None: the reference's."""
+        """The guarantee that a peer is tested against if none of our kernels accepts the problem; None: that of the
+        reference."""
         return None
 
     # -- size -------------------------------------------------------------------------------------------------------
 
     def amount(self, descriptor: Any, lengths: HasLengths) -> Amount:
-        """The least that the problem costs: every operand read or written once, one of role inout both."""
+        """The minimal cost of the problem: every operand is read or written once, and inout operands both."""
         specs = operands_of(descriptor).values()
         fixed = [spec for spec in specs if all(dim.size is not None for dim in spec.shape)]
         return Amount(float(nbytes(fixed) + nbytes([spec for spec in fixed if spec.role == "inout"])), 0.0)
 
     def label(self, descriptor: Any, lengths: HasLengths) -> str:
-        """The problem in a few words, with its sizes; fields that have their default are left out."""
+        """A short description of the problem with its sizes; fields at their default are omitted."""
         known = type(descriptor).model_fields
         fields = [(name, value) for name, value in descriptor if value != known[name].default and name != "op"]
         sizes = [f"{name}={value}" for name, value in fields if type(value) is int]
@@ -203,26 +204,26 @@ class Harness:
 
 
 def valid_rows(descriptor: Descriptor[Any], args: Args, name: str) -> int | None:
-    """How many rows of an operand a call may touch, read on the host; None: all."""
+    """The number of rows of an operand that a call may access, read on the host; None: all."""
     spec = operands_of(descriptor)[name]
     return valid_count(getattr(args, spec.valid_rows), getattr(args, name).shape[spec.valid_axis]) if spec.valid_rows else None
 
 
 def by_validity(descriptor: Descriptor[Any], args: Args, name: str, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Views of the rows of `tensor`, which has the shape of an operand, that a call may touch, and of the others; None: no
-    count tells them apart."""
+    """Views of the rows of `tensor`, which has the shape of an operand, that a call may access, and of the other rows; None:
+    there is no count."""
     count = valid_rows(descriptor, args, name)
     return (tensor, None) if count is None else split_rows(operands_of(descriptor)[name], tensor, count)
 
 
 def valid_part(descriptor: Descriptor[Any], args: ArgsT) -> Any:
-    """The call with each operand cut to its valid rows."""
+    """The call with all operands cut to their valid rows."""
     counted = [name for name, spec in operands_of(descriptor).items() if spec.valid_rows]
     return replace(cast("Any", args), **{name: by_validity(descriptor, args, name, getattr(args, name))[0] for name in counted})
 
 
 def kept(ran: Ran) -> Report:
-    """Whether operands of role inout hold what they held in rows that are not valid."""
+    """Checks that invalid rows of inout operands are unchanged."""
     for name, was in ran.before.items():
         _, old = by_validity(ran.descriptor, ran.args, name, was)
         _, now = by_validity(ran.descriptor, ran.args, name, getattr(ran.args, name))

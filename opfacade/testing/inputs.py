@@ -1,6 +1,6 @@
-"""Random arguments for a descriptor. Memory that a kernel must not use is NaN: rows that are not valid, outputs.
+"""Random arguments for a descriptor. Memory that a kernel must not use (invalid rows, outputs) is NaN.
 
-A harness draws the values of operands that need more than their TensorSpec says (`Harness.inputs`).
+A harness draws operands whose TensorSpec does not determine their values (`Harness.inputs`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnLengths:
-    """Rows of q (or new rows) and of K for each request; None is drawn at random. Requests share pages where the pool has
-    fewer than they take. valid: what counts of valid rows say, at most the rows there are; None is drawn at random."""
+    """Rows of q (or new rows) and of K for each request; None: random. Requests share pages if the pool has too few. valid: the
+    number of valid rows, limited to the number of rows; None: random."""
 
     q: Sequence[int] | None = None
     kv: Sequence[int] | None = None
@@ -34,7 +34,7 @@ class DrawnLengths:
 
 @dataclass(frozen=True)
 class Draw:
-    """One bundle that is being made. values: the operands that are drawn so far, first those of fixed shape by their specs."""
+    """A bundle under construction. values: the operands drawn so far, starting with those that specs determine."""
 
     descriptor: Any
     rng: random.Random
@@ -50,7 +50,7 @@ class Draw:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """In [0, 1)."""
+        """A random number in [0, 1)."""
         import torch
 
         return torch.rand(shape, generator=self.generator, device=self.device)
@@ -80,8 +80,8 @@ def make_args(
 ) -> Any:
     """A bundle of arguments that `run` accepts.
 
-    interleaved: pools of pages are views of one buffer, and a block table is a slice of a wider one, so that no stride is the
-    compact one.
+    interleaved: pools of pages are views of one buffer, and a block table is a slice of a wider one, so that no stride is
+    contiguous.
     """
     import torch
 
@@ -111,8 +111,8 @@ def _tensor(draw: Draw, spec: TensorSpec) -> Tensor:
 
 
 def _count_valid(draw: Draw, operands: Mapping[str, TensorSpec]) -> None:
-    """Most rows are valid; those that are not hold NaN, and indices that are none."""
-    valid = draw.lengths.valid if isinstance(draw.lengths, DrawnLengths) else None  # those of a workload do not count rows
+    """Draws counts such that most rows are valid; invalid rows hold NaN and invalid indices."""
+    valid = draw.lengths.valid if isinstance(draw.lengths, DrawnLengths) else None  # workload lengths have no counts
     for counted in {spec.valid_rows for spec in operands.values() if spec.valid_rows}:
         _, past = operands[counted].contents.values or (0, 1)
         rows = past - 1
@@ -136,5 +136,5 @@ def _largest(tensor: Tensor) -> int:
 
 
 def sizes(spec: TensorSpec) -> tuple[Any, ...]:
-    """Size of each dimension; None where the caller decides."""
+    """Size of each dimension; None if the caller chooses it."""
     return tuple(dim.size for dim in spec.shape)

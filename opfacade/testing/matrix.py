@@ -1,4 +1,4 @@
-"""A small problem for every class of SKU: what is sanitised, mutated, fingerprinted and proven on a user's machine."""
+"""A small problem for every kind of SKU, used by sanitizers, mutation tests, fingerprints and `verify`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opfacade.testing.problems import ops
 
 
 def matrix() -> dict[str, Descriptor[Any]]:
-    """{name: descriptor}, the cases of every op."""
+    """{name: descriptor}: the cases of all ops."""
     return {name: descriptor for op in ops() for name, descriptor in harness_for(op).cases(op).items()}
 
 

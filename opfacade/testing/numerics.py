@@ -1,6 +1,6 @@
-"""The one measure of error: `check` holds the outputs of a call to the bound of its SKU, whatever the operator.
+"""The only measure of error: `check` compares the outputs of any operator's call with the bound of its SKU.
 
-The harness of the op states the expectation in fp64 and its bound; `opfacade.testing.bounds` compares.
+The op's harness computes the expected values in fp64 and the bound; `opfacade.testing.bounds` compares.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def check(
     seed: int = 0,
     before: Before | None = None,
 ) -> Report:
-    """Hold the outputs in `args` to the SKU's bound.
+    """Compare the outputs in `args` with the SKU's bound.
 
-    rows: how many rows to sample, drawn by `seed`; None is all of them. before: the operands of role inout as they were before
-    the run, by name, from `snapshot`; also a sequence of them in the order of the operands.
+    rows: the number of rows to sample, drawn by `seed`; None: all rows. before: copies of the inout operands from before the
+    run, by name, from `snapshot`, or a sequence in the order of the operands.
     """
     ran = Ran(descriptor, args, sku, _by_name(descriptor, before))
     return harness_of(descriptor).judge(ran, Sample(rows, seed))
 
 
 def snapshot(descriptor: Descriptor[Any], args: Args) -> dict[str, Tensor]:
-    """Copies of the operands that a run reads and overwrites: what `check` needs of the time before the run."""
+    """Copies of the operands that a run reads and overwrites, which `check` needs."""
     return {name: getattr(args, name).clone() for name in inout(descriptor)}
 
 

@@ -1,4 +1,4 @@
-"""Peer: another library that solves a problem of ours on our tensors."""
+"""Peer: another library that solves one of our problems on our tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Make = Callable[[Any, Any, Any], Call]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """module: what must be installed. make: (descriptor, args, lengths) to a call that writes the outputs, or raises what
-    `declined` gives."""
+    """module: the module that must be installed. make: (descriptor, args, lengths) -> a call that writes the outputs; raises
+    the error of `declined` if it cannot."""
 
     name: str
     module: str
@@ -23,5 +23,5 @@ class Peer:
 
 
 def declined(why: str) -> UnsupportedError:
-    """The error of a peer that does not take a problem, or is not installed."""
+    """The error of a peer that does not support a problem or is not installed."""
     return UnsupportedError(why, code="OPF-B002", op="bench", stage="peer")

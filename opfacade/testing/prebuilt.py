@@ -1,4 +1,4 @@
-"""Kernels compiled side by side before the first call that needs them."""
+"""Compiles kernels in parallel before the first call that needs them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opfacade.testing.subject import Subject
 
 
 def build(descriptors: Iterable[Descriptor[Any]], forbid: tuple[str, ...] = ()) -> None:
-    """Every CUDA kernel that these descriptors need, each once; of those that CUDA declines, none.
+    """All CUDA kernels that these descriptors need, each once; none for descriptors that CUDA declines.
 
-    forbid: implementations that would be chosen before the ones under test.
+    forbid: implementations that would be chosen before those under test.
     """
     accepted = (d for d in descriptors if not Subject(d, "cuda", "cuda").declined)
     chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda", forbid=forbid)) for d in accepted]

@@ -1,4 +1,4 @@
-"""Random descriptors over everything the facade accepts, for tests, verification and fuzzing."""
+"""Random descriptors over all accepted problems, for tests, verification and fuzzing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opfacade.testing.harness import harness_for
 
 
 def ops() -> tuple[str, ...]:
-    """Every op that there is."""
+    """The names of all ops."""
     return tuple(descriptor_types())
 
 
@@ -20,12 +20,12 @@ def special_ops() -> tuple[str, ...]:
 
 
 def random_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
-    """A problem that every backend accepts. `tokens` bounds the keys of the whole batch. The seed says it all."""
+    """A problem that every backend accepts. `tokens` bounds the keys of the whole batch. The seed determines the problem."""
     return harness_for(op).problem(op, seed, tokens)
 
 
 def special_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
-    """The same with what a kernel may lack and decline, such as an fp8 cache or sinks; the reference accepts it."""
+    """The same with features that a kernel may decline, such as an fp8 cache or sinks; the reference accepts it."""
     return harness_for(op).special_problem(op, seed, tokens)
 
 

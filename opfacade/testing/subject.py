@@ -1,4 +1,4 @@
-"""Subject: one descriptor with the plan under test. Checks say what they found wrong: tests and `verify` share them."""
+"""Subject: one descriptor with the plan under test. Checks return descriptions of errors; tests and `verify` share them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
 
-# Bytes on either side of an output or a workspace that no kernel may touch.
+# Bytes on both sides of an output or a workspace that no kernel may access.
 MARGIN = 4096
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan on a backend, and the device that its tensors live on."""
+    """A plan on a backend, and the device of its tensors."""
 
     descriptor: Any
     backend: str
@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def _pin(self) -> str | None:
-        """The SKU of the config, which nothing but a pin or a measurement chooses."""
+        """The SKU of the config, which only a pin or a measurement selects."""
         kind: type[Descriptor[Any]] = type(self.descriptor)
         named = [c for c in configs_for(kind) if self.config and (c.backend, c.config) == (self.backend, self.config)]
         eligible = [c for c in named if c.impl not in self.forbid and not c.declines(self.descriptor, self._target)]
@@ -54,13 +54,13 @@ class Subject:
 
     @property
     def declined(self) -> str:
-        """Why the backend has no kernel for this descriptor; empty where it has one."""
+        """The reason why the backend has no kernel for this descriptor; empty if it has one."""
         kind: type[Descriptor[Any]] = type(self.descriptor)
         reasons = [c.declines(self.descriptor, self._target) for c in candidates_for(kind) if c.backend == self.backend]
         return "" if not all(reasons) else "; ".join(str(reason) for own in reasons for reason in own) or "no candidate"
 
     def on(self: SubjectT, descriptor: Descriptor[Any]) -> SubjectT:
-        """The same backend and device for another descriptor."""
+        """A subject with the same backend and device for another descriptor."""
         return replace(self, descriptor=descriptor)
 
     def args(self, seed: int, lengths: inputs.DrawnLengths | None = None, interleaved: bool = False) -> Any:
@@ -70,13 +70,14 @@ class Subject:
         self.plan.run(args, workspace)
 
     def workspace(self, fill: int = 0xFF, offset: int = 0) -> Tensor | None:
-        """One of exactly the size promised, full of a byte, at a multiple of 256 bytes into a larger allocation."""
+        """A workspace of exactly the stated size, filled with one byte value, at a multiple of 256 bytes in a larger
+        allocation."""
         import torch
 
         size = self.plan.workspace_size
         if not size:
             return None
-        spare = 0 if "cuda" in str(self.device) else 256  # a CPU's allocations begin anywhere
+        spare = 0 if "cuda" in str(self.device) else 256  # CPU allocations may have any alignment
         room = torch.full((size + 256 * offset + spare,), fill, dtype=torch.uint8, device=self.device)
         begin = 256 * offset + (-room.data_ptr() % 256 if spare else 0)
         return room[begin : begin + size]

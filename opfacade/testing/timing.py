@@ -1,4 +1,4 @@
-"""The one timer: CUDA events around each call, L2 flushed before it, the launch hidden behind a busy GPU; medians."""
+"""The only timer: CUDA events around each call, with L2 flushed before it and the launch hidden by a busy GPU; medians."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _flush_buffer(device: int, number: int = 0) -> Tensor:
 
 
 def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flush: bool = True, clean: bool = False) -> Timing:
-    """Device time of one call, L2 cold. clean: other memory is read after the flush, and no write-back falls into the call."""
+    """Device time of one call with a cold L2. clean: reads other memory after the flush, so that no write-back occurs during
+    the call."""
     import torch
 
     for _ in range(warmup):
@@ -59,7 +60,7 @@ def time_gpu(call: Callable[[], object], samples: int = 30, warmup: int = 3, flu
 
 
 def time_host(call: Callable[[], object], samples: int = 300, warmup: int = 20) -> Timing:
-    """Host time of one call, from Python to return: nothing waits for the GPU."""
+    """Host time of one call, without waiting for the GPU."""
     for _ in range(warmup):
         call()
     times = []

@@ -1,4 +1,4 @@
-"""Gated activations on the engine of maps; gates and ups that alternate are read as pairs."""
+"""Gated activations on the engine of maps; alternating gates and ups are read as pairs."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def _dtypes(descriptor: GatedActivationDescriptor) -> tuple[tuple[str, str], ...
 def _lacks(descriptor: GatedActivationDescriptor, target: Target) -> Iterator[Reason]:
     if descriptor.quant is not None and descriptor.makes_scales:
         yield Reason("OPF-S003", "quant.scale", descriptor.quant.scale, "none, static")
-    if any(support.fp8_reasons(target, "f8")):  # only then is a program made
+    if any(support.fp8_reasons(target, "f8")):  # creates the program only then
         yield from source.fp8_reasons(target, [descriptor.out_dtype], descriptor.program().values())
 
 
 class _Gated(CudaKernel[GatedActivationDescriptor]):
-    """The program is printed whole; the SKU names it by its digest."""
+    """The template prints the whole program; the SKU contains only its digest."""
 
     def facts(self, descriptor: GatedActivationDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))

@@ -1,4 +1,4 @@
-"""Plans of plans on CUDA. The host library refuses their calls where nothing else checks them."""
+"""Composite plans on CUDA. The host library refuses invalid calls that no other check covers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ D = TypeVar("D", bound="Descriptor[Any]")
 def composed_on_cuda(
     descriptor: type[D], dtypes: Callable[[D], Pairs], facts: Callable[[D], Pairs], size_free: bool = False
 ) -> Candidate:
-    """dtypes, facts, size_free: as `composed` has them. Steps take what the whole has checked, or memory between them."""
+    """dtypes, facts, size_free: as in `composed`. Steps need no check: their operands are checked operands of the call, or
+    tensors between steps."""
     plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels", size_free=size_free)
 
     def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
@@ -42,7 +43,7 @@ def composed_on_cuda(
 
 
 def _sound(problem: Stepwise[Any], allow_build: bool, workspace_bytes: int, operands: Operands) -> Direct:
-    """The check alone: it launches nothing."""
+    """A `Direct` that only checks: it launches no kernel."""
     from opfacade import jit
 
     host = jit.load(jit.HOST, allow_build=allow_build)
@@ -50,4 +51,4 @@ def _sound(problem: Stepwise[Any], allow_build: bool, workspace_bytes: int, oper
 
 
 def _nothing(*_: object) -> None:
-    """Stands where a kernel's `run` stands."""
+    """Replaces a kernel's `run`."""

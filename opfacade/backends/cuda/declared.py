@@ -1,7 +1,7 @@
 """CudaKernel: a CUDA implementation declared as data; `candidate` is its entry in the registry.
 
-It is for ops with one template, without a workspace, whose work is not split. An implementation that chooses splits or tiles
-by sizes needs its own Candidate, as in attention.
+It suits ops with one template, no workspace and no split. An implementation whose splits or tiles depend on sizes needs its own
+Candidate, as in attention.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 T = TypeVar("T")
-D = TypeVar("D", default=Any)  # the type of the descriptor, as a kernel asks it
+D = TypeVar("D", default=Any)  # the descriptor type, or a protocol of the fields that the kernel uses
 Told: TypeAlias = T | Callable[[Any], T]  # a constant, or a function of the descriptor
 Fact: TypeAlias = bool | int | str
-# Evidence for every op of the matrix of problems: each kernel there repeats its bits.
+# Evidence for every op: these tests check that each kernel in the matrix of problems repeats its bits.
 REPEATS = (
     "tests/testing/test_determinism.py::test_runs_repeat_bitwise_on_a_busy_gpu",
     "tests/testing/test_determinism.py::test_processes_repeat_bitwise",
@@ -35,7 +35,7 @@ REPEATS = (
 
 
 def repeatable(math: str, accumulator: str, error_model: str, evidence: tuple[str, ...], **more: object) -> PrecisionGuarantee:
-    """Guarantee of a kernel that repeats its bits, run to run and in every process. more: other fields of the guarantee."""
+    """Guarantee of a kernel that gives the same bits in every run and process. more: other fields of the guarantee."""
     return PrecisionGuarantee(
         math_precision=math,
         accumulator=accumulator,
@@ -53,12 +53,12 @@ def _for(descriptor: object, told: Told[T]) -> T:
 
 
 def plain(problem: object) -> Descriptor[Any]:
-    """A problem of a kernel, which asks only a part of the descriptor that it is."""
+    """Casts a problem to Descriptor; a kernel declares only the fields that it uses."""
     return cast("Descriptor[Any]", problem)
 
 
 def writes_nothing(descriptor: Descriptor[Any]) -> bool:
-    """Every operand that is written has no element."""
+    """Whether every written operand is empty."""
     return all(numel(spec) == 0 for spec in operands_of(descriptor).values() if spec.written)
 
 
@@ -66,13 +66,13 @@ def writes_nothing(descriptor: Descriptor[Any]) -> bool:
 class CudaKernel(Generic[D]):
     """One implementation of one descriptor type.
 
-    template: below csrc, without its ending. impl: its name in the SKU; `name`, where the SKU's depends on the descriptor, is
-    that of the candidate. revision: one more with each change of its output bits. accepts: field -> the values that it may
-    have, or a function (descriptor, target) of all reasons but the architecture. constants: names of fields, or a function:
-    what the template is rendered with. A later field at its default is none. dtypes: operand -> the field of its dtype, or a
-    function of the pairs in the SKU. guarantee: what the SKU promises, or a function (descriptor, target) of it. in_dtypes:
-    constants that the SKU has as dtypes; those named by `dtypes` are. scalars: arguments of `run` behind the operands.
-    is_empty: whether there is nothing to launch. needs, size_free: as in Candidate.
+    template: path below csrc, without suffix. impl: the name in the SKU. name: the candidate's name, if impl depends on the
+    descriptor. revision: incremented with each change of output bits. accepts: field -> allowed values, or a function
+    (descriptor, target) that yields all reasons except those of the architecture. constants: the template's constants, as names
+    of fields or as a function; `later` fields at their default are omitted. dtypes: operand -> the field of its dtype, or a
+    function that returns the SKU's pairs. guarantee: that of the SKU, or a function (descriptor, target) that returns it.
+    in_dtypes: constants that are dtypes, and so not facts of the SKU; fields in `dtypes` need not be listed. scalars: arguments
+    of `run` after the operands. is_empty: whether there is nothing to launch. needs, size_free: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]

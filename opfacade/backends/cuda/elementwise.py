@@ -62,7 +62,7 @@ def _refusals(descriptor: MapDescriptor, target: Target) -> Iterator[Reason]:
 
 
 def _guarantee(descriptor: MapDescriptor, target: Target) -> PrecisionGuarantee:
-    """An element depends on inputs at its place alone; only a program that uses places depends on the batch."""
+    """An element depends only on inputs at its position, and so on the batch only if the program uses positions."""
     values = list(descriptor.program().values())
     return PrecisionGuarantee(
         math_precision="f64" if any(node.type == "f64" for node in values) else "f32",
@@ -76,7 +76,7 @@ def _guarantee(descriptor: MapDescriptor, target: Target) -> PrecisionGuarantee:
 
 
 class _Map(CudaKernel[MapDescriptor]):
-    """The program is printed whole; the SKU names it by its digest."""
+    """The template prints the whole program; the SKU contains only its digest."""
 
     def facts(self, descriptor: MapDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))

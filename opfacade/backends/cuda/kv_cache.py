@@ -1,4 +1,4 @@
-"""CUDA paged append: a bit copy, one kernel for every dtype of a size; or rows that are rotated or quantised."""
+"""CUDA paged append: a bit copy, with one kernel for all dtypes of a size, or an append of rotated or quantised rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA latent attention for sm_90a: 64 query heads a CTA, latents loaded once as key and value."""
+"""CUDA latent attention for sm_90a: 64 query heads per CTA, latents loaded once as key and value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 from opfacade.plans.mla import BatchMlaDecodeDescriptor
 
-REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
+REVISION = 1  # incremented with each change of output bits; tests/data/fingerprints.json
 ARCH = "sm_90a"
 LATENT, ROPE, MOST_HEADS = 512, 64, 128
-# As in kernels/mla/params.h: heads of a CTA, tokens of a tile, stages, panels of queries and weights, bytes of all else.
+# As in kernels/mla/params.h: heads per CTA, tokens per tile, stages, panels of queries and weights, bytes of all other data.
 ROWS, TILE, _STAGES, _PANELS, _CONTROL = 64, 32, 5, 5, 6144
-_SHARE = 64  # tokens of a scheduling tile: kScheduleTile
+_SHARE = 64  # tokens per scheduling tile: kScheduleTile
 _SPLIT_RUN_BYTES = 20
 _MOST_UNITS = 2**31 - 1
 
@@ -28,7 +28,7 @@ def shared_memory() -> int:
 
 
 def unit_rows(descriptor: BatchMlaDecodeDescriptor) -> int:
-    """Rows of a request in the tile: the heads of each of its query rows, one query row after the other."""
+    """Rows of a request in the tile: the heads of the first query row, then those of the next, and so on."""
     return descriptor.num_qo_heads * descriptor.q_len
 
 
@@ -45,7 +45,7 @@ def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
 
 @memoize_last
 def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, int]:
-    """(units, slots of each head block), valid for any lengths. A unit is one CTA for each head block."""
+    """(units, slots per head block), valid for any lengths. A unit is one CTA per head block."""
     mode, chunk = split_of(descriptor)
     if mode == "off":
         return descriptor.batch_size, 0
@@ -99,7 +99,7 @@ def facts(descriptor: BatchMlaDecodeDescriptor) -> support.SpecPairs:
     return support.pairs(**said, **support.page_facts(descriptor.paged_kv, descriptor.page_table))
 
 
-# Facts that a SKU states only where they differ.
+# Facts that a SKU states only if they differ from the default.
 _PLAIN: dict[str, bool | int | str] = {"sinks": False, "q_len": 1, "causal": True}
 
 
@@ -115,7 +115,7 @@ def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
 
 
 def workspace(descriptor: BatchMlaDecodeDescriptor, target: Target) -> int:
-    """Bytes: partial o and lse of every slot in f32, and one SplitRequest a unit."""
+    """Bytes: partial o and lse of every slot in f32, and one SplitRequest per unit."""
     units, slots = grid_of(descriptor, target)
     if slots == 0:
         return 0

@@ -19,7 +19,7 @@ _RELEASE = re.compile(rb"V([0-9]+)\.([0-9]+)\.[0-9]+[\0\n]")
 
 @lru_cache(maxsize=1)
 def release() -> tuple[int, int] | None:
-    """(13, 3) for 13.3.x, from `ptxas --version`; None without a compiler or if it reports none."""
+    """(13, 3) for 13.3.x, from `ptxas --version`; None without a compiler, or if it reports no version."""
     from opfacade.jit import toolchain
 
     try:

@@ -29,7 +29,7 @@ _EVIDENCE = (
 
 
 def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of folds, which has no blocks; one scale of all rows is of all that there are."""
+    """The fold kernel, which supports neither blocks nor num_valid with one scale for all rows."""
     plain = fold_kernel(kind)
 
     def declines(descriptor: _Problem, target: Target) -> list[Reason]:
@@ -45,7 +45,7 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
 
 
 def _pieces(descriptor: _Problem) -> int:
-    """Vectors that a thread holds of a block."""
+    """Vectors of a block per thread."""
     rows, columns = map(int, descriptor.quant.block)
     return -(-rows * -(-columns // _VECTOR) // _THREADS)
 
@@ -79,7 +79,7 @@ def _guarantee(descriptor: _Problem, target: Target) -> PrecisionGuarantee:
 
 
 class _Blocks(CudaKernel[_Problem]):
-    """The constants of the template are those of the SKU, and what its dtypes mean."""
+    """A kernel whose template has the SKU's constants, plus constants that follow from dtypes."""
 
     def jit_spec(self, descriptor: _Problem, target: Target) -> JitSpec:
         of = {name: spec.dtype for name, spec in operands_of(descriptor).items()}

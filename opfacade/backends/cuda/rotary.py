@@ -1,4 +1,4 @@
-"""Rotation and qkv_prepare on CUDA: several heads of a row a warp, which share the row's angles."""
+"""Rotation and qkv_prepare on CUDA: a warp processes several heads of a row, which share the row's angles."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _dtypes(descriptor: RotaryDescriptor | QkvPrepareDescriptor) -> tuple[tuple[
 
 
 class _Rotary(CudaKernel[RotaryDescriptor]):
-    """The template has lists, which a SKU does not."""
+    """The template gets lists, which a SKU cannot contain."""
 
     def facts(self, descriptor: RotaryDescriptor) -> support.SpecPairs:
         return support.pairs(**_facts(descriptor))

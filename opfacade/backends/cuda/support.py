@@ -26,7 +26,7 @@ _FP8_SM = 89  # the first with fp8 conversions
 MAX_GRID_YZ = 65535
 
 # Memory safety at every validation level: a page id outside the pool reads page 0, lengths and indptr are clamped to their
-# tensors, and rows without a destination are not appended. See bench/clamp.py.
+# tensors, and rows without a destination are not appended. Measured by bench/clamp.py.
 SAFE_PAGES = True
 
 # Modules of folds have several kernels, which nvcc then optimises on two threads. The number is fixed because the bytes of a
@@ -37,12 +37,12 @@ SpecPairs = tuple[tuple[str, bool | int | str], ...]
 
 
 def pairs(**facts: bool | int | str) -> SpecPairs:
-    """Compile-time facts, sorted, as both a SKU and a JitSpec hold them."""
+    """Compile-time facts as sorted pairs, the form in SKUs and JitSpecs."""
     return tuple(sorted(facts.items()))
 
 
 def page_facts(pool: PagePool, page_table: str) -> dict[str, bool | int | str]:
-    """Compile-time facts of pages; `safe_pages` is absent if off."""
+    """Compile-time facts of pages; `safe_pages` is omitted if off."""
     safe = {"safe_pages": True} if SAFE_PAGES else {}
     return {"page_table": page_table, "pow2_pages": pool.power_of_two, **safe}
 
@@ -54,7 +54,7 @@ def arch_reasons(target: Target) -> Iterator[Reason]:
 
 
 def fp8_reasons(target: Target, what: str) -> Iterator[Reason]:
-    """Refuse hardware without fp8 conversions, if it is otherwise supported; `what` needs them."""
+    """Refuse supported hardware without fp8 conversions. what: the value that needs them, for the message."""
     if _FP8_SM > target.sm_version >= MIN_SM:
         yield Reason("OPF-S001", "target.arch", target.arch, f"sm_{_FP8_SM} and later for {what}")
 
@@ -87,7 +87,8 @@ def spec_of(template: str, facts: SpecPairs, target: Target) -> JitSpec:
 def launcher(
     spec: JitSpec, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool, workspace: bool, scalars: tuple[Any, ...]
 ) -> Launcher:
-    """`run(operands in order of operands(), workspace if any, scalars)` of the compiled module, bound once."""
+    """A launcher that calls the compiled module's `run` with the operands in the order of operands(), the workspace if any, and
+    scalars."""
     import torch
 
     from opfacade import jit
@@ -130,8 +131,8 @@ def launcher(
 
 
 class _Prepared:
-    """The devices on which the kernels of a module are loaded: before a launch there, because the driver may refuse it during a
-    graph capture, and on no other, where it would make a context of hundreds of megabytes."""
+    """Loads the kernels of a module on a device before the first launch there, because the driver may refuse to load them
+    during a graph capture. Loading them on other devices would create contexts of hundreds of megabytes."""
 
     def __init__(self, module: Any, sku: KernelSku) -> None:
         self._module, self._sku = module, sku
@@ -152,4 +153,4 @@ class _Prepared:
 
 
 def nothing_to_do(args: object, workspace: object) -> None:
-    """The launcher of an empty batch: CUDA refuses a grid of zero CTAs, and there is no output."""
+    """The launcher of an empty batch, which has no output; CUDA refuses a grid of zero CTAs."""

@@ -17,7 +17,7 @@ def _facts(d: Layouts) -> Pairs:
     return (("codes", d.weight_format.dtype), ("source", d.source))
 
 
-# The kernel of a map has no size of its program, and needs no workspace.
+# The kernel of a map does not depend on sizes and needs no workspace.
 CANDIDATES = (
     composed_on_cuda(PackWeightsDescriptor, _dtypes, _facts, size_free=True),
     composed_on_cuda(UnpackWeightsDescriptor, _dtypes, _facts, size_free=True),

@@ -1,7 +1,8 @@
-"""The part of cuBLASLt's C interface that we call: prototypes, structures and constants, declared by hand.
+"""The part of cuBLASLt's C interface that we call: prototypes, structures and constants, declared by hand, so that no cuBLAS
+header is needed.
 
-No header of cuBLAS is needed. Types and numbers are those of the cuBLASLt documentation, which keeps them across versions;
-`tests/families/matmul/test_cublaslt_abi.py` holds this file to the documented prototypes.
+Types and numbers are from the cuBLASLt documentation and stable across versions; `tests/families/matmul/test_cublaslt_abi.py`
+compares this file with the documented prototypes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 
 
 class Algo(ctypes.Structure):
-    """cublasLtMatmulAlgo_t: opaque; it may be stored and used again with the same version of the library."""
+    """cublasLtMatmulAlgo_t: opaque; it may be stored and reused with the same version of the library."""
 
     _fields_: ClassVar[list[Any]] = [("data", c_uint64 * 8)]
 
@@ -34,7 +35,7 @@ _SET = (c_void_p, c_int, c_void_p, c_size_t)
 _LAYOUTS = (c_void_p,) * 4
 _ALGO_GET = (POINTER(Algo), c_int, c_void_p, c_size_t, POINTER(c_size_t))
 
-# Name of a function: its result and its arguments. Enumerations are int, handles and descriptors void*.
+# Function name: result type and argument types. Enumerations are int; handles and descriptors are void*.
 PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "cublasLtGetVersion": (c_size_t, ()),
     "cublasLtCreate": (c_int, (_MADE,)),
@@ -95,19 +96,19 @@ COMPUTE_TYPES = {
 
 # cublasLtMatmulDescAttributes_t
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER, DESC_FAST_ACCUM = 3, 4, 7, 8, 25
-EPILOGUE_DEFAULT, EPILOGUE_RELU, EPILOGUE_BIAS = 1, 2, 4  # cublasLtEpilogue_t; the last two may be joined
+EPILOGUE_DEFAULT, EPILOGUE_RELU, EPILOGUE_BIAS = 1, 2, 4  # cublasLtEpilogue_t; the last two may be combined
 
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6  # cublasLtMatrixLayoutAttribute_t
 
 # cublasLtMatmulPreferenceAttributes_t
 PREF_MAX_WORKSPACE_BYTES, PREF_REDUCTION_SCHEME_MASK = 1, 3
-PREF_MIN_ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C, D
+PREF_MIN_ALIGNMENTS = (5, 6, 7, 8)  # attributes of A, B, C, D
 PREF_IMPL_MASK = 12
 
 CONFIG_SPLITK_NUM, CONFIG_REDUCTION_SCHEME = 2, 3  # cublasLtMatmulAlgoConfigAttributes_t
 CAP_NUMERICAL_IMPL_FLAGS = 15  # cublasLtMatmulAlgoCapAttributes_t
 
-# cublasLtReductionScheme_t. In place, and in the type of the output, parts of a sum are rounded to the output.
+# cublasLtReductionScheme_t. The in-place and output-type schemes round partial sums to the output type.
 REDUCTION_NONE, REDUCTION_INPLACE, REDUCTION_COMPUTE_TYPE, REDUCTION_OUTPUT_TYPE = 0, 1, 2, 4
 
 # cublasLtNumericalImplFlags_t: instruction, accumulator, inputs of the instruction.

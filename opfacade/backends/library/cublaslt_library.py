@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import torch
 
 _PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
-MISSING = "OPF-S025"  # the code of a reason: the library is not installed
+MISSING = "OPF-S025"  # reason code: the library is not installed
 Number: TypeAlias = "ctypes._SimpleCData[Any]"
 _RTLD_NOLOAD = getattr(os, "RTLD_NOLOAD", 0)
 
 
 @lru_cache(maxsize=1)
 def installed() -> str | None:
-    """The version of torch's cuBLAS, "13.1.0.3"; None where no package of it is installed. Opens no library."""
+    """The version of torch's cuBLAS, such as "13.1.0.3"; None if its package is not installed. Opens no library."""
     found = {name: one for name in _PACKAGES if (one := _version(name)) is not None}
     wanted = [name for name in found if name in _needs_of_torch()]
     return found[wanted[0]] if wanted else next(iter(found.values()), None)
@@ -92,7 +92,7 @@ class Library:
         self.call(f"cublasLt{name}SetAttribute", what, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
     def asked(self, name: str, algo: abi.Algo, attribute: int, kind: type[Number]) -> int:
-        """Get an attribute of an algorithm; kind: its type."""
+        """Get an attribute of an algorithm. kind: the type of the attribute."""
         value, written = kind(), ctypes.c_size_t()
         self.call(
             f"cublasLtMatmulAlgo{name}GetAttribute",
@@ -105,7 +105,7 @@ class Library:
         return int(value.value)
 
     def handle(self, device: torch.device) -> int:
-        """The handle of a device, which is the current one."""
+        """The handle of a device, which must be the current device."""
         with self._lock:
             if device.index not in self._handles:
                 self._handles[device.index] = self.made("cublasLtCreate")

@@ -1,7 +1,7 @@
 """One product by cuBLASLt: descriptions of the matrices, the algorithm, and the call.
 
-cuBLASLt stores matrices by columns: a row here is a column there. So it computes out^T = weight * x^T, and no tensor is
-transposed.
+cuBLASLt stores matrices in column-major order: our rows are its columns. So it computes out^T = weight * x^T without
+transposing tensors.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_ALIGNED = 256  # bytes; no algorithm needs more
-_RESULTS = 16  # algorithms that the heuristics return at most; the first that keeps the bound is used
+_RESULTS = 16  # maximum number of algorithms from the heuristics; the first that keeps the bound is used
 
 
 class Matrix(NamedTuple):
-    """One operand by columns. step: elements from one column to the next; far: from one matrix of a batch to the next."""
+    """One operand in column-major order. step: the stride of columns. far: the stride of matrices in a batch."""
 
     rows: int
     columns: int
@@ -39,13 +39,14 @@ class Matrix(NamedTuple):
 
 
 def aligned(tensor: Tensor) -> int:
-    """The bytes, a power of two, that the address of a tensor is a multiple of."""
+    """The alignment of a tensor's address in bytes, a power of two."""
     address = tensor.data_ptr()
     return min(address & -address, _MOST_ALIGNED) if address else _MOST_ALIGNED
 
 
 class Facts(NamedTuple):
-    """All facts that determine an algorithm. a, b, c, d: weight, x, what beta multiplies, out. bias: its alignment; 0: none."""
+    """All facts that determine an algorithm. a, b, c, d: weight, x, the operand of beta, out. bias: its alignment; 0: no
+    bias."""
 
     dtype: str
     out_dtype: str
@@ -74,9 +75,10 @@ class Chosen(NamedTuple):
 
 
 class Product:
-    """The description of a product and its algorithm. One thread at a time: it contains the address of bias.
+    """The description of a product and its algorithm. Only one thread may use it at a time, because it contains the address of
+    bias.
 
-    stored: an algorithm to use; None: the first of those of the library's heuristics that are allowed.
+    stored: an algorithm to use; None: the first allowed algorithm of the library's heuristics.
     """
 
     def __init__(self, library: Library, handle: int, facts: Facts, stored: bytes | None = None) -> None:
@@ -102,7 +104,7 @@ class Product:
         epilogue = (abi.EPILOGUE_BIAS if facts.bias else 0) | (abi.EPILOGUE_RELU if facts.relu else 0) or abi.EPILOGUE_DEFAULT
         self._library.set("MatmulDesc", found, abi.DESC_EPILOGUE, ctypes.c_uint32(epilogue))
         self._library.set("MatmulDesc", found, abi.DESC_FAST_ACCUM, ctypes.c_int8(0))
-        if facts.bias:  # the heuristics read how its address is aligned, and nothing behind it
+        if facts.bias:  # the heuristics read only the alignment of the address
             self._library.set("MatmulDesc", found, abi.DESC_BIAS_POINTER, ctypes.c_void_p(facts.bias))
         return found
 
@@ -165,7 +167,7 @@ class Product:
         return not flags & ~abi.IMPLEMENTATIONS[self._facts.products]
 
     def run(self, call: Call) -> None:
-        """Launch on a stream of the current device, without allocating or waiting."""
+        """Launch on a stream of the current device without allocating or waiting."""
         if self._facts.bias:
             self._library.set("MatmulDesc", self._description, abi.DESC_BIAS_POINTER, ctypes.c_void_p(call.bias))
         a, b, c, d = self._layouts
@@ -178,7 +180,7 @@ class Product:
 
 
 class Call(NamedTuple):
-    """The numbers and addresses of one call."""
+    """The scalars and addresses of one call."""
 
     alpha: ctypes.c_float | ctypes.c_double
     beta: ctypes.c_float | ctypes.c_double
@@ -192,7 +194,7 @@ class Call(NamedTuple):
 
 
 def _destroy(library: Library, owned: list[tuple[str, int]], process: int) -> None:
-    """In the process that made them: a forked child calls nothing of a library of CUDA."""
+    """Destroys the descriptors, but only in the process that created them: a forked child must not call a CUDA library."""
     if os.getpid() != process:
         return
     for kind, one in reversed(owned):

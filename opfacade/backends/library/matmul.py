@@ -1,4 +1,4 @@
-"""Products by cuBLASLt: f32, f64 and 16-bit types on every GPU from sm_80 on, behind our own kernels."""
+"""Products by cuBLASLt: f32, f64 and 16-bit types on every GPU from sm_80 on, if our own kernels decline."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MIN_SM = 80
-_WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for sm_90, for every problem
+_WORKSPACE = 32 << 20  # bytes for every problem, NVIDIA's recommendation for sm_90
 _MOST_BATCHES = 65535
 _HEURISTIC = "heuristic"
 _REPEATS = ("tests/families/matmul/test_cublaslt_gpu.py::test_a_kept_algorithm_repeats_its_bits",)
-_MOST_PRODUCTS = 256  # descriptions that a thread keeps for one plan
+_MOST_PRODUCTS = 256  # descriptions that a thread caches per plan
 # Tensor cores before sm_90 add 8 products at a time. Parts of k may be added in any order, so no order bounds the error.
 _SUMS = {
     "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 8.0, "unordered": 1.0},
@@ -63,7 +63,7 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
         if getattr(problem, field) != only:
             yield Reason("OPF-S003", field, str(getattr(problem, field)), str(only))
     activations = ("none",) if problem.dtype == "f64" or problem.add or problem.accumulate else ("none", "relu")
-    if problem.activation not in activations:  # the library adds before it, and computes gelu with a coarse tanh
+    if problem.activation not in activations:  # the library adds before the activation, and its gelu uses an inaccurate tanh
         yield Reason("OPF-S003", "activation", problem.activation, ", ".join(activations))
     for field in ("weight_format", "sm_limit"):
         if getattr(problem, field) is not None:
@@ -84,7 +84,7 @@ def _sizes(problem: MatmulDescriptor) -> Iterator[Reason]:
         yield Reason("OPF-S006", "batch", str(problem.batch), f"at most {_MOST_BATCHES}")
     factors = ("alpha", "beta") if problem.add or problem.accumulate else ("alpha",)
     for name in factors:
-        if getattr(problem, name) == 0:  # the library does not read what 0 multiplies, so a NaN there would vanish
+        if getattr(problem, name) == 0:  # the library does not read operands that 0 multiplies, so their NaN would be lost
             yield Reason("OPF-S003", name, "0", "other numbers")
 
 
@@ -137,7 +137,8 @@ def _sku(problem: MatmulDescriptor, target: Target, impl: str, workspace: int, a
 
 
 def _needs(problem: MatmulDescriptor, operands: Operands) -> Operands:
-    """A column of cuBLASLt has a place of its own: only matrices of a batch that are multiplied may be one."""
+    """The operands with broadcast limited: columns must not overlap in cuBLASLt, so only x and weight may be expanded, along
+    the batch."""
     batches = (0,) if problem.batch > 1 else ()
     found = dict(operands)
     for name in ("x", "weight"):
@@ -202,7 +203,7 @@ def _facts_of(problem: MatmulDescriptor, args: MatmulArgs, workspace: int) -> Fa
 
 
 def _refuse_overlap(problem: MatmulDescriptor, args: MatmulArgs) -> None:
-    """LayoutError for rows that begin before the row before has ended: cuBLASLt takes no such matrix."""
+    """Raises LayoutError for overlapping rows, which cuBLASLt does not support."""
     for name in ("x", "weight", "add"):
         tensor = getattr(args, name)
         if tensor is not None and tensor.shape[-2] > 1 and 0 < tensor.stride(-2) < tensor.shape[-1]:
@@ -234,13 +235,13 @@ def _candidate(impl: str, workspace: int) -> Candidate:
 
 
 def _without_gaps(problem: MatmulDescriptor, operands: Operands) -> Operands:
-    """As `learn` has described them."""
+    """The facts in the form that `learn` stores."""
     found = _needs(problem, operands).items()
     return {name: spec._replace(layout="contiguous", alignment=algorithms.ALIGNED, broadcast=()) for name, spec in found}
 
 
 def _config(place: int) -> Candidate:
-    """An algorithm that `tune` has kept, in the library's order: a tuning config."""
+    """A tuning config: an algorithm that `tune` stored, by its position in the library's order."""
     impl, config = "cublaslt_matmul", f"kept_{place + 1}"
 
     def kept(problem: MatmulDescriptor, target: Target) -> algorithms.Kept:

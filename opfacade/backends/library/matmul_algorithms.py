@@ -1,7 +1,7 @@
-"""Algorithms of cuBLASLt that `tune` keeps for a problem, by their bytes, in the cache directory.
+"""Algorithms of cuBLASLt that `tune` stores for a problem, as bytes, in the cache directory.
 
-The heuristics may name another algorithm tomorrow; the bytes of one mean the same kernel for the same version of the library
-on the same kind of GPU. An algorithm is used for the sizes that it was kept for, and for no others.
+The heuristics may later return another algorithm, but the bytes of an algorithm mean the same kernel for the same library
+version and kind of GPU. An algorithm is used only for the sizes for which it was stored.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
     from opfacade.plans.matmul import MatmulDescriptor
 
-KEPT = 4  # algorithms of a problem
-ALIGNED = 16  # bytes: of the address of each operand
+KEPT = 4  # maximum algorithms per problem
+ALIGNED = 16  # alignment of each operand's address, in bytes
 _ALGO = 64  # bytes
-_MOST = 1 << 16  # bytes of a file
+_MOST = 1 << 16  # maximum bytes of a file
 
 
 class Kept(NamedTuple):
-    """An algorithm, and the bytes of its workspace."""
+    """An algorithm, and the size of its workspace in bytes."""
 
     algo: bytes
     workspace: int
 
     @property
     def name(self) -> str:
-        """A digest of its bytes."""
+        """A digest of the algorithm's bytes."""
         return f"sha256-{hashlib.sha256(self.algo).hexdigest()[:16]}"
 
 
 def facts_of(problem: MatmulDescriptor, workspace: int) -> Facts:
-    """The facts of operands without gaps."""
+    """The facts of a product with contiguous operands."""
     matrices = {name: _whole(tuple(dim.size or 0 for dim in spec.shape)) for name, spec in operands_of(problem).items()}
     d = matrices["out"]
     transposed = problem.weight_layout == "nk", problem.x_layout == "km"
@@ -62,8 +62,8 @@ def _whole(shape: tuple[int, ...]) -> Matrix:
 
 
 def learn(problem: MatmulDescriptor, target: Target, workspace: int, device: torch.device) -> None:
-    """Keeps the algorithms that the library names for operands without gaps and that keep the bound. For a bias and results of
-    16 bits an H200 had one behind the first that rounds the sum before it adds the bias, so that none is kept."""
+    """Stores the library's algorithms for contiguous operands that keep the bound. For a bias and 16-bit results none is
+    stored, because on an H200 an algorithm after the first rounded the sum before it added the bias."""
     version = cublaslt.installed()
     rounds_twice = problem.bias and problem.result in ("f16", "bf16")
     if version is None or rounds_twice or problem.total_num_rows * problem.n == 0:
@@ -79,7 +79,7 @@ def learn(problem: MatmulDescriptor, target: Target, workspace: int, device: tor
 
 @lru_cache(maxsize=1024)
 def kept(problem: MatmulDescriptor, target: Target) -> tuple[Kept, ...]:
-    """The algorithms of a problem; none where nothing was kept, or a file is not as `learn` writes it."""
+    """The stored algorithms of a problem; none if nothing is stored or the file is invalid."""
     version = cublaslt.installed()
     if version is None:
         return ()
@@ -98,6 +98,6 @@ def _checked(one: dict[str, Any]) -> Kept:
 
 
 def _path(problem: MatmulDescriptor, target: Target, version: str) -> Path:
-    plain = problem.model_copy(update={"alpha": 1.0, "beta": 1.0})  # any factors have the same algorithms
+    plain = problem.model_copy(update={"alpha": 1.0, "beta": 1.0})  # the algorithms do not depend on alpha and beta
     words = (plain.digest(), hardware_stamp.hardware(target), version)
     return env.cache_dir() / "cublaslt" / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:32]}.json"

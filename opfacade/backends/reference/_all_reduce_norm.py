@@ -1,4 +1,4 @@
-"""The sum over ranks with residual, norm and quantisation in torch, in one step or in two: a row's arithmetic is the same."""
+"""The sum over ranks with residual, norm and quantisation in torch, in one or two steps with the same arithmetic per row."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _TEST = "tests/families/collective/test_all_reduce_norm.py::test_one_step_and_two_have_the_bits_of_sums_by_hand"
 
 
-# The host does not wait longer than the deadline.
+# The host waits at most until the deadline.
 BOUNDED = "tests/distributed/test_group.py::test_a_rank_that_is_stopped_for_a_moment_is_waited_for_and_later_named"
-Fold = Callable[[Descriptor[Any], Args], None]  # how the op behind the sum is run
+Fold = Callable[[Descriptor[Any], Args], None]  # runs the op after the sum
 
 
 def _in_torch(problem: Descriptor[Any], args: Args) -> None:
@@ -44,7 +44,7 @@ def _summed(d: AllReduceNormDescriptor, parts: list[Tensor]) -> Tensor:
 
 
 def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs, fold: Fold) -> None:
-    """The parts behind the sum, x, for all its rows."""
+    """The steps after the sum x, for all rows."""
     rows = args.x.shape[0]
     if d.norm != "none":
         _fold(d.normed_rows(rows), args, fold)
@@ -65,12 +65,12 @@ def _finish(d: AllReduceNormDescriptor, args: AllReduceNormArgs, fold: Fold) -> 
 
 
 def _fold(problem: Descriptor[Any], args: AllReduceNormArgs, fold: Fold) -> None:
-    """The op behind the sum, on the tensors that it has."""
+    """Runs the op after the sum on its tensors."""
     fold(problem, problem.args_type(**{name: getattr(args, name) for name in operands_of(problem)}))
 
 
 def _two_shot(d: AllReduceNormDescriptor, args: AllReduceNormArgs, facts: Facts, fold: Fold) -> None:
-    """Each rank computes its rows, i mod world, and sends what it made of them."""
+    """Each rank computes its rows, those with i mod world = rank, and sends the results."""
     made = _own_rows(d, args, _summed(d, swapped(d, args, _dealt(d, args.x), _room(d, args.x), facts)), fold)
     names = sorted(made)
     packed = [as_bytes(made[name]) for name in names]
@@ -89,7 +89,7 @@ def _room(d: AllReduceNormDescriptor, x: Tensor) -> Tensor:
 
 
 def _dealt(d: AllReduceNormDescriptor, x: Tensor) -> list[Tensor]:
-    """The rows of each rank, in places of the most that one has."""
+    """The rows of each rank, padded to the largest number of rows of a rank."""
     found = []
     for rank in range(d.world):
         own = x[rank :: d.world]
@@ -100,7 +100,7 @@ def _dealt(d: AllReduceNormDescriptor, x: Tensor) -> list[Tensor]:
 
 
 def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor, fold: Fold) -> dict[str, Tensor]:
-    """The outputs that travel, by name, for this rank's rows in their places."""
+    """The outputs to send, by name, for this rank's rows, padded like them."""
     rank, places = rank_of(args), d.own_rows
     mine = d.of_own_rows()
     outputs = {name: spec for name, spec in tensors_of(mine, places).items() if spec.role == "out"}
@@ -121,7 +121,7 @@ def _own_rows(d: AllReduceNormDescriptor, args: AllReduceNormArgs, total: Tensor
 
 
 def _place(d: AllReduceNormDescriptor, args: AllReduceNormArgs, name: str, sent: tuple[int, Tensor]) -> None:
-    """Put the rows that a rank sent where they belong. sent: (rank, rows)."""
+    """Copy the rows that each rank sent to their positions. sent: (rank, rows)."""
     rank, rows = sent
     valid = d.total_num_rows if args.num_valid is None else valid_count(args.num_valid, d.total_num_rows)
     count = len(range(rank, valid, d.world))
@@ -132,7 +132,7 @@ def _place(d: AllReduceNormDescriptor, args: AllReduceNormArgs, name: str, sent:
 
 
 def promise(d: AllReduceNormDescriptor) -> PrecisionGuarantee:
-    """That of the fold behind the sum, of one rank: the sum of one part is exact."""
+    """The guarantee of the fold after the sum on one rank, because the sum of one part is exact."""
     fold = _fold_of(d)
     of_fold = ErrorModel(id=EXACT) if fold is None else _folds.promise(fold).error_model
     model = ErrorModel(id="rank-sum-f32") if of_fold.id == EXACT else of_fold

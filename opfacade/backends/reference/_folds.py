@@ -52,7 +52,7 @@ def promise(descriptor: FoldOp) -> PrecisionGuarantee:
 
 
 def sku_dtypes(descriptor: FoldOp) -> tuple[tuple[str, str], ...]:
-    """The tensors of the program by their names."""
+    """The tensors of the program by name."""
     program = descriptor.folded()
     pairs = [(f"in.{given.name}", given.dtype) for given in program.inputs]
     pairs += [("indptr", program.ragged)] if program.ragged else []

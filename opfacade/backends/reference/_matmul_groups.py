@@ -1,4 +1,4 @@
-"""The part of a call that one group has, as a call of an ordinary product."""
+"""Runs each group of a grouped product as an ordinary product."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Run: TypeAlias = "Callable[[Tensors], None]"
 
 
 def run_groups(d: GroupedMatmulDescriptor, args: GroupedMatmulArgs, run: Run) -> None:
-    """run: computes a product of the tensors of one group, by the names of its operands."""
-    call = cast("GroupedCall", args)  # the operands that the descriptor has are tensors
+    """run: computes the product of one group from its tensors, by operand name."""
+    call = cast("GroupedCall", args)  # operands of the descriptor are tensors
     found = ranges(d, call)
     if d.zero_tail:
         _clear(d, args.out, found)
@@ -31,7 +31,7 @@ def run_groups(d: GroupedMatmulDescriptor, args: GroupedMatmulArgs, run: Run) ->
 
 
 def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int, int]]) -> None:
-    """Rows of no group become 0."""
+    """Set rows of no group to 0."""
     import torch
 
     assert out is not None
@@ -42,7 +42,7 @@ def _clear(d: GroupedMatmulDescriptor, out: Tensor | None, found: list[tuple[int
 
 
 def _of_sums(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: slice) -> Tensors:
-    """Layout k: a part of every sum."""
+    """The group's part of the operands with layout k: a range of k."""
     x = args.x[:, part] if d.x_layout == "mk" else args.x[part]
     weight = args.weight[:, part] if d.weight_layout == "nk" else args.weight[part]
     own = {name: _at(getattr(args, name), group) for name in ("bias", "add", "out")}
@@ -50,7 +50,7 @@ def _of_sums(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: sl
 
 
 def _run_rows(d: GroupedMatmulDescriptor, args: GroupedCall, group: int, part: slice, run: Run) -> None:
-    """A group that is a part of the rows. Gathered rows with an id out of range are left out."""
+    """The group's part of the operands if groups are ranges of rows. Gathered rows with invalid ids are skipped."""
     masked = d.layout == "masked"
     of_out = {name: None if t is None else (t[group] if masked else t)[part] for name, t in _outs(args)}
     shared = {name: _at(getattr(args, name), group) for name in ("weight", "bias", "weight_scale", "weight_zero")}
@@ -90,7 +90,7 @@ def _gathered_scale(d: GroupedMatmulDescriptor, scale: Tensor, ids: Tensor) -> T
 
 
 def _select(tensor: Tensor, ids: Tensor, axis: int) -> Tensor:
-    """torch selects nothing of 8-bit floats."""
+    """index_select that also works for 8-bit floats."""
     import torch
 
     raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor

@@ -1,4 +1,4 @@
-"""The numbers that codes of a weight stand for, in f64, and the sums of their products."""
+"""The numbers that a weight's codes represent, in f64, and the sums of their products."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
 
 def sums(weight: Weight, stored: Stored, x: Tensor, dtype: DType) -> Tensor:
-    """[.., rows, n]: x, [.., rows, k] in f64, times the numbers. Scales multiply sums where the format says so."""
+    """The product [.., rows, n] of x, [.., rows, k] in f64, with the numbers. Scales multiply sums if the format says so."""
     found, scale = _numbers(weight, stored, x.shape[-1], dtype), stored.scale.double()
     if weight.scales_groups(dtype):
         found = _by_groups(weight, stored, x, found)
@@ -35,7 +35,7 @@ def sums(weight: Weight, stored: Stored, x: Tensor, dtype: DType) -> Tensor:
 
 
 def _by_groups(weight: Weight, stored: Stored, x: Tensor, numbers: Tensor) -> Tensor:
-    """The sum of each group times its scale."""
+    """The sum over groups of each group's sum times its scale."""
     columns, scale = _columns(weight, stored, x.shape[-1]), stored.scale.double()
     total = x.new_zeros((*x.shape[:-1], numbers.shape[-1]))
     for group in range(scale.shape[-1]):
@@ -45,7 +45,8 @@ def _by_groups(weight: Weight, stored: Stored, x: Tensor, numbers: Tensor) -> Te
 
 
 def _numbers(weight: Weight, stored: Stored, k: int, dtype: DType) -> Tensor:
-    """[.., k, n] in f64, without scales that multiply sums; rounded to dtype, that of x, where the format says so."""
+    """The numbers [.., k, n] in f64, without the scales that multiply sums; rounded to dtype, the type of x, if the format says
+    so."""
     import torch
 
     kind = torch.float32 if weight.dequantise == "rounded" else torch.float64
@@ -67,7 +68,7 @@ def _numbers(weight: Weight, stored: Stored, k: int, dtype: DType) -> Tensor:
 
 
 def _codes(weight: Weight, stored: Tensor) -> Tensor:
-    """[.., n, k], and the last one of an odd k."""
+    """The codes [.., n, k], also for an odd k."""
     import torch
 
     if not weight.packed:
@@ -88,5 +89,5 @@ def _columns(weight: Weight, stored: Stored, k: int) -> Tensor:
 
 
 def _lost(weight: Weight, groups: Tensor, k: int) -> Tensor:
-    """True for elements of k whose group is none: they count as 0."""
+    """True for elements of k with an invalid group, which count as 0."""
     return (groups < 0) | (groups >= weight.groups(k))

@@ -1,4 +1,4 @@
-"""Keys, groups and choices of a router, row by row of a matrix."""
+"""Keys, groups and choices of a router, for the rows of a matrix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def top_experts(d: RouteDescriptor, z: Tensor, correction: Tensor | None) -> Ten
 
 
 def _outside(d: RouteDescriptor, key: Tensor) -> Tensor:
-    """True for each expert of a group that is not among the best."""
+    """True for each expert whose group is not among the best."""
     import torch
 
     by_group = key.view(len(key), d.groups, d.experts // d.groups)
@@ -41,7 +41,8 @@ def _outside(d: RouteDescriptor, key: Tensor) -> Tensor:
 
 
 def _ranked(key: Tensor, out: Tensor | None = None) -> Tensor:
-    """Indices by falling key, equal ones by rising index, NaN behind numbers and what is out behind all."""
+    """Indices in order of decreasing key, equal keys by increasing index; NaN comes after numbers, and excluded experts come
+    last."""
     order = key.masked_fill(key.isnan(), -math.inf).argsort(dim=1, descending=True, stable=True)
     last = key.isnan().long() if out is None else key.isnan().long() + 2 * out.long()
     return order.gather(1, last.gather(1, order).argsort(dim=1, stable=True))
@@ -54,7 +55,7 @@ def loads_of(d: RouteDescriptor, ids: Tensor) -> Tensor:
 
 
 def physical(d: RouteDescriptor, args: RouteArgs, ids: Tensor) -> Tensor:
-    """The replica that each row takes of each of its experts; a count out of range is one."""
+    """The physical id of each chosen expert: its replica for this row. A replica count out of range counts as one."""
     import torch
 
     counts = args.num_replicas.long()

@@ -1,7 +1,8 @@
 """Sampling over a sharded vocabulary in torch, with the arithmetic of `sample` on each rank's tokens.
 
-A filter keeps a prefix of one order of all tokens: larger first, then the lower id. Its end is found in the bits of logits,
-eight at a time: ranks add the weights of 256 bins, weights are counts or masses, and go on in the bin where the prefix ends.
+A filter keeps a prefix of all tokens in one order: larger logits first, then lower ids. A radix search finds the end of the
+prefix, eight bits of the logits per step: ranks add the weights (counts or masses) of 256 bins, and continue in the bin in
+which the prefix ends.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _LOW = 2**32 - 1
 
 
 class Call(NamedTuple):
-    """Rows of one call, on the host valid ones. a: f32 [rows, this rank's tokens], adjusted, or the logits if kernels adjust
-    them; first: the token of the first
-    column; ids: tokens; facts: equal on all ranks."""
+    """Rows of one call; only valid ones if num_valid is on the host. a: f32 [rows, this rank's tokens], adjusted logits, or
+    plain logits if kernels adjust them. first: the token of the first column. ids: tokens of the columns. facts: must be equal
+    on all ranks."""
 
     d: SampleAcrossDescriptor
     args: SampleAcrossArgs
@@ -45,7 +46,7 @@ Lists = Callable[[SampleAcrossDescriptor, SampleAcrossArgs], "tuple[Tensor, Tens
 
 
 def sample_across(d: SampleAcrossDescriptor, args: SampleAcrossArgs, lists: Lists | None = None) -> None:
-    """lists: the first tokens of each row of a call that has a list, adjusted logits and columns of this rank, by kernels."""
+    """lists: computes the top tokens of each row on this rank by kernels: adjusted logits and columns. Used if d.listed."""
     call = _call_of(d, args, adjusted=lists is None or not d.listed)
     token = _from_lists(call, lists) if d.listed else _best(call, _kept(call))
     _store(call.args.token, token, call)
@@ -60,7 +61,7 @@ def _store(out: Tensor, made: Tensor, call: Call) -> None:
 
 
 def _inside(args: SampleAcrossArgs, rows: int) -> Tensor | None:
-    """Which rows are valid, where the host did not read how many: on a GPU it waits for nothing."""
+    """A mask of valid rows if num_valid is on a GPU, where the host does not read it; otherwise None."""
     import torch
 
     if args.num_valid is None or not args.num_valid.is_cuda:
@@ -102,7 +103,7 @@ def _adjusted(args: SampleAcrossArgs) -> Tensor:
 
 
 def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
-    """The random key of each token: the largest wins. Without temperature it is the logit. noise: random words."""
+    """The random key of each token, the largest of which wins; with temperature 0, the logit. noise: random words."""
     import torch
 
     keys = a.double() * LOG2_E
@@ -112,7 +113,7 @@ def _keys(call: Call, a: Tensor, noise: Tensor) -> Tensor:
 
 
 def _from_lists(call: Call, lists: Lists | None) -> Tensor:
-    """Every rank has the first tokens of all, and draws from them as one rank does."""
+    """Gathers the top tokens of all ranks and draws from them as on one rank."""
     import torch
 
     d, count = call.d, min(call.d.listed, call.a.shape[1])
@@ -123,7 +124,7 @@ def _from_lists(call: Call, lists: Lists | None) -> Tensor:
     own[1, :, :count].view(torch.int32).copy_(call.ids[at])
     found = call.all_ranks(own)
     a, ids = torch.cat([one[0] for one in found], 1), torch.cat([one[1].view(torch.int32) for one in found], 1).long()
-    rows = Ordered.of(a)  # ranks have their tokens in order, so that equal logits are
+    rows = Ordered.of(a)  # concatenated in order of ids, so equal logits stay in order of ids
     ids = ids.gather(1, rows.ids)
     kept = kept_counts(d, cast("Filters", call.args), rows)
     inside = torch.arange(a.shape[1], device=a.device) < kept[:, None]
@@ -132,7 +133,7 @@ def _from_lists(call: Call, lists: Lists | None) -> Tensor:
 
 
 def _largest(a: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The first tokens of each row in the order, and their columns: no two words of an order and a column are equal."""
+    """The top tokens of each row, and their columns. The sort key combines logit and column, so no two keys are equal."""
     import torch
 
     column = torch.arange(a.shape[1], device=a.device)
@@ -142,7 +143,7 @@ def _largest(a: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _first(keys: Tensor, a: Tensor, ids: Tensor) -> Tensor:
-    """The token of the largest key; of equal ones that of the larger logit, then the lower id; -1 where all are -inf."""
+    """The token with the largest key; equal keys are decided by the larger logit, then the lower id. -1 if all are -inf."""
     import torch
 
     most = keys.amax(1, keepdim=True)
@@ -153,14 +154,14 @@ def _first(keys: Tensor, a: Tensor, ids: Tensor) -> Tensor:
 
 
 def _best(call: Call, keep: Tensor) -> Tensor:
-    """The token that wins of those that all ranks keep: each sends its own winner."""
+    """The winner among the kept tokens of all ranks; each rank sends its own winner."""
     import torch
 
     noise = words(call.args.seed, call.args.offset, call.d.stream, call.a.shape[1], call.first)
     keys = _keys(call, call.a, noise).masked_fill(~keep, -torch.inf)
     token = _first(keys, call.a.masked_fill(~keep, -torch.inf), call.ids)
     at = (token - call.first).clamp(min=0)[:, None]
-    own = call.a.new_empty(len(token), 4)  # 16 bytes of a row: the key, the logit, the token
+    own = call.a.new_empty(len(token), 4)  # 16 bytes per row: key, logit, token
     own[:, :2].view(torch.float64).copy_(keys.gather(1, at))
     own[:, 2:3] = call.a.gather(1, at)
     own[:, 3:].view(torch.int32).copy_(token[:, None])
@@ -171,7 +172,7 @@ def _best(call: Call, keep: Tensor) -> Tensor:
 
 
 def _kept(call: Call) -> Tensor:
-    """Which of this rank's tokens every filter keeps."""
+    """A mask of this rank's tokens that all filters keep."""
     import torch
 
     d, args = call.d, call.args
@@ -196,7 +197,7 @@ def _kept(call: Call) -> Tensor:
 
 
 def _counts(call: Call, total: Tensor) -> Tensor:
-    """How many candidates top_k keeps."""
+    """The number of candidates that top_k keeps."""
     top_k, vocab = call.args.top_k, call.d.vocab
     if top_k is None:
         return total
@@ -207,7 +208,7 @@ def _counts(call: Call, total: Tensor) -> Tensor:
 
 
 def _below(call: Call) -> Tensor:
-    """Octaves under the largest logit of all ranks; infinite for a token that is not a candidate."""
+    """The distance below the largest logit of all ranks in units of ln 2; infinite for tokens that are not candidates."""
     import torch
 
     top = torch.stack(call.all_ranks(call.a.amax(1))).amax(0)
@@ -216,7 +217,7 @@ def _below(call: Call) -> Tensor:
 
 
 def _sortable(a: Tensor) -> Tensor:
-    """int64 words of 32 bits in the order of f32 numbers."""
+    """32-bit words, as int64, in the order of the f32 numbers."""
     import torch
 
     bits = a.view(torch.int32).long()
@@ -224,7 +225,7 @@ def _sortable(a: Tensor) -> Tensor:
 
 
 def _prefix(call: Call, inside: Tensor, weights: Tensor, target: Callable[[Tensor], Tensor]) -> Tensor:
-    """Which tokens inside have less than target(sum of all weights) before them in the order. Equal logits weigh the same."""
+    """A mask of the tokens inside that are preceded by a weight below target(total weight). Equal logits have equal weights."""
     import torch
 
     bits, left = _sortable(call.a), inside
@@ -238,13 +239,13 @@ def _prefix(call: Call, inside: Tensor, weights: Tensor, target: Callable[[Tenso
         total = parts.sum(0)
         if step == 0:
             whole, rest = total.sum(1), target(total.sum(1))
-            every = (rest > whole)[:, None]  # a share of the sum is rounded up
+            every = (rest > whole)[:, None]  # a rounded-up target may exceed the sum
         above = total.flip(1).cumsum(1).flip(1) - total
-        end = ((above < rest[:, None]) & (total > 0)).long().argmax(1, keepdim=True)  # the lowest of those bins
+        end = ((above < rest[:, None]) & (total > 0)).long().argmax(1, keepdim=True)  # the lowest such bin
         keep = keep | (left & (bins > end))
         left = left & (bins == end)
         rest = rest - above.gather(1, end)[:, 0]
-    # Tokens that are left have one logit. Lower ranks have lower ids.
+    # The remaining tokens have equal logits. Lower ranks have lower ids.
     earlier = parts[: rank_of(call.args)].sum(0).gather(1, end)
     own_before = weights.masked_fill(~left, 0).cumsum(1) - weights
     return inside & (every | keep | (left & (earlier + own_before < rest[:, None])))

@@ -18,7 +18,7 @@ def _merge(descriptor: MergeStatesDescriptor, args: MergeStatesArgs) -> None:
     total = weight.sum(dim=0)
     o = torch.zeros(to_o.shape, dtype=torch.float64, device=to_o.device)
     for state_o, w, state_lse in zip(states_o, weight, states_lse, strict=True):
-        # The o of an empty state is not looked at: it may hold anything.
+        # The o of an empty state is not read: it may hold any value.
         o += torch.where((state_lse == -math.inf)[..., None], torch.zeros_like(o), state_o.double() * w[..., None])
     to_o.copy_(o / torch.where(total == 0, torch.ones_like(total), total)[..., None])
     to_lse.copy_(top + total.log())

@@ -1,4 +1,4 @@
-"""Ops over several ranks in torch: what ranks send is put in their order, and every rank computes the same of it."""
+"""Ops over several ranks in torch: every rank computes the same results from the data of all ranks, in the order of ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _collective(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> None:
 
 
 def _exchanged(descriptor: CollectiveDescriptor, args: CollectiveArgs) -> list[Tensor]:
-    """The rows that each rank has for this one, in places of the largest count."""
+    """The rows that each rank sends to this one, padded to the largest count."""
     x = args.x
     if descriptor.kind in ("all_gather", "all_reduce"):
         return gathered(descriptor, args, x)
@@ -68,7 +68,7 @@ def _merge(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
 
 
 def states_of_all(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> tuple[Tensor, Tensor]:
-    """o, in the type of the exchange, and lse of the states of all ranks in the order of the merge."""
+    """o, in the exchange type, and lse of the states of all ranks, in merge order."""
     import torch
 
     lses = _cut(descriptor, args.lse_part)
@@ -80,7 +80,7 @@ def states_of_all(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> t
 
 
 def _states(d: MergeAcrossDescriptor, args: MergeAcrossArgs, parts: list[Tensor], lses: list[Tensor]) -> list[Tensor]:
-    """The states of all ranks as bytes. Log-sum-exps go first: what is behind them is aligned for any type."""
+    """The states of all ranks as bytes. Log-sum-exps come first, so that the data after them are aligned for any type."""
     import torch
 
     if d.scatter == "none":
@@ -90,7 +90,7 @@ def _states(d: MergeAcrossDescriptor, args: MergeAcrossArgs, parts: list[Tensor]
 
 
 def _cut(descriptor: MergeAcrossDescriptor, states: Tensor) -> list[Tensor]:
-    """The heads that each rank keeps, of [states, rows, heads, ..]."""
+    """The heads of [states, rows, heads, ..] that each rank keeps."""
     if descriptor.scatter == "none":
         return [states] * descriptor.world
     return list(states.chunk(descriptor.world, 2))
@@ -104,7 +104,7 @@ def kept_sinks(descriptor: MergeAcrossDescriptor, args: MergeAcrossArgs) -> Tens
 
 
 def _in_order(states_o: Tensor, states_lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Merged (o, lse) in f64. Empty states add an exact 0, so their number changes no bit."""
+    """Merged (o, lse) in f64. Empty states add exactly 0, so their number does not change bits."""
     import torch
 
     top = states_lse.amax(0)
@@ -192,7 +192,7 @@ def _candidate(kind: Any, promise: Any, run: Callable[[Any, Any], None], name: s
     return reference(kind, promise, lambda d: ((name, d.dtype),), filled, facts)
 
 
-# As `sample` on one rank: adjusted logits are rounded to f32, races are f64.
+# As in `sample` on one rank: adjusted logits are rounded to f32, and random keys are f64.
 _RACE = PrecisionGuarantee(
     math_precision="f64",
     accumulator="i64",

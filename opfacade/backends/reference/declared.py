@@ -1,4 +1,4 @@
-"""reference: a reference implementation declared by what it promises and a function of one call."""
+"""reference: declares a reference implementation by its guarantee and a function that runs one call."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def reference(
     facts: Told[Pairs] = (),
     revision: int = 1,
 ) -> Candidate:
-    """A candidate of torch that takes every problem.
+    """A torch candidate that accepts every problem.
 
-    error_model: of a result computed in fp64, or the whole guarantee. dtypes, facts: sorted pairs in the SKU. run: (descriptor,
-    args) -> None, writes the outputs. revision: one more with each change of its output bits.
+    error_model: the error model of an fp64 result, or the whole guarantee. dtypes, facts: sorted pairs in the SKU. run:
+    (descriptor, args) -> None, writes the outputs. revision: incremented with each change of output bits.
     """
 
     def sku(problem: Descriptor[Any], target: Target) -> KernelSku:

@@ -29,7 +29,7 @@ def _promise(descriptor: MapDescriptor) -> PrecisionGuarantee:
 
 
 def sku_dtypes(descriptor: MapDescriptor) -> tuple[tuple[str, str], ...]:
-    """The operands by their names."""
+    """The operands by name."""
     pairs = [(f"in.{given.name}", given.dtype) for given in descriptor.inputs]
     return tuple(sorted(pairs + [(f"out.{made.name}", made.dtype) for made in descriptor.outputs]))
 

@@ -1,4 +1,4 @@
-"""Launchers of the reference write to tensors of inference mode too, as kernels do."""
+"""Makes launchers of the reference write to inference tensors too, as kernels do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opfacade.core.candidate import Launcher
 
 
 def in_inference_mode(make: Callable[..., Launcher]) -> Callable[..., Launcher]:
-    """Wraps a launcher factory so that torch records no gradients; nothing that runs has a gradient."""
+    """Wraps a launcher factory so that torch records no gradients, which no plan has."""
 
     def made(*what: object) -> Launcher:
         import torch

@@ -1,4 +1,4 @@
-"""References of ops over several ranks: rounds of tensors, and outputs that cannot be mistaken for results after a failure."""
+"""References of ops over several ranks: exchanges of tensors, and outputs that are marked invalid after a failure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ A = TypeVar("A", bound=JoinedArgs)
 
 
 def filled_on_failure(run: Callable[[D, A], None], spreads: bool = False, by_kernel: bool = False) -> Callable[[D, A], None]:
-    """`run`, which leaves NaN in every float that it writes, and the group's fill_id in integers, where a rank fails.
+    """`run`, but if a rank fails, written floats become NaN and written integers become the group's fill_id.
 
-    spreads: whether NaN in all that arrives makes every output of floats NaN, so that only others are filled. by_kernel:
-    whether a kernel fills outputs, so that only a call that the host refuses is filled here.
+    spreads: whether NaN in all received data makes every float output NaN, so that only other outputs are filled. by_kernel:
+    whether a kernel fills the outputs, so that the host only fills them if it refuses the call.
     """
 
     def launch(descriptor: D, args: A) -> None:
@@ -38,7 +38,7 @@ def filled_on_failure(run: Callable[[D, A], None], spreads: bool = False, by_ker
                 tensor.fill_(_nothing(tensor, group_of(args).fill_id))
             raise
         link = None if by_kernel else link_of(args)
-        if link is not None:  # the host does not know yet whether the call failed
+        if link is not None:  # the host cannot know yet whether the call failed
             for tensor in _written(descriptor, args):
                 if not (spreads and tensor.is_floating_point() and tensor.element_size() > 1):
                     _fill_where(link.bad, tensor, group_of(args).fill_id)
@@ -67,7 +67,7 @@ def _fill_where(bad: Tensor, tensor: Tensor, fill_id: int) -> None:
 
 
 def link_of(args: JoinedArgs) -> Any:
-    """The way between GPUs of a call's group; None where data pass through host memory."""
+    """The link between the GPUs of a call's group; None if data pass through host memory."""
     link, device = getattr(args.group, "link", None), device_of(args)
     if link is None or device is None or device.type != link.device.type:
         return None
@@ -78,7 +78,7 @@ def link_of(args: JoinedArgs) -> Any:
 
 
 def peers_of(args: JoinedArgs) -> tuple[Peers, Joined]:
-    """The memory of peers that a call may write to, and its group; OPF-N007 where its group has none."""
+    """The link to peer memory that a call may write to, and its group. Raises OPF-N007 if the group has no such link."""
     link, group = link_of(args), args.group
     if group is None or not hasattr(link, "round_of"):
         hint = "Make the Group with peer_memory=True on the GPUs of one host, or select without target.links."
@@ -88,7 +88,7 @@ def peers_of(args: JoinedArgs) -> tuple[Peers, Joined]:
 
 
 def gathered(descriptor: Across, args: JoinedArgs, own: Tensor, facts: Facts = ()) -> list[Tensor]:
-    """This tensor of all ranks, in their order."""
+    """This tensor of all ranks, in the order of ranks."""
     link = link_of(args)
     if link is None or descriptor.world == 1:
         return swapped(descriptor, args, [own] * descriptor.world, own, facts)
@@ -96,9 +96,10 @@ def gathered(descriptor: Across, args: JoinedArgs, own: Tensor, facts: Facts = (
 
 
 def swapped(descriptor: Across, args: JoinedArgs, parts: Sequence[Tensor], like: Tensor, facts: Facts = ()) -> list[Tensor]:
-    """parts[r] goes to rank r; what rank r sent to this one, of the shape, type and device of `like`, comes back as entry r.
+    """Sends parts[r] to rank r.
 
-    facts: tensors that must be equal on all ranks.
+    Entry r of the result came from rank r and has the shape, type and device of `like`. facts: tensors that must be equal on
+    all ranks.
     """
     if descriptor.world == 1:
         return list(parts)
@@ -121,7 +122,7 @@ def _as(raw: Tensor, like: Tensor) -> Tensor:
 
 
 def bytes_of(*tensors: Tensor | None) -> bytes:
-    """Contents that must be equal on all ranks, as facts of a round."""
+    """The contents of tensors that must be equal on all ranks, as the facts of an exchange."""
     import torch
 
     given = [t.contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes() for t in tensors if t is not None]
@@ -133,12 +134,12 @@ def rank_of(args: JoinedArgs) -> int:
 
 
 def group_of(args: JoinedArgs) -> Joined:
-    """The group of a call of several ranks, which `require_group` has found in it."""
+    """The group of a multi-rank call, which `require_group` has checked."""
     return cast("Joined", args.group)
 
 
 def rounded_sum(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """The same rounded once to dtype, which is that of the parts."""
+    """The sum of `sum_in_order`, rounded once to dtype, the type of the parts."""
     if len(parts) == 2 and parts[0].is_cuda:  # one kernel that adds in f32 and rounds
         return parts[0] + parts[1]
     return sum_in_order(parts).to(dtype)

@@ -1,4 +1,4 @@
-"""Paged append in torch: an indexed assignment of raw bits, of rows that were rotated or quantised before."""
+"""Paged append in torch: rows are rotated or quantised first, then their bits are copied by an indexed assignment."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def _promise(descriptor: PagedKvAppendDescriptor) -> PrecisionGuarantee:
 
 
 def _dtypes(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
-    """A copy knows only sizes."""
+    """A copy depends only on element sizes."""
     if descriptor.copies:
         return (("kv", f"b{8 * ITEMSIZE[descriptor.paged_kv.dtype]}"),)
     return (("kv", descriptor.paged_kv.dtype), ("new", descriptor.row_dtype))
 
 
 def _facts(descriptor: PagedKvAppendDescriptor) -> tuple[tuple[str, str], ...]:
-    """Facts that change the meaning of a result, if not at their default."""
+    """Facts that change the meaning of a result; defaults are omitted."""
     facts = (("kv_scale", descriptor.kv_scale), ("rope", descriptor.rope))
     changed = tuple((name, value) for name, value in facts if value != "none")
     return changed if descriptor.rope_dtype == "f32" else (*changed, ("rope_dtype", descriptor.rope_dtype))
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The same memory as integers: a copy must keep NaN payloads, and integers index everywhere."""
+    """A view as integers, because a copy must keep NaN payloads, and all devices can index integers."""
     import torch
 
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])

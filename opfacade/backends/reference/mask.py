@@ -23,7 +23,7 @@ def _pack(descriptor: PackMaskDescriptor, args: PackMaskArgs) -> None:
     for request in range(batch):
         bits = (args.mask[starts[request] : starts[request + 1]] != 0).long()
         padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
-        own = args.packed[at : at + len(padded)]  # segments that overlap may take more than there is
+        own = args.packed[at : at + len(padded)]  # overlapping segments may need more bytes than exist
         own.copy_((padded * weights).sum(-1)[: len(own)])
         at += len(padded)
         args.packed_indptr[request + 1] = at

@@ -1,4 +1,4 @@
-"""The reference of products: sums in float64 part by part where scales differ along k, then the epilogue's program."""
+"""The reference of products: sums in float64, by parts if scales vary along k, then the epilogue's program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _run(descriptor: MatmulDescriptor, args: MatmulArgs) -> None:
 
 
 def _sums(descriptor: MatmulDescriptor, x: Tensor, args: MatmulArgs) -> Tensor:
-    """[.., rows, n] in f64."""
+    """The sums [.., rows, n] in f64."""
     if descriptor.weight_format is not None:
         tensors = (args.weight, args.weight_scale, args.weight_zero, args.weight_global, args.weight_groups)
         return sums_of_codes(descriptor.weight_format, Stored(*tensors), x, descriptor.dtype)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def _parts(scaling: Scaling, k: int) -> list[tuple[int, int]]:
 
 
 def _promise(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> PrecisionGuarantee:
-    """Sums in float64, one rounding a term, and the epilogue in float64."""
+    """The guarantee: sums in float64, with one rounding per term, and the epilogue in float64."""
     program = descriptor.program()
     if not program:
         return PrecisionGuarantee(math_precision="f64", accumulator="f64", error_model=ErrorModel(id="exact"))
@@ -105,7 +105,7 @@ def _promise(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Precisio
 
 
 def _promise_of_one(descriptor: MatmulDescriptor) -> PrecisionGuarantee:
-    """Groups of k that a table names are read by the host."""
+    """The host reads the table of groups of k."""
     weight = descriptor.weight_format
     found = _promise(descriptor)
     if weight is None or weight.num_groups is None:
@@ -122,7 +122,7 @@ def _dtypes(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
 
 
 def _facts(descriptor: MatmulDescriptor | GroupedMatmulDescriptor) -> Pairs:
-    """Fields that decide which bits a result has, besides the dtypes."""
+    """Fields that determine the bits of a result, besides the dtypes."""
     flags = ("accumulate", "add", "bias", "gated")
     found: dict[str, Any] = {name: True for name in flags if getattr(descriptor, name)}
     found |= {"activation": descriptor.activation} if descriptor.activation != "none" else {}

@@ -1,4 +1,4 @@
-"""Mixtures of experts in torch: keys and scores in f64 of logits in f32, exact places, sums in f64."""
+"""Mixtures of experts in torch: keys and scores in f64 from f32 logits, exact positions, sums in f64."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _layer_dtypes(d: FusedMoeDescriptor) -> Pairs:
 
 
 def _wiring(d: FusedMoeDescriptor) -> Pairs:
-    """How steps are put together; the rest stands in their SKUs."""
+    """Facts about the order of steps; all others are in the SKUs of the steps."""
     halves = (("halves", d.halves),) if d.gated else ()
     return halves if d.scaling is None else (*halves, ("scale", d.scaling))
 

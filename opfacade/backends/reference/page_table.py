@@ -1,4 +1,4 @@
-"""Index tensors on the host, checked. The reference backend may read them: it promises no asynchrony."""
+"""Checked index tensors on the host. Only the reference backend reads them, because it may synchronise."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def checked(descriptor: Descriptor[Any], args: Args) -> list[tuple[Tensor, int]]:
-    """For each request its pages and its length in tokens, for either form of table; empty without a table.
+    """The pages and the length in tokens of each request, for both forms of table; empty without a table.
 
-    Pages without a visible key may have any id, which is read as page 0; NOWHERE stays. Raises the IndexDataError of
-    OPFACADE_VALIDATE=full: the bounds of the descriptor hold here as they do in kernels.
+    Pages without a visible key may have any id and are read as page 0; NOWHERE is kept. Raises the IndexDataError of
+    OPFACADE_VALIDATE=full, with the same bounds of the descriptor as in kernels.
     """
     tables = tables_of(descriptor)
     if tables is None:
@@ -33,7 +33,7 @@ def checked(descriptor: Descriptor[Any], args: Args) -> list[tuple[Tensor, int]]
 
 
 def token_index(cache: PagePool, pages: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
-    """(page, slot) of the tokens start to stop of a request: an index into a pool viewed by token."""
+    """(page, slot) of the tokens start to stop - 1 of a request, as an index into a pool viewed by token."""
     import torch
 
     at = torch.arange(start, stop, device=pages.device)

@@ -1,4 +1,5 @@
-"""The reference of quantisation. Blocks at an edge, also at that of the valid rows, are made whole before, and cut behind."""
+"""The reference of quantisation. Blocks at an edge, including the end of the valid rows, are padded before and cropped
+after."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _angles(descriptor: RotaryDescriptor | QkvPrepareDescriptor, table: Tensor, 
 
 
 def _rotated(descriptor: RotaryDescriptor | QkvPrepareDescriptor, given: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """In the dtype of `given`, by arithmetic of that of the angles."""
+    """The rotated heads in the dtype of `given`, computed in the dtype of the angles."""
     first, last = descriptor.rotary_offset, descriptor.rotary_offset + descriptor.rotary_dim
     out, half = given.clone(), descriptor.rotary_dim // 2
     x = out[..., first:last]
@@ -67,7 +67,7 @@ def _rotated(descriptor: RotaryDescriptor | QkvPrepareDescriptor, given: Tensor,
 
 
 def _prepare(descriptor: QkvPrepareDescriptor, args: RotaryCall) -> None:
-    """In f64, rounded once."""
+    """The normalised heads, computed in f64 and rounded once."""
     rows, stored, place = _destinations(descriptor, args)
     cache, pools = descriptor.paged_kv, {"k": args.k_data, "v": args.v_data}
     made = {name: _prepared(descriptor, args, name, rows) for name in ("q", "k", "v")}
@@ -94,7 +94,7 @@ def _prepared(descriptor: QkvPrepareDescriptor, args: RotaryCall, name: str, row
 
 
 def _destinations(descriptor: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """(rows that are prepared, which of them are stored, their (page, token))."""
+    """(prepared rows, a mask of those that are stored, their (page, token))."""
     import torch
 
     cache, count = descriptor.paged_kv, descriptor.total_num_rows

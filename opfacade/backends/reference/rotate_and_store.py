@@ -1,4 +1,4 @@
-"""New rows as a cache holds them: rotated where asked, divided by their scale, rounded once."""
+"""Converts new rows to the cache's format: optionally rotated, divided by the scale, rounded once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AppendFields(Protocol):
-    """The fields that say how new rows are stored."""
+    """The fields that determine how new rows are stored."""
 
     @property
     def copies(self) -> bool: ...
@@ -29,7 +29,7 @@ class AppendFields(Protocol):
 
 
 class AppendCall(Protocol):
-    """The tensors of new rows, as code reads them that knows which of them the descriptor has."""
+    """The tensors of new rows, without None: the reader knows which of them the descriptor has."""
 
     k_new: Tensor
     v_new: Tensor
@@ -39,7 +39,7 @@ class AppendCall(Protocol):
 
 
 def stored_rows(descriptor: AppendFields, args: AppendCall, rows: slice, position: int) -> tuple[Tensor, Tensor]:
-    """(K, V) of some new rows in the dtype of the cache; the first is at a position of its request."""
+    """(K, V) of some new rows in the dtype of the cache; the first row has the given position in its request."""
     k, v = args.k_new[rows], args.v_new[rows]
     if descriptor.copies:
         return k, v
@@ -51,17 +51,18 @@ def stored_rows(descriptor: AppendFields, args: AppendCall, rows: slice, positio
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In a dtype whose roundoff is far below that of x."""
+    """The rows, computed in a dtype whose roundoff is far below that of x."""
     import torch
 
     return x.to(torch.float64 if x.dtype == torch.float32 else torch.float32)
 
 
 def rotate(x: Tensor, angles: Tensor, rope: str) -> Tensor:
-    """x [rows, heads, dim] turned in pairs by angles [rows, rotary_dim], cosines before sines; the rest of dim stays."""
+    """x [rows, heads, dim] rotated in pairs by angles [rows, rotary_dim], cosines before sines; other elements are
+    unchanged."""
     pairs = angles.shape[-1] // 2
     cos, sin = angles[:, None, :pairs].to(x.dtype), angles[:, None, pairs:].to(x.dtype)
-    # Views of `out`: what is written to them is written there.
+    # Views, so that assignments write to `out`.
     out = x.clone()
     first, second = (out[..., : 2 * pairs : 2], out[..., 1 : 2 * pairs : 2])
     if rope == "half":
@@ -77,7 +78,7 @@ def _unscaled(x: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """To the nearest; a format of 8 bits saturates, NaN stays NaN."""
+    """Rounds to nearest; 8-bit formats saturate, and NaN stays NaN."""
     import torch
 
     if dtype.itemsize == 1:

@@ -1,4 +1,4 @@
-"""Checkpoints' layouts of weights in torch: bytes, halves of bytes, and views that exchange axes."""
+"""Checkpoints' weight layouts in torch: bytes, half bytes, and transposed views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Layouts = PackWeightsDescriptor | UnpackWeightsDescriptor
-_INTERLEAVED = [0, 4, 1, 5, 2, 6, 3, 7]  # where AWQ has the columns of a word
+_INTERLEAVED = [0, 4, 1, 5, 2, 6, 3, 7]  # the order of columns in an AWQ word
 
 
 class _Layout(NamedTuple):
@@ -26,7 +26,7 @@ class _Layout(NamedTuple):
 
 
 def _codes(words: Tensor) -> Tensor:
-    """[.., codes of a word], the lowest bits first, of i32 or u8."""
+    """The codes of i32 or u8 words, [.., codes of a word], lowest bits first."""
     import torch
 
     raw = words.contiguous().view(torch.uint8).reshape(*words.shape, words.itemsize)
@@ -40,7 +40,7 @@ def _words(codes: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _by(table: Tensor, many: int) -> Tensor:
-    """[rows, columns / many, many] of [rows, columns]."""
+    """Reshapes [rows, columns] to [rows, columns / many, many]."""
     return table.reshape(len(table), -1, many)
 
 
@@ -100,7 +100,7 @@ def _write_hqq(d: Layouts, codes: Tensor) -> Tensor:
     return high << 4 | low
 
 
-# A word of tinygemm has the codes of two tiles of k, of two halves of a tile, of two neighbours: neighbours outermost.
+# The codes of a tinygemm word are indexed by neighbour, half of a tile, and tile of k; neighbours are outermost.
 def _read_tinygemm(d: Layouts, stored: Tensor) -> Tensor:
     codes = _codes(stored).reshape(d.n // 8, -1, 8, 4, d.inner_k_tiles // 2, 2, 2, 2)
     found: Tensor = codes.permute(0, 2, 1, 4, 6, 7, 3, 5).reshape(d.n, d.k)
@@ -128,7 +128,7 @@ _LAYOUTS: Mapping[Source, _Layout] = {
 
 
 def _read_zeros(d: Layouts, stored: Tensor) -> Tensor:
-    """[n, groups]."""
+    """The scales as [n, groups]."""
     codes = _codes(stored)
     if d.source == "compressed_tensors":
         return codes.permute(0, 2, 1).flatten(0, 1)
@@ -146,7 +146,7 @@ def _write_zeros(d: Layouts, zeros: Tensor) -> Tensor:
 
 
 def _turned(d: Layouts, table: Tensor) -> Tensor:
-    """A table of one value for each group of a column: [n, groups] of that of a checkpoint, or the other way round."""
+    """A table with one value per group of a column: converts a checkpoint's table to [n, groups], or back."""
     if d.source == "hqq":
         return table.view(d.n, -1) if d.op == "pack_weights" else table.reshape(-1, 1)
     return table if d.source in ("compressed_tensors", "mxfp4", "nvfp4") else table.T
@@ -158,7 +158,7 @@ def _flip(d: Layouts) -> int:
 
 
 def _convert(d: Layouts, args: PackWeightsArgs) -> None:
-    """One matrix after the other, so that only codes of one are outside of given tensors."""
+    """Processes one matrix at a time, so that temporary codes exist for only one."""
     names = [name for name, spec in d.operands().items() if "groups" not in name]
     for one in range(d.batch):
         part = {name: getattr(args, name)[one] if d.batch > 1 else getattr(args, name) for name in names}

@@ -1,7 +1,7 @@
-"""Where binaries live, and how one gets there: found and checked, or built by one process and published.
+"""The cache of binaries: an entry is looked up and checked, or built by one process and published.
 
-`shared()` is the cache of the user. Where it cannot be written, locked in time or filled, this process builds into a
-temporary directory of its own, says so once (CachePrivateWarning), and goes on. Layout and checks: `store`.
+`shared()` is the user's cache. If it cannot be written, locked in time or filled, this process builds in a private temporary
+directory and warns once (CachePrivateWarning). Layout and checks: `store`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _DAY = 86400.0
 
 
 def shared() -> Store:
-    """The cache that processes share; this process's own where there is no home directory to look in."""
+    """The cache that processes share; a private one if there is no home directory."""
     try:
         place = env.cache_dir()
     except RuntimeError as error:
         return private.obtain(OSError(errno.ENOENT, str(error)))
-    if place.parts[:1] == ("~",):  # older versions of platformdirs give back what they could not expand
+    if place.parts[:1] == ("~",):  # older versions of platformdirs return a path that they could not expand
         return private.obtain(OSError(errno.ENOENT, "could not determine the home directory"))
-    # A relative path must not move with the working directory of a build.
+    # A relative path must not depend on the working directory of a build.
     return Store(Path(os.path.abspath(place)))
 
 
@@ -63,7 +63,7 @@ def entry(key: str) -> Path:
 
 
 def toolchain_memo() -> Path:
-    """The file for toolchain digests; its directory is made if that is possible. CacheSecurityError if it is not safe."""
+    """The file for toolchain digests; creates its directory if possible. Raises CacheSecurityError if it is not safe."""
     shared().require_private()
     with suppress(CacheError):
         make_private(root())
@@ -71,19 +71,19 @@ def toolchain_memo() -> Path:
 
 
 def valid(key: str) -> Path | None:
-    """The library of an intact entry, in the shared cache or this process's own; else None. Takes no lock."""
+    """The library of an intact entry in the shared or the private cache; None if there is none. Takes no lock."""
     found = shared().valid(key)
     return _used(found) or next((so for store in private.stores() if (so := store.valid(key))), None)
 
 
 def find(portable: str, fits: Fits) -> Path | None:
-    """As `valid`, for a machine that knows no key because it has no compiler."""
+    """Like `valid`, for a machine without a compiler, which cannot compute the key."""
     found = shared().find(portable, fits)
     return _used(found) or next((so for store in private.stores() if (so := store.find(portable, fits))), None)
 
 
 def _used(library: Path | None) -> Path | None:
-    """Note the day of a use, for `gc`, where that can be written."""
+    """Record the day of a use for `gc`, if the cache is writable."""
     if library is not None:
         with suppress(OSError):
             note = library.parent / "meta.json"
@@ -113,8 +113,8 @@ def lock(key: str, seconds: float) -> AbstractContextManager[None]:
 
 
 def obtain(key: str, output: str, make: Make, use: Use | None = None) -> Path:
-    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`. use: called
-    with it under the lock of the key, so that no clean-up removes it meanwhile.
+    """The library of `key`: the published one, or what `make(staging directory)` leaves in the file `output`. use: called with
+    the library under the lock of the key, so that no clean-up removes it meanwhile.
 
     `make` runs at most once at a time on the machine; it runs again if the disk lost its result, or in private if the
     shared cache cannot be used. Raises what `make` raises, CacheSecurityError, CacheIntegrityError, CacheError.
@@ -152,7 +152,7 @@ def _obtain_privately(store: Store, key: str, output: str, make: Make, use: Use 
 
 
 def _build_in(store: Store, key: str, output: str, make: Make) -> Path:
-    """Build and publish. An entry that differs from what was written is built once more, not again and again."""
+    """Build and publish. If the entry differs from what was written, it is built a second time, but not again."""
     failed = store.quarantine(key)
     store.sweep()
     while True:
@@ -171,7 +171,7 @@ def _make_in(store: Store, key: str, directory: Path, make: Make) -> dict[str, A
     try:
         return make(directory)
     except CompileError as error:
-        # A compiler only says that it failed; whether the cache is to blame is seen from here.
+        # A compiler only reports that it failed; this code determines whether the cache is the cause.
         if not directory.exists():
             raise _caused(errno.ENOENT, directory) from error
         if any(text in error.log_tail for text in _DISK_FULL) or _full(directory.parent):
@@ -181,7 +181,7 @@ def _make_in(store: Store, key: str, directory: Path, make: Make) -> dict[str, A
 
 
 def _keep_log(store: Store, key: str, directory: Path, error: CompileError) -> None:
-    """The log outlives the staging directory; the error says where."""
+    """Keeps the log when the staging directory is removed; the error contains its path."""
     with suppress(OSError):
         if (directory / LOG).exists():
             kept = store.keep_failed(key, directory)

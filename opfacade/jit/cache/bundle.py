@@ -1,9 +1,9 @@
-"""One file that carries compiled kernels to a machine without compiler or network.
+"""A file that transfers compiled kernels to a machine without compiler or network.
 
-A tar file without compression: `manifest.json` first, with size and SHA-256 of every file, then the files. Digests find
-damage, not malice: a kernel is code, so import bundles from trusted sources only, or signed ones (`signature`): a signature of
-the manifest is one of everything. Reading a bundle that is refused is harmless: no header is trusted (`ustar`), and no file is
-read beyond its size in the manifest.
+It is an uncompressed tar file: first `manifest.json` with the size and SHA-256 of every file, then the files. Digests detect
+damage, not malice: a kernel is code, so import only bundles from trusted sources or signed ones (`signature`); a signature of
+the manifest covers everything. Reading an invalid bundle is harmless: no header is trusted (`ustar`), and no file is read
+beyond its size in the manifest.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Manifest = dict[str, dict[str, Digest]]
 
 
 def export(store: Store, path: Path, arch: str | None = None, sign: Path | None = None) -> list[str]:
-    """Write every intact entry into the bundle `path`, whole or not at all. Returns their keys.
+    """Write all intact entries to the bundle `path`, atomically. Returns their keys.
 
-    arch: only entries of this architecture, and libraries without device code. sign: an SSH key, whose signature goes into
-    the file `<path>.sig`.
+    arch: only entries of this architecture, and libraries without device code. sign: an SSH key; the signature is written to
+    `<path>.sig`.
     """
     store.require_private()
     keys = [key for key in store.published() if _wanted(store, key, arch)]
@@ -65,10 +65,10 @@ def export(store: Store, path: Path, arch: str | None = None, sign: Path | None 
 
 
 def import_(store: Store, path: Path, trust: Path | None = None) -> list[str]:
-    """Publish every entry of a bundle, after all of it was checked. Returns the keys that were not there before.
+    """Publish all entries of a bundle after checking the whole bundle. Returns the keys that are new.
 
-    trust: a file of allowed signers, one of whom must have signed the bundle. CacheIntegrityError, and nothing is published,
-    if none has, or if any byte, path, size or kind of file is not as the manifest says.
+    trust: a file of allowed signers, one of whom must have signed the bundle. Raises CacheIntegrityError and publishes nothing
+    if none has signed it, or if any byte, path, size or file type differs from the manifest.
     """
     files.make_private(store.root)
     try:
@@ -114,7 +114,7 @@ def _digest(data: bytes) -> Digest:
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)  # no owner and no time: the same entries make the same bundle
+    member = tarfile.TarInfo(name)  # no owner and no time, so that equal entries give equal bundles
     member.size, member.mode = len(data), 0o600
     tar.addfile(member, io.BytesIO(data))
 
@@ -149,7 +149,7 @@ def _unpack(tar: ustar.Reader, manifest: Manifest, place: Path, path: Path) -> N
     for key in manifest:
         os.mkdir(place / key, 0o700)
     while (member := tar.next()) is not None:
-        # Only names of the manifest are ever joined to a path, and each once.
+        # Only names in the manifest are joined to a path, each once.
         wanted = todo.pop(member.name, None)
         if wanted is None or member.size != wanted[0]:
             raise _damaged(path, f"{member.name[:200]!r} differs from the manifest")

@@ -11,17 +11,17 @@ from opfacade import env
 from opfacade.base import regular_files
 from opfacade.errors import CacheError, CacheSecurityError
 
-MAX_BYTES = 512 << 20  # of a file in an entry
+MAX_BYTES = 512 << 20  # maximum bytes of a file in an entry
 _HINT = "Set OPFACADE_CACHE_DIR. [OPF-J020]"
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory and its missing parents, each 0700: makedirs(mode) would apply it to the last one only."""
+    """Create a directory and its missing parents, each with mode 0700; makedirs(mode) would apply it only to the last one."""
     for part in (*reversed(directory.parents), directory):
         try:
             if not part.exists():
                 part.mkdir(mode=0o700)
-                part.chmod(0o700)  # a umask may have taken even the owner's bits
+                part.chmod(0o700)  # a umask may have removed even the owner's bits
         except FileExistsError:
             continue
         except OSError as error:
@@ -29,10 +29,11 @@ def make_private(directory: Path) -> None:
 
 
 def require_private(base: Path, *inside: Path) -> None:
-    """Raise CacheSecurityError if another user than this one and root could replace files in the cache directory `base`.
+    """Raise CacheSecurityError if a user other than this one and root could replace files in the cache directory `base`.
 
-    Every parent directory is checked, also behind links; `inside` are directories of the cache, where links are refused.
-    OPFACADE_ALLOW_SHARED_CACHE=1 accepts any owner and mode. A missing directory will be created private.
+    Every parent directory is checked, also through links; `inside` are directories of the cache, where links are refused.
+    OPFACADE_ALLOW_SHARED_CACHE=1 accepts any owner and mode. A missing directory is accepted, because it is created with
+    private modes.
     """
     for path in dict.fromkeys((base, Path(os.path.realpath(base)))):
         for part in (*reversed(path.parents), path):
@@ -42,7 +43,7 @@ def require_private(base: Path, *inside: Path) -> None:
 
 
 def read_private(path: Path, most: int = MAX_BYTES) -> bytes:
-    """The bytes, at most `most`, of a regular file that only this user and root may write. OSError otherwise."""
+    """The bytes, at most `most`, of a regular file that only this user and root may write. Raises OSError otherwise."""
     with regular_files.open_regular(path, most, follow=False) as file:
         if (why := exposed(os.fstat(file.fileno()))) and not env.allow_shared_cache():
             raise OSError(errno.EPERM, why, str(path))
@@ -58,7 +59,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def close_to_others(directory: Path) -> None:
-    """Remove other users' permissions from files that compilers wrote into `directory`, independent of the umask."""
+    """Remove other users' permissions from files that compilers wrote to `directory`, independent of the umask."""
     for path in directory.iterdir():
         if not path.is_symlink():
             path.chmod(0o700 if path.is_dir() else 0o600)

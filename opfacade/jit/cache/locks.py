@@ -1,6 +1,6 @@
-"""One builder a key. Correctness does not depend on it: without locks, a build only happens twice.
+"""One builder per key. Correctness does not depend on locks: without them, a kernel may only be built twice.
 
-The lock file is never deleted, because a lock that can vanish can be held twice; it names its holder.
+A lock file is never deleted, because two processes could then hold the lock; it names its holder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _held: set[int] = set()
 
 @contextmanager
 def hold(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock of a file. CacheLockTimeout after `seconds`. The kernel drops it when the process dies."""
+    """Hold the lock of a file. Raises CacheLockTimeout after `seconds`. The operating system releases it when the process
+    dies."""
     make_private(path.parent)
     deadline = time.monotonic() + seconds
     while True:
@@ -51,7 +52,7 @@ def hold(path: Path, seconds: float) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """`pid 12 on host, for 7 s`: what the holder of a lock wrote of itself."""
+    """The description that the holder wrote to the lock, such as `pid 12 on host, for 7 s`."""
     try:
         said: dict[str, Any] = strict_json.loads(regular_files.read(path, 4096))
         return f"pid {said['pid']} on {said['host']}, for {time.time() - said['since']:.0f} s"
@@ -62,7 +63,7 @@ def holder(path: Path) -> str:
 def _open(path: Path) -> int:
     faults.at("lock.open")
     try:
-        # Neither O_TRUNC nor a followed link: no other file is emptied, whatever the path names.
+        # Without O_TRUNC and without following links, so that no other file is truncated.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise CacheError.of(f"cannot lock {path}: {error.strerror}. Set OPFACADE_CACHE_DIR. [OPF-J020]", error) from error
@@ -73,7 +74,7 @@ def _open(path: Path) -> int:
 
 
 def _flock(fd: int, path: Path, deadline: float) -> bool:
-    """True when locked; False where the file system has no locks."""
+    """True if locked; False if the file system has no locks."""
     told = time.monotonic() + LOG_AFTER_SECONDS
     while True:
         try:
@@ -95,7 +96,7 @@ def _flock(fd: int, path: Path, deadline: float) -> bool:
 
 
 def _sign(fd: int) -> None:
-    """Say who holds the lock; a full disk only makes the message to a waiter poorer."""
+    """Write the holder to the lock; on a full disk, waiters only get a less detailed message."""
     said = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
     with suppress(OSError):
         os.ftruncate(fd, 0)
@@ -111,7 +112,7 @@ def _same_file(fd: int, path: Path) -> bool:
 
 
 def _release(fd: int) -> None:
-    if fd not in _held:  # a forked child closed it
+    if fd not in _held:  # a forked child has closed it
         return
     _held.discard(fd)
     with suppress(OSError):
@@ -121,7 +122,7 @@ def _release(fd: int) -> None:
 
 
 def _after_fork() -> None:
-    """A child must not keep its parent's locks: a copy of fd holds them, should the parent be killed."""
+    """A child closes its parent's locks, because its copies of the descriptors would keep them locked after the parent dies."""
     while _held:
         with suppress(OSError):
             os.close(_held.pop())

@@ -1,4 +1,4 @@
-"""The cache of this process alone: a temporary directory, made at the first need, gone with the process."""
+"""The private cache of this process: a temporary directory, created when first needed and removed when the process ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stores() -> tuple[Store, ...]:
 
 
 def obtain(cause: OSError) -> Store:
-    """The private cache, because of `cause`; the first time with a warning."""
+    """The private cache, which is used because of `cause`; warns the first time."""
     global _store
     with _guard:
         if _store is None:
@@ -48,7 +48,7 @@ def _remove(place: Path, pid: int) -> None:
 
 
 def _after_fork() -> None:
-    """A child makes its own directory when it needs one: the parent removes the parent's."""
+    """A forked child creates its own directory when needed, because the parent removes the parent's directory."""
     global _guard, _store
     _guard, _store = threading.Lock(), None
 

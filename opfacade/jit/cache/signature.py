@@ -1,6 +1,6 @@
-"""Signatures of bundles, by `ssh-keygen -Y`: over the manifest, which has the digest of every file.
+"""Signatures of bundles by `ssh-keygen -Y`, over the manifest, which contains the digest of every file.
 
-The key is an SSH key; who is trusted is a file of allowed signers (`man ssh-keygen`, ALLOWED SIGNERS).
+The key is an SSH key; a file of allowed signers lists the trusted keys (`man ssh-keygen`, ALLOWED SIGNERS).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SECONDS = 60.0
 
 
 def place(bundle: Path) -> Path:
-    """The file beside a bundle with its signature."""
+    """The path of a bundle's signature."""
     return bundle.with_name(f"{bundle.name}.sig")
 
 
 def sign(manifest: bytes, key: Path) -> bytes:
-    """The signature of a manifest by a private key, or by the agent for a public one. CacheError if the tool makes none."""
+    """The signature of a manifest by a private key, or by the agent for a public key. Raises CacheError if the tool fails."""
     status, signed, why = _run(["sign", "-n", NAMESPACE, "-f", str(key)], manifest)
     if status or not signed:
         raise CacheError(f"bundle: {key} could not sign the bundle: {why}. Pass a private SSH key. [OPF-J027]", code="OPF-J027")
@@ -33,7 +33,8 @@ def sign(manifest: bytes, key: Path) -> bytes:
 
 
 def require(manifest: bytes, bundle: Path, signers: Path) -> str:
-    """The signer of a manifest, as a file of allowed signers names it. CacheIntegrityError if none of them signed it."""
+    """The signer of a manifest, by its name in the file of allowed signers. Raises CacheIntegrityError if none of them signed
+    it."""
     try:
         signature, allowed = regular_files.read(place(bundle), _MAX_BYTES), regular_files.read(signers, _MAX_BYTES)
     except OSError as error:
@@ -52,7 +53,7 @@ def require(manifest: bytes, bundle: Path, signers: Path) -> str:
 
 
 def _run(words: Sequence[str], data: bytes) -> tuple[int, bytes, str]:
-    """Status, output, and the last line of what was reported."""
+    """Status, output, and the last line of stderr."""
     try:
         done = subprocess.run([_TOOL, "-Y", *words], input=data, capture_output=True, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -26,7 +26,7 @@ def discard(path: Path) -> None:
 
 
 def set_aside(entry: Path, quarantine: Path) -> None:
-    """Move a broken entry into the quarantine, which holds a few of the last ones."""
+    """Move a broken entry to the quarantine, which keeps the last few."""
     make_private(quarantine)
     for old in sorted(quarantine.iterdir(), key=lambda path: path.lstat().st_ctime)[: -_MAX_QUARANTINED + 1]:
         discard(old)
@@ -46,7 +46,8 @@ def sweep(tmp: Path) -> int:
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether no process holds a staging directory. A new one may not be locked yet, so it gets a minute."""
+    """Whether no process uses a staging directory. A directory younger than a minute counts as used, because it may not be
+    locked yet."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

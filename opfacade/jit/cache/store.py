@@ -37,13 +37,13 @@ _LIBRARY = re.compile(r"kernel-[0-9a-f]{16}\.so")
 
 
 def read_meta(directory: Path) -> Any:
-    """The meta.json of an entry, not yet trusted; OSError or ValueError if unreadable."""
+    """The meta.json of an entry, not yet trusted. Raises OSError or ValueError if unreadable."""
     return strict_json.loads(regular_files.read(directory / "meta.json", MAX_META_BYTES))
 
 
 @dataclass(frozen=True)
 class EntryFinding:
-    """Result of an entry's check: its library if intact, else the reason, and both digests."""
+    """Result of an entry's check: its library if intact, otherwise the reason, and both digests."""
 
     library: Path | None
     meta: dict[str, Any]
@@ -53,7 +53,7 @@ class EntryFinding:
 
 
 def examine(directory: Path, key: str) -> EntryFinding:
-    """Check an entry: whether it is whole, private, the one of this key, and byte for byte what was published."""
+    """Check that an entry is complete, private, for this key, and byte for byte as published."""
     try:
         if directory.is_symlink():
             raise OSError(errno.ELOOP, "is a symbolic link", str(directory))
@@ -87,12 +87,12 @@ class Store:
         return sorted(key for key in found if KEY.fullmatch(key))
 
     def require_private(self, key: str = "") -> None:
-        """CacheSecurityError if others could exchange what is on the way to entries, or to one entry."""
+        """Raises CacheSecurityError if other users could replace a directory on the path to the entries, or to one entry."""
         inside = [self.root, self.root / "obj"]
         files.require_private(self.base, *inside, *([self.entry(key).parent] if key else []))
 
     def valid(self, key: str) -> Path | None:
-        """The library of a published entry if it is the one that was published; else None. Writes and locks nothing."""
+        """The library of a published entry if it is intact, otherwise None. Writes and locks nothing."""
         self.require_private(key)
         return examine(self.entry(key), key).library
 
@@ -102,7 +102,7 @@ class Store:
         with suppress(OSError):
             if found := self._first(sorted(os.listdir(hinted)), portable, fits):
                 return found
-        return self._first(self.published(), portable, fits)  # a builder may have died before it left the hint
+        return self._first(self.published(), portable, fits)  # a builder may have died before it wrote the hint
 
     def _first(self, keys: list[str], portable: str, fits: Callable[[dict[str, Any]], bool]) -> Path | None:
         for key in filter(KEY.fullmatch, keys):
@@ -119,14 +119,14 @@ class Store:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A private directory to build in; what is still there at the end is removed."""
+        """A private directory to build in; it is removed at the end if it still exists."""
         files.require_private(self.base, self.root, self.root / "tmp")
         directory = self.root / "tmp" / uuid.uuid4().hex
         files.make_private(directory)
         fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             with suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)  # waits: a clean-up that tests the lock holds it for an instant
+                fcntl.flock(fd, fcntl.LOCK_EX)  # waits, because a clean-up that tests the lock holds it briefly
             faults.at("staging.made")
             yield directory
         finally:
@@ -134,10 +134,10 @@ class Store:
             shutil.rmtree(directory, ignore_errors=True)
 
     def publish(self, key: str, built: Path, so: str, facts: dict[str, Any]) -> Path:
-        """Move the staging directory `built` into place, atomically, and return the library that is now there."""
+        """Publish the staging directory `built` atomically, and return the published library."""
         data = (built / so).read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        name = f"kernel-{digest[:16]}.so"  # a path that was loaded once must never hold other code
+        name = f"kernel-{digest[:16]}.so"  # a path that was loaded must never contain other code
         (built / so).rename(built / name)
         faults.at("library.named")
         files.close_to_others(built)
@@ -149,7 +149,7 @@ class Store:
         return self.adopt(key, built, str(facts.get("portable", "")))
 
     def adopt(self, key: str, built: Path, portable: str) -> Path:
-        """Publish a directory that holds a whole entry."""
+        """Publish a directory with a complete entry."""
         files.fsync(built / "meta.json")
         faults.at("meta.synced")
         files.fsync(built)
@@ -181,7 +181,7 @@ class Store:
                 files.write_private(self.root / "by-source" / portable / key, b"")
 
     def quarantine(self, key: str) -> bool:
-        """Set a published but invalid entry aside, to be looked at and rebuilt; whether there was one."""
+        """Move an invalid entry to the quarantine, so that it is rebuilt. Returns whether there was one."""
         if not os.path.lexists(self.entry(key)):
             return False
         leftovers.set_aside(self.entry(key), self.root / "quarantine")

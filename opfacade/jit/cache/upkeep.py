@@ -22,9 +22,9 @@ _CLEAR_WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One published binary: bytes of all its files, seconds since it was last used, seconds its build took.
+    """One published binary: bytes of all its files, seconds since its last use, seconds of its build.
 
-    sku: the id of the plan that it was built for, which other plans may share; "" where it was built for none.
+    sku: the id of the plan that it was built for; other plans may share it. "": built without a plan.
     """
 
     key: str
@@ -38,20 +38,21 @@ class Entry:
 
 
 def entries(store: Store) -> list[Entry]:
-    """Every entry that says what it is, the most recently used first."""
+    """Every entry with a readable description, the most recently used first."""
     return sorted(_entries(store), key=lambda entry: entry.age)
 
 
 def verify(store: Store) -> dict[str, str]:
-    """Read every entry again: `{key: what is wrong with it}`. The next load rebuilds a broken one."""
+    """Check every entry again and return `{key: error}` of the broken ones. The next load rebuilds them."""
     found = {key: examine(store.entry(key), key) for key in store.published()}
     return {key: finding.why for key, finding in found.items() if finding.library is None}
 
 
 def collect(store: Store, max_bytes: int | None = None, max_age: float | None = None) -> list[Entry]:
-    """Remove what was not used for `max_age` seconds, then the least recently used until `max_bytes` are left.
+    """Remove entries that were not used for `max_age` seconds, then the least recently used ones until `max_bytes` are left.
 
-    Also staging of killed builds, and broken and failed entries of that age. An entry that is being built stays.
+    Also remove staging directories of killed builds, and broken and failed entries of that age. Entries under construction
+    stay.
     """
     kept, removed, total = entries(store), [], 0
     for entry in kept:
@@ -71,7 +72,7 @@ def collect(store: Store, max_bytes: int | None = None, max_age: float | None = 
 
 
 def clear(store: Store) -> int:
-    """Remove every entry and every remainder of one; locks and digests of compilers stay. Returns how many entries."""
+    """Remove all entries and their remainders; locks and digests of compilers stay. Returns the number of entries."""
     keys = store.published()
     removed = sum(_remove(store, key, _CLEAR_WAIT_SECONDS) for key in keys)
     store.sweep()
@@ -110,7 +111,7 @@ def _resources(meta: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _remove(store: Store, key: str, patience: float) -> bool:
-    """Remove an entry, atomically, unless another process builds it."""
+    """Remove an entry atomically, unless another process builds it."""
     trash = store.root / "tmp" / uuid.uuid4().hex
     try:
         with store.lock(key, patience):

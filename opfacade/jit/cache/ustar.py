@@ -1,7 +1,7 @@
-"""Reads a tar file as `bundle` writes it: regular files with short names, nothing else.
+"""Reads tar files in the form that `bundle` writes: only regular files with short names.
 
-tarfile reads every extension that tar ever had, and believes the sizes and counts in them: a header that lies makes it raise
-ValueError, OverflowError or MemoryError. Here a header is 512 bytes of fixed fields, checked before any of it is used.
+tarfile supports all tar extensions and trusts the sizes and counts in them: an invalid header makes it raise ValueError,
+OverflowError or MemoryError. Here a header is 512 bytes of fixed fields, which are checked before use.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _REGULAR = (b"0", b"\0")
 
 
 class Member(NamedTuple):
-    """A file in the archive: its name, and the bytes that it has."""
+    """A file in the archive: its name and its size in bytes."""
 
     name: str
     size: int
 
 
 class Reader:
-    """The members of an open file, in their order. ValueError says what is none."""
+    """Yields the members of an open tar file in file order. Raises ValueError for an invalid member."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def next(self) -> Member | None:
-        """The member after the last one, of which all bytes must have been read; None at the end."""
+        """The next member; None at the end. All bytes of the previous member must have been read."""
         header = self._file.read(BLOCK)
         if not any(header) and len(header) == BLOCK:
             return None
@@ -38,7 +38,7 @@ class Reader:
         return _member(header)
 
     def read(self, member: Member) -> bytes:
-        """The bytes of the member that `next` gave."""
+        """The bytes of the member that `next` returned."""
         data = self._file.read(member.size)
         padding = -member.size % BLOCK
         if len(data) < member.size or len(self._file.read(padding)) < padding:

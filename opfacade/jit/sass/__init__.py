@@ -1,7 +1,7 @@
 """Checks of a built kernel: spills, local memory, serialised wgmma, and registers reused too early.
 
-The first three make a kernel slow: they are recorded (`findings`), and a device source accepts one by name, in a line
-such as `// allows: spills`. The last is wrong code (see hazards.py) and is always refused.
+The first three make a kernel slow: they are recorded (`findings`), and a device source may accept them by name in a line such
+as `// allows: spills`. The last is wrong code (see hazards.py) and is always an error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SERIALIZED = re.compile(r"\((C75\d\d)\) (.*?)(?: in (?:the )?function '?([\w$.]
 
 
 def judge(kernel: str, device_source: str, log: str, cubin: Path, tools: Toolchain) -> tuple[str, list[SassFinding]]:
-    """How the SASS was judged, "clean", "no wgmma" or "no disassembler", and what makes it slow.
+    """The result of the check, "clean", "no wgmma" or "no disassembler", and the findings.
 
-    Raises CompileError (OPF-J034) for wrong code, and OPF-J033 for an allowance that has no such name.
+    Raises CompileError (OPF-J034) for wrong code, and OPF-J033 for an unknown name after `// allows:`.
     """
     findings, judged = list(ptxas_findings(log)), "no wgmma"
     built = cubin.read_bytes()
-    # A kernel for other GPUs may include a header of wgmma for what else is in it.
+    # A kernel for other GPUs may include a wgmma header for its other contents.
     if "wgmma" in device_source and not sass_words.is_for_other_gpus(built):
         judged = "clean"
     if judged == "clean" and is_doubtful(built):
@@ -70,7 +70,7 @@ def ptxas_findings(log: str) -> Iterator[SassFinding]:
 
 
 def is_doubtful(cubin: bytes) -> bool:
-    """Whether a disassembler must be asked: something may be wrong with this code, or is not known without one."""
+    """Whether a disassembler is needed: the code may be wrong, or the decoder does not know all of it."""
     try:
         return bool(sass.lint(sass_words.listing(cubin)))
     except sass_words.UnknownCodeError:
@@ -78,7 +78,7 @@ def is_doubtful(cubin: bytes) -> bool:
 
 
 def disassembly(cubin: Path, tools: Toolchain) -> str:
-    """The SASS of a cubin; empty where there is no disassembler."""
+    """The SASS of a cubin; empty without a disassembler."""
     program = find_disassembler(tools)
     if program is None:
         return ""

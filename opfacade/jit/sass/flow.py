@@ -1,4 +1,4 @@
-"""The control flow of a function in SASS: which instructions may follow which."""
+"""The control flow of a SASS function: the possible successors of each instruction."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _GUARD = re.compile(r"^@(!?U?P\w+)\s+")
 _TARGET = re.compile(r"`\((\.L\w+)\)|(?<!\[)\b0x([0-9a-f]+)\s*$")
 _LISTED = re.compile(r"BRANCH_TARGETS ([^*\"]+)")
 _BARRIER = re.compile(r"\b(B\d+)\b")
-# A branch with an operand before its target is taken by some threads and not by others.
+# A branch with an operand before its target may be taken by only some threads.
 _CONDITION = re.compile(r"^BRA\S*\s+!?[~UP]")
 _ENDS = ("EXIT", "RET", "KILL", "BPT.TRAP")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: its address, its text, and what the text says without the predicate that guards it."""
+    """One instruction: its address, its text, and the text without the predicate that guards it."""
 
     address: int
     text: str
@@ -33,20 +33,20 @@ class Instruction:
 
 @dataclass(slots=True)
 class Flow:
-    """A function: its instructions in order, and where its labels stand among them."""
+    """A function: its instructions in order, and the positions of its labels."""
 
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
 
 
 def successors(flow: Flow) -> list[tuple[int, ...]]:
-    """For each instruction, those that may be next. Where a target is not known, all that it could be."""
+    """The possible successors of each instruction. An unknown target may be any instruction that could be a target."""
     places = {instruction.address: at for at, instruction in enumerate(flow.instructions)}
     targets = [_targets(instruction, flow, places) for instruction in flow.instructions]
     anywhere = tuple(sorted({place for found in targets for place in found}))
     last = len(flow.instructions) - 1
     meetings: dict[int, set[int]] = {}
-    while True:  # what a BSYNC leads to may lead to another
+    while True:  # the target of a BSYNC may lead to another BSYNC
         after = [
             tuple(sorted({place for place in _next(at, flow, targets[at], meetings, anywhere) if place <= last}))
             for at in range(len(flow.instructions))
@@ -70,13 +70,13 @@ def _targets(instruction: Instruction, flow: Flow, places: dict[int, int]) -> tu
 
 
 def _meetings(flow: Flow, targets: list[tuple[int, ...]], after: list[tuple[int, ...]]) -> dict[int, set[int]]:
-    """Where threads go on after each BSYNC: the targets of those BSSY that lead to it, for a barrier's name is used again."""
+    """The targets of each BSYNC: those of the BSSY that reach it, because barrier names are reused."""
     named = _by_barrier(flow, "BSSY")
     found: dict[int, set[int]] = {}
     for barrier, starts in named.items():
         waits = _by_barrier(flow, "BSYNC").get(barrier, [])
         ends = {*starts, *waits}
-        told = barrier in _by_barrier(flow, "BMOV")  # it may come from a register: anywhere
+        told = barrier in _by_barrier(flow, "BMOV")  # the barrier may come from a register, so any target is possible
         for start in starts:
             for wait in waits if told else _reached(start, ends, after) & set(waits):
                 found.setdefault(wait, set()).update(targets[start])

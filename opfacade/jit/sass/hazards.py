@@ -1,8 +1,8 @@
-"""Reads SASS and finds registers that are overwritten while an asynchronous wgmma may still read them.
+"""Finds registers in SASS that are overwritten while an asynchronous wgmma may still read them.
 
-A wgmma with A in registers (`HGMMA ... R24, R4, gdesc[..]`) reads R4..R7 until its group is waited for. Old assemblers
-reused such registers too early, which gives wrong numbers now and then and no error. The check follows the control flow,
-back edges of loops too, until nothing changes: a pure function of the text of nvdisasm, of cuobjdump or of words.py.
+A wgmma with A in registers (`HGMMA ... R24, R4, gdesc[..]`) reads R4..R7 until a wait for its group. Old assemblers reused such
+registers too early, which sometimes gives wrong numbers without an error. The check is a fixed point over the control flow,
+including back edges of loops: a pure function of the text of nvdisasm, cuobjdump or words.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)")
 _LOCAL = re.compile(r"\b(?:LDL|STL)\b")
 _A_REGISTERS = 4
 _MAX_GROUPS = 8
-# Opcodes whose first operand is read, although it is a plain register.
+# Opcodes that read their first operand, although it is a plain register.
 _NO_RESULT = (
     "ST",
     "RED",
@@ -46,7 +46,7 @@ _QUAD = re.compile(r"^(?:(?:HMMA\.\d+\.F32|[IDQ]MMA)|.*\.128(?:\.|$))")
 _MATRICES = re.compile(r"^LDSM\..*\.([24])$")
 _RESULT = re.compile(r"^(?:!?U?PT?\d*,\s*)*R(\d+)\b(?!\])")
 
-_Pending = tuple[frozenset[tuple[int, int]], ...]  # by age, the group not yet committed first: (register, address of its wgmma)
+_Pending = tuple[frozenset[tuple[int, int]], ...]  # by age, the uncommitted group first: (register, wgmma address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def local_accesses(text: str) -> tuple[str, ...]:
 
 
 def _hazards(name: str, flow: Flow) -> list[Hazard]:
-    """Fixed point: what may be pending before an instruction is the union over all ways that lead to it."""
+    """Fixed point: the reads that may be pending before an instruction are the union over all paths to it."""
     before: dict[int, _Pending] = {0: (frozenset(),)}
     todo = [0]
     successors = sass_flow.successors(flow)
@@ -115,7 +115,7 @@ def _hazards(name: str, flow: Flow) -> list[Hazard]:
 
 def _after(instruction: Instruction, pending: _Pending) -> _Pending:
     if wait := _WAIT.search(instruction.text):
-        # The group being made is not committed, so no wait is for it.
+        # The current group is not committed, so no wait applies to it.
         return pending[: 1 + int(wait[1], 16)]
     if not _MMA.search(instruction.text):
         return pending
@@ -149,7 +149,7 @@ def _mma_sources(instruction: Instruction) -> range:
 def results(text: str) -> range:
     """The registers that an instruction writes."""
     if mma := _MMA.search(text):
-        # An accumulator of 64 x N elements in 128 threads: N / 2 registers of f32, half of that for f16.
+        # An accumulator has 64 x N elements in 128 threads: N / 2 registers for f32, half as many for f16.
         half = (mma[3] or "").startswith(".F16")
         return range(int(mma[4]), int(mma[4]) + int(mma[2]) // (4 if half else 2))
     opcode, _, operands = re.sub(r"^@!?U?P\w+\s+", "", text).partition(" ")

@@ -1,20 +1,21 @@
-"""Words of sm_90: which opcodes are known, and what an instruction writes, reads late, and may go to."""
+"""Instruction words of sm_90: known opcodes, and the registers that an instruction writes or reads late, and its branch
+targets."""
 
 from __future__ import annotations
 
 INSTRUCTION_BYTES = 16
-_ALWAYS = 7  # of a predicate
-_PLAIN_BRANCH = 0xE0  # the bits of a branch between its target and its scheduling
+_ALWAYS = 7  # bits of a predicate
+_PLAIN_BRANCH = 0xE0  # bits of a branch between its target and its scheduling information
 _NO_REGISTER = 255
 _A_REGISTERS = 4
 
 
 class UnknownCodeError(Exception):
-    """There is something in a cubin that is not known here."""
+    """A cubin contains an instruction or a form that this module does not know."""
 
 
 def _table(text: str) -> dict[int, str]:
-    """The low nine bits of a word, and the name; the next three bits say of what kind the sources are."""
+    """The low nine bits of a word -> the name; the next three bits are the kind of the sources."""
     return {int(code, 16): name for code, _, name in (entry.partition(":") for entry in text.split())}
 
 
@@ -26,7 +27,7 @@ _ONE = _table(
 _FOUR = _table("03b:LDSM 03c:HMMA")
 _TWO = _table("005:CS2R 025:IMAD.WIDE 111:F2I 112:I2F")
 _SIZED = _table("180:LD 181:LDG 182:LDC 184:LDS")
-# Local memory is absent: a kernel that uses it goes to a disassembler.
+# Local memory is missing on purpose: kernels that use it need a disassembler.
 _NONE = _table(
     "004:R2P 044:STSM 102:FCHK 00b:FSETP 00c:ISETP 01c:PLOP3 02d:PREEXIT 02e:ACQBULK 02f:ELECT 118:NOP 11a:DEPBAR "
     "11b:ENDCOLLECTIVE 11d:BAR 142:BREAK 146:YIELD 186:STG 188:STS 18f:CCTL 192:MEMBAR 1a7:SYNCS 1ae:LDGSTS 1af:LDGDEPBAR "
@@ -59,7 +60,7 @@ def destination(word: int) -> int:
 
 
 def width(word: int) -> int:
-    """How many registers an instruction may write, from its destination on."""
+    """The maximum number of registers that an instruction writes, starting with its destination."""
     code = opcode(word)
     if code in _SIZED:
         return {5: 2, 6: 4}.get(word >> 73 & 7, 1)
@@ -74,7 +75,7 @@ def written(word: int) -> range:
 
 
 def columns(word: int) -> int:
-    """The N of a wgmma. That of integers is a multiple of 16 from 32 on, and each has a place that counts three."""
+    """The N of a wgmma. For integers, N from 32 on is a multiple of 16, and one step of the encoding counts three."""
     place = word >> 53 & 0x3F
     if word & 0x1FF != _IGMMA:
         return 8 * (place + 1)
@@ -82,7 +83,7 @@ def columns(word: int) -> int:
 
 
 def late_sources(word: int) -> range:
-    """The registers that a wgmma reads long after it was issued."""
+    """The registers that a wgmma reads asynchronously, after it was issued."""
     if word & 0x1FF not in PRODUCTS or word >> 9 & 7 == _A_IN_MEMORY:
         return range(0)
     if word >> 9 & 7 != _A_IN_REGISTERS:
@@ -95,12 +96,12 @@ def is_guarded(word: int) -> bool:
 
 
 def is_conditional(word: int) -> bool:
-    """True if a branch may be taken by some threads only, apart from its guard."""
+    """True if only some threads may take a branch, apart from its guard."""
     return word >> 82 & 0x7FFFFF != _PLAIN_BRANCH
 
 
 def target(at: int, word: int) -> int | None:
-    """The number of the instruction that the `at`th names: where it may go, or where threads meet again."""
+    """The index of the instruction that the `at`th one names: its branch target, or the point where threads reconverge."""
     code = word & 0x1FF
     if code == BSSY:
         offset = _signed(word >> 32, 32)

@@ -1,8 +1,9 @@
-"""Decodes the facts that the lint of SASS needs directly from a cubin's instruction words; a disassembler takes 0.6 s to start.
+"""Decodes the facts that the SASS check needs directly from a cubin's instruction words, because a disassembler takes 0.6 s to
+start.
 
-Only for sm_90, and only the opcodes in opcodes.py; anything else goes to a disassembler. The listing has the form of its
-text: branches, wgmma and waits as they are, and a placeholder `RESULT` for any other instruction that may write a register
-which some wgmma reads. So a kernel found sound is sound; one found broken needs a second opinion.
+It supports only sm_90 and the opcodes in opcodes.py; all other code needs a disassembler. The output is a listing like a
+disassembler's: branches, wgmma and waits, and a placeholder `RESULT` for any other instruction that may write a register that
+some wgmma reads. So a kernel that passes is correct; a kernel that fails must be checked with a disassembler.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from opfacade.jit.sass.opcodes import UnknownCodeError
 __all__ = ["UnknownCodeError", "functions", "is_for_other_gpus", "listing"]
 
 _ELF, _ABI, _SM = b"\x7fELF\x02\x01\x01", 8, 90
-_FLAGS = 48  # where a header has the architecture
+_FLAGS = 48  # offset of the architecture in a header
 _RELA = 4
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 def listing(cubin: bytes) -> str:
-    """The part of a disassembly that the check needs. UnknownCodeError if only a disassembler can tell."""
+    """The part of a disassembly that the check needs. Raises UnknownCodeError if a disassembler is needed."""
     return "\n".join(line for name, words in functions(cubin).items() for line in [f".text.{name}:", *_lines(words)])
 
 
@@ -36,7 +37,7 @@ def functions(cubin: bytes) -> dict[str, list[int]]:
 
 
 def is_for_other_gpus(cubin: bytes) -> bool:
-    """Whether a cubin in the known format is for another architecture than sm_90, so that it has no wgmma."""
+    """Whether a cubin in the known format is for an architecture other than sm_90, so that it has no wgmma."""
     whole = len(cubin) >= _FLAGS + 4 and cubin.startswith(_ELF) and cubin[8] == _ABI
     return whole and _architecture(cubin) != _SM
 
@@ -81,7 +82,7 @@ def _lines(words: list[int]) -> Iterator[str]:
         opcodes.opcode(known)
     read = {register for word in words for register in opcodes.late_sources(word)}
     if not read:
-        return  # no wgmma takes registers, so none can be overwritten
+        return  # no wgmma reads registers, so no register can be overwritten too early
     targets = {opcodes.target(at, word) for at, word in enumerate(words)}
     for at, word in enumerate(words):
         if at in targets:
@@ -91,7 +92,7 @@ def _lines(words: list[int]) -> Iterator[str]:
 
 
 def instruction(at: int, word: int) -> str:
-    """The `at`th instruction of a function as the check reads it."""
+    """The text of the `at`th instruction of a function for the check."""
     code = opcodes.opcode(word)
     if code in opcodes.PRODUCTS:
         text = _mma(word)

@@ -14,8 +14,9 @@ from opfacade.plans._composites.steps import ALIGNMENT, Step, fitted, held_by, t
 
 
 class Stepwise(Descriptor[ArgsT]):
-    """A descriptor that consists of other descriptors. grows: the size on which sizes of the steps depend: each is constant or
-    proportional to it. Empty: there is no such size.
+    """A descriptor that consists of other descriptors.
+
+    grows: the size on which sizes of the steps depend: each is constant or proportional to it. Empty: there is no such size.
     """
 
     grows: ClassVar[str] = ""

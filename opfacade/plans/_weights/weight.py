@@ -147,8 +147,9 @@ Wrong = tuple["Tensor", str]
 
 
 def wrong_values(name: str, tensor: Tensor, found: Wrong | None) -> Wrong | None:
-    """`Descriptor.wrong_values` of scales and zero points: scales of 0, and zero points that are not codes. name: the operand.
-    found: the result of the base class.
+    """`Descriptor.wrong_values` of scales and zero points: scales of 0, and zero points that are not codes.
+
+    name: the operand. found: the result of the base class.
     """
     if name.endswith(("_scale", "_global")) and found is not None:
         whole = tensor.float() if tensor.itemsize == 1 else tensor

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class FoldHarness(Harness):
-    """descriptor.folded() is the program, descriptor.fold_args(args) its call."""
+    """Uses descriptor.folded(), the program, and descriptor.fold_args(args), its call."""
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Exact outputs to the bit; where a bound is infinite anything goes; rows that are not valid hold what they held."""
+        """Exact outputs must have equal bits, an infinite bound accepts any value, and invalid rows must be unchanged."""
         problem, counts = ran.descriptor, constants(ran.sku)
         program, before = problem.folded(), problem.fold_args(replace(ran.args, **ran.before))
         after = problem.fold_args(ran.args)
@@ -46,14 +46,14 @@ class FoldHarness(Harness):
             draw.values["indptr"] = draw.values["indptr"].sort().values
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
-        """Elements between ragged rows, and the entries that round a column of scales up."""
+        """Elements between ragged rows, and the padding of columns of scales."""
         program, got = descriptor.folded(), getattr(args, name)
         if getattr(descriptor, "quant", None) is not None and name == "scale":
             return padding_of(got, descriptor.quant, descriptor.total_num_rows)
         return gaps_of(program, got, name, args.indptr) if program.ragged else None
 
     def _judged(self, program: Any, calls: tuple[Any, Any], counts: dict[str, float]) -> Report:
-        """A fold whose rows have one length. calls: as it was, and as it is."""
+        """Judges a fold whose rows have equal lengths. calls: before and after the run."""
         before, after = calls
         machine, valid, report = bound.machine_of(counts), _valid(program, after), Report(0.0, 0.0, "", 0)
         bounds = _fold_values.bounds(program, before, machine, _steps(counts))
@@ -69,14 +69,15 @@ class FoldHarness(Harness):
 
 
 def _chosen(program: FoldProgram, sample: Sample) -> list[int] | None:
-    """The ragged rows of a sample; None is all. Rows of one length are judged together."""
+    """The ragged rows of a sample; None: all rows. Rows of equal length are judged together."""
     if not program.ragged or sample.rows is None or sample.rows >= program.shape[0]:
         return None
     return sorted(random.Random(sample.seed).sample(range(program.shape[0]), sample.rows))
 
 
 def _steps(counts: dict[str, float]) -> Any:
-    """Roundings that a term passes: those of its lane, in its chunk where there are chunks, and those of joins."""
+    """The number of roundings that a term passes: those in its lane (within its chunk, if any), and those of combining
+    lanes."""
     lanes, tree, chunk = counts.get("lanes", 1.0), counts.get("tree", 0.0), counts.get("chunk", math.inf)
     return lambda n: math.ceil(min(n, chunk) / lanes) + tree
 
@@ -125,12 +126,12 @@ class WithQuant(Protocol):
 
 
 def least_rows(problem: WithQuant) -> int:
-    """The fewest rows that a problem may have: one scale of all needs one."""
+    """The minimum number of rows of a problem: 1 with one scale for all rows."""
     return int(problem.quant is not None and problem.quant.scale == "tensor")
 
 
 def padding_of(scale: Tensor, quant: Quant | None, rows: int) -> Tensor | None:
-    """The last entries of columns of scales that are rounded up."""
+    """A mask of the padding at the end of columns of scales."""
     import torch
 
     if quant is None or quant.scale_layout != "column_padded4":
@@ -141,7 +142,7 @@ def padding_of(scale: Tensor, quant: Quant | None, rows: int) -> Tensor | None:
 
 
 def gaps_of(program: FoldProgram, got: Tensor, name: str, indptr: Tensor) -> Tensor | None:
-    """Elements of an output over the elements of ragged rows that are in no row."""
+    """A mask of an output's elements that belong to no ragged row."""
     import torch
 
     axes = program.axes_of(program.outputs[int(name.removeprefix("out_"))])

@@ -1,6 +1,6 @@
-"""Functions of the language over all their inputs: their bound for 16 and 8-bit types, their largest error for f32.
+"""Tests functions of the language over all inputs: the bound for 16-bit and 8-bit types, the largest error for f32.
 
-The error of an f32 is measured by a map: the function in f32 beside the function in f64, which is 2^29 times finer.
+A map measures the f32 error: it compares the function in f32 with the function in f64, which is 2^29 times more precise.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from opfacade.testing import numerics, prebuilt
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK = 2**25  # elements of one launch
+CHUNK = 2**25  # elements per launch
 UNIT, TINY = 2.0**-23, 2.0**-149
 APPLIED = (*UNARY_FUNCTIONS, "sqrt")
 Make = Callable[[Any], Any]  # descriptor -> Subject
 
 
 class Exhausted(NamedTuple):
-    """One function over all inputs of a type.
+    """The result of one function over all inputs of a type.
 
-    worst: of the bound, where it is judged. ulps: the largest error in units of 2^-23 of the value, beside the smallest
-    subnormal; `at` is its input.
+    worst: the largest error relative to the bound, if there is one. ulps: the largest error in units of 2^-23 of the value,
+    beyond the smallest subnormal. at: the input of this error.
     """
 
     function: str
@@ -58,7 +58,7 @@ def patterns(dtype: str, device: str) -> Tensor:
 
 
 def judged(make: Make, op: str, dtype: str) -> Exhausted:
-    """The bound of a kernel over every value of a dtype."""
+    """Checks a kernel's bound over every value of a dtype."""
     import torch
 
     subject = make(of_dtype(op, dtype))
@@ -71,16 +71,16 @@ def judged(make: Make, op: str, dtype: str) -> Exhausted:
 
 
 def error(op: str, root: Callable[[Node], Node] | None = None) -> MapDescriptor:
-    """The error of an f32 function at x: beside TINY and what is absolute, over UNIT of its value; infinite where one is NaN
-    and the other is not.
+    """The error of an f32 function at x, minus TINY and the absolute error, in units of UNIT times the value; infinite if only
+    one result is NaN.
 
-    root: what is measured in place of the function.
+    root: an expression that is measured instead of the function.
     """
     x = value("x", "f32")
     got = apply("f64", root(x) if root else apply(op, x))
     want = apply(op, apply("f64", x))
     zero, inf = constant(0.0, "f64"), constant("inf", "f64")
-    beyond = apply("f64", abs(apply("f32", want))) > LARGEST["f32"]  # the nearest f32 is infinite: any large number will do
+    beyond = apply("f64", abs(apply("f32", want))) > LARGEST["f32"]  # the nearest f32 is infinite: any large number is accepted
     apart = apply("maximum", abs(got - want) - (TINY + ABSOLUTE.get(op, (0.0, 0.0))[0]), zero)
     size = apply("select", apply("eq", apart, 0.0), zero, apart / (abs(want) * UNIT))
     found = apply("select", apply("isnan", want), apply("select", apply("isnan", got), zero, inf), size)
@@ -103,7 +103,7 @@ def every_f32(device: str) -> Iterator[Tensor]:
 
 
 def measured(make: Make, op: str, chunks: Iterable[Tensor], root: Callable[[Node], Node] | None = None) -> Exhausted:
-    """The largest error of an f32 function over some inputs, which must not exceed what is documented."""
+    """The largest error of an f32 function over some inputs, which must not exceed the documented error."""
     import torch
 
     problem, most, at, count = error(op, root), 0.0, 0.0, 0
@@ -121,7 +121,7 @@ def measured(make: Make, op: str, chunks: Iterable[Tensor], root: Callable[[Node
 
 
 def exhausted(make: Make, heavy: bool, ops: Sequence[str] = APPLIED, dtypes: Sequence[str] = NARROW) -> Iterator[Exhausted]:
-    """All functions; heavy: over all f32 too, which takes a GPU."""
+    """Tests all functions. heavy: also over all f32 numbers, which needs a GPU."""
     problems = [
         problem for op in ops for problem in (*(of_dtype(op, dtype) for dtype in dtypes), *([error(op)] if heavy else []))
     ]

@@ -1,4 +1,4 @@
-"""Batches of pack_mask. A unit is the mask of one request; its rows are the bytes that it becomes."""
+"""Batches of pack_mask. A unit is the mask of one request; its rows are its packed bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from opfacade.testing.subject import Subject
 
-_LONGEST = 3000  # entries of a mask
+_LONGEST = 3000  # numbers of entries in a mask
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MaskBatches:
 
     @classmethod
     def drawn(cls, subject: Subject, campaign: Campaign, rng: random.Random) -> MaskBatches:
-        """campaign.needles masks, then NEIGHBOURS of odd bytes; all have as many entries where starts are even."""
+        """campaign.needles masks, then NEIGHBOURS with unusual bytes; all have equally many entries if segments are even."""
         count, top = campaign.needles + NEIGHBOURS, min(_LONGEST, campaign.longest)
         even = subject.descriptor.segments == "even"
         lengths = [log_uniform(rng, top)] * count if even else [log_uniform(rng, top) for _ in range(count)]
@@ -40,11 +40,11 @@ class MaskBatches:
         return cls(descriptor, args, tuple(masks))
 
     def _units(self, order: Sequence[int]) -> list[int]:
-        """Without EMPTY where all have as many entries."""
+        """The order without EMPTY units if all masks have equally many entries."""
         return [unit for unit in order if unit != EMPTY] if self.descriptor.segments == "even" else list(order)
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """spare: entries behind the last request, which belong to none."""
+        """spare: entries after the last request, which belong to no request."""
         import torch
 
         masks = [self.args.mask[:0] if unit == EMPTY else self.masks[unit] for unit in self._units(order)]
@@ -67,7 +67,7 @@ class MaskBatches:
         return list(range(len(self.rows(order))))
 
     def by_row(self, descriptor: PackMaskDescriptor, name: str, args: Any) -> Tensor:
-        """For `packed_indptr`: how many bytes the request of each byte has."""
+        """For `packed_indptr`: the number of bytes of the request of each byte."""
         if name == "packed":
             return args.packed  # type: ignore[no-any-return]
         ends = args.bits_indptr
@@ -78,7 +78,7 @@ class MaskBatches:
         return found
 
     def moved(self, rng: random.Random) -> MaskBatches:
-        """As it is: each batch is a copy."""
+        """Unchanged, because each batch is a copy."""
         return self
 
 

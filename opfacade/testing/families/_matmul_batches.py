@@ -1,4 +1,4 @@
-"""Batches of products of groups: rows of fixed groups, each group's together."""
+"""Batches of grouped products: rows with fixed groups, sorted by group."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class GroupedBatches(DenseBatches):
-    """Units are rows of layout ragged; unit u belongs to group u mod groups, whatever the batch."""
+    """Units are rows of layout ragged; unit u belongs to group u mod groups in every batch."""
 
     @classmethod
     def of(cls, subject: Subject, count: int, rng: random.Random) -> GroupedBatches:
-        """`count` rows with values, which the harness leaves out in rows of no group, and NEIGHBOURS that are odd."""
+        """`count` rows with values (the harness fills no rows outside groups), and NEIGHBOURS with extreme values."""
         import torch
 
         fixed = {"num_x_rows": count + NEIGHBOURS} if subject.descriptor.gather else {}
@@ -34,7 +34,7 @@ class GroupedBatches(DenseBatches):
         return found
 
     def _sorted(self, order: Sequence[int]) -> list[int]:
-        """Places in `order`, by group."""
+        """Positions in `order`, by group."""
         kept = self.rows(order)
         return sorted(range(len(kept)), key=lambda place: kept[place] % self.descriptor.groups)
 

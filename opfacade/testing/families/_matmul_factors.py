@@ -1,4 +1,4 @@
-"""Scales of sums that are not finite: they are factors of sums, and not of the products in them."""
+"""Non-finite scales that multiply sums, and not the products in them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NEAR = 1e-3  # of the sizes in a sum of a group: nearer to 0 a machine's sum ma
 
 @dataclass(frozen=True)
 class Factors:
-    """Scales that are not finite. columns: [.., 1, n], of whole sums, 1 where they are finite; None: all are. groups: those of
-    the sums of groups, each beside its elements of k."""
+    """Non-finite scales. columns: [.., 1, n], scales of whole sums, with 1 for finite ones; None: all are finite. groups:
+    scales of the sums of groups, each with its elements of k."""
 
     columns: Tensor | None
     groups: tuple[tuple[list[int], Tensor], ...] = ()
 
     def of(self, value: Tensor, *radii: Tensor) -> tuple[Tensor, ...]:
-        """Whole sums with their radii; infinite where the sign of a sum is not certain."""
+        """Whole sums with their radii, which are infinite if the sign of a sum is not certain."""
         import torch
 
         if self.columns is None:
@@ -79,7 +79,7 @@ def _ranges(of_x: Tensor, of_w: Tensor) -> list[tuple[int, int]]:
 
 
 def apart(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[MatmulArgs, Factors]:
-    """The call with finite scales, and those that are not. A group whose scale is not finite has 0 in its place."""
+    """The call with only finite scales, and the non-finite ones, which are replaced by 0 in groups."""
     import torch
 
     weight, scale, whole = problem.weight_format, args.weight_scale, args.weight_global
@@ -111,7 +111,7 @@ def _group(problem: MatmulDescriptor, args: MatmulArgs, j: int) -> int:
 
 
 def added(problem: MatmulDescriptor, args: MatmulArgs, found: Factors, x: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums with those of groups whose scale is not finite, and where their sign is not certain."""
+    """Adds the sums of groups with non-finite scales; also returns a mask of sums whose sign is not certain."""
     import torch
 
     unknown = torch.zeros_like(value, dtype=torch.bool)

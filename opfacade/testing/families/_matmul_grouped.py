@@ -1,4 +1,4 @@
-"""Harness of products of groups: each group's rows, found one by one, as a product of their own."""
+"""Harness of grouped products: each group's rows are judged as a separate product."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class GroupedHarness(Harness):
-    """expected_of: the result of one product with its bounds, of (descriptor, args, out as it is, constants)."""
+    """expected_of: (descriptor, args, actual out, constants) -> the result of one product with its bounds."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class GroupedHarness(Harness):
         return changed(example, **sizes)
 
     def inputs(self, draw: Draw) -> None:
-        """Groups of which some are empty, with rows before, between and behind them that are NaN."""
+        """Draws groups, some of them empty, with rows of NaN before, between and after them."""
         self._draw_scales(draw)
         if draw.descriptor.weight_format is not None:
             draw_weight(draw)
@@ -58,7 +58,7 @@ class GroupedHarness(Harness):
                 _spoil(draw, name, axis)
 
     def in_any_batch(self, descriptor: GroupedMatmulDescriptor) -> Any:
-        """Rows of layout masked lie in groups of one size; those of ragged lie anywhere."""
+        """A unit is a row of layout ragged; in layout masked, all groups have the same size."""
         return changed(descriptor, layout="ragged") if descriptor.layout == "masked" else descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
@@ -68,7 +68,7 @@ class GroupedHarness(Harness):
         return GroupedBatches.of(subject, campaign.needles, rng)
 
     def unowned(self, descriptor: GroupedMatmulDescriptor, args: GroupedCall, name: str) -> Tensor | None:
-        """Rows of out outside every group, and those of ids out of range; with zero_tail only the latter, of which none is
+        """Rows of out outside every group, and rows with ids out of range; with zero_tail only the latter, which are never
         drawn."""
         if descriptor.layout == "k" or descriptor.zero_tail:
             return None
@@ -86,7 +86,7 @@ class GroupedHarness(Harness):
         return report
 
     def _untouched(self, ran: Ran) -> Report:
-        """Rows of no group are 0 with zero_tail, and hold what they held where that is known."""
+        """Checks rows outside groups: 0 with zero_tail, otherwise unchanged if the previous contents are known."""
         if ran.descriptor.layout == "k":
             return Report(0.0, 0.0, "", 0)
         free = _outside(ran.descriptor, ran.args)
@@ -120,7 +120,7 @@ def product_of(problem: GroupedMatmulDescriptor) -> MatmulDescriptor:
 
 
 def places_of(problem: GroupedMatmulDescriptor, args: GroupedCall) -> list[list[int]]:
-    """The rows (layout k: elements of k) of each group, by its bounds alone."""
+    """The rows (layout k: elements of k) of each group, computed only from its bounds."""
     if problem.layout == "masked":
         return [
             [r for r in range(problem.total_num_rows) if r < count <= problem.total_num_rows] for count in args.counts.tolist()
@@ -130,7 +130,7 @@ def places_of(problem: GroupedMatmulDescriptor, args: GroupedCall) -> list[list[
 
 
 def part_of(problem: GroupedMatmulDescriptor, args: GroupedCall, group: int, places: Sequence[int]) -> Any:
-    """The tensors of one group, copied."""
+    """Copies of the tensors of one group."""
     if problem.layout == "k":
         axes = _axes_of_k(problem).items()
         picked: dict[str, Any] = {name: _picked(getattr(args, name), axis, places) for name, axis in axes}
@@ -154,7 +154,7 @@ def part_of(problem: GroupedMatmulDescriptor, args: GroupedCall, group: int, pla
 
 
 def _axes_of_rows(problem: GroupedMatmulDescriptor) -> dict[str, int]:
-    """The axis of rows of each operand that has one, behind that of groups."""
+    """The row axis of each operand that has one, after the axis of groups."""
     if problem.layout == "k":
         return {}
     axes = {"x": 0, "add": 0, "out": 0}
@@ -164,7 +164,7 @@ def _axes_of_rows(problem: GroupedMatmulDescriptor) -> dict[str, int]:
 
 
 def _axes_of_k(problem: GroupedMatmulDescriptor) -> dict[str, int]:
-    """With layout k."""
+    """The axis of k of each operand, for layout k."""
     return {"x": 1 if problem.x_layout == "mk" else 0, "weight": 1 if problem.weight_layout == "nk" else 0}
 
 
@@ -175,20 +175,20 @@ def _of(tensor: Tensor | None, group: int) -> Tensor | None:
 def _picked(tensor: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     import torch
 
-    raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor  # torch selects nothing of 8-bit floats
+    raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor  # torch cannot index 8-bit floats
     index = torch.tensor(places, dtype=torch.int64, device=raw.device)
     return raw.index_select(axis, index).view(tensor.dtype)
 
 
 def _sampled(problem: GroupedMatmulDescriptor, places: list[int], sample: Sample) -> list[int]:
-    """A sample of a group's rows; sums are judged whole."""
+    """A sample of a group's rows; each row is judged whole."""
     if sample.rows is None or problem.layout == "k" or sample.rows >= len(places):
         return places
     return sorted(random.Random(sample.seed).sample(places, sample.rows))
 
 
 def _outside(problem: GroupedMatmulDescriptor, args: GroupedCall) -> Tensor:
-    """True for each row of out, or with layout k for each element of k, that is no group's."""
+    """True for each row of out, or with layout k each element of k, that belongs to no group."""
     import torch
 
     shape = (problem.k,) if problem.layout == "k" else args.out.shape[:-1]
@@ -199,7 +199,8 @@ def _outside(problem: GroupedMatmulDescriptor, args: GroupedCall) -> Tensor:
 
 
 def _spoil(draw: Draw, name: str, axis: int) -> None:
-    """NaN in the rows, or elements of k, of an operand that no group has; with gather in rows of x that no row takes."""
+    """Writes NaN to rows (layout k: elements of k) of an operand outside groups; with gather, to rows of x that are not
+    used."""
     import torch
 
     problem, tensor, holder = draw.descriptor, draw.values[name], draw.descriptor.args_type(**draw.values)

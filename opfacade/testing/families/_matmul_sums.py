@@ -1,8 +1,8 @@
-"""Sums of products in fp64, and how far those of a machine may be from them, whatever their order.
+"""Sums of products in fp64, and error bounds for a machine that adds them in any order.
 
-A machine adds `k_step` products at a time to a sum in f32, in chains of `segment` elements of k that are then added. Each such
-step is off by at most `u_acc` of the sum before it and of its products' sizes together. The hard bound takes for the sum before
-a step all sizes so far; the tight one takes the sum itself.
+A machine adds `k_step` products at a time to an f32 sum, in chains of `segment` elements of k, which are then added. The error
+of a step is at most `u_acc` times the previous sum plus the sizes of its products. The hard bound replaces the previous sum by
+the sum of all sizes so far; the tight bound uses the sum itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opfacade.plans._matmul.fields import ProductCall
     from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
-_PANEL = 64  # elements of 16 bits that a kernel multiplies by one term of the weight
+_PANEL = 64  # 16-bit elements that a kernel multiplies by one term of the weight before the next term
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     if problem.scaling is not None and problem.scaling.x_zero:
         zero = args.x_zero if problem.scaling.kind == "tensor" else args.x_zero.unsqueeze(-1)
         value = value - torch.einsum("...mi,...n->...mn", zero.expand(*x.shape[:-1], 1).double(), args.weight_sum.double())
-    k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have neither
+    k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have no rounding
     segments = math.ceil(k / c.get("segment", math.inf))
     spread = (k / k_step + segments + 4) * u_acc * absolute
     rest = c.get("convert", 0.0) * value.abs() + (parts + 3 if parts else 0) * c.get("u_part", u_acc) * absolute
@@ -112,7 +112,7 @@ def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Ten
 
 
 def _in_terms(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Operands in which 64 elements of bf16 are followed by what they round off, each beside the same x."""
+    """Operands in which 64 weights rounded to bf16 are followed by their rounding errors, with the same x for both."""
     import torch
 
     near = w.bfloat16().double()
@@ -125,13 +125,13 @@ def _in_terms(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _spread(scale: Tensor, count: int, part: int, offset: int) -> Tensor:
-    """A scale of the last axis for each of `count` elements, the first of which is element `offset` of its part."""
+    """Expands scales of parts to `count` elements of the last axis; the first is element `offset` of its part."""
     found: Tensor = scale.repeat_interleave(part, -1)[..., offset : offset + count]
     return found
 
 
 def _running(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
-    """The sizes of the sums before all steps, together."""
+    """The sum of |previous sum| over all steps."""
     step, segment = int(c["k_step"]), c.get("segment", math.inf)
     before = total = (x[..., :0] @ w[..., :0, :]).double()
     for first in range(0, x.shape[-1], step):
@@ -142,7 +142,7 @@ def _running(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
 
 
 def _largest(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
-    """Over all steps, the sum of what neither a sum nor a product in them exceeds."""
+    """The sum over all steps of an upper bound of the sums and products in the step."""
     step, chain = int(c["k_step"]), int(c["chain"])
     before = total = (x[..., :0] @ w[..., :0, :]).double()
     for first in range(0, x.shape[-1], step):

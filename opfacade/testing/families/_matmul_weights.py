@@ -1,4 +1,4 @@
-"""Numbers that the codes of a weight stand for, by the definition of each, and how far roundings may move them."""
+"""The numbers that a weight's codes represent, by definition, and bounds on their rounding errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _F32 = 2.0**-24
 
 
 def weight_of(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[Tensor, Tensor]:
-    """The numbers [.., k, n] in f64, exact, and the distance that a rounded one may have from its number."""
+    """The exact numbers [.., k, n] in f64, and bounds on the errors of rounded ones."""
     import torch
 
     weight, k = problem.weight_format, problem.k
@@ -40,12 +40,12 @@ def weight_of(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[Tensor, Tens
         return value.mT, torch.zeros_like(value).mT
     parts = (code * scale).abs() + (zero.abs() if weight.zero == "added" else (zero * scale).abs())
     facts = DTYPES[problem.dtype]
-    room = 3.03 * _F32 * parts * whole.abs()  # of the sum, the product and the global scale
+    room = 3.03 * _F32 * parts * whole.abs()  # roundings of the sum, the product and the global scale
     return value.mT, (room + facts.roundoff * (value.abs() + room) + facts.underflow + 2.0**-149).mT
 
 
 def _unpacked(kind: str, stored: Tensor) -> Tensor:
-    """Codes [.., n, k] as numbers, each from its bits."""
+    """The codes [.., n, k] as numbers, decoded bit by bit."""
     import torch
 
     raw = torch.zeros((*stored.shape[:-1], 2 * stored.shape[-1]), dtype=torch.float64, device=stored.device)
@@ -56,17 +56,17 @@ def _unpacked(kind: str, stored: Tensor) -> Tensor:
 
 
 def _number(kind: str, one: Tensor, two: Tensor, four: Tensor, top: Tensor) -> Tensor:
-    """A number by its four bits, the lowest first."""
+    """The number with these four bits, lowest first."""
     if kind != "e2m1":
         return (one + 2 * two + 4 * four + (-8 if kind == "int4" else 8) * top).double()
-    exponent, mantissa = 2 * four + two, one.double()  # of bias 1; exponent 0 is subnormal
+    exponent, mantissa = 2 * four + two, one.double()  # the exponent bias is 1; exponent 0 is subnormal
     size = (exponent == 0) * mantissa / 2 + (exponent > 0) * (1 + mantissa / 2) * (exponent.double() - 1).exp2()
     return size * (1 - 2 * top)
 
 
 def draw_weight(draw: Draw, name: str = "weight") -> None:
-    """Any codes but those of e4m3, which are numbers; scales near a hundredth; zero points near the middle. name: of the
-    operand."""
+    """Random values of an operand: any codes, for e4m3 only finite ones; scales near 0.01; zero points near the middle. name:
+    the operand."""
     import torch
 
     weight, values = draw.descriptor.weight_format, draw.values

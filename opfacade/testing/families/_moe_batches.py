@@ -1,4 +1,4 @@
-"""Batches of rows of a gathering and a combination, whose choices lie where the batch has them."""
+"""Batches of rows for gathering and combining, with `order` and `places` computed for each batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GatherBatches(DenseBatches):
-    """Every choice of each row, in their order."""
+    """All choices of each row, in order."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch
@@ -36,7 +36,7 @@ class GatherBatches(DenseBatches):
 
 
 class CombineBatches(DenseBatches):
-    """y has what the batch's rows take of it, in the order of their slots."""
+    """y contains the rows that the batch's rows use, in the order of slots."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch

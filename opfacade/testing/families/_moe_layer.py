@@ -1,7 +1,7 @@
-"""The results of a layer, step by step with a bound, of the experts that its rows have.
+"""The results of a layer for given experts of its rows, computed step by step with bounds.
 
-Each step is a ball: the value of real arithmetic and how far a machine may be from it. A product of inexact rows is off by
-their radii times the sizes of the weight, and by what its own sums are off for the largest rows that may be.
+Each step is a ball: the value of real arithmetic and a bound on the error of a machine. The radius of a product of inexact rows
+is their radii times the sizes of the weight, plus the error of its own sums for the largest possible rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def layer_of(d: FusedMoeDescriptor, args: FusedMoeArgs, constants: Mapping[str, float], rows: Sequence[int]) -> Ball:
-    """out of some rows, of the ids and weights that stand in args."""
+    """The output of some rows, for the ids and weights in args."""
     import torch
 
     steps = {step.name: step.problem for step in d.steps()}
@@ -60,7 +60,7 @@ def _summed(
     constants: Mapping[str, float],
     of_slots: tuple[list[int], Tensor, Tensor, Tensor],
 ) -> Ball:
-    """With what is added to the sum of slots, stored."""
+    """The sum of slots plus shared expert and add, as stored."""
     rows, total, sizes, radius = of_slots
     added = _added(d, steps, args, constants, rows)
     if added is not None:
@@ -72,7 +72,7 @@ def _summed(
 def _added(
     d: FusedMoeDescriptor, steps: Mapping[str, Any], args: FusedMoeArgs, c: Mapping[str, float], rows: list[int]
 ) -> Ball | None:
-    """The shared expert and the operand add, as the combination takes them."""
+    """The shared expert plus the operand add, as input of the combination."""
     if not d.shared_width:
         return _exact(args.add[rows]) if d.add else None
     h = _product(steps["shared_up"], _exact(args.x[rows]), {"weight": args.shared_up}, own(c, "shared_up"))
@@ -113,7 +113,7 @@ def _expert(
 
 
 def coded_weight(problem: MatmulDescriptor, args: FusedMoeArgs, name: str, expert: int) -> dict[str, Tensor]:
-    """The numbers of one weight of an expert, and how far a rounded one may be from its number."""
+    """The numbers of one weight of an expert, and bounds on the errors of rounded ones."""
     whole = getattr(args, f"{name}_global")
     given = {part: getattr(args, f"{name}_{part}") for part in ("scale", "zero")}
     call = MatmulArgs(
@@ -127,7 +127,7 @@ def coded_weight(problem: MatmulDescriptor, args: FusedMoeArgs, name: str, exper
 
 
 def own(constants: Mapping[str, float], step: str) -> dict[str, float]:
-    """The constants of one step."""
+    """The error constants of one step."""
     found = (name.partition(".")[::2] for name in constants)
     return {name: constants[f"{first}.{name}"] for first, name in found if first == step}
 
@@ -150,7 +150,7 @@ def _product(problem: MatmulDescriptor, x: Ball, given: Mapping[str, Tensor], c:
 
 
 def _activated(problem: GatedActivationDescriptor | None, x: Ball, c: dict[str, float]) -> Ball:
-    """The activation of inexact gates and ups; nothing where the product applied it."""
+    """The activation of inexact gates and ups; the input is returned if the product already applied it."""
     if problem is None:
         return x
     values, radii = problem.views(x.v), problem.views(x.r)
@@ -162,7 +162,7 @@ def _activated(problem: GatedActivationDescriptor | None, x: Ball, c: dict[str, 
 
 
 def _inexact(node: Node, parts: Sequence[str]) -> Node:
-    """The program with its inputs as results of something else, which have errors."""
+    """The program with its inputs replaced by inexact results."""
     if node.kind == "input":
         return stage(parts.index(node.data), "f32")
     return apply(node.op, *(_inexact(arg, parts) for arg in node.args)) if node.kind == "apply" else node

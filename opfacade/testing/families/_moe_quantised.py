@@ -1,4 +1,4 @@
-"""Rows and weights of experts in f8_e4m3, as the real numbers that they stand for."""
+"""Rows and weights of experts in f8_e4m3, as the real numbers that they represent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST, _LEAST = 448.0, 1e-10
-_HALF, _SMALLEST = 2.0**-4, 2.0**-10  # half a unit in the last place of a number with 3 bits, and of the smallest number
+_HALF, _SMALLEST = 2.0**-4, 2.0**-10  # half a unit in the last place with 3 mantissa bits, and half of the smallest number
 
 
 def stored(x: Ball, scaling: str) -> Ball:
-    """Rows as they are quantised. Rows that are known exactly are computed as a kernel does, whose divisions are rounded
-    correctly; other rows are off by half a unit of the largest number that may be."""
+    """Quantised rows. Exact rows are computed as in a kernel, whose divisions are correctly rounded; for other rows, the error
+    is half a unit of the largest possible number."""
     most = _largest(x.v.abs() + x.r, scaling)
     if bool((x.r == 0).all()):
         scale = most.float() / _LARGEST
@@ -27,14 +27,14 @@ def stored(x: Ball, scaling: str) -> Ball:
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """To f8_e4m3 and back, in f64."""
+    """Rounds to f8_e4m3 and converts back to f64."""
     import torch
 
     return x.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn).double()
 
 
 def _largest(sizes: Tensor, scaling: str) -> Tensor:
-    """For each element, the largest of those that share its scale."""
+    """For each element, the largest element that shares its scale."""
     if scaling == "token":
         return sizes.amax(-1, keepdim=True).clamp(min=_LEAST).expand(sizes.shape)
     parts = sizes.reshape(*sizes.shape[:-1], -1, BLOCK).amax(-1).clamp(min=_LEAST)
@@ -54,7 +54,7 @@ def weight_of(problem: MatmulDescriptor, weight: Tensor, scale: Tensor) -> Tenso
 
 
 def unscaled(problem: MatmulDescriptor, x: Tensor, weight: Tensor) -> MatmulArgs:
-    """A call of numbers that have their scales in them: all scales are 1."""
+    """A call with scaled numbers, whose scales are all 1."""
     import torch
 
     n, k = problem.n * problem.columns, problem.k

@@ -23,7 +23,7 @@ def cache(rng: random.Random, dtypes: tuple[str, ...], head_dims: tuple[int, ...
 
 
 def scores(rng: random.Random, tokens: int) -> dict[str, Any]:
-    """The fields that all attentions share."""
+    """Random common fields of attention."""
     return {
         "sm_scale": rng.choice((None, None, 0.05, 0.3)),
         "kv_split": rng.choice(("auto", "auto", "off", rng.choice((32, 100, 256, 1000)))),
@@ -34,7 +34,7 @@ def scores(rng: random.Random, tokens: int) -> dict[str, Any]:
 
 
 def small_cache(rng: random.Random) -> PagedKvCacheDescriptor:
-    """A tiny pool."""
+    """A random small pool."""
     return PagedKvCacheDescriptor.model_validate(
         {
             "num_kv_heads": rng.choice((1, 1, 2)),

@@ -1,4 +1,4 @@
-"""Batches of qkv_prepare. A unit is one row: the last token of a request of its own, or a slot of its own."""
+"""Batches of qkv_prepare. A unit is one row: the last token of a separate request, or a separate slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGES = 2  # of each unit
 
 
 def batches(subject: Subject, needles: int, rng: random.Random) -> Batches:
-    """Units in a pool of just their pages, which are not in order."""
+    """Units in a pool that has only their pages, in random order."""
     problem, count = subject.descriptor, needles + NEIGHBOURS
     pool = problem.paged_kv.model_dump() | {"num_total_pages": _PAGES * count}
     more = {} if problem.page_table == "slots" else {"batch_size": count, "max_kv_indices": None}
@@ -43,7 +43,7 @@ def _resized(problem: QkvPrepareDescriptor, count: int) -> Any:
 
 class _QkvBatches(DenseBatches):
     pages: list[list[int]]
-    lengths: list[int]  # tokens of each unit's request, its own the last
+    lengths: list[int]  # tokens of each unit's request; the unit is the last
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         problem, args = super().batch(order, spare)
@@ -74,7 +74,7 @@ class _QkvBatches(DenseBatches):
         return found | {"last_page_len": tensor([(n - 1) % size + 1 for n in lengths])}
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
-        """For a pool: the token of each row."""
+        """For a pool: the (page, token) index of each row."""
         if name not in ("k_data", "v_data"):
             return super().by_row(descriptor, name, args)
         size = descriptor.paged_kv.page_size

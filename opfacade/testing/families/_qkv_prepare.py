@@ -1,4 +1,4 @@
-"""Harness of qkv_prepare: each element within one rounding of a number as near to the exact one as f32 arithmetic comes."""
+"""Harness of qkv_prepare: each element must be the rounding of a number within the f32 error of the exact value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _U, POSITIONS = 2.0**-24, 50
 
 
 def angles(draw: Draw) -> None:
-    """A model's angles, behind which the table ends."""
+    """The angles of a model, as a table that ends after the last position."""
     import torch
 
     problem, half = draw.descriptor, draw.descriptor.rotary_dim // 2
@@ -117,7 +117,7 @@ def _unchanged(name: str, out: Tensor, before: Tensor, rows: Tensor) -> Report:
 
 
 def destinations(problem: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """(rows that are prepared, which of them are stored, their (page, token))."""
+    """(prepared rows, a mask of those that are stored, their (page, token))."""
     import torch
 
     count, size = args.q.shape[0], problem.paged_kv.page_size
@@ -141,7 +141,7 @@ def destinations(problem: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tenso
 
 
 def expected(problem: QkvPrepareDescriptor, args: RotaryCall, name: str, given: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The exact numbers in fp64, and how far f32 arithmetic may be from each."""
+    """The exact numbers in fp64, and bounds on the error of f32 arithmetic."""
     import torch
 
     x = given.double()
@@ -160,7 +160,7 @@ def expected(problem: QkvPrepareDescriptor, args: RotaryCall, name: str, given: 
 
 
 def _rotated(problem: QkvPrepareDescriptor, args: RotaryCall, x: Tensor, slack: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Pair by pair."""
+    """Rotates heads pair by pair."""
     out, error, half = x.clone(), slack.clone(), problem.rotary_dim // 2
     at = args.positions.reshape(problem.groups, -1).long()[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1)
     for pair in range(half):
@@ -176,7 +176,7 @@ def _rotated(problem: QkvPrepareDescriptor, args: RotaryCall, x: Tensor, slack: 
 
 
 def near(name: str, dtype: str, want: tuple[Tensor, Tensor], got: Tensor) -> Report:
-    """Whether each is the rounding of a number within its slack."""
+    """Whether each element is the rounding of a number within the slack of the exact value."""
     import torch
 
     exact, slack = want

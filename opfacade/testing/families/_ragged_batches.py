@@ -1,4 +1,4 @@
-"""Batches of ragged rows: the same rows in any order, among others of any length."""
+"""Batches of ragged rows: the same rows in any order, among other rows of any length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from opfacade.testing.subject import Subject
 
-_LONGEST = 3000  # elements of a row: some are folded by a warp, some by a CTA
+_LONGEST = 3000  # elements per row: a warp folds some rows, a CTA others
 
 
 @dataclass(frozen=True)
 class RaggedBatches:
-    """axis: that of the first dimension of every output, 0 or 1."""
+    """axis: the axis of the first dimension of every output, 0 or 1."""
 
     descriptor: Any
     args: Any
@@ -61,7 +61,7 @@ class RaggedBatches:
         return found + [(name, one.over) for name, one in zip(OUT, self.descriptor.outputs, strict=False)]
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """spare: elements behind the last row, which belong to none."""
+        """spare: elements after the last row, which belong to no row."""
         import torch
 
         units = [unit for unit in order if unit != EMPTY]
@@ -94,5 +94,5 @@ class RaggedBatches:
         return getattr(args, name)  # type: ignore[no-any-return]
 
     def moved(self, rng: random.Random) -> RaggedBatches:
-        """As it is: each batch is a copy."""
+        """Unchanged, because each batch is a copy."""
         return self

@@ -1,4 +1,4 @@
-"""Random folds over the whole language: axes that are folded, that a stage joins and that an output has, and expressions."""
+"""Random folds over the whole language: folded axes, axes of stages and outputs, and expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 600
 
 
 def drawn(rng: random.Random) -> FoldDescriptor:
-    """A valid fold. A draw that is refused, such as a maximum of no elements, is made again."""
+    """A valid fold; draws again after a refusal, such as of a maximum of zero elements."""
     while True:
         try:
             return _Draw(rng).fold()
@@ -90,7 +90,7 @@ class _Draw:
         self.leaves += [stage(index, made.part(part), part) for part in REDUCERS[reducer].parts]
 
     def _output(self, i: int) -> FoldOutput:
-        """Over the kept axes and the first folded ones; of what is the same along the others."""
+        """A random output over the kept and the first folded axes; its value is constant along the others."""
         kept = [axis for axis in range(self.rank) if axis not in self.folded]
         first = self.folded[: self.rng.randint(0, len(self.folded))]
         over = [*kept, *first]
@@ -109,7 +109,7 @@ class _Draw:
         return ((fits[0].name, first.name),) if fits and self.rng.random() < 0.5 else ()
 
     def _value(self, leaves: Sequence[Node], kind: Any) -> Node:
-        """A few of the leaves, joined by operations of one type; the latest are more likely."""
+        """A few leaves, combined by operations of one type; later leaves are more likely."""
         count = self.rng.randint(1, 3)
         chosen = [self.rng.choice(list(leaves)[-4:] if self.rng.random() < 0.5 else list(leaves)) for _ in range(count)]
         terms = [leaf if leaf.type == kind else apply(kind, leaf) for leaf in chosen]
@@ -125,7 +125,7 @@ class _Draw:
 
 
 class _Known:
-    """The attributes of a program that `varying` reads."""
+    """The attributes of a program that `varying` uses."""
 
     def __init__(self, shape: Sequence[int], fold: tuple[int, ...], inputs: Sequence[Input], stages: Sequence[Stage]) -> None:
         self.shape, self.fold, self.inputs, self.stages = shape, fold, inputs, stages
@@ -135,5 +135,5 @@ class _Known:
 
 
 def _names(given: dict[str, Any]) -> set[str]:
-    """Inputs and numbers that some value uses."""
+    """The names of inputs and scalars that a value uses."""
     return used_names({str(i): one.value for i, one in enumerate([*given["stages"], *given["outputs"]])})

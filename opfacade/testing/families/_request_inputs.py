@@ -1,4 +1,4 @@
-"""Random rows, keys and pages of requests, for every family that has them."""
+"""Random rows, keys and pages of requests, for all families with requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def split_total(rng: random.Random, total: int, parts: int) -> list[int]:
-    """Lengths that add up to a total, unevenly, with some zeros."""
+    """Uneven lengths with a given sum, some of them 0."""
     weights = [rng.choice((0.0, 0.2, 1.0, 5.0)) * rng.random() for _ in range(parts)]
     scale = sum(weights)
     lengths = [int(total * w / scale) if scale else 0 for w in weights]
@@ -24,7 +24,8 @@ def split_total(rng: random.Random, total: int, parts: int) -> list[int]:
 
 
 def draw_kv_lengths(draw: Draw, least: Sequence[int]) -> list[int]:
-    """Lengths in tokens whose pages fit, each at least `least`, with empty requests and full last pages among them."""
+    """Lengths in tokens whose pages fit in the pool, each at least `least`; some requests are empty, and some last pages are
+    full."""
     rng, cache, bound = draw.rng, draw.descriptor.paged_kv, draw.descriptor.max_kv_indices
     size, batch = cache.page_size, len(least)
     pages = cache.num_total_pages if bound is None else min(bound, cache.num_total_pages)
@@ -60,7 +61,7 @@ def paged(draw: Draw, kv_lens: Sequence[int]) -> dict[str, Tensor]:
 
 
 def _pages(draw: Draw, pool: int, counts: Sequence[int]) -> Tensor:
-    """Pages of all requests: each its own, or, of more than the pool has, each request some in an order of its own."""
+    """The pages of all requests: distinct if the pool has enough, otherwise a random selection for each request."""
     import torch
 
     def order() -> Tensor:
@@ -73,18 +74,18 @@ def _pages(draw: Draw, pool: int, counts: Sequence[int]) -> Tensor:
 
 
 def _pools(draw: Draw) -> dict[str, Tensor]:
-    """The two pools full of NaN, apart or as columns of one tensor."""
+    """The two pools full of NaN, as separate tensors or as columns of one tensor."""
     operands, cache = draw.descriptor.operands(), draw.descriptor.paged_kv
     shapes = {n: sizes(spec) for n, spec in operands.items() if spec.paged is not None and spec.dtype == cache.dtype}
     dtype, (shape, other) = torch_dtype(cache.dtype), shapes.values()
-    if draw.interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # else the second would start unaligned
+    if draw.interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # otherwise the second would start unaligned
         both = draw.nan((*shape[:-1], shape[-1] + other[-1]), dtype)
         return dict(zip(shapes, (both[..., : shape[-1]], both[..., shape[-1] :]), strict=True))
     return {name: draw.nan(shape, dtype) for name, shape in shapes.items()}
 
 
 def _fill(draw: Draw, pools: Iterable[Tensor], pages: Tensor, kv_lens: Sequence[int]) -> None:
-    """Random values in the slots that count; the rest stays NaN."""
+    """Random values in the slots of tokens; other slots stay NaN."""
     import torch
 
     cache: Any = draw.descriptor.paged_kv
@@ -103,7 +104,7 @@ def _fill(draw: Draw, pools: Iterable[Tensor], pages: Tensor, kv_lens: Sequence[
 
 
 def _block_table(draw: Draw, pages: Tensor, counts: Sequence[int], kv_lens: Sequence[int]) -> dict[str, Tensor]:
-    """Interleaved: columns that are no part of it lie beside it."""
+    """An interleaved block table: a slice of a tensor with more columns."""
     import torch
 
     width = max([1, *counts]) + draw.rng.randint(0, 2)

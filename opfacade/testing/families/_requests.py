@@ -1,4 +1,4 @@
-"""Shared code of ops over requests of a batch: the lengths of the requests."""
+"""Shared code of ops over requests: the lengths of the requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class RequestsHarness(Harness):
-    """A batch of requests, with rows and keys of their own."""
+    """The harness of ops over requests with separate rows and keys."""
 
-    # The operand that says which rows belong to a request; "" where all requests have the same number.
+    # The indptr of the rows of requests; "" if all requests have equally many rows.
     rows = ""
-    # The rows are the last ones of a request, which therefore has at least as many keys.
+    # Rows are the last ones of their request, so a request has at least as many keys as rows.
     rows_are_keys = False
 
     def inputs(self, draw: Draw) -> None:
@@ -35,7 +35,7 @@ class RequestsHarness(Harness):
         self.request_inputs(draw, list(zip(q, kv, strict=True)))
 
     def request_inputs(self, draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
-        """`inputs` behind those that say which rows and keys are a request's. requests: (rows, keys) of each."""
+        """`inputs` after the index operands of requests. requests: (rows, keys) of each."""
 
     def _row_counts(self, draw: Draw) -> list[int]:
         batch = draw.descriptor.batch_size
@@ -73,7 +73,7 @@ class RequestsHarness(Harness):
         return " ".join([*words, *self.heads(descriptor, lengths), *_storage(descriptor)])
 
     def heads(self, descriptor: Descriptor[Any], lengths: HasLengths) -> Iterator[str]:
-        """The words of a label between lengths and storage."""
+        """The part of a label between lengths and storage."""
         if hasattr(descriptor, "total_num_rows") and not lengths.q:
             yield f"r{descriptor.total_num_rows}"
 

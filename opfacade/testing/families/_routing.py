@@ -1,4 +1,4 @@
-"""Whether the experts that rows got are choices that a machine may make, and the weights of these experts with bounds."""
+"""Checks that the chosen experts are admissible within the error bound, and computes their weights with bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def choice_report(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> Report:
-    """Infinite where a row has an expert that it may not have. Keys that are logits are compared exactly."""
+    """Infinite if a row has an inadmissible expert. If keys are logits, choices must be exact."""
     if d.ids_given:
         return Report(0.0, 0.0, "", 0)
     slack = 0.0 if d.by_logits else 1.0
@@ -27,7 +27,7 @@ def choice_report(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> R
 
 
 def _keys(d: RouteDescriptor, call: RouteArgs) -> list[list[float]]:
-    """Keys in f64, of logits in f32."""
+    """Keys in f64, computed from f32 logits."""
     z = _z(call)
     key = z if d.by_logits else _scores(d, z)
     found: list[list[float]] = (key if call.correction is None else key + call.correction.double()).tolist()
@@ -35,7 +35,7 @@ def _keys(d: RouteDescriptor, call: RouteArgs) -> list[list[float]]:
 
 
 def _wrong(d: RouteDescriptor, key: list[float], got: list[int], eta: float) -> str:
-    """Says what is wrong with the experts of one row. eta: keys are known to eta times what they are made of."""
+    """Describes what is wrong with the experts of one row; "" if nothing. eta: relative error of keys."""
     if len(set(got)) < len(got) or not all(0 <= one < d.experts for one in got):
         return f"{got} has an expert twice or one that does not exist"
     if eta == 0:
@@ -45,7 +45,7 @@ def _wrong(d: RouteDescriptor, key: list[float], got: list[int], eta: float) -> 
 
 
 def _rank(key: list[float]) -> list[int]:
-    """Indices, best first."""
+    """Indices by decreasing key; equal keys by index, NaN last."""
     return sorted(range(len(key)), key=lambda i: (math.isnan(key[i]), 0.0 if math.isnan(key[i]) else -key[i], i))
 
 
@@ -59,14 +59,14 @@ def _group_keys(d: RouteDescriptor, key: list[float]) -> list[float]:
 
 
 def _best(d: RouteDescriptor, key: list[float]) -> list[int]:
-    """The experts of exact keys."""
+    """The chosen experts for exact keys."""
     size = d.experts // d.groups
     kept = set(_rank(_group_keys(d, key))[: d.top_groups]) if d.groups > 1 else {0}
     return [i for i in _rank(key) if i // size in kept][: d.top_k]
 
 
 def _inadmissible(d: RouteDescriptor, key: list[float], got: list[int], slack: float) -> str:
-    """Says what no machine whose keys are off by less than slack / 2 does."""
+    """Describes a choice that is impossible if the errors of keys are below slack / 2; "" if there is none."""
     size, groups = d.experts // d.groups, _group_keys(d, key)
     order = _rank(groups)
     first_out = groups[order[d.top_groups]] if d.top_groups < d.groups else -math.inf
@@ -83,7 +83,7 @@ def _inadmissible(d: RouteDescriptor, key: list[float], got: list[int], slack: f
 
 
 def _at_least(one: float, other: float, slack: float) -> bool:
-    """NaN is the least of all."""
+    """Whether one >= other - slack, where NaN is below all numbers."""
     return math.isnan(other) or (not math.isnan(one) and one >= other - slack)
 
 
@@ -104,7 +104,7 @@ def _scores(d: RouteDescriptor, z: Tensor) -> Tensor:
 
 
 def weights_of(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> Bounded:
-    """Weights of the ids of a call; an id out of range has 0."""
+    """The weights of the ids of a call; an id out of range has weight 0."""
     import torch
 
     ids = (call.given_ids if d.ids_given else call.ids).long()
@@ -115,7 +115,7 @@ def weights_of(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> Boun
     else:
         score = _scores(d, z).gather(1, at)
     score = score.masked_fill(~known, 0.0)
-    least = torch.full_like(score[:, :1], c.get("least", 0.0))  # a score that small may have no digit
+    least = torch.full_like(score[:, :1], c.get("least", 0.0))  # a score this small may have no correct digit
     if d.renormalise:
         total = score.sum(1, keepdim=True)
         total = torch.where(total == 0, 1.0, total)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Result(NamedTuple):
-    """An output as `compared` takes it."""
+    """An output in the form that `compared` uses."""
 
     name: str
     dtype: str

@@ -72,7 +72,7 @@ class MergeHarness(Harness):
             draw.values["states_indptr"] = indptr
 
     def expected(self, descriptor: MergeStatesDescriptor, args: Args, c: dict[str, float]) -> list[Bounded]:
-        """In place the operands of state 0 are expected to be the result, and other states to be as they were."""
+        """In place, state 0 must hold the result, and other states must be unchanged."""
         merged = oracle.merge(descriptor, args)
         if not descriptor.in_place:
             return merged
@@ -80,7 +80,7 @@ class MergeHarness(Harness):
         return [_in_state_0(bounded, name, states if descriptor.states == "stacked" else ()) for bounded, name, states in pairs]
 
     def amount(self, descriptor: MergeStatesDescriptor, lengths: HasLengths) -> Amount:
-        """In place the bytes are the same: of the states only the first is written."""
+        """Counts the same bytes in place, because only the first state is written."""
         moved = nbytes(list(operands_of(descriptor).values()))
         moved += moved // descriptor.num_states if descriptor.in_place else 0
         return Amount(float(moved), 3.0 * moved / 2)
@@ -91,7 +91,7 @@ class MergeHarness(Harness):
 
 
 def _states(draw: Draw, o: str, lse: str) -> dict[str, Tensor]:
-    """Log-sum-exps of ordinary size, some states empty, their o NaN."""
+    """Log-sum-exps of ordinary size; some states are empty, and their o is NaN."""
     values = draw.values
     shape = tuple(values[lse].shape)
     drawn = draw.normal(shape) * 3

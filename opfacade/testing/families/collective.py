@@ -1,4 +1,4 @@
-"""Harnesses of ops over several ranks, as the tools run them: one rank, without a group."""
+"""Harnesses of ops over several ranks, for tools that run them on one rank without a group."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _F32 = 2.0**-24
-_F64 = 2.0**-50  # of a term and what adds it
+_F64 = 2.0**-50  # bits of a term, and of the type that adds terms
 
 
 class CollectiveHarness(Harness):
-    """One rank gets what it has."""
+    """With one rank, the output is the input."""
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
         example: Any = rng.choice([example for example in examples() if example.op == op])
@@ -45,7 +45,7 @@ class MergeAcrossHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), states=rng.randint(1, 5))
 
     def inputs(self, draw: Draw) -> None:
-        """Log-sum-exps of ordinary size; some states are empty, their o NaN."""
+        """Log-sum-exps of ordinary size; some states are empty, and their o is NaN."""
         values = draw.values
         shape = tuple(values["lse_part"].shape)
         empty = draw.uniform(shape) < 0.2
@@ -54,7 +54,7 @@ class MergeAcrossHarness(Harness):
         values["o_part"] = part.float().masked_fill(empty[..., None], float("nan")).to(part.dtype)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """The bound: a rounding of o_part to exchange_dtype, sums of as many terms as states, and a rounding of the result."""
+        """The bound: a rounding of o_part to exchange_dtype, sums with one term per state, and a rounding of the result."""
         import torch
 
         lse = args.lse_part.double()
@@ -83,7 +83,7 @@ class LogprobAcrossHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), vocab=vocab, shard=vocab + rng.randint(0, 3))
 
     def inputs(self, draw: Draw) -> None:
-        """Some labels lie outside."""
+        """Some labels are outside the vocabulary."""
         shape, vocab = tuple(draw.values["label"].shape), draw.descriptor.vocab
         draw.values["label"] = (draw.uniform(shape) * (vocab + 2)).to(draw.values["label"].dtype) - 1
 
@@ -99,7 +99,7 @@ class LogprobAcrossHarness(Harness):
 
 
 class AllReduceNormHarness(Harness):
-    """One rank: a norm, or a quantisation of the sum with the residual, which is exact."""
+    """With one rank: a norm, or a quantisation of the sum with the residual, which is exact."""
 
     unit = "total_num_rows"
 
@@ -130,18 +130,18 @@ _FOLDS = FoldHarness()
 
 
 def _as_call(ran: Ran, problem: Descriptor[Any], changed: dict[str, Tensor], before: Mapping[str, Tensor]) -> Ran:
-    """The call as one of the fold behind the sum."""
+    """The call of the fold after the sum."""
     given = {name: changed[name] if name in changed else getattr(ran.args, name) for name in operands_of(problem)}
     return Ran(problem, problem.args_type(**given), ran.sku, before)
 
 
 def _with_residual(x: Tensor, residual: Tensor | None) -> Tensor:
-    """Rounded as it is stored."""
+    """The value rounded as stored."""
     return x if residual is None else (x.double() + residual.double()).to(x.dtype)
 
 
 def _same_as(total: Tensor, ran: Ran) -> Report:
-    """Without a norm the outputs that hold the sum with the residual are exact."""
+    """Without a norm, outputs that contain the sum with the residual are exact."""
     import torch
 
     d, after = ran.descriptor, valid_part(ran.descriptor, ran.args)
@@ -152,13 +152,13 @@ def _same_as(total: Tensor, ran: Ran) -> Report:
 
 
 def _logged(name: str, want: Tensor, lse: Tensor, terms: int) -> Bounded:
-    """A sum of positive f64 terms, its logarithm, and one rounding to f32."""
+    """The bound: a sum of positive f64 terms, its logarithm, and one rounding to f32."""
     bound = want.abs() * _F32 * 1.01 + (lse.abs() + terms) * _F64 + 2.0**-133
     return Bounded(name, want, bound, bound)
 
 
 def _least(dtype: str) -> float:
-    """Half of the distance of subnormal numbers: the error of rounding a number below the normal ones."""
+    """Half the spacing of subnormal numbers: the error of rounding a subnormal number."""
     import torch
 
     facts = torch.finfo(torch_dtype(dtype))
@@ -166,7 +166,7 @@ def _least(dtype: str) -> float:
 
 
 def _unit(dtype: str) -> float:
-    """Half of the distance of 1 to the next number."""
+    """Half the distance from 1 to the next number."""
     import torch
 
     return float(torch.finfo(torch_dtype(dtype)).eps) / 2

@@ -31,7 +31,7 @@ class MapHarness(Harness):
         return resized(example, [rng.randint(0, min(40, tokens)) for _ in example.shape])
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Exact outputs to the bit; where a bound is infinite anything goes."""
+        """Exact outputs must have equal bits, and an infinite bound accepts any value."""
         given, after = valid_part(ran.descriptor, replace(ran.args, **ran.before)), valid_part(ran.descriptor, ran.args)
         outputs = ran.descriptor.written(after)
         problem = resized(ran.descriptor, tuple(outputs[0].shape))
@@ -56,12 +56,12 @@ class MapHarness(Harness):
 
 
 def resized(descriptor: MapDescriptor, shape: Sequence[int]) -> Any:
-    """The same map of other extents; an input with a shape of its own keeps it."""
+    """The same map with other extents; an input with its own shape keeps that shape."""
     return changed(descriptor, shape=tuple(shape))
 
 
 def compared(output: Any, got: Tensor, bounds: bound.Bounds) -> Report:
-    """One output with its value: an exact one, all of whose NaN are one, to the bit."""
+    """Compares one output with its value; exact values bit for bit, with all NaN treated as equal."""
     import torch
 
     if got.numel() == 0:
@@ -77,7 +77,7 @@ def compared(output: Any, got: Tensor, bounds: bound.Bounds) -> Report:
 
 
 def differs(a: Tensor, b: Tensor) -> Tensor:
-    """Where bits do; any NaN is as any other, and -0 is not 0."""
+    """A mask of equal bits; all NaN are equal, and -0 differs from 0."""
     import torch
 
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

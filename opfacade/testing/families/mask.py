@@ -1,4 +1,4 @@
-"""The harness of mask packing: every byte and every start is exact."""
+"""Harness of mask packing: every byte and every start must be exact."""
 
 from __future__ import annotations
 

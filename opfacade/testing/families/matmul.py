@@ -1,4 +1,4 @@
-"""Harness of products: sums in fp64 with a bound of any order of k, and the epilogue's program behind them."""
+"""Harness of products: sums in fp64 with a bound for any order of k, followed by the epilogue's program."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MatmulHarness(Harness):
 
 
 def draw_scales(draw: Draw) -> None:
-    """Scales of a quantised model: positive, and powers of two where they are stored as such. Zero points are i8."""
+    """Scales as in a quantised model: positive, and powers of two if stored as f8_e8m0. Zero points are in the range of i8."""
     for name, most in (("x_zero", 127), ("weight_sum", 5000)):
         if name in draw.values:
             draw.values[name] = draw.integers(-most - 1, most, draw.values[name].shape).int()
@@ -79,7 +79,7 @@ def draw_scales(draw: Draw) -> None:
 
 
 def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, float]) -> Bounded:
-    """out with its bounds. Where one is infinite anything goes, and `got` is expected."""
+    """The expected out with bounds. With an infinite bound any value is accepted, so `got` is expected."""
     import torch
 
     call = cast("ProductCall", args)
@@ -93,7 +93,7 @@ def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, f
 
 
 def behind(problem: MatmulDescriptor, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
-    """The results of the epilogue, of sums with a radius."""
+    """The results of the epilogue for sums with radii."""
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
     bounds = bound.Bounds(Values(leaves, sums[0].device), bound.machine_of(c), balls)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def _chosen(rows: int, sample: Sample) -> list[int] | None:
 
 
 def _with_rows(problem: Descriptor[Any], args: Any, chosen: list[int] | None) -> Any:
-    """The call with some rows alone."""
+    """The call with only some rows."""
     import torch
 
     if chosen is None:
@@ -119,13 +119,13 @@ def _with_rows(problem: Descriptor[Any], args: Any, chosen: list[int] | None) ->
         axis = next((at for at, dim in enumerate(spec.shape) if dim.name.startswith("total_num_rows")), None)
         if axis is not None:
             tensor = getattr(args, name)
-            raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor  # torch selects nothing of 8-bit floats
+            raw = tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor  # torch cannot index 8-bit floats
             parts[name] = raw.index_select(axis, torch.tensor(chosen, device=raw.device)).view(tensor.dtype)
     return replace(args, **parts)
 
 
 def _places(chosen: list[int] | None) -> Any:
-    """From the index of an element in the sample to that in out."""
+    """Maps the index of an element in the sample to the index in out."""
     return list if chosen is None else lambda index: [*index[:-2], chosen[index[-2]], index[-1]]
 
 

@@ -1,4 +1,4 @@
-"""Latent attention: attention of one KV head, whose rows are key and value at once."""
+"""Harness of latent attention: attention of one KV head, whose rows are both key and value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _mla(rng: random.Random, tokens: int) -> Descriptor[Any]:
 
 
 def _latent(rng: random.Random, plain: object) -> dict[str, Any]:
-    """Optional fields of latent attention."""
+    """Random optional fields of latent attention."""
     found = {"sinks": rng.random() < 0.5, "window_left": rng.choice((-1, 0, 40)), "logits_soft_cap": rng.choice((0.0, 30.0))}
     return found | {"q_len": rng.choice((1, 2, 4, 9)), "causal": rng.random() < 0.8}
 

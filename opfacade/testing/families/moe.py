@@ -1,4 +1,4 @@
-"""Harness of mixtures of experts: choices by sorting each row in Python, weights of these choices, exact places."""
+"""Harness of mixtures of experts: choices by sorting each row in Python, weights of these choices, exact positions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RouteHarness(Harness):
     unit = "total_num_rows"
 
     def inputs(self, draw: Draw) -> None:
-        """Logits of ordinary size with ties, and a few NaN and infinities in rows of their own."""
+        """Logits of ordinary size with ties; a few rows contain NaN and infinities."""
         logits = draw.values["logits"]
         drawn = (draw.normal(logits.shape) * 8).round() / 4
         logits.copy_(drawn)
@@ -58,7 +58,7 @@ class RouteHarness(Harness):
 
 
 def _exact_outputs(d: RouteDescriptor, call: RouteArgs) -> list[Bounded]:
-    """Loads and physical ids of the choices that were made."""
+    """The expected loads and physical ids for the actual choices."""
     import torch
 
     ids, found = (call.given_ids if d.ids_given else call.ids).tolist(), []
@@ -135,7 +135,7 @@ class CombineHarness(Harness):
         return _sized(op, rng, tokens)
 
     def inputs(self, draw: Draw) -> None:
-        """Rows of y that no slot takes are NaN."""
+        """Rows of y that no slot uses are NaN."""
         place, y = draw.values["places"], draw.values["y"]
         order = draw.uniform((place.numel(),)).argsort().to(place.dtype).view(place.shape)
         place.copy_(order.masked_fill(draw.uniform(place.shape) < 0.3, -1))
@@ -172,7 +172,7 @@ class FusedHarness(Harness):
         return changed(example, **sizes)
 
     def inputs(self, draw: Draw) -> None:
-        """Logits with ties, and scales that are positive."""
+        """Logits with ties, and positive scales."""
         if draw.descriptor.weight_format is not None:
             for name in ("up", "down"):
                 draw_weight(draw, name)
@@ -208,7 +208,7 @@ class FusedHarness(Harness):
 
 
 def _routed(d: FusedMoeDescriptor, args: FusedMoeArgs, c: dict[str, float]) -> Report:
-    """The choice and its weights."""
+    """Checks the choice of experts and their weights."""
     problem: Any = d.steps()[0].problem
     call = RouteArgs(
         logits=args.logits, bias=args.router_bias, correction=args.correction, ids=args.chosen_ids, weights=args.chosen_weights

@@ -1,4 +1,4 @@
-"""Harness of quantisation and back."""
+"""Harness of quantisation and dequantisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BlockBatches(DenseBatches):
-    """Units are the rows that share scales: those of a block of `quant.block`."""
+    """A unit consists of the rows that share scales: the rows of a block of `quant.block`."""
 
     def rows(self, order: Sequence[int]) -> list[int]:
         many = self.descriptor.quant.block[0]
@@ -38,12 +38,12 @@ class QuantizeHarness(FoldHarness):
     unit = "total_num_rows"
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Blocks hold valid rows alone. The others are `unowned` and past the valid rows of `out`."""
+        """Judges only blocks with valid rows. Other scales are `unowned`, and other rows of `out` are invalid."""
         problem, args = ran.descriptor.valid_part(ran.args)
         return super().judge(replace(ran, descriptor=problem, args=args), sample)
 
     def unowned(self, descriptor: QuantizeDescriptor | DequantizeDescriptor, args: Any, name: str) -> Tensor | None:
-        """Also scales of blocks without a valid row."""
+        """Includes scales of blocks without a valid row."""
         import torch
 
         if name != "scale" or descriptor.quant.scale != "block" or args.num_valid is None:

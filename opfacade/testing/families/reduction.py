@@ -21,7 +21,8 @@ class ProgramHarness(FoldHarness):
     unit = "shape[0]"
 
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
-        """One of the EXAMPLES with other kept extents; folded ones have elements, for some reducers have no result without."""
+        """One of the EXAMPLES with other extents of kept axes; folded axes are not empty, because some reducers need an
+        element."""
         example: Any = rng.choice([example for example in examples() if example.op == op])
         top = min(40, tokens)
         return resized(example, [rng.randint(int(axis in example.fold), max(1, top)) for axis in range(len(example.shape))])
@@ -38,7 +39,7 @@ class ProgramHarness(FoldHarness):
 
 
 def resized(descriptor: Descriptor[Any], shape: Sequence[int]) -> Any:
-    """The same fold of other extents."""
+    """The same fold with other extents."""
     return changed(descriptor, shape=tuple(shape))
 
 

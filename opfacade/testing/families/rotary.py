@@ -1,4 +1,4 @@
-"""Harness of rotations: the bits of each element, by complex multiplication pair by pair."""
+"""Harness of rotations: the exact bits of each element, by complex multiplication of pairs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RotaryHarness(Harness):
         return changed(example, total_num_rows=rng.randint(0, min(60, tokens)), **heads)
 
     def inputs(self, draw: Draw) -> None:
-        """Angles of a model, up to the end of the table; if in place, some rows are skipped."""
+        """The angles of a model, and positions up to the end of the table; if in place, some rows are skipped."""
         angles(draw)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
@@ -47,7 +47,7 @@ class RotaryHarness(Harness):
         return Report(float(wrong > 0) * 2, float(wrong > 0) * 2, f"{wrong} elements have other bits", elements)
 
     def amount(self, descriptor: RotaryDescriptor, lengths: HasLengths) -> Amount:
-        """Heads are read and written; each row has a row of the table."""
+        """Minimal traffic: heads are read and written, and each row reads a row of the table."""
         heads = descriptor.num_qo_heads + descriptor.num_kv_heads
         dim = descriptor.rotary_dim if descriptor.in_place else descriptor.head_dim
         size = torch_dtype(descriptor.dtype).itemsize
@@ -59,7 +59,7 @@ class RotaryHarness(Harness):
 
 
 def expected(problem: RotaryDescriptor, args: RotaryCall, given: Tensor) -> tuple[Tensor, Tensor]:
-    """(the rotated rows of a tensor, which rows these are)."""
+    """(the rotated rows of a tensor, their indices)."""
     import torch
 
     positions = args.positions.reshape(problem.groups, -1).long()
@@ -87,7 +87,7 @@ def _rows(args: RotaryCall, positions: Tensor, count: int) -> Tensor:
 
 
 def _kept(out: Tensor, given: Tensor, rows: Tensor) -> bool:
-    """Whether the other rows are as they were."""
+    """Whether the other rows are unchanged."""
     import torch
 
     rest = torch.ones(out.shape[0], dtype=torch.bool, device=out.device)

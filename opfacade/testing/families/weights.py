@@ -1,4 +1,4 @@
-"""Harness of conversions of weights: every code of a checkpoint is followed to its column and its element of k."""
+"""Harness of weight conversions: computes the column and the element of k of every code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Layouts = PackWeightsDescriptor | UnpackWeightsDescriptor
 
 class LayoutHarness(Harness):
     def draw(self, op: str, rng: random.Random, tokens: int) -> Any:
-        """Columns in eights, and elements of k in what tiles and groups divide."""
+        """Draws n as a multiple of 8, and k as a multiple of tiles and groups."""
         example = rng.choice([example for example in examples() if isinstance(example, Layouts) and example.op == op])
         most, step = max(1, min(40, tokens // 8)), 128 if example.source in ("hqq", "tinygemm", "mxfp4", "nvfp4") else 8
         return changed(example, n=8 * rng.randint(1, most), k=step * rng.randint(1, most if step == 8 else 3))
 
     def inputs(self, draw: Draw) -> None:
-        """Any codes; words have any sign."""
+        """Random codes; words may be negative."""
         for name, tensor in list(draw.values.items()):
             spec = draw.descriptor.operands()[name]
             if spec.role == "in" and not tensor.is_floating_point():

@@ -70,7 +70,7 @@ _DEFAULTS = (
 )
 
 
-# Before the candidates of whole tiles, which serve wherever these decline: no workspace allowed, or a guarantee required.
+# Tried first. If they decline because no workspace is allowed or a guarantee is required, candidates of whole tiles serve.
 _PIECES = tuple(
     Candidate("cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, needs=needs)
     for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))

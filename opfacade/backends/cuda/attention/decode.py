@@ -25,28 +25,27 @@ from opfacade.core.target import Target
 from opfacade.plans._attention.paging import FP8
 from opfacade.plans.attention import BatchPagedDecodeDescriptor
 
-REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
+REVISION = 1  # incremented with each change of output bits; tests/data/fingerprints.json
 _SHORT_TOKENS = 8192
 _TEAM_TOKENS = 16384
 # Break-even: bytes of K, a request and kv head, that one cluster reads in the time in which several clusters combine partials.
 _ONE_CLUSTER_BYTES = 2048 * 256
-# (most work units, CTAs a cluster, clusters a unit): the fastest on 132 SMs, see docs/notebook/decode.md.
+# (maximum work units, CTAs per cluster, clusters per unit); fastest on 132 SMs, see docs/notebook/decode.md.
 _CLUSTER_CONFIGS = ((3, 8, 4), (8, 2, 8))
 _MAX_PARTIALS = 2**16 - 1  # capacity of an arrival counter
 _TILE_TOKENS = 64
-# Every CTA scans all lengths to find its split; above 256 requests the scan costs more than balanced splits gain.
+# Every CTA scans all lengths to determine its split; above 256 requests the scan costs more than balanced splits save.
 _MAX_SCANNED_REQUESTS = 256
 _CHUNKS = (512, 1024)
 _SMALL_CHUNK = 512 * 128  # elements of K: one CTA reads them in 6 us
 
 
 class Rules(NamedTuple):
-    """Size-independent inputs of the partition. heads: head blocks of a request; requested_split: mode forced by kv_split, else
-    None.
+    """Size-independent inputs of the partition. heads: head blocks per request.
 
-    short_units: up to so many work units, short contexts run on one or several clusters; -1: never. sms: of the device.
-    concurrent_ctas: CTAs that run at once, if a simpler partition may be chosen by the bounds; else 0. single_cta, cluster: the
-    CTA of a launch without and with clusters.
+    requested_split: the mode that kv_split sets, or None. short_units: the maximum number of work units with which short
+    contexts run on clusters; -1: never. sms: SMs of the device. concurrent_ctas: CTAs that run concurrently, if the bounds may
+    select a simpler partition; otherwise 0. single_cta, cluster: the CTA of a launch without and with clusters.
     """
 
     heads: int
@@ -60,13 +59,13 @@ class Rules(NamedTuple):
 
 @cached_by_specialization
 def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig) -> Rules:
-    """For a descriptor that is declined for its sizes at most."""
+    """The rules for a descriptor that only its sizes may cause to be declined."""
     split, heads = descriptor.kv_split, head_blocks(descriptor)
     requested_split = ("fixed", split) if isinstance(split, int) else ("off", 0) if split == "off" else None
     able = target.sm_version >= 90 and target.max_shared_memory >= SM_BYTES - SYSTEM_BYTES and descriptor.kv_dtype != "f32"
-    # A cluster of 8 must fit into one GPC, which leaves SMs over: the batch must fit the clusters that run concurrently.
+    # A cluster of 8 must fit into one GPC, which leaves some SMs idle: the batch must fit the clusters that run concurrently.
     short_units = target.sm_count * 85 // 100 // DEFAULT.cluster if able and requested_split is None else -1
-    # The bounds were measured for these only.
+    # The bounds were measured only for these dtypes and dims.
     measured = config == DEFAULT and descriptor.kv_dtype in ("f16", "bf16") and descriptor.dim >= 128
     slots = target.sm_count * default_shape(descriptor, False).blocks if measured else 0
     single_cta = Block.of(descriptor, target, config, False)
@@ -75,7 +74,8 @@ def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
-    """True if clusters take each request's heads: the bounds promise a small batch of short contexts, where latency decides."""
+    """True if each request's heads run on clusters: the bounds promise a small batch of short contexts, where latency
+    dominates."""
     return _split(descriptor, DEFAULT, rules_of(descriptor, target, DEFAULT)).mode == "cluster"
 
 
@@ -84,7 +84,7 @@ def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
 
 
 class Split(NamedTuple):
-    """Partition of requests. chunk: tokens of a fixed chunk; cluster: CTAs a cluster; clusters: clusters a work unit."""
+    """Partition of requests. chunk: tokens per fixed chunk; cluster: CTAs per cluster; clusters: clusters per work unit."""
 
     mode: str
     chunk: int = 0
@@ -93,7 +93,7 @@ class Split(NamedTuple):
 
 
 def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split | None:
-    """Several clusters a work unit: contexts are short, but too long for one cluster, and all clusters run concurrently."""
+    """Several clusters per work unit, if contexts are short but too long for one cluster, and all clusters run concurrently."""
     units, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
     row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
     configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.clusters),) if config.clusters > 1 else ()
@@ -139,8 +139,8 @@ def _partition_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: 
     """The partition of "auto" if the bounds promise that a simple one keeps all CTAs busy, so that no scan of lengths is
     needed.
 
-    Full windows are units of equal length, which stay whole; if all chunks run concurrently, none waits. Otherwise None: the
-    lengths on the device decide.
+    Full windows are units of equal length, which are not split; if all chunks run concurrently, none waits. None: the lengths
+    on the device determine the partition.
     """
     if tokens <= _SHORT_TOKENS:
         return None
@@ -151,7 +151,7 @@ def _partition_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: 
     for chunk in _CHUNKS:
         # The bound counts a partial chunk for every request; some requests have none.
         at_once = 5 * heads * (tokens // chunk + batch) <= 6 * slots
-        # Chunks are small, or even shares would be hardly smaller.
+        # Chunks are small, or equal shares would be hardly smaller.
         if at_once and (chunk * dim <= _SMALL_CHUNK or 2 * tokens * heads >= chunk * slots):
             return Split("fixed", chunk)
     return None
@@ -183,14 +183,14 @@ def partition_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config:
     tiles = rules.heads * (descriptor.kv_token_bound // _TILE_TOKENS) + least
     resident = min(tiles, target.sm_count * rules.single_cta.resident)
     if split.mode == "pieces":
-        # decode/schedule/cut.cuh makes at most 1.4 * resident splits more than units, and at most 2.8 * resident splits
-        # precede the last that has a slot.
+        # decode/schedule/cut.cuh creates at most 1.4 * resident more splits than units, and at most 2.8 * resident splits
+        # precede the last split with a slot.
         return DecodePartition(split, least + 3 * resident // 2, 3 * resident, 3 * resident, rules.single_cta)
     return DecodePartition(split, min(2 * resident, max(resident, least)), 2 * resident, 2 * resident, rules.single_cta)
 
 
 def _cluster_partition(descriptor: BatchPagedDecodeDescriptor, split: Split, units: int, block: Block) -> DecodePartition:
-    """One cluster needs no workspace; several store partials and synchronise for each 128 columns of a work unit."""
+    """One cluster needs no workspace; several clusters store partials and synchronise once per 128 columns of a work unit."""
     if split.clusters == 1:
         return DecodePartition(split, units * split.cluster, 0, 0, block)
     slots, counters = units * split.clusters, units * -(-rows_of(descriptor) * descriptor.dim // 128)
@@ -249,7 +249,7 @@ def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeCo
 def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, split: Split) -> KernelSku:
     block, known = _block(descriptor, target, config, split.mode), facts(descriptor, config, split)
     tile, default = block.shape.keys, _block(descriptor, Target.parse(target.arch), config, split.mode)
-    if block.shape.stages != default.shape.stages:  # a target with other shared memory has another binary
+    if block.shape.stages != default.shape.stages:  # the binary depends on the shared memory of the target
         known = support.pairs(**dict(known), stages=block.shape.stages)
     merges = True  # the warps of a CTA merge in every mode
     return facts_of.make_sku(facts_of.Identity(descriptor.op, target.arch, "split_kv", REVISION, known, tile, merges))

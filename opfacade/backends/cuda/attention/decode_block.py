@@ -12,21 +12,21 @@ from opfacade.plans.attention import BatchPagedDecodeDescriptor
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """warps: a CTA; stages: a warp's pipeline; keys: a stage (of 16-bit elements); blocks: CTAs an SM."""
+    """warps: per CTA; stages: per warp's pipeline; keys: per stage (for 16-bit elements); blocks: CTAs per SM."""
 
     warps: int
     stages: int
     keys: int
-    blocks: int = 2  # CTAs per SM; two overlap one's tail with the other's main loop
+    blocks: int = 2  # CTAs per SM; with two, the tail of one overlaps the main loop of the other
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """A tuning configuration. warps, blocks: override those of Shape, 0: default; cluster: CTAs a cluster; clusters: of a work
-    unit, 0: as many as the bounds justify.
+    """A tuning configuration. warps, blocks: replace those of Shape; 0: the default.
 
-    auto: the mode of kv_split="auto", "auto" (even shares) or "pieces"; "": by the bounds. It is no SKU fact, because `split`
-    states it; nor is `clusters`, because the partition states it.
+    cluster: CTAs per cluster. clusters: clusters per work unit; 0: chosen by the bounds. auto: the mode of kv_split="auto":
+    "auto" (equal shares) or "pieces"; "": chosen by the bounds. SKUs omit auto and clusters, because `split` and the partition
+    state them.
     """
 
     warps: int = 0
@@ -36,28 +36,28 @@ class DecodeConfig:
     clusters: int = 0
 
     def facts(self) -> dict[str, bool | int | str]:
-        """Values that differ from the default, named as in templates and SKUs."""
+        """Values that differ from the default, with their names in templates and SKUs."""
         named = {"warps": self.warps, "blocks": self.blocks, "cluster": self.cluster}
         return {name: value for name, value in named.items() if value != getattr(DEFAULT, name)}
 
 
 DEFAULT = DecodeConfig()
 SHAPES = {64: Shape(4, 6, 16), 128: Shape(4, 3, 16), 256: Shape(2, 3, 16)}
-# By (dim, bytes of an element), if heads are mma columns. This needs fewer registers per warp, and more warps hide the latency
-# of fp8 conversion and of small rows.
+# By (dim, bytes per element), if heads are mma columns. This needs fewer registers per warp, and more warps hide the latency of
+# fp8 conversion and of small rows.
 COLUMN_SHAPES = {(64, 1): Shape(4, 6, 16, 4), (64, 2): Shape(4, 6, 16, 4), (128, 1): Shape(3, 3, 16, 4)}
 CLUSTER_SHAPES = {64: Shape(8, 6, 16, 1), 128: Shape(8, 3, 16, 1), 256: Shape(4, 3, 16, 1)}
 SM_BYTES = 233472  # shared memory of an SM on sm_90
 SYSTEM_BYTES = 1024  # shared memory of a CTA that the system reserves
 F32_SHAPES = {64: Shape(4, 2, 32), 128: Shape(4, 2, 32), 256: Shape(4, 2, 16)}
 _ROWS = 16
-_COLUMNS = 8  # up to so many heads are mma columns
+_COLUMNS = 8  # maximum number of heads that are mma columns
 _MOST_STAGES = 6
-_LEAST_STAGES = 2  # double buffering; if two stages do not fit, shared memory is a reason to decline
+_LEAST_STAGES = 2  # double buffering; the kernel declines if two stages do not fit
 
 
 def default_shape(descriptor: BatchPagedDecodeDescriptor, cluster: bool) -> Shape:
-    """The shape before its stages are fitted into shared memory. cluster: a cluster shares a work unit."""
+    """The shape before stages are limited to shared memory. cluster: whether a cluster shares a work unit."""
     dim = descriptor.dim
     if cluster:
         return CLUSTER_SHAPES[dim]
@@ -67,8 +67,8 @@ def default_shape(descriptor: BatchPagedDecodeDescriptor, cluster: bool) -> Shap
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Size-independent facts. fits: `shape.blocks` CTAs share an SM of sm_90; resident: CTAs an SM of this target, fewer if its
-    shared memory is smaller."""
+    """Size-independent facts. fits: whether `shape.blocks` CTAs share an SM of sm_90. resident: CTAs per SM of this target,
+    fewer if its shared memory is smaller."""
 
     shape: Shape
     shared_memory: int
@@ -85,7 +85,7 @@ class Block:
 
 
 def _shape(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, cluster: bool) -> Shape:
-    """The pipeline is as deep as shared memory allows beside the results of the warps."""
+    """The maximum number of stages that fit in shared memory with the results of the warps."""
     if descriptor.kv_dtype == "f32":
         return F32_SHAPES[descriptor.dim]
     default = default_shape(descriptor, cluster)
@@ -113,7 +113,7 @@ def stage_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor) -> int:
 
 
 def results_bytes(shape: Shape, descriptor: BatchPagedDecodeDescriptor, cluster: bool) -> int:
-    """Bytes after the stages: WarpResults, the rows of a cluster CTA, and q if it does not fit in registers."""
+    """Bytes after the stages: WarpResults, the rows of a CTA in a cluster, and q if it does not fit in registers."""
     rows, dim = rows_of(descriptor), descriptor.dim
     query = 32 * dim if descriptor.kv_dtype in FP8 and dim == 256 and rows > _COLUMNS else 0
     return shape.warps * (8 * rows + 20 + query) + 20 + (-(-4 * rows * (dim + 1) // 16) * 16 if cluster else 0)

@@ -1,4 +1,4 @@
-"""Decode with other pipelines: tuning configs, which only a pin or a measurement selects."""
+"""Tuning configs of decode with other pipelines, which only a pin or a measurement selects."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _differs(config: DecodeConfig, descriptor: BatchPagedDecodeDescriptor, targe
 
 
 def config_candidate(name: str, config: DecodeConfig) -> Candidate:
-    """Decode with another pipeline, measured against the default by `opfacade tune`."""
+    """Decode with another pipeline, which `opfacade tune` compares with the default."""
 
     def declining(descriptor: BatchPagedDecodeDescriptor, target: Target) -> Sequence[Reason]:
-        reasons = declines(descriptor, target)  # a config serves no more than the default
+        reasons = declines(descriptor, target)  # a config accepts no more problems than the default
         if not reasons and not _differs(config, descriptor, target):
             return [Reason("OPF-S017", "config", name, "a descriptor for which it is not the default")]
         return reasons or declines(descriptor, target, config)
@@ -46,8 +46,8 @@ def config_candidate(name: str, config: DecodeConfig) -> Candidate:
     )
 
 
-# Even shares or pieces, if the default partitions otherwise; fewer and more warps; one CTA with a deep pipeline or four with
-# shallow ones; smaller clusters or none; one cluster if the default uses several; other numbers of clusters a unit.
+# Equal shares or pieces, if the default partitions otherwise; fewer and more warps; one CTA with a deep pipeline or four with
+# shallow ones; smaller clusters or none; one cluster if the default uses several; other numbers of clusters per unit.
 CONFIGS = (
     *(config_candidate(f"split={mode}", DecodeConfig(auto=mode)) for mode in ("auto", "pieces")),
     *(config_candidate(f"warps={w},blocks={b}", DecodeConfig(w, b)) for w, b in ((2, 4), (2, 2), (4, 2), (4, 1), (8, 1))),

@@ -63,8 +63,7 @@ def default_constants(descriptor: Attention[Any]) -> dict[str, bool | int | str]
 
 
 def common_facts(descriptor: Attention[Any]) -> dict[str, bool | int | str]:
-    """Compile-time facts of every attention kernel. Rare facts are present only at other values than the default, so ids
-    stay."""
+    """Compile-time facts of every attention kernel. Rare facts at their default are omitted, so that ids do not change."""
     facts: dict[str, bool | int | str] = {
         "dtype": descriptor.kv_dtype,
         "head_dim": descriptor.dim,
@@ -88,7 +87,7 @@ def common_facts(descriptor: Attention[Any]) -> dict[str, bool | int | str]:
 def error_model(
     dtype: str, tile: int, merges: bool, query: str = "", scaled: bool = False, transforms: bool = False, line: bool = False
 ) -> ErrorModel:
-    """Tensor cores truncate once every 16 products; f32 runs on CUDA cores, with one rounding a product.
+    """Tensor cores truncate once every 16 products; f32 runs on CUDA cores, with one rounding per product.
 
     An fp8 cache is converted to f16 exactly; small elements of a bf16 q may underflow in f16 (eta_q).
     """
@@ -119,14 +118,14 @@ def error_model(
 
 
 # One fp8 tensor-core step truncates its 33 addends (32 products and the accumulator) and the sum to 13 bits below the largest.
-# A tile is a chain of such steps; tiles are added in f32. A weight at its base is 2^4.
+# A tile is a chain of such steps; tiles are added in f32. A weight whose score equals the base is 2^4.
 _FP8_PRODUCTS = {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "eta_p": UNDERFLOW["f8_e4m3"] / 2**4}
 
 
 def guarantee(
     dtype: str, split: str, model: ErrorModel, transforms: bool = False, tests: str = _EVIDENCE
 ) -> PrecisionGuarantee:
-    """Sums have a fixed order without atomics. If a split follows the batch, so does the order of a request's sum."""
+    """Sums have a fixed order without atomics. If the split depends on the batch, so does the order of a request's sum."""
     invariant = split in ("off", "fixed")
     evidence = [tests + "test_runs_repeat_bitwise", *(_BITS + test for test in _REPEATS)]
     if invariant:
@@ -146,9 +145,9 @@ def guarantee(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """All inputs of an attention SKU. tile: keys between two rescalings; merges: partial results may be merged; transforms: an
-    expression computes the scores; line: it is the score plus a linear term, which is folded into the exponents; revision:
-    counts the changes of the implementation's output bits."""
+    """All inputs of an attention SKU. tile: keys between two rescalings. merges: partial results may be merged. transforms: an
+    expression computes the scores. line: the expression is the score plus a linear term, which is added to the exponents.
+    revision: counts the changes of the implementation's output bits."""
 
     op: str
     arch: str
@@ -163,7 +162,7 @@ class Identity:
 
 @lru_cache(maxsize=1024)
 def make_sku(identity: Identity) -> KernelSku:
-    """The SKU; cached, because each new batch size selects the same kernel again."""
+    """The SKU, which is cached because each new batch size selects the same kernel again."""
     facts = dict(identity.facts)
     dtype, split = str(facts.pop("dtype")), str(facts["split"])
     query, scaled = str(facts.pop("q_dtype", dtype)), any(facts.get(f"{x}_scale", "none") != "none" for x in ("kv", "q"))
@@ -190,7 +189,7 @@ def make_sku(identity: Identity) -> KernelSku:
 
 
 def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
-    """Scale, cap and window. With a logits expression, the cap is 1: it receives scaled scores."""
+    """Scale, cap and window. With a logits expression the cap is 1, because the expression receives scaled scores."""
     cap = 1.0 if transforms_scores(descriptor) else float(descriptor.logits_soft_cap)
     scale = float(descriptor.scale)
     if scale != 0.0:
@@ -198,12 +197,12 @@ def scalars(descriptor: Attention[Any]) -> tuple[Any, ...]:
     return (scale, cap, descriptor.window_left)
 
 
-# A smaller scale may be 0 in f32, and 0 times the score of a masked key is NaN. All keys have equal weight with either.
+# A smaller scale may become 0 in f32, and 0 times the score of a masked key is NaN. All keys have equal weight with both.
 _LEAST_SCALE = 2.0**-100
 
 
 def chunks_bound(descriptor: PagedAttention[Any], chunk: int) -> int:
-    """Upper bound of the chunks of all requests, at least one each, for any lengths within the bounds."""
+    """Upper bound of the total number of chunks, at least one per request, for any lengths within the bounds."""
     batch, together = descriptor.batch_size, int(descriptor.kv_token_bound // chunk + descriptor.batch_size)
     return together if descriptor.max_kv_len is None else min(together, batch * max(1, -(-descriptor.max_kv_len // chunk)))
 

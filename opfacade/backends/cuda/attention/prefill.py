@@ -1,4 +1,4 @@
-"""CUDA prefill, paged and ragged: one device code; tiles, splits and workspace in closed form."""
+"""CUDA prefill, paged and ragged, with the same device code; tiles, splits and workspace in closed form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MmaTile:
     warps: int
 
 
-REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
+REVISION = 1  # incremented with each change of output bits; tests/data/fingerprints.json
 TILES = {64: MmaTile(128, 64, 4), 128: MmaTile(128, 64, 4), 256: MmaTile(64, 64, 4)}
 _MAX_AUTO_SPLITS = 32
 _MIN_KEYS_A_SPLIT = 256
@@ -41,9 +41,9 @@ Split = tuple[str, int, int]  # mode, number of splits, chunk in tokens
 
 @memoize_last
 def splits_of(descriptor: Prefill, target: Target) -> Split:
-    """How a prefill is split: (mode, number of splits, chunk in tokens), from bounds alone.
+    """The split of a prefill: (mode, number of splits, chunk in tokens), which depends only on bounds.
 
-    "auto" splits only while there are fewer tiles than SMs; otherwise it is "off", and the SKU says so.
+    "auto" splits only if there are fewer tiles than SMs; otherwise the mode is "off", which the SKU states.
     """
     tokens = descriptor.request_token_bound
     if descriptor.kv_split == "off":
@@ -58,7 +58,8 @@ def splits_of(descriptor: Prefill, target: Target) -> Split:
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Q, K, V, the double-buffered tables of rows and key parameters, and the work; for fp8 also a tile as stored."""
+    """Bytes: Q, K, V, the double-buffered tables of rows and key parameters, and the work; for fp8 also a tile in the stored
+    format."""
     tile, dim = TILES[descriptor.dim], descriptor.dim
     raw = tile.keys * dim + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0
     tables = variant.key_table_bytes(descriptor, tile.keys, 2)
@@ -96,7 +97,7 @@ def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:
 
 
 def constants_of(descriptor: Prefill, mode: str) -> dict[str, bool | int | str]:
-    """The facts, with the defaults that an id omits."""
+    """The facts, including the defaults that an id omits."""
     return facts_of.default_constants(descriptor) | dict(facts(descriptor, mode))
 
 
@@ -131,7 +132,7 @@ def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_bui
 
 
 def launcher_of(spec: JitSpec, descriptor: Prefill, split: Split, identity: KernelSku, allow_build: bool) -> Launcher:
-    """split: as `splits_of` gives it."""
+    """split: the result of `splits_of`."""
     if descriptor.total_num_rows == 0 or descriptor.batch_size == 0:
         return support.nothing_to_do
     mode, splits, chunk = split

@@ -16,13 +16,13 @@ from opfacade.plans.attention import BatchPagedPrefillDescriptor, BatchRaggedPre
 
 
 def _differs(config: PrefillConfig, descriptor: Prefill) -> bool:
-    """Smaller tiles exclude an fp8 cache: its raw parts are halves of the default tile."""
+    """Smaller tiles exclude an fp8 cache, whose raw parts are halves of the default tile."""
     default = tile_of(descriptor.dim, descriptor.kv_dtype).keys
     return config.keys != default and not (config.keys and descriptor.kv_dtype in FP8)
 
 
 def config_candidate(kind: type[Prefill], name: str, config: PrefillConfig) -> Candidate:
-    """A config that `opfacade tune` measures against the default."""
+    """A config that `opfacade tune` compares with the default."""
 
     def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
         reasons = wgmma.declines(descriptor, target)
@@ -35,7 +35,7 @@ def config_candidate(kind: type[Prefill], name: str, config: PrefillConfig) -> C
     return Candidate("cuda", "wgmma_tile", kind, declines, sku, first.workspace, launcher, jit_spec, name)
 
 
-# Fewer keys a tile and more stages; no ping-pong.
+# Fewer keys per tile and more stages; no ping-pong.
 PREFILL_CONFIGS = {"keys=64": PrefillConfig(keys=64), "turns=false": PrefillConfig(ping_pong=False)}
 CONFIGS = tuple(
     config_candidate(kind, name, config)

@@ -1,4 +1,4 @@
-"""Prefill for sm_90a that cuts long row tiles by the lengths on the device (split=pieces)."""
+"""Prefill for sm_90a that splits long row tiles according to the lengths on the device (split=pieces)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
 MODE = "pieces"
-# A tile of fewer keys takes at most 0.3 ms (H100, head_dim 128), too little to be worth a cut. The survey of lengths costs 6 us
-# a launch and up to 3 % of it, even if nothing is cut.
+# A tile of fewer keys takes at most 0.3 ms (H100, head_dim 128), too little to split. Reading the lengths costs 6 us per launch
+# and up to 3 % of its time, even if no tile is split.
 LONG = 32768
-# Without max_kv_len, requests of a pool with fewer tokens a request are assumed to be of similar length.
+# Without max_kv_len, requests of a pool with fewer tokens per request are assumed to be of similar length.
 _MIN_TOKENS_EACH = 3072
-# A batch of total_num_rows rows of whole prompts costs as much as one row tile of a request of about 4 times as many tokens.
+# A batch of whole prompts with total_num_rows rows costs as much as one row tile of a request with 4 times as many tokens.
 _TIMES_ROWS = 4
 
 
@@ -32,13 +32,13 @@ def may_cut(descriptor: Prefill, target: Target) -> bool:
     tokens = descriptor.request_token_bound
     if descriptor.max_kv_len is None and tokens < _MIN_TOKENS_EACH * descriptor.batch_size:
         return False
-    # Few row tiles are split by the bounds (splits_of); if these splits are short, that is faster.
+    # The bounds split few row tiles (splits_of), which is faster if these splits are short.
     return tokens // first.splits_of(descriptor, target)[1] >= max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
 
 
 @lru_cache(maxsize=64)
 def _too_short(tokens: int, least: int) -> Reason:
-    """Kept, because both numbers are the same for many sizes of a batch."""
+    """The cached reason, because both numbers are the same for many batch sizes."""
     allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
     hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
     return Reason("OPF-S023", "max_kv_len", str(tokens), allowed, hint)
@@ -46,7 +46,8 @@ def _too_short(tokens: int, least: int) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class PiecesCandidate:
-    """The functions of a candidate with split=pieces. declined, sku_of, spec_of: of the kernel; rows: rows of its tile."""
+    """The functions of a candidate with split=pieces. declined, sku_of, spec_of: functions of the kernel. rows: rows of its
+    tile."""
 
     declined: Callable[[Prefill, Target], Sequence[Reason]]
     sku_of: Callable[[Prefill, Target, str], KernelSku]
@@ -55,7 +56,8 @@ class PiecesCandidate:
 
     def declines(self, descriptor: Prefill, target: Target) -> Sequence[Reason]:
         reasons = self.declined(descriptor, target)
-        # A newer compiler alone may not make it fit, so that reason hides none of its own.
+        # With only a compiler that is too old, this candidate's own reason is reported too, because a newer one may not
+        # suffice.
         if any(reason.code != COMPILER_TOO_OLD for reason in reasons) or may_cut(descriptor, target):
             return reasons
         least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
@@ -68,7 +70,7 @@ class PiecesCandidate:
         return self.spec_of(descriptor, target, MODE)
 
     def workspace(self, descriptor: Prefill, target: Target) -> int:
-        """Bytes, for each SM two partials (o and lse in f32) and one counter a consumer warp:
+        """Bytes: for each SM two partials (o and lse in f32), and one counter per consumer warp:
         SMs * (8 * min(tile rows, total_num_rows * group) * (head_dim_vo + 1) + 8 * tile rows / 16)."""
         group, rows = descriptor.group_size, self.rows(descriptor)
         held = min(rows // group, descriptor.total_num_rows) * group
@@ -79,7 +81,7 @@ class PiecesCandidate:
         return max(1, target.sm_count) * (8 * self.rows(descriptor) // 16)
 
     def launcher(self, descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
-        split = (MODE, max(1, target.sm_count), 0)  # CTAs, one an SM, in place of a number of splits
+        split = (MODE, max(1, target.sm_count), 0)  # the number of CTAs, one per SM, replaces the number of splits
         return first.launcher_of(self.jit_spec(descriptor, target), descriptor, split, identity, allow_build)
 
 

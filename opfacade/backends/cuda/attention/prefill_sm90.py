@@ -18,7 +18,7 @@ from opfacade.plans._attention.paging import FP8
 from opfacade.plans._attention.scoring import transforms_scores
 from opfacade.plans.attention import BatchRaggedPrefillDescriptor
 
-REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
+REVISION = 1  # incremented with each change of output bits; tests/data/fingerprints.json
 ARCH = "sm_90a"
 MAX_GROUP = 128  # rows of the smallest tile
 # Stages in shared memory; bytes for barriers, work, lengths and addresses: kernels/attention/prefill_sm90/params.h.
@@ -30,8 +30,8 @@ _RAW_SLOTS = {64: 4, 128: 3, 256: 3}  # 8 KB each, for an fp8 cache
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """The tuning choices. keys: keys a tile (0: the default; fewer keys give more stages). ping_pong: consumer warpgroups issue
-    products alternately."""
+    """The tuning choices. keys: keys per tile (0: the default; fewer keys give more stages). ping_pong: consumer warpgroups
+    issue products alternately."""
 
     keys: int = 0
     ping_pong: bool = True
@@ -43,7 +43,7 @@ class PrefillConfig:
 
 
 DEFAULT = PrefillConfig()
-# head_dim of q and k: of v and o, as in latent attention before absorption; only ragged and not fp8.
+# head_dim of q and k: head_dim of v and o, as in latent attention before absorption; only ragged and not fp8.
 _UNEVEN = {192: 128}
 
 
@@ -53,14 +53,14 @@ class Tile(NamedTuple):
 
 
 def tile_of(dim: int, kv_dtype: str) -> Tile:
-    """Three consumer warpgroups of 64 rows if head_dim is 64 and the cache is not fp8; else two."""
+    """Three consumer warpgroups of 64 rows if head_dim is 64 and the cache is not fp8, otherwise two."""
     if dim == 64 and kv_dtype not in FP8:
         return Tile(192, 96)
     return Tile(128, 64 if dim == 256 else 128)
 
 
 def shared_memory(descriptor: Prefill) -> int:
-    """Bytes: stages of Q, K and V, and control; for an fp8 cache also raw parts of tiles and a factor for each row."""
+    """Bytes: stages of Q, K and V, and control data; for an fp8 cache also raw parts of tiles and a factor per row."""
     dim, tile = descriptor.dim, tile_of(descriptor.dim, descriptor.kv_dtype)
     q, kv = _Q_STAGES[dim] * tile.rows * dim, _STAGES[dim] * tile.keys * (dim + descriptor.dim_vo)
     raw = _RAW_SLOTS[dim] * 8192 + tile.rows * 4 if descriptor.kv_dtype in FP8 else 0

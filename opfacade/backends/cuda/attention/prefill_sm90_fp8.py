@@ -19,10 +19,10 @@ from opfacade.core.target import Target
 
 DTYPE, HEAD_DIM, OUTPUTS = "f8_e4m3", 128, ("f16", "bf16")
 TILE_ROWS, TILE_KEYS = 128, 128
-REVISION = 1  # one more with each change of output bits; tests/data/fingerprints.json
+REVISION = 1  # incremented with each change of output bits; tests/data/fingerprints.json
 TMA_STEP = 16  # bytes
 _PAGE = 8  # tokens of a TMA box
-# As WgmmaFp8Tile in kernels/attention/prefill_sm90/params.h: two tiles of Q, four of K and of V, two of V as stored.
+# As in WgmmaFp8Tile of kernels/attention/prefill_sm90/params.h: two tiles of Q, four of K, four of V, two of stored V.
 _TILES = 2 + 4 + 4 + 2
 _CONTROL = 12288
 SHARED_MEMORY = _TILES * TILE_KEYS * HEAD_DIM + _CONTROL
@@ -55,10 +55,11 @@ def _lacks(descriptor: Prefill) -> Iterator[Reason]:
 
 
 def needs(descriptor: Prefill, operands: Operands) -> Operands:
-    """TMA alone loads q, k and v: no stride 0, strides of whole 16 bytes, and pages a whole number of heads apart."""
+    """q, k and v are loaded only by TMA: no stride 0, strides that are multiples of 16 bytes, and page strides that are
+    multiples of the head stride."""
     names = {"q", "k_data", "v_data", "k", "v"} & operands.keys()
     if any(numel(operands[name]) == 0 for name in names):
-        return operands  # nothing is loaded
+        return operands  # no load
     strict = {name: operands[name]._replace(broadcast=(), step=TMA_STEP) for name in names}
     if hasattr(descriptor, "paged_kv"):
         heads = 3 - descriptor.paged_kv.token_axis

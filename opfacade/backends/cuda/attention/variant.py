@@ -1,6 +1,6 @@
-"""Variants and packed masks of CUDA kernels: expressions as trees that csrc/attention/variant.jinja prints.
+"""Variants and packed masks of CUDA kernels: expression trees that csrc/attention/variant.jinja prints.
 
-Kernels address parameters by their index in a stack, so names stay in Python.
+Kernels address parameters by their index in a stack, so only Python uses their names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _from_first_key(distance: Node) -> Tree:
     return (distance.op, *terms), "up" if names[0] == "kv_pos" else "down"
 
 
-# Integer conversions that need one operation a row: VariantKey in kernels/attention/prefill/variant.cuh. None of them wraps.
+# Integer conversions that need one operation per row: VariantKey in kernels/attention/prefill/variant.cuh. None overflows.
 _DISTANCES: dict[str, Tree] = {distance.canonical_json(): _from_first_key(distance) for distance in DISTANCES}
 
 
 def tree(node: Node, variant: Variant, exact: bool) -> Tree:
-    """An expression as nested (operation, ...) tuples and numbers. exact: it must have the specified bits."""
+    """An expression as nested (operation, ...) tuples and numbers. exact: whether it must have the specified bits."""
     if isinstance(node, Constant):
         return (f"constant_{node.type}", node.value)
     if isinstance(node, Input):
@@ -52,7 +52,7 @@ def tree(node: Node, variant: Variant, exact: bool) -> Tree:
 
 
 def line_of(descriptor: Varied) -> Node | None:
-    """The linear term, if logits are the score plus a linear term of the key."""
+    """The linear term, if the logits are the score plus a term that is linear in the key."""
     variant = descriptor.variant
     return None if variant is None or variant.logits is None else added_ramp(variant.logits)
 
@@ -74,25 +74,25 @@ def constants(descriptor: Varied) -> dict[str, Any]:
 
 
 def spec_of(template: str, facts: dict[str, bool | int | str], descriptor: Varied, target: Target) -> Any:
-    """The JitSpec: `template`, or its varied twin."""
+    """The JitSpec of `template`, or of its variant with a varied prefix."""
     more = constants(descriptor)
     plain = {name: value for name, value in facts.items() if name not in ("variant", "custom_mask")}
     return support.spec_of(f"{template}_varied" if more else template, support.pairs(**plain, **more), target)
 
 
 def narrow_reasons(descriptor: Any) -> Iterator[Reason]:
-    """Reasons against kernels that fold the factors of an fp8 cache into the exponents, where expressions cannot see them."""
+    """Reasons against kernels that apply the scales of an fp8 cache in the exponents, after the expressions."""
     if constants(descriptor):
         yield from support.choice_reason("OPF-S021", "dtype of a KV cache with a variant or a mask", descriptor.kv_dtype, WIDE)
 
 
-# Operations without branches in machine code: they can stand between asynchronous products and their wait.
+# Operations without branches in machine code, which may be placed between asynchronous products and their wait.
 _STRAIGHT = frozenset(SIGNATURES) - {"div", "sqrt", "floordiv", "mod", "log2"}
 _MAX_STRAIGHT_NODES = 24
 
 
 def asynchronous_reasons(descriptor: Varied) -> Iterator[Reason]:
-    """Reasons against a kernel with asynchronous products, whose threads do not know the cache slot of a key."""
+    """Reasons against a kernel with asynchronous products, whose threads do not have the cache slot of a key."""
     if descriptor.variant is None:
         return
     keys, logits = descriptor.variant.parameters("key"), descriptor.variant.logits

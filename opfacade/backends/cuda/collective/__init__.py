@@ -1,7 +1,7 @@
 """Ops over several ranks on GPUs: NCCL transfers bytes, and every rank computes the same results from them, in the order of
 ranks.
 
-So sums have the order that the reference has, whatever NCCL does. Rows behind a sum are those of our own kernels.
+So sums have the same order as in the reference, whatever NCCL does. Our own kernels process the rows after a sum.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _declines_counts(descriptor: AllReduceNormDescriptor, target: Target) -> Ite
 
 
 def _as_in_torch(base: Candidate) -> Candidate:
-    """The functions of the reference, on tensors of a GPU."""
+    """A candidate that runs the functions of the reference on GPU tensors."""
 
     return replace(base, backend="cuda", impl=_NAME, declines=_listed(_declines), sku=partial(_over_nccl, base))
 
@@ -72,7 +72,7 @@ def _listed(found: Callable[[Any, Target], Iterator[Reason]]) -> Callable[[Any, 
 
 
 def _behind(d: AllReduceNormDescriptor, rows: int) -> Descriptor[Any] | None:
-    """The op behind a sum of so many rows; None where there is none."""
+    """The op that follows a sum of this number of rows; None if there is none."""
     return d.normed_rows(rows) if d.norm != "none" else d.quantised_rows(rows)
 
 
@@ -87,7 +87,7 @@ def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku
 
 
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
-    """It promises as much as the kernel behind the sum."""
+    """The SKU, whose guarantee is that of the kernel after the sum."""
     known, behind = _over_nccl(_REFERENCE[AllReduceNormDescriptor], d, target), _behind(d, d.total_num_rows)
     if behind is None:
         return known
@@ -98,7 +98,7 @@ def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
 
 
 def _merge_behind(d: MergeAcrossDescriptor) -> Any:
-    """Our merge of the states of all ranks, and of the sink; None if torch merges because results are rounded once."""
+    """The merge_states problem for the states of all ranks and the sink; None if torch merges, to round results only once."""
     kind = d.exchange_dtype or d.dtype
     if kind != (d.out_dtype or d.dtype):
         return None
@@ -139,7 +139,7 @@ def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, al
 
 
 def _with_sink(d: MergeAcrossDescriptor, args: MergeAcrossArgs, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The states and the sink as one more, whose o is 0."""
+    """The states, plus the sink as a state whose o is 0."""
     import torch
 
     sinks = _in_torch.kept_sinks(d, args)
@@ -149,7 +149,7 @@ def _with_sink(d: MergeAcrossDescriptor, args: MergeAcrossArgs, o: Tensor, lse: 
 
 
 def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    """Kernels behind the sum are loaded now: a graph that is captured may not."""
+    """Loads the kernels after the sum immediately, because a graph capture cannot load them."""
     rows = {d.own_rows, max(0, d.own_rows - 1)} if d.two_shot else {d.total_num_rows}
     mine = d.of_own_rows() if d.two_shot else d
     for count in rows:
@@ -173,7 +173,7 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
 
 
 def _declines_peers(kernel: Callable[[Any, Target], Iterator[Reason]], d: Descriptor[Any], target: Target) -> Iterator[Reason]:
-    """kernel: the reasons of one."""
+    """kernel: yields the reasons against the kernel."""
     first = [*_declines(d, target)]
     if target.links.kind == "none":
         first.append(Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target."))
@@ -181,7 +181,7 @@ def _declines_peers(kernel: Callable[[Any, Target], Iterator[Reason]], d: Descri
 
 
 def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
-    """It promises as much as the norm behind the sum, whose program it prints."""
+    """The SKU, whose guarantee is that of the norm after the sum, because the kernel contains the norm's program."""
     known = _sku(d, target)
     spec = tuple(sorted((*known.spec, ("two_shot", d.two_shot), ("world", d.world))))
     return _of_peers(known, spec, _BITS)
@@ -209,14 +209,14 @@ def _merge_peers_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelS
 
 
 def _in_kernel(d: Across, run: Callable[[Any, Any], None]) -> Launcher:
-    """A call whose kernel makes the round and fills outputs."""
+    """A launcher whose kernel exchanges the data and fills the outputs on failure."""
 
     def call(d: Across, args: JoinedArgs) -> None:
         peers, group = peers_of(args)
 
         def launched() -> list[Tensor]:
             run(args, peers)
-            return []  # the round writes its outputs itself
+            return []  # the kernel writes the outputs
 
         group.on_gpus(d, launched)
 

@@ -1,6 +1,6 @@
-"""merge_across in one launch: stores into the memory of peers, and the merge of `merge_states` behind them.
+"""merge_across in one launch: stores to the memory of peers, followed by the merge of `merge_states`.
 
-Rows that do not fit the arena of a group take further launches.
+Rows that do not fit in the group's arena take more launches.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
-MOST_LINES = 1 << 18  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
-MOST_HELD = 48 << 10  # bytes of states that come in lines, which a CTA holds in shared memory
+MOST_LINES = 1 << 18  # maximum bytes of flagged lines per rank; above it, bulk data with a fence are faster
+MOST_HELD = 48 << 10  # maximum bytes of states from flagged lines that a CTA keeps in shared memory
 _LINE = 16
 Run = Callable[[MergeAcrossArgs, Peers], None]
 
 
 def declines(d: MergeAcrossDescriptor, target: Target) -> Iterator[Reason]:
-    """Why there is no such kernel."""
+    """Reasons against this kernel."""
     if d.world > MOST_WORLD:
         yield Reason("OPF-S004", "world", str(d.world), f"at most {MOST_WORLD}, the GPUs of one host")
     for name in ("exchange_dtype", "out_dtype"):
@@ -49,9 +49,9 @@ class Module(Protocol):
 
 
 def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
-    """The launches of a call, by a module of `jit_spec`."""
+    """A function that launches the kernels of a call; module: compiled from `jit_spec`."""
     head = d.head_dim * ITEMSIZE[d.dtype]
-    row = d.states * d.kept_heads * (head + 4)  # bytes of a row that a rank sends to each
+    row = d.states * d.kept_heads * (head + 4)  # bytes per row that a rank sends to each rank
 
     def run(args: MergeAcrossArgs, peers: Peers) -> None:
         o_part, lse_part = args.o_part.contiguous(), args.lse_part.contiguous()
@@ -73,12 +73,12 @@ def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
 
 
 def _is_flagged(d: MergeAcrossDescriptor, rows: int, peers: Peers) -> bool:
-    """Whether states travel in flagged lines: two for 16 bytes, and two for a log-sum-exp."""
+    """Whether states are sent in flagged lines: two lines per 16 bytes, and two per log-sum-exp."""
     pieces = d.head_dim * ITEMSIZE[d.dtype] // _LINE + 1
     return 2 * _LINE * d.states * rows * d.kept_heads * pieces <= min(MOST_LINES, peers.flagged)
 
 
 def keep(made: Tensor, to: Tensor) -> None:
-    """Copy a result that could not be written in place."""
+    """Copy a result that was written to a contiguous copy of its output."""
     if made is not to:
         to.copy_(made)

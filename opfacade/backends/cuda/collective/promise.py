@@ -1,4 +1,4 @@
-"""Promises of calls that run a kernel behind an exchange of ranks."""
+"""Guarantees of calls that run a kernel after an exchange between ranks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from opfacade.core.sku import KernelSku
 
 
 def with_kernel(known: KernelSku, kernel: KernelSku, promise: PrecisionGuarantee) -> KernelSku:
-    """The SKU of a candidate that runs a kernel behind the exchange, which it names."""
+    """The SKU of a candidate that runs a kernel after the exchange; it names the kernel."""
     spec = tuple(sorted((*known.spec, ("behind", f"{kernel.op}.{kernel.impl}.{kernel.revision}"))))
     return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
 
 
 def bounded(promise: PrecisionGuarantee, wait: str, evidence: tuple[str, ...]) -> PrecisionGuarantee:
-    """The promise with how waits end, and tests of that."""
+    """The guarantee with `bounded_wait` set, and the tests that show it."""
     return promise.model_copy(update={"bounded_wait": wait, "evidence": (*promise.evidence, *evidence)}).revalidated()
 
 

@@ -1,4 +1,4 @@
-"""sample_across by kernels: the first tokens of each row of a shard, and a draw from the lists of all ranks."""
+"""Kernels of sample_across: one lists the top tokens of each row of a shard, another draws from the lists of all ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 LISTS_REVISION = 1
 MOST_LISTS = 8  # kMostLists of kernels/sampling/draw_listed_params.h
-_SWITCHES = ("temperature", "top_p", "min_p", "num_valid")  # of the kernel that draws
+_SWITCHES = ("temperature", "top_p", "min_p", "num_valid")  # flags of the kernel that draws
 _OPERANDS = ("temperature", "top_k", "top_p", "min_p", "seed", "offset", "num_valid", "token", "valid")
 Draw = Callable[[SampleAcrossDescriptor, SampleAcrossArgs], None]
-Gather = Callable[[SampleAcrossDescriptor, SampleAcrossArgs, "Tensor"], "list[Tensor]"]  # of a tensor of each rank
+Gather = Callable[[SampleAcrossDescriptor, SampleAcrossArgs, "Tensor"], "list[Tensor]"]  # gathers a tensor of each rank
 Lister = Callable[[SampleAcrossArgs, "Tensor", int], None]
 
 
@@ -43,7 +43,7 @@ def list_arguments(d: SampleAcrossDescriptor, args: SampleAcrossArgs, own: Tenso
 
 
 def lister(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str) -> Lister:
-    """Writes the lists of a shard. The kernel is loaded now: a graph that is captured may not."""
+    """A function that writes the lists of a shard. Loads the kernel immediately, because a graph capture cannot load it."""
     module = sum_fold.module_of(list_spec(d, target), allow_build, label)
     return lambda args, own, width: module.run(*list_arguments(d, args, own, width, target))
 
@@ -51,14 +51,14 @@ def lister(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: 
 def lists(
     d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str
 ) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs], tuple[Tensor, Tensor]]:
-    """Adjusted logits and columns of the top tokens of each row, which torch merges."""
+    """A function that returns adjusted logits and columns of the top tokens of each row, which torch merges."""
     listed = lister(d, target, allow_build, label)
 
     def found(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> tuple[Tensor, Tensor]:
         import torch
 
         rows, width = args.logits.shape
-        # Rows that are not valid stay as they are here, and torch looks their columns up too.
+        # Zeros, because the kernel does not write invalid rows, but torch also uses their columns as indices.
         own = args.logits.new_zeros(2, rows, min(d.listed, width), dtype=torch.float32)
         listed(args, own, width)
         return own[0], own[1].view(torch.int32).long()
@@ -67,12 +67,12 @@ def lists(
 
 
 def draws(d: SampleAcrossDescriptor) -> bool:
-    """Whether one kernel draws from the lists of all ranks: few of them, and each shard has as many tokens as a list."""
+    """Whether one kernel draws from the lists of all ranks: there are few ranks, and no shard is shorter than a list."""
     return 0 < d.listed <= d.vocab - (d.world - 1) * d.shard and 1 < d.world <= MOST_LISTS
 
 
 def alone(d: SampleAcrossDescriptor) -> Any:
-    """The draw of one rank with the same filters, whose arithmetic the kernel has."""
+    """The `sample` problem with the same filters on one rank, whose arithmetic the kernel uses."""
     switches = {name: getattr(d, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     sizes = {"total_num_rows": d.total_num_rows, "vocab": d.vocab, "max_top_k": d.max_top_k, "stream": d.stream}
     return problem("sample", **sizes, **switches)
@@ -92,13 +92,13 @@ def draw_arguments(d: SampleAcrossDescriptor, args: SampleAcrossArgs, lists: lis
 def drawer_of_lists(
     d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str
 ) -> Callable[[SampleAcrossDescriptor, SampleAcrossArgs, list[Tensor]], None]:
-    """The draw from the lists of all ranks. The kernel is loaded now."""
+    """A function that draws from the lists of all ranks. Loads the kernel immediately."""
     module = sum_fold.module_of(draw_spec(d, target), allow_build, label)
     return lambda d, args, lists: module.run(*draw_arguments(d, args, lists))
 
 
 def drawer(d: SampleAcrossDescriptor, target: Target, allow_build: bool, label: str, gather: Gather) -> Draw:
-    """A draw in which no step is torch's but those of `gather`. Kernels are loaded now."""
+    """A function that draws without torch operations except in `gather`. Loads the kernels immediately."""
     draw, listed = drawer_of_lists(d, target, allow_build, label), lister(d, target, allow_build, label)
 
     def run(d: SampleAcrossDescriptor, args: SampleAcrossArgs) -> None:

@@ -1,7 +1,7 @@
-"""all_reduce_norm in one launch: stores into the memory of peers, a sum in the order of ranks, and the fold of the norm.
+"""all_reduce_norm in one launch: stores to the memory of peers, a sum in the order of ranks, and the fold of the norm.
 
-The kernel prints the program of the norm as its own kernel does, so that a row has the same bits. Rows that do not fit the
-arena of a group take further launches.
+The kernel contains the same program as the kernel of the norm, so a row gets the same bits. Rows that do not fit in the group's
+arena take more launches.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
 _LAYOUT = RowLayout()
-MOST_LINES = 1 << 18  # bytes of flagged lines to a rank: more take longer than bulk data and their fence
-MOST_HELD = 48 << 10  # bytes of sums that a CTA holds in shared memory until the fold reads them
+MOST_LINES = 1 << 18  # maximum bytes of flagged lines per rank; above it, bulk data with a fence are faster
+MOST_HELD = 48 << 10  # maximum bytes of sums that a CTA keeps in shared memory until the fold reads them
 _LINE = 16
-_NOTHING = 0xFF  # a byte of a NaN of every float type
+_NOTHING = 0xFF  # a NaN of every float type consists of such bytes
 Run = Callable[[AllReduceNormArgs, Peers], None]
 
 
 def problem_of(d: AllReduceNormDescriptor) -> Any:
-    """The norm that the kernel prints, of the rows that a rank has at most. The kernel itself counts valid rows."""
+    """The norm in the kernel, for the maximum number of rows of a rank. The kernel itself counts valid rows."""
     mine = d.of_own_rows() if d.two_shot else d.model_copy(update={"num_valid": False})
     return mine.normed_rows(d.own_rows if d.two_shot else d.total_num_rows)
 
 
 def declines(d: AllReduceNormDescriptor, target: Target) -> Iterator[Reason]:
-    """Why there is no such kernel."""
+    """Reasons against this kernel."""
     if d.world > MOST_WORLD:
         yield Reason("OPF-S004", "world", str(d.world), f"at most {MOST_WORLD}, the GPUs of one host")
     if d.norm == "none":
@@ -69,7 +69,7 @@ def jit_spec(d: AllReduceNormDescriptor, target: Target) -> JitSpec:
 
 
 class Made(NamedTuple):
-    """A tensor that the fold writes. step, inner: elements from row to row and from one to the next; width: of a row."""
+    """A tensor that the fold writes. step, inner: strides of rows and of elements. width: elements per row."""
 
     tensor: Tensor
     step: int
@@ -83,7 +83,7 @@ class Made(NamedTuple):
 
 
 def runner(d: AllReduceNormDescriptor, target: Target, module: Any) -> Run:
-    """The launches of a call, by a module of `jit_spec`."""
+    """A function that launches the kernels of a call; module: compiled from `jit_spec`."""
     form = _Form.of(d, target)
 
     def run(args: AllReduceNormArgs, peers: Peers) -> None:
@@ -97,7 +97,7 @@ def runner(d: AllReduceNormDescriptor, target: Target, module: Any) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The facts of all calls. rows: of a CTA at once; pitch: bytes from row to row in an arena."""
+    """The facts that all calls share. rows: rows that a CTA processes at once. pitch: bytes from row to row in an arena."""
 
     d: AllReduceNormDescriptor
     problem: FoldOp
@@ -112,7 +112,7 @@ class _Form:
 
 
 class _Call:
-    """The tensors of one call, with neighbours in memory where elements of a row are neighbours."""
+    """The tensors of one call, copied if the elements of a row are not contiguous."""
 
     def __init__(self, form: _Form, args: AllReduceNormArgs, peers: Peers) -> None:
         self._form, self._d, self._args, self._peers = form, form.d, args, peers
@@ -128,7 +128,7 @@ class _Call:
         self.rows_at_once = self._slots_at_once() * (self._d.world if self._d.two_shot else 1)
 
     def keep(self) -> None:
-        """Copy results that could not be written in place."""
+        """Copy results that were written to copies of their outputs."""
         for to, made in self._copied:
             to.copy_(made)
 
@@ -148,23 +148,25 @@ class _Call:
         return [*given, *self._peers.round_of(d), *extents, *scalars, *words, *self._table(first, slots)]
 
     def _is_flagged(self, rows: int) -> bool:
-        """Whether rows travel in flagged lines. All ranks decide alike, whatever their tensors are."""
+        """Whether rows are sent in flagged lines. The decision is the same on all ranks, because it does not depend on
+        tensors."""
         whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
         return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= min(MOST_LINES, self._peers.flagged)
 
     def _held(self, rows: int, ctas: int) -> int:
-        """Bytes of shared memory for the sums of a CTA; 0 where there is no room."""
+        """Bytes of shared memory for the sums of a CTA; 0 if they do not fit."""
         size = -(-rows // (ctas * self._form.rows)) * self._form.rows * self._form.pitch
         return size if size <= MOST_HELD else 0
 
     def _facts(self) -> tuple[int, int]:
-        """Addresses of the number of valid rows, and of a word that must be equal; 0 for none."""
+        """Addresses of num_valid, and of the static scale, which must be equal on all ranks; 0 if absent."""
         quant, valid = self._d.quant, self._args.num_valid
         static = self._args.scale if quant is not None and quant.scale == "static" else None
         return (0 if valid is None else valid.data_ptr(), 0 if static is None else static.data_ptr())
 
     def _of_fold(self, first: int, slots: int) -> list[Tensor]:
-        """The tensors that the fold has, in the order of its operands. In two steps those that travel tell their steps only."""
+        """The tensors of the fold, in the order of its operands. In two steps, only the strides are used of tensors that are
+        sent."""
         return [self._lying(name, first, slots) for name in self._form.problem.operands()]
 
     def _lying(self, name: str, first: int, slots: int) -> Tensor:
@@ -192,13 +194,13 @@ class _Call:
         return Made(tensor, tensor.stride(0), inner, count, travels)
 
     def _slots_at_once(self) -> int:
-        """Rows of a rank that a place of the arena has room for."""
-        lines = _LINE * len(self._made)  # that alignment may take
+        """Maximum number of rows of a rank that fit in a slot of the arena."""
+        lines = _LINE * len(self._made)  # maximum bytes of alignment padding
         widest = max(self._form.pitch, sum(one.row_bytes for one in self._made if one.travels))
         return max(1, (self._peers.place - lines) // widest)
 
     def _table(self, first: int, slots: int) -> Iterator[int]:
-        """Eight words of each result."""
+        """The table of results, with eight words per result."""
         offset = 0
         for one in self._made:
             size = one.tensor.element_size()
@@ -212,7 +214,7 @@ class _Call:
         return _NOTHING if floats or self._args.group is None else self._args.group.fill_id & 0xFF
 
     def _near(self, name: str, tensor: Tensor, written: bool) -> Tensor:
-        """The tensor, or a copy whose elements of a row are neighbours."""
+        """The tensor, or a copy in which the elements of a row are contiguous."""
         if tensor.ndim < 2 or tensor.shape[1] == 1 or tensor.stride(1) == 1 or name == "scale":
             return tensor
         near = tensor.contiguous()
@@ -226,7 +228,7 @@ def _aligned(size: int) -> int:
 
 
 def module_of(spec: JitSpec, allow_build: bool, label: str) -> Any:
-    """The compiled module, loaded where it will run: a graph that is captured may not load it."""
+    """The compiled module, loaded on the current device, because a graph capture cannot load it."""
     import torch
 
     from opfacade import jit

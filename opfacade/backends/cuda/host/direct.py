@@ -1,8 +1,9 @@
 """The fast path of a call: the host library checks the operands (csrc/host/call_signature.h) and runs the kernel's binding.
 
-Python checks only what C++ cannot see: the type of the bundle, and by torch's guards that its tensors are plain ones like those
-of a call that passed the full check. A call that the fast path refuses gets the full check, which words every message: the fast
-path may refuse too much, and never too little. Replay (quick.py) does the same without Python and falls back to the fast path.
+Python checks only facts that C++ cannot read: the type of the bundle and, by torch's guards, that its tensors are plain and
+like those of a call that passed the full check. A call that the fast path refuses gets the full check, which writes all
+messages: so the fast path may refuse valid calls, but never accepts invalid ones. Replay (quick.py) does the same without
+Python and falls back to the fast path.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class KernelCall(NamedTuple):
 
 
 def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
-    """Refuse an implementation whose operands or scalars the host library cannot hold: nothing else checks its calls."""
+    """Refuse an implementation with more operands or scalars than the host library supports, because nothing else checks its
+    calls."""
     low = all(len(spec.shape) <= _MAX_RANK for spec in operands_of(descriptor).values())
     plain = all(type(scalar) in (int, float, bool) for scalar in scalars)
     few = len(descriptor.args_type.__slots__) <= _MAX_FIELDS and len(scalars) <= _MAX_SCALARS
@@ -56,9 +58,10 @@ def require_fit(descriptor: Descriptor[Any], scalars: tuple[Any, ...]) -> None:
 
 
 class Direct:
-    """The fast paths of one plan, `learn` for bundles that passed the full check, `refuse_unsound` for ones without a check.
+    """The fast paths of one plan; `learn` takes bundles that passed the full check, `refuse_unsound` checks bundles without
+    one.
 
-    host: the loaded host library. operands: as a candidate needs them.
+    host: the loaded host library. operands: those that the candidate needs.
     """
 
     __slots__ = (
@@ -95,7 +98,7 @@ class Direct:
         if plain and not any(same(*tensors) for same in self._guards):
             self._guards[:] = [same_types(tensors), *self._guards[: _MAX_GUARDS - 1]]
             guard = same_types(tuple(t for t, seen in zip(tensors, self._guarded, strict=True) if seen))
-            self._replay_guards[id(guard)] = guard  # before the host library has its address, until it says that it forgot it
+            self._replay_guards[id(guard)] = guard  # kept alive as long as the host library has its id
             self._replay_guards.pop(self.paths.replay(id(guard)), None)
 
     def refuse_unsound(self, args: Args, workspace: Tensor | None) -> None:
@@ -104,7 +107,7 @@ class Direct:
             if type(args) is self._descriptor.args_type and self._checked(*self._fields(args), workspace, False) != _REFUSED:
                 return
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
-            pass  # DLPack refuses an operand: the full check names it
+            pass  # DLPack refuses an operand, which the full check names
         issues = [issue for issue in self._issues(args, workspace) if issue.kind not in _UNCHECKED]
         if issues:
             raise from_issues(self._descriptor.op, "run", issues)
@@ -119,7 +122,7 @@ class Direct:
 
 
 class _Layout(NamedTuple):
-    """Getters of a bundle: all its fields, of which the first `present` are tensors, and whether those are nested."""
+    """Getters of a bundle: of all fields, the first `present` of which are tensors, and of whether these are nested."""
 
     wanted: type
     fields: Callable[[Any], tuple[Any, ...]]
@@ -131,7 +134,7 @@ class _Layout(NamedTuple):
 def _fast(
     layout: _Layout, checked: Any, register_extents: Any, guards: list[Callable[..., bool]]
 ) -> Callable[[Any, Any, bool], bool]:
-    """One flat function: all that Python does for a call."""
+    """A single function with all Python work of a call."""
     import torch
 
     wanted, fields, nested, present, needed = layout
@@ -159,7 +162,7 @@ def _fast(
                 register_extents(*_extents(given[:present] if workspace is None else (*given[:present], workspace)))
                 verdict = checked(*given, workspace, launch)
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
-            # DLPack refuses a tensor, or the first launch failed: the full check reports it.
+            # DLPack refuses a tensor, or the first launch failed; the full check reports the error.
             return False
         return verdict == _DONE  # type: ignore[no-any-return]
 
@@ -167,7 +170,7 @@ def _fast(
 
 
 def _rule(spec: TensorSpec) -> Iterator[int]:
-    """One operand, as csrc/host/call_signature.h reads it."""
+    """The rules of one operand in the format of csrc/host/call_signature.h."""
     facts = DTYPES[spec.dtype]
     layout, written, expandable, step, multiple = spec.strides
     yield from (True, written, _LAYOUTS.index(layout), sum(1 << axis for axis in expandable), step, *(multiple or (-1, -1)))
@@ -182,7 +185,7 @@ def _extents(tensors: Sequence[Tensor]) -> Iterator[int]:
 
 
 def same_types(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
-    """A test for tensors of the same Python types, devices and dispatch keys, of any shape, while no gradient is wanted."""
+    """A test for tensors of the same Python types, devices and dispatch keys, of any shape, if no gradient is required."""
     return unless_wanted(tensors, _same_kinds(tensors))
 
 

@@ -1,6 +1,7 @@
-"""Replay of calls in the host library (csrc/host/replay_path.h): the addresses of Python that it needs to read a bundle itself.
+"""Replay of calls in the host library (csrc/host/replay_path.h): the addresses in CPython that it needs to read a bundle
+itself.
 
-Each address and offset is tried out first. An interpreter with another object layout has the fast path of direct.py alone.
+Each address and offset is tested first. An interpreter with another object layout uses only the fast path of direct.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FUNCTIONS = ("PyObject_Vectorcall", "PyErr_Clear", "Py_DecRef", "PyEval_SaveThr
 
 @lru_cache(maxsize=1)
 def interpreter() -> tuple[int, ...] | None:
-    """The addresses that bundle.h calls and compares with; None where replay is not possible."""
+    """The addresses that bundle.h calls or compares with; None if replay is not possible."""
     import torch
 
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -34,7 +35,7 @@ def interpreter() -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=64)
 def slots_of(kind: type, fields: tuple[str, ...]) -> tuple[int, ...] | None:
-    """Offsets of the fields from the start of an object of this type; None where they are not found."""
+    """Offsets of the fields from the start of an object of this type; None if they cannot be determined."""
     probe: Any = object.__new__(kind)
     marks = [object() for _ in fields]
     for name, mark in zip(fields, marks, strict=True):
@@ -45,8 +46,8 @@ def slots_of(kind: type, fields: tuple[str, ...]) -> tuple[int, ...] | None:
 
 
 def make(host: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], signature: tuple[Any, ...]) -> Callable[..., Any]:
-    """The replay of bundles of type `kind`, whose first fields are tensors, guarded or not. Called with (id(guard)), it adds a
-    guard."""
+    """The replay function for bundles of type `kind`, whose first fields are tensors, guarded or not. Called with id(guard), it
+    adds the guard."""
     python = interpreter()
     slots = slots_of(kind, fields) if python is not None else None
     if python is None or slots is None:
@@ -61,7 +62,7 @@ def make(host: Any, kind: type, fields: tuple[str, ...], guarded: list[bool], si
 
 
 def _is_known(probe: object, implementation: str) -> bool:
-    """Whether objects begin with a count and their type, and the GIL exists."""
+    """Whether objects begin with a reference count and their type, and the GIL exists."""
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     return implementation == "CPython" and _WORD == 8 and not free_threaded and _word_at(id(probe) + _WORD) == id(type(probe))
 

@@ -1,4 +1,4 @@
-"""Products of matrices on CUDA: tiles of wgmma for sm_90a whose sums have one order of k."""
+"""Matrix products on CUDA: wgmma tiles for sm_90a, which all add in the same order of k."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
-_TUNED = 4  # tiles that `tune` times
+_TUNED = 4  # number of tiles that `tune` measures
 
 _FORM = Form(
     descriptor=MatmulDescriptor,
@@ -65,7 +65,7 @@ _FORM = Form(
 
 
 class _Choice(NamedTuple):
-    """Whether operands are copied first, and the sizes whose tiles a product of one kind may have."""
+    """The inputs for the choice of a tile. repack: whether operands are copied first."""
 
     sizes: Sizes
     sms: int
@@ -97,7 +97,7 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
 
 
 def _next_shape(problem: MatmulDescriptor, target: Target, place: int) -> Shape | None:
-    """That whose tile is as many places behind the fastest one; None: there are fewer."""
+    """The shape with the tile at index `place` in the order of time, 0 being the fastest; None if there are fewer tiles."""
     if problem.weight_format is not None:
         return None
     found = _choice(problem, target)
@@ -126,7 +126,7 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 
 def _config(place: int) -> Candidate:
-    """A tile that `tune` times too: another SKU with the same bits."""
+    """A config for another tile, which `tune` measures: another SKU with the same bits."""
     name = f"tile_{place + 1}"
 
     def declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:

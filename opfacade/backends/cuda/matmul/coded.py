@@ -1,5 +1,6 @@
-"""Products whose weight has codes of four bits, decoded to registers. Rows of x lie on the columns of wgmma, and columns of the
-product on its rows. By n and k alone k is cut into segments, which warpgroups sum side by side or one after the other."""
+"""Products whose weight has 4-bit codes, decoded to registers. Rows of x are the columns (N) of wgmma, and columns of the
+product are its rows (M). k is divided into segments that depend only on n and k; warpgroups sum them in parallel or in
+sequence."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from opfacade.core.target import Target
 from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
-_COLUMNS = 64  # of the product for a warpgroup
-_STAGE = 256  # elements of k
-_PANEL = 128  # bytes of a row of a panel of x
-_ALONG = 4  # warpgroups of a CTA that have a segment each
-# CTAs that a cluster of so many may make, so that they run at once. Other numbers would change bits.
+_COLUMNS = 64  # columns of the product per warpgroup
+_STAGE = 256  # elements of k per stage
+_PANEL = 128  # bytes per row of a panel of x
+_ALONG = 4  # warpgroups of a CTA with separate segments
+# (CTAs per cluster, maximum total of CTAs that run concurrently). Other numbers would change bits.
 _SPLITS = ((8, 96), (4, 112), (2, 132))
-_LEAST = 256  # elements of a segment
-# Stages of codes and of x, and its panels, by rows of a tile and warpgroups along k.
+_LEAST = 256  # minimum elements per segment
+# (rows of a tile, warpgroups along k): stages of codes, stages of x, panels of x.
 _RING = {
     (8, 4): (4, 4, 4),
     (16, 4): (3, 3, 4),
@@ -36,8 +37,8 @@ _RING = {
     (64, 1): (3, 16, 1),
     (128, 1): (3, 8, 1),
 }
-_SUMS = 68 * 4  # bytes of a row of partial sums
-# Integers, and e2m1 beside the types of scales that x has.
+_SUMS = 68 * 4  # bytes per row of partial sums
+# Allowed formats with int4 and uint4, and with e2m1 unless _SCALES has the type of x.
 _ALLOWED: dict[str, tuple[str | int | None, ...]] = {
     "dequantise": ("rounded",),
     "group": (32, 64, 128, None),
@@ -46,10 +47,10 @@ _ALLOWED: dict[str, tuple[str | int | None, ...]] = {
 }
 _SCALES = {"bf16": ("bf16", "f8_e4m3", "f8_e8m0"), "f16": ("f16", "f8_e4m3")}
 _BYTES = "f8_e4m3"
-_BY_WARPS = 16  # rows of x up to which mma.sync multiplies
-_SHARED = 32  # rows of x in a tile from which on neighbours share them
+_BY_WARPS = 16  # maximum rows of x for mma.sync
+_SHARED = 32  # minimum rows of a tile of x that neighbouring CTAs share
 _ALL = 114  # SMs of the smallest card
-_ROUND = 32  # rows of x whose sums are finished together
+_ROUND = 32  # rows of x whose sums are stored together
 
 _FORM = Form(
     descriptor=MatmulDescriptor,
@@ -61,7 +62,7 @@ _FORM = Form(
 
 
 class Coding(NamedTuple):
-    """Sizes of a product; n: columns of the weight."""
+    """Sizes of a product. n: columns of the weight."""
 
     rows: int
     n: int
@@ -70,9 +71,9 @@ class Coding(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """rows: of x in a tile; along: warpgroups with the same columns and a segment of k each; beside: those with columns side by
-    side; split: CTAs of a cluster with one tile; slot: elements of k that surely lie in one group, 0: all; aside: CTAs of a
-    cluster that share rows of x."""
+    """rows: rows of x per tile. along: warpgroups with the same columns and different segments of k. beside: warpgroups with
+    adjacent columns. split: CTAs of a cluster that share a tile. slot: elements of k that are always in one group; 0: all.
+    aside: CTAs of a cluster that share rows of x."""
 
     rows: int
     along: int
@@ -86,17 +87,17 @@ class Coded(NamedTuple):
 
     @property
     def revision(self) -> int:
-        """2: the one scale of a column multiplies its whole sum, for rows of 8 bits."""
+        """2 for 8-bit rows with one scale per column, which multiplies the whole sum."""
         return 2 if self.size == 1 and self.slot == 0 else 1
 
     @property
     def panels(self) -> int:
-        """Panels of x in a stage of it: of 64 elements of 16 bits, or 128 of 8."""
+        """Panels per stage of x: a panel has 64 elements of 16 bits or 128 of 8 bits."""
         return max(1, _RING[self.rows, self.along][2] * self.size // 2)
 
     @property
     def shared(self) -> int:
-        """Bytes, as CodedShared has them."""
+        """Bytes of shared memory, as in CodedShared."""
         (codes, x, _), panels = _RING[self.rows, self.along], self.panels
         team = codes * self.beside * _COLUMNS * 128 + x * panels * self.rows * 128 + 16 * (codes + x)
         return self.along * team + self.along * self.beside * min(self.rows, _ROUND) * _SUMS
@@ -118,7 +119,7 @@ class Coded(NamedTuple):
 
 
 def segments_of(n: int, k: int) -> Segments | None:
-    """Four, or as many as make CTAs for most SMs of an H100; None: k is one chain."""
+    """Four segments, or more if this gives CTAs for most SMs of an H100; None: k is one chain."""
     tiles = -(-n // _COLUMNS)
     split = next((many for many, most in _SPLITS if tiles * many <= most and k >= many * _ALONG * _LEAST), 1)
     stages = -(-k // _STAGE)
@@ -141,8 +142,8 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Coded:
 
 
 def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
-    """Up to 128 rows have warpgroups along k, unless tiles of 128 rows and columns are as many as SMs. All CTAs of a split run
-    at once, so that one is for as many SMs as they are, or for all."""
+    """Up to 128 rows use warpgroups along k, unless there are as many tiles of 128 rows and columns as SMs. All CTAs of a split
+    run concurrently, so a split needs as many SMs as it has CTAs, or all SMs."""
     segments = segments_of(sizes.n, sizes.k)
     along, beside = _along(sizes, segments, slot, sms), Coded(64 if sizes.rows <= 64 else 128, 1, 2, 1, segments, slot)
     fits = along.split == 1 or sms >= _ALL or _ctas(along, sizes) <= sms
@@ -151,7 +152,7 @@ def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
 
 
 def _ctas(shape: Coded, sizes: Coding) -> int:
-    """As many as have a tile each."""
+    """The number of CTAs with one tile each."""
     return -(-sizes.rows // shape.rows) * -(-sizes.n // (_COLUMNS * shape.beside)) * sizes.batch * shape.split
 
 
@@ -176,7 +177,7 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
 
 
 def _lacks_of_bytes(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
-    """Rows of e4m3 are multiplied by codes whose numbers e4m3 has; scales multiply the sums of groups."""
+    """Reasons for e4m3 rows: e4m3 must represent the codes, and scales multiply the sums of groups."""
     yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
     facts: dict[str, tuple[str | int | None, ...]] = {
         "dtype": ("int4", "e2m1"), "dequantise": ("group_sum",), "zero": ("none",), "group": (32, 64, 128, None),
@@ -188,7 +189,7 @@ def _lacks_of_bytes(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reaso
 
 
 def lacks_of_codes(weight: Weight, dtype: str) -> Iterator[Reason]:
-    """A number is rounded once in the type of x, or is of that type."""
+    """Reasons against a format whose numbers are neither rounded to the type of x nor representable in it."""
     yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, ("int4", "uint4", "e2m1"))
     allowed = _ALLOWED
     if weight.dtype == "e2m1" and dtype in _SCALES:
@@ -205,7 +206,7 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 
 def unfit_sizes(problem: Product) -> Iterator[Reason]:
-    """Not remembered with what a kind of problems lacks: k is a size."""
+    """Reasons that depend on sizes, which `_unfit` must not cache."""
     panel = _PANEL // ITEMSIZE[problem.dtype]
     yield from support.choice_reason("OPF-S003", f"k % {panel}", problem.k % panel, (0,))
     yield from support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,))

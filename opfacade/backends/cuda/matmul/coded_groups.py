@@ -1,5 +1,5 @@
-"""Products of groups of some rows whose weights have codes of four bits, decoded to registers: the kernel of one product, with
-tiles of groups. Sums are in the segments of the kernel by mma.sync, so that both give a row the same bits."""
+"""Grouped products with a medium number of rows per group and 4-bit codes, decoded to registers: the kernel of one product,
+with tiles per group. Sums have the segments of the mma.sync kernel, so that both kernels give a row the same bits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
 _CODES = ("int4", "uint4", "e2m1")
-_MOST_GROUPS = 1024  # as many as the kernel of few rows takes
-_FEW, _SOME = 16, 44  # rows of a group, up to which tiles are those of mma.sync, and have 64 rows
+_MOST_GROUPS = 1024  # the limit of the kernel for few rows
+_FEW, _SOME = 16, 44  # maximum rows per group for mma.sync, and for tiles of 64 rows
 
 _TEST = "tests/families/matmul/test_coded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
 _FORM = Form(
@@ -33,7 +33,7 @@ _FORM = Form(
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Coded:
-    """The tile for groups of equal size, with room for those that have some more: the real ones are on the device."""
+    """The tile for groups of equal size, with a margin for larger groups, because the real sizes are on the device."""
     assert problem.weight_format is not None
     rows, _ = matmul_grouped.rows_of(problem)
     slot = matmul_coded.slot_of(problem.weight_format)
@@ -41,7 +41,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Coded:
 
 
 def pays(rows: int) -> bool:
-    """Whether tiles of wgmma take less time than those of mma.sync, for so many rows of a group."""
+    """Whether wgmma tiles are faster than mma.sync tiles for this number of rows per group."""
     return rows > _FEW
 
 
@@ -51,7 +51,7 @@ def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ..
 
 
 def _few(problem: GroupedMatmulDescriptor) -> Iterator[Reason]:
-    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    """Reasons that depend on sizes, which `_unfit` must not cache."""
     yield from support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS)
     yield from matmul_coded.unfit_sizes(problem)
     paid = pays(matmul_grouped.rows_of(problem)[0])

@@ -1,5 +1,5 @@
-"""Products whose weight has codes of four or eight bits, for GPUs before sm_90: mma.sync in place of wgmma, and copies by
-threads in place of TMA. Compiled and emulated; no such GPU has measured them."""
+"""Products whose weight has 4-bit or 8-bit codes, for GPUs before sm_90: mma.sync instead of wgmma, and copies by threads
+instead of TMA. They are compiled and emulated, but not yet measured on such a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 ARCHS = ("sm_80", "sm_86", "sm_89")
 _FOURS, _BYTES = ("int4", "uint4", "e2m1"), "f8_e4m3"
-_FEW, _MANY = 16, 64  # rows of a tile of codes of four bits
+_FEW, _MANY = 16, 64  # rows of a tile with 4-bit codes
 
 _TESTS = "tests/families/matmul/test_copied_codes.py"
 _FORM = Form(
@@ -53,7 +53,7 @@ def _shape_of_bytes(problem: MatmulDescriptor, target: Target) -> Copied:
 
 
 def slot_of_bytes(weight: Weight, dtype: str) -> int:
-    """Scales of columns multiply their sums."""
+    """The slot of 8-bit codes; 0 if the scale of a column multiplies its sum."""
     return 0 if way_of(weight, dtype) == "column" else matmul_coded.slot_of(weight)
 
 
@@ -68,7 +68,7 @@ def _lacks(problem: MatmulDescriptor, target: Target, bytes_of: bool) -> Iterato
 def lacks_of_groups(
     problem: GroupedMatmulDescriptor, target: Target, archs: tuple[str, ...], codes: tuple[str, ...]
 ) -> Iterator[Reason]:
-    """For groups whose weights have codes."""
+    """Reasons against grouped products whose weights have codes."""
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, archs)
     if problem.weight_format is None:
         yield from support.choice_reason("OPF-S003", "weight_format", None, codes)
@@ -77,19 +77,19 @@ def lacks_of_groups(
 
 
 def lacks_of_format(problem: Product, weight: Weight, target: Target, kinds: tuple[str, ...]) -> Iterator[Reason]:
-    """kinds: types of codes that a kernel takes."""
+    """Reasons against a weight format. kinds: code types that the kernel accepts."""
     yield from matmul_codes.lacks(problem, weight)
     yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, kinds)
     if weight.dtype in _FOURS:
         yield from matmul_coded.lacks_of_codes(weight, problem.dtype)
     else:
         yield from _lacks_of_bytes(weight, problem.dtype)
-    if weight.scale_dtype == "f8_e4m3":  # no instruction converts it
+    if weight.scale_dtype == "f8_e4m3":  # no instruction converts f8_e4m3 elsewhere
         yield from support.choice_reason("OPF-S001", "target.arch with scales of f8_e4m3", target.arch, ("sm_89", "sm_90a"))
 
 
 def _lacks_of_bytes(weight: Weight, dtype: str) -> Iterator[Reason]:
-    """A number is rounded once in the type of x, or is of that type, or its column has the scale."""
+    """Reasons against 8-bit codes whose numbers would need two terms in the type of x."""
     if way_of(weight, dtype) == "halves":
         hint = 'Set dequantise="rounded", or use one scale for each column.'
         yield from support.choice_reason("OPF-S003", "weight_format.dequantise", weight.dequantise, ("rounded",), hint)
@@ -108,7 +108,7 @@ def _unfit_bytes(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...
 
 
 def unfit_sizes(problem: Product) -> tuple[Reason, ...]:
-    """Not remembered with what a kind of problems lacks: k is a size."""
+    """Reasons that depend on sizes, which `_unfit` must not cache."""
     return tuple(support.choice_reason("OPF-S003", "k == 0", problem.k == 0, (False,)))
 
 

@@ -1,4 +1,4 @@
-"""Products whose weight has codes of few bits: what the kernel of tiles takes. Threads decode the weight into its stages."""
+"""Weight formats that the tile kernel supports. Threads decode the weight into its stages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from opfacade.core.candidate import Reason
 from opfacade.plans._weights.weight import Weight
 
 _CHUNK = 32  # codes that a thread decodes at a time
-_PRODUCERS = 4  # warps, which fill a stage each
+_PRODUCERS = 4  # warps, each of which fills a stage
 _ROUND = 'Set dequantise="rounded".'
 
 
 def shape_of(sizes: Sizes, sms: int, terms: int = 1) -> Shape:
-    """Each CTA decodes what its tile needs, so that none shares a weight, and k is one chain."""
+    """Each CTA decodes the weight of its own tile, so CTAs share no weight, and k is one chain."""
     if terms == 1:
         return Shape(whole_tile_of(sizes, sms, True), None)
     return Shape(min(_with_terms(terms), key=lambda tile: nanoseconds(tile, sizes, sms)), None, terms=terms)
 
 
 def _with_terms(terms: int) -> Iterator[Tile]:
-    """Tiles that have a stage for each producer."""
+    """Tiles with a stage per producer warp."""
     return (tile for tile in TILES if tile.cluster == 1 and stages_of(tile, terms) >= _PRODUCERS)
 
 
 def lacks(problem: Product, weight: Weight, ordered: bool = False) -> Iterator[Reason]:
-    """Why a kernel that decodes codes declines. ordered: it takes activation order."""
+    """Reasons against a kernel that decodes codes. ordered: whether it supports activation order."""
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
     yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
     if not ordered:
@@ -42,7 +42,7 @@ def lacks(problem: Product, weight: Weight, ordered: bool = False) -> Iterator[R
 
 
 def _inexact(problem: Product, weight: Weight) -> Iterator[Reason]:
-    """Why numbers of this format are not operands without a rounding."""
+    """Reasons why numbers of this format are not exact operands."""
     field = "weight_format"
     if weight.zero not in ("none", "int"):
         yield from support.choice_reason("OPF-S003", f"{field}.zero", weight.zero, ("none", "int"), _ROUND)

@@ -1,5 +1,5 @@
-"""Products of many rows whose weight has codes of four bits: a first launch decodes it to the workspace, once. Sums are in the
-order of the kernel that decodes codes to registers, in its segments, so that both give a row the same bits."""
+"""Products of many rows whose weight has 4-bit codes: a first launch decodes the weight once, to the workspace. Sums have the
+order and segments of the kernel that decodes to registers, so that both kernels give a row the same bits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
-# Nanoseconds of the kernel that decodes to registers, as fitted to an H200: of a call, a tile, and a panel of 64 elements of k.
+# Time in ns of the kernel that decodes to registers, fitted to an H200: per call, per tile, per panel of 64 elements of k.
 _CALL, _TILE, _PANEL = 4000.0, 2500.0, 490.0
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 _PLAIN, _PAIR, _WIDE = Tile(128, 128, 1), Tile(128, 128, 1, 2), Tile(128, 192, 1)
-_WAIT = 1.05  # of the time of the wide tile, whose warpgroups wait at the end of a segment
-_ROUNDS = 4  # of tiles that an SM has, from which on pairs of CTAs that share a weight are faster
-_FEW = 256  # rows, up to which tiles decode
-_LAUNCH = 2500.0  # nanoseconds of a decoding launch of nothing
-_MEMORY = 3000.0  # bytes a nanosecond
-_CODES = 1.25  # bytes of codes and numbers of an element, as a share of those of numbers
+_WAIT = 1.05  # factor for the time of the wide tile, whose warpgroups wait at the end of a segment
+_ROUNDS = 4  # minimum tiles per SM for which pairs of CTAs that share a weight are faster
+_FEW = 256  # maximum rows for which each tile decodes
+_LAUNCH = 2500.0  # ns of an empty decoding launch
+_MEMORY = 3000.0  # bytes per ns
+_CODES = 1.25  # bytes of an element's code and number, relative to those of the number
 
 _TEST = "tests/families/matmul/test_decoded_kernel.py::test_many_rows_have_the_bits_of_few"
 _FORM = Form(
@@ -42,7 +42,7 @@ _FORM = Form(
 
 
 class Decoded(NamedTuple):
-    """The tile of the product; slot: as matmul_coded has it; bits: of a code. repack: a launch fills a workspace."""
+    """The tile of the product. slot: as in matmul_coded. bits: bits per code. repack: whether a launch fills a workspace."""
 
     tile: Tile
     segments: Segments | None
@@ -77,7 +77,7 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Decoded:
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int, together: int) -> Tile:
-    """The fastest of a product whose segments follow each other. together: rows whose CTAs may be a cluster."""
+    """The fastest tile of a product whose segments are summed in sequence. together: rows whose CTAs may form a cluster."""
     best = whole_tile_of(sizes, sms, together == 0)
     if sizes.segments > 1 and _WAIT * nanoseconds(_WIDE, sizes, sms) < nanoseconds(best, sizes, sms):
         return _WIDE
@@ -86,13 +86,13 @@ def tile_of(sizes: Sizes, sms: int, together: int) -> Tile:
 
 
 def first_of(elements: int) -> float:
-    """Nanoseconds of the launch that decodes so many elements of 16 bits."""
+    """Time in ns of the launch that decodes this number of 16-bit elements."""
     return _LAUNCH + _CODES * elements * 2 / _MEMORY
 
 
 @lru_cache(maxsize=4096)
 def pays(sizes: Sizes, sms: int) -> bool:
-    """Whether to decode the weight first takes less time than to decode it for each tile."""
+    """Whether decoding the weight first is faster than decoding it per tile."""
     if sizes.rows <= _FEW:
         return False
     wide = nanoseconds(tile_of(sizes, sms, sizes.rows), sizes, sms)
@@ -107,7 +107,7 @@ def _scratch(problem: MatmulDescriptor) -> int:
 
 
 def bytes_of(elements: int) -> int:
-    """A workspace of so many elements of 16 bits."""
+    """Bytes of a workspace for this number of 16-bit elements."""
     return -(-2 * elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
@@ -127,7 +127,7 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 
 def _few(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
-    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    """Reasons that depend on sizes, which `_unfit` must not cache."""
     yield from matmul_coded.unfit_sizes(problem)
     paid = problem.k > 0 and pays(_sizes(problem)[0], _sms(problem, target))
     yield from support.choice_reason("OPF-S003", "rows enough to decode the weight first", paid, (True,))

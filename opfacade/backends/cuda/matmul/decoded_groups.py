@@ -1,5 +1,5 @@
-"""Products of groups of many rows whose weights have codes: a first launch decodes those of groups with rows to the workspace.
-Sums are in the order of the kernel by mma.sync, in its segments, so that both give a row the same bits."""
+"""Grouped products with many rows per group whose weights have codes: a first launch decodes the weights of non-empty groups to
+the workspace. Sums have the order and segments of the mma.sync kernel, so that both kernels give a row the same bits."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
 _CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
-_MOST_GROUPS = 1024  # as many as the kernel of few rows takes
-_WIDTH = 8  # elements of k: lines of the decoded weight are whole chunks of sixteen bytes
-# Nanoseconds of kernels that decode for each tile, as fitted to an H200: of a call, a tile, and a panel of 64 elements of k.
+_MOST_GROUPS = 1024  # the limit of the kernel for few rows
+_WIDTH = 8  # k must be a multiple: lines of the decoded weight consist of 16-byte chunks
+# Times in ns of kernels that decode per tile, fitted to an H200: per call, per tile, per panel of 64 elements of k.
 
 
 class _Tiles(NamedTuple):
-    """rows, columns: of a tile; resident: those that an SM has at a time; call, tile, panel: nanoseconds."""
+    """rows, columns: size of a tile. resident: concurrent tiles per SM. call, tile, panel: times in ns."""
 
     rows: int
     columns: int
@@ -47,7 +47,7 @@ class _Tiles(NamedTuple):
 
 
 _IN_REGISTERS = {4: _Tiles(128, 128, 1, 4000.0, 2500.0, 490.0), 8: _Tiles(32, 64, 2, 4000.0, 0.0, 680.0)}
-_FEW = {4: 128, 8: 16}  # rows of a group, by bits, up to which each tile decodes its own
+_FEW = {4: 128, 8: 16}  # bits per code -> maximum rows per group for which each tile decodes
 
 _TEST = "tests/families/matmul/test_decoded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
 _FORM = Form(
@@ -76,7 +76,7 @@ def _bits(problem: GroupedMatmulDescriptor) -> int:
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Decoded:
-    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
+    """The tile for the maximum number of non-empty groups, all of equal size, because the real sizes are on the device."""
     weight = problem.weight_format
     assert weight is not None
     sizes, gather = _sizes(problem), problem.gather
@@ -87,7 +87,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Decoded:
 
 @lru_cache(maxsize=4096)
 def pays(sizes: Sizes, sms: int, bits: int) -> bool:
-    """Whether to decode the weights of all groups with rows takes less time than to do so for each tile. bits: of a code."""
+    """Whether decoding the weights of all non-empty groups first is faster than decoding per tile. bits: bits per code."""
     if sizes.rows <= _FEW[bits]:
         return False
     wide = nanoseconds(whole_tile_of(sizes, sms, True), sizes, sms)
@@ -108,7 +108,7 @@ def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ..
 
 
 def _few(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
-    """Not remembered with what a kind of problems lacks: rows are sizes."""
+    """Reasons that depend on sizes, which `_unfit` must not cache."""
     yield from support.limit_reason("OPF-S004", "groups", problem.groups, _MOST_GROUPS)
     yield from support.choice_reason("OPF-S003", f"k % {_WIDTH}", problem.k % _WIDTH, (0,))
     paid = problem.k > 0 and pays(_sizes(problem), _sms(problem, target), _bits(problem))

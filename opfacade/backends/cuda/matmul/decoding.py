@@ -1,4 +1,4 @@
-"""How the kernel of tiles decodes a weight: which numbers are operands of wgmma, and which factors are in the epilogue."""
+"""Ways to decode a weight in the tile kernel: the numbers that are wgmma operands, and the factors in the epilogue."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Literal
 
 from opfacade.plans._weights.weight import Weight
 
-# rounded: a number is rounded to the type of x. whole: the type of x has the number. column: it has the code, and the scale of
-# the column multiplies the sum. halves: a number is a sum of two of that type, exactly, and its products follow each other.
-# parts: numbers are scaled as sums of groups, for rows of 8 bits.
+# rounded: numbers are rounded to the type of x. whole: the type of x represents them exactly. column: operands are codes, and
+# the scale of the column multiplies the sum. halves: a number is exactly the sum of two numbers of that type, each of which is
+# multiplied. parts: scales multiply the sums of groups, for 8-bit rows.
 Way = Literal["rounded", "whole", "column", "halves", "parts"]
-_SHORT = ("f8_e4m3", "f8_e8m0")  # scales of at most four bits
+_SHORT = ("f8_e4m3", "f8_e8m0")  # scale types with significands of at most four bits
 
 
 def way_of(weight: Weight, dtype: str) -> Way | None:
-    """None: there is none. dtype: of x."""
+    """The way to decode a weight; None if there is none. dtype: the type of x."""
     if dtype == "f8_e4m3":
         return "parts" if weight.dequantise == "group_sum" and weight.zero == "none" else None
     if weight.dequantise == "rounded":
@@ -29,10 +29,10 @@ def way_of(weight: Weight, dtype: str) -> Way | None:
 
 
 def _in_f16(weight: Weight) -> bool:
-    """Whether f16 has every product of a code and a scale."""
+    """Whether f16 represents every product of a code and a scale exactly."""
     return weight.scale_dtype == "f8_e4m3" and weight.dtype != "f8_e4m3"
 
 
 def terms(weight: Weight | None, dtype: str) -> int:
-    """Operands of wgmma that a number is the sum of."""
+    """The number of wgmma operands whose sum is a number of the weight."""
     return 2 if weight is not None and way_of(weight, dtype) == "halves" else 1

@@ -1,4 +1,4 @@
-"""Products of groups of rows on CUDA: the tiles of one product, whose rows a group has on the device."""
+"""Products of groups of rows on CUDA: the tiles of one product per group, whose rows are read on the device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
-_MOST_GROUPS = 4096  # whose numbers of tiles lie in shared memory beside the stages
-_FEW_ROWS = 8  # of a group, on average: with more, or in fp8, rows on M are as fast, and faster where most have one group
-# A row has the bits that it has in a product of the same n and k.
+_MOST_GROUPS = 4096  # limit, because the tile counts of all groups are in shared memory with the stages
+_FEW_ROWS = 8  # maximum mean rows per group for rows on N; with more, or in fp8, rows on M are as fast or faster
+# A row has the same bits as in a single product with the same n and k.
 _FORM = Form(
     descriptor=GroupedMatmulDescriptor,
     template="matmul/grouped_matmul",
@@ -59,7 +59,7 @@ _any_rows = cached_by(_of_columns, _make_any_rows)
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
-    """The tile for groups of equal size, as many as may have rows: the real ones are on the device."""
+    """The tile for the maximum number of non-empty groups, all of equal size, because the real sizes are on the device."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     known, (rows, drawn) = _any_rows(problem), rows_of(problem)
     sizes = Sizes(rows, known.columns, problem.k, drawn, *known.rest)
@@ -68,7 +68,7 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
 
 
 def rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
-    """Rows of a group, and how many groups have some."""
+    """Mean rows per non-empty group, and the maximum number of such groups."""
     if problem.layout == "masked":
         return problem.total_num_rows, problem.groups
     drawn = max(1, min(problem.groups, problem.total_num_rows))

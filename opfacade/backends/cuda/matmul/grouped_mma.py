@@ -1,5 +1,5 @@
-"""Products of groups of rows by mma.sync: those whose weight has codes of four or eight bits, and for GPUs before sm_90 those
-of 16-bit types, which are compiled and emulated; no such GPU has measured them."""
+"""Products of groups of rows by mma.sync: weights with 4-bit or 8-bit codes, and for GPUs before sm_90 also 16-bit types, which
+are compiled and emulated, but not yet measured on such a GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor
 BEFORE = matmul_coded_mma.ARCHS
 _ARCHS = (*BEFORE, ARCH)
 _CODES = ("int4", "uint4", "e2m1", "f8_e4m3")
-_ROOM = 1.5  # rows of a tile, as a share of the mean of a group: drawn experts, as timed on an H200
-_MOST_GROUPS = 1024  # whose numbers of tiles lie in shared memory beside the stages
+_ROOM = 1.5  # rows of a tile relative to the mean of a group, measured with random experts on an H200
+_MOST_GROUPS = 1024  # limit, because the tile counts of all groups are in shared memory with the stages
 
 _TESTS = "tests/families/matmul/test_copied_groups.py"
 _FORM = Form(
@@ -41,8 +41,8 @@ _PLAIN_FORM = Form(
 
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Copied:
-    """The tile for groups of equal size, as many as may have rows: the real ones are on the device. Ragged groups of codes
-    have room to be larger: a group of two tiles decodes its weight twice."""
+    """The tile for the maximum number of non-empty groups, all of equal size, because the real sizes are on the device. Ragged
+    groups with codes get a margin, because a group with two tiles decodes its weight twice."""
     mean, _ = matmul_grouped.rows_of(problem)
     segments, weight = segments_of(problem.k, problem.order), problem.weight_format
     if weight is None:

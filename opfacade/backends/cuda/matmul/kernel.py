@@ -1,4 +1,4 @@
-"""The common part of kernels of products: the promise, a kernel of each tile, and the candidate that chooses among tiles."""
+"""The common part of product kernels: the guarantee, one kernel per tile, and the candidate that chooses the tile."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ _SUMS = {
     "matmul-mma16": {"u_acc": 2.0**-23, "k_step": 16.0},
     # Sums are exact, and become f32 once.
     "matmul-s32": {"convert": 2.0**-24},
-    # They cut 32 products and the sum before, each once, at 13 bits below the largest, and their sum again; f32 adds chains.
+    # Each step truncates 32 products and the previous sum, and then their sum, at 13 bits below the largest; chains are added
+    # in f32.
     "matmul-mma8": {"u_acc": 2.0**-24, "k_step": 32.0, "u_step": 34 * 2.0**-13, "chain": 128.0},
 }
 
 
-_K_STEP_BEFORE = 8.0  # products between two truncations before sm_90
+_K_STEP_BEFORE = 8.0  # products between two truncations on GPUs before sm_90
 
 
 def lacks_of_bytes(problem: Product) -> Iterator[Reason]:
-    """Tensor cores transpose no 8-bit operand, and scale nothing; a chain of k-steps has one scale."""
+    """Reasons for 8-bit types: tensor cores do not transpose 8-bit operands, and all k-steps of a chain must have the same
+    scale."""
     for field, only in (("x_layout", "mk"), ("weight_layout", "nk")):
         yield from support.choice_reason("OPF-S003", field, getattr(problem, field), (only,))
     scaling = problem.scaling
@@ -54,7 +56,8 @@ def lacks_of_bytes(problem: Product) -> Iterator[Reason]:
 
 
 class Form(NamedTuple):
-    """template: below csrc. in_any_batch: by error model, or of codes, the test of a row's bits; on_a_gpu: that on a GPU."""
+    """template: path below csrc. in_any_batch: error model or "codes" -> the test of a row's bits. on_a_gpu: the same test on a
+    GPU."""
 
     descriptor: type[MatmulDescriptor] | type[GroupedMatmulDescriptor]
     template: str
@@ -64,8 +67,9 @@ class Form(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of a problem's kernel: a tile, and the segments of k that are summed apart; None: one chain. repack: operands
-    that TMA cannot load are copied first. terms: operands that a weight is the sum of. factors: of rows, beside stages."""
+    """The shape of a problem's kernel: a tile, and the segments of k that are summed separately; None: one chain. repack:
+    whether operands that TMA cannot load are copied first. terms: operands whose sum is the weight. factors: whether stages
+    contain scales of rows."""
 
     tile: Tile
     segments: Segments | None
@@ -82,7 +86,7 @@ class Shape(NamedTuple):
 
 
 class AnyShape(Protocol):
-    """A value of a shape of kernels: what the SKU tells of it, and what the template is printed with."""
+    """Protocol of the shape of a kernel: its facts in the SKU, and its constants in the template."""
 
     @property
     def segments(self) -> Segments | None: ...
@@ -109,8 +113,8 @@ def _model_of(problem: Product) -> str:
 def promise(
     problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...], chain: int = 0
 ) -> PrecisionGuarantee:
-    """Sums in the order of k, whatever the tile, in segments by n and k alone: the bits of a row depend on no other row.
-    chain: elements of k that are added at once where those are not 128; 0: they are."""
+    """The guarantee of a kernel. For every tile, sums are in the order of k, in segments that depend only on n and k, so the
+    bits of a row depend on no other row. chain: elements of k per chain of additions; 0: 128."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = _model_of(problem)
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
@@ -162,8 +166,8 @@ def candidate(
     shape: Callable[[P, Target], AnyShape],
     scratch: Callable[[P], int] | None = None,
 ) -> Candidate:
-    """The kernels of one form, one for each shape that problems get. scratch: bytes of a workspace that all of them have; None:
-    that of copied operands."""
+    """The candidate of the kernels of one form, with a kernel per shape. scratch: bytes of their workspace; None: the workspace
+    holds copied operands."""
 
     @lru_cache(maxsize=1024)
     def made(one: AnyShape) -> _Made:

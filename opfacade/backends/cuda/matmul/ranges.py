@@ -1,4 +1,5 @@
-"""Products of ranges of k on CUDA, for gradients of experts' weights: the tiles of one product, whose k is on the device."""
+"""Products of ranges of k on CUDA, for gradients of experts' weights: the tiles of one product per group, whose k is read on
+the device."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
-# A row has the bits of the product of its group alone, with order="k".
+# A row has the same bits as in a single product of its group with order="k".
 _FORM = Form(
     descriptor=GroupedMatmulDescriptor,
     template="matmul/k_groups",
@@ -27,7 +28,7 @@ _FORM = Form(
 
 
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
-    """The tile for ranges of equal length: the real ones are on the device."""
+    """The tile for ranges of equal length, because the real lengths are on the device."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     least = 64 if problem.weight_layout == "kn" else 32
     k, columns = -(-problem.k // problem.groups), problem.n * problem.columns

@@ -1,5 +1,5 @@
-"""Copies of operands that TMA cannot load, because their lines are not whole chunks of sixteen bytes: when a product has a
-workspace for them. Otherwise threads copy such operands into every tile."""
+"""Copies of operands that TMA cannot load, because their lines are not multiples of 16 bytes. The copies are in the workspace;
+without a workspace, threads copy such operands for every tile."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
 _CHUNK = 16  # bytes
-_MEMORY = 2900.0  # bytes a nanosecond
-# Nanoseconds of a copy of nothing, of each warp that has chunks of lines, and of threads that copy a first step; measured on an
-# H200.
+_MEMORY = 2900.0  # bytes per ns
+# Times in ns of an empty copy, of each warp that copies chunks of lines, and of threads that copy the first step; measured on
+# an H200.
 _LAUNCH, _WARP, _FIRST = 1800.0, 0.7, 2000.0
-_PART = 128  # chunks of a line that a warp has
-# Bytes a nanosecond that threads of a CTA copy: where k is contiguous, as measured on an H100, and where it is not, as counted.
+_PART = 128  # chunks of a line per warp
+# Bytes per ns that threads of a CTA copy: if k is contiguous (measured on an H100), and if it is not (estimated).
 _LINES, _ACROSS = 4.2, 2.0
 
 
 def copies_of(problem: MatmulDescriptor) -> int:
-    """Bytes of the copies of both operands, x before the weight, as csrc/matmul/repack.h places them."""
+    """Bytes of the copies of both operands, x before the weight, in the layout of csrc/matmul/repack.h."""
     columns = problem.n * problem.columns
     x = _copy(problem, problem.x_layout == "km", problem.total_num_rows)
     return x + _copy(problem, problem.weight_layout == "kn", columns)
 
 
 def _copy(problem: MatmulDescriptor, across: bool, rows: int) -> int:
-    """across: the rows of the operand lie along its lines."""
+    """across: whether the rows of the operand are contiguous along its lines."""
     length, lines = (rows, problem.k) if across else (problem.k, rows)
     own = length * ITEMSIZE[problem.dtype]
     if own % _CHUNK == 0:
@@ -35,20 +35,20 @@ def _copy(problem: MatmulDescriptor, across: bool, rows: int) -> int:
 
 
 def rate_of(problem: MatmulDescriptor) -> float:
-    """The rate of threads that copy both operands."""
+    """The rate at which threads copy both operands, in bytes per ns."""
     return _LINES if (problem.x_layout, problem.weight_layout) == ("mk", "nk") else _ACROSS
 
 
 def pays(problem: MatmulDescriptor, with_tma: float, by_threads: float) -> bool:
-    """Whether copies, each read and written once, and the product of them by TMA take less time than threads that copy for each
-    tile. Times of both products are in nanoseconds."""
+    """Whether copies, each read and written once, and their product by TMA are faster than threads that copy for each tile.
+    Times of both products are in ns."""
     copied = copies_of(problem)
     of_copies = _LAUNCH + max(2 * copied / _MEMORY, _WARP * _warps(problem))
     return copied > 0 and with_tma + of_copies < by_threads + _FIRST
 
 
 def _warps(problem: MatmulDescriptor) -> float:
-    """Warps that copy both operands; several short lines have one."""
+    """Number of warps that copy both operands; several short lines share one warp."""
     columns = problem.n * problem.columns
     operands = ((problem.x_layout == "km", problem.total_num_rows), (problem.weight_layout == "kn", columns))
     found = 0.0
@@ -60,5 +60,5 @@ def _warps(problem: MatmulDescriptor) -> float:
 
 
 def bytes_of(problem: MatmulDescriptor | GroupedMatmulDescriptor, repack: bool) -> int:
-    """The workspace of a product."""
+    """Bytes of the workspace of a product."""
     return copies_of(problem) if repack and isinstance(problem, MatmulDescriptor) else 0

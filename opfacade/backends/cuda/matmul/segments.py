@@ -1,4 +1,5 @@
-"""Segments of k that are summed apart, by n and k alone: products with few columns have too few tiles for all SMs."""
+"""Segments of k that are summed separately, because products with few columns have too few tiles for all SMs. They depend only
+on n and k."""
 
 from __future__ import annotations
 
@@ -6,24 +7,24 @@ from typing import NamedTuple
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
 
-_WIDEST = 512  # columns: more have tiles enough. Another number would change bits
-_LEAST_SPLIT, _MOST_SPLIT = 4, 8  # CTAs of a cluster; two are not worth their sum
-_UNIT = 128  # elements: a segment is whole stages of every tile
-_LEAST = 512  # elements of a segment
+_WIDEST = 512  # maximum columns with segments: more columns have enough tiles. Another number would change bits
+_LEAST_SPLIT, _MOST_SPLIT = 4, 8  # CTAs of a cluster; with two, their sum costs more than it saves
+_UNIT = 128  # elements: segments are multiples of the stages of every tile
+_LEAST = 512  # minimum elements per segment
 
 
 class Segments(NamedTuple):
-    """many: how many there are; length: elements of k of each but the last."""
+    """many: the number of segments. length: elements of k in each except the last."""
 
     many: int
     length: int
 
 
 def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments | None:
-    """None: k is one chain."""
+    """The segments of a problem; None: k is one chain."""
     if problem.order == "k" or problem.dtype not in ("f16", "bf16"):
         return None
-    if isinstance(problem, GroupedMatmulDescriptor) and problem.layout == "k":  # only the device has the lengths
+    if isinstance(problem, GroupedMatmulDescriptor) and problem.layout == "k":  # the lengths are only on the device
         return None
     if isinstance(problem, MatmulDescriptor) and problem.weight_format is not None:
         return None
@@ -34,7 +35,7 @@ def segments_of(problem: MatmulDescriptor | GroupedMatmulDescriptor) -> Segments
 
 
 def cut(k: int, most: int) -> Segments:
-    """A power of two of them, fewer where units do not divide."""
+    """A power of two of segments, or fewer if the units are not divisible."""
     units, wanted = -(-k // _UNIT), 8 if most >= 8 else 4
     each = -(-units // wanted)
     return Segments(-(-units // each), each * _UNIT)

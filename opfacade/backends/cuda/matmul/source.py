@@ -1,4 +1,4 @@
-"""The values that the template of a product is printed with, and those that the SKU tells."""
+"""The constants of a product's template, and the facts in its SKU."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from opfacade.programs.expression import ordered
 from opfacade.programs.guarantees import Math
 
 Product = MatmulDescriptor | GroupedMatmulDescriptor
-_FEW = 4  # instructions of a program whose code is short
-_STEPS = 4  # of wgmma in a part of 128 elements of 8 bits
-STEP = 32  # elements of 8 bits
+_FEW = 4  # maximum instructions of a short program
+_STEPS = 4  # wgmma k-steps per part of 128 8-bit elements
+STEP = 32  # 8-bit elements per k-step
 _X_AXES = {"tensor": "kOne", "token": "kRows"}
 _PART_AXES = {"row": "kRowsParts", "column": "kPartsRows", "column_padded4": "kPartsRows"}
 _ZEROS = {"none": "kNone", "int": "kSubtracted", "float": "kSubtracted", "added": "kAdded"}
@@ -32,7 +32,7 @@ def math_of(problem: Product) -> Math:
 
 
 def facts(problem: Product) -> Mapping[str, Fact]:
-    """Fields that decide which code a product has, besides its dtypes."""
+    """Fields that determine the code of a product, besides its dtypes."""
     flags = ("accumulate", "add", "bias", "gated", "num_valid", "gather", "zero_tail")
     found: dict[str, Fact] = {name: True for name in flags if getattr(problem, name, False)}
     found |= {"layout": problem.layout} if isinstance(problem, GroupedMatmulDescriptor) else {}
@@ -44,12 +44,13 @@ def facts(problem: Product) -> Mapping[str, Fact]:
 
 
 def codes_of(problem: Product) -> Weight | None:
-    """How few bits a weight has; None: those of x."""
+    """The format of the weight; None: the type of x."""
     return problem.weight_format
 
 
 def part_of(weight: Weight) -> int:
-    """Elements of k, at most 128, that lie in one group wherever they begin at a multiple of it."""
+    """The largest number of elements of k, at most 128, such that a range that starts at a multiple of it is always in one
+    group."""
     if weight.group is None:
         return 128
     return weight.group if weight.group_offset % weight.group == 0 else STEP
@@ -75,7 +76,7 @@ def _facts_of_scales(scaling: Scaling) -> dict[str, Fact]:
 
 
 def _cut(scaling: Scaling) -> int:
-    """The k-steps of a part of x that lie in the first of the two blocks of the weight that it meets."""
+    """The k-steps of a part of x in the first of the two weight blocks that it overlaps."""
     return (scaling.part - scaling.block_offset[1]) // STEP if scaling.in_k else _STEPS
 
 
@@ -103,12 +104,12 @@ def shape_of(tile: Tile, segments: Segments | None, repack: bool = False) -> dic
 
 
 def _own(tile: Tile, segments: Segments | None) -> int:
-    """Segments of each CTA of a cluster that shares a tile."""
+    """Segments per CTA of a cluster that shares a tile."""
     return 1 if segments is None or tile.split == 1 else -(-segments.many // tile.split)
 
 
 def has_factors(problem: Product) -> bool:
-    """Whether factors of rows lie beside a stage; else threads that multiply read scales where they lie."""
+    """Whether stages contain scales of rows; otherwise the threads that multiply read scales from global memory."""
     scaling = problem.scaling
     if scaling is None or not scaling.in_k or scaling.block_offset != (0, 0):
         return False
@@ -125,8 +126,8 @@ def printed_shape(
 
 
 def scalars(problem: Product, segments: Segments | None) -> tuple[Fact | float, ...]:
-    """Arguments behind the operands: the numbers of the program, the limit of SMs, the length of segments, and where scales of
-    the weight change."""
+    """Arguments after the operands: the scalars of the program, the limit of SMs, the length of segments, and the columns at
+    which scales of the weight change."""
     scaling = problem.scaling
     length = () if segments is None else (segments.length,)
     of_scales = () if scaling is None else (*scaling.block_offset[: scaling.in_k], *scaling.weight_starts)
@@ -161,7 +162,7 @@ def printed(problem: Product) -> dict[str, Any]:
 
 
 def _printed_rows(problem: Product) -> dict[str, Any]:
-    """Which rows there are."""
+    """Constants for the rows that are computed."""
     if isinstance(problem, MatmulDescriptor):
         return {"num_valid": True} if problem.num_valid else {}
     flags = {name: True for name in ("gather", "zero_tail") if getattr(problem, name)}
@@ -169,7 +170,7 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
 
 
 def _printed_codes(weight: Weight | None, dtype: str) -> dict[str, Fact]:
-    """Types of tables, and how a code becomes a number."""
+    """Constants for decoding codes, including the types of scales and zero points."""
     if weight is None:
         return {"scaled_sums": False, "global_sums": False}
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}

@@ -1,4 +1,5 @@
-"""Which tile a product has: the one that a model of waves finds fastest. No tile changes a bit, so that rows may decide."""
+"""The tile of a product: the fastest one in a model of waves of CTAs. Tiles do not change bits, so the choice may depend on the
+number of rows."""
 
 from __future__ import annotations
 
@@ -6,24 +7,25 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-_SHARED, _ALL_SHARED = 200 * 1024, 227 * 1024  # bytes of all stages, and of a CTA
-_PANEL = 128  # bytes of k
-# Fitted to times of every tile on an H100 and an H200 (bench/results/matmul_tiles.json); splits are not in it.
-_CYCLES = 1.72  # a nanosecond
-_CHAIN = 124  # cycles of the four steps of a panel at least: each waits for the one before
-_BYTES, _PART = 2.365, 207  # cycles of a column of a panel of 8-bit floats, whose parts are added; of a panel at least
-_NARROW = 0.96  # of the rate of memory, where few rows read 128 bytes of each row of the weight at a time
-_MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes a nanosecond: of all SMs, of weights that one SM gets, of both
-_TILE, _STORE = 310.0, 0.09  # nanoseconds of a tile, and of an element of a tile
-_CLUSTER = 233.0  # nanoseconds of a tile whose CTAs wait for each other
-_CLUSTERED = {4: 0.9, 8: 0.8}  # of all SMs: clusters of so many CTAs do not fit everywhere
-_SUM = 700.0  # nanoseconds of the sum of a cluster: half to 1.4 microseconds (bench/results/matmul_probes.json)
+_SHARED, _ALL_SHARED = 200 * 1024, 227 * 1024  # bytes for all stages, and per CTA
+_PANEL = 128  # bytes of k per panel
+# Fitted to times of every tile without a split on an H100 and an H200 (bench/results/matmul_tiles.json).
+_CYCLES = 1.72  # cycles per ns
+_CHAIN = 124  # minimum cycles of a panel, whose four steps depend on each other
+_BYTES, _PART = 2.365, 207  # for 8-bit floats, whose parts are added: cycles per column of a panel; minimum per panel
+_NARROW = 0.96  # factor for the memory rate if few rows read 128 bytes of each weight row at a time
+_MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes per ns: all SMs; weights per SM; both per SM
+_TILE, _STORE = 310.0, 0.09  # ns per tile, and per element of a tile
+_CLUSTER = 233.0  # ns per tile whose CTAs wait for each other
+_CLUSTERED = {4: 0.9, 8: 0.8}  # CTAs per cluster -> fraction of SMs that such clusters can use
+_SUM = 700.0  # ns of the sum of a cluster: 0.5 to 1.4 us (bench/results/matmul_probes.json)
 
 
 class Tile(NamedTuple):
-    """rows: of x, 64 for each computing warpgroup; columns: of the product; panels: parts of 128 bytes of k in a stage;
-    cluster: CTAs with tiles one below the other, which share the weight; split: CTAs of a cluster with one tile, each for a
-    segment of k; swapped: rows are those that a tile has at most, and 64 columns lie in each computing warpgroup."""
+    """rows: rows of x, 64 per computing warpgroup. columns: columns of the product. panels: 128-byte parts of k per stage.
+    cluster: CTAs with vertically adjacent tiles, which share the weight. split: CTAs of a cluster that share one tile, each
+    with a segment of k. swapped: rows of x are on N of wgmma: `rows` is a maximum, and each computing warpgroup has 64
+    columns."""
 
     rows: int
     columns: int
@@ -34,7 +36,7 @@ class Tile(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """Bytes."""
+        """Bytes per stage."""
         return self.panels * _PANEL * (self.rows + self.columns)
 
     @property
@@ -43,8 +45,9 @@ class Tile(NamedTuple):
 
 
 def stages_of(tile: Tile, terms: int, factors: bool = False) -> int:
-    """Stages that fit, of a large tile beside all of its results if these are four. terms: operands in one that a weight is the
-    sum of; factors: of each row and part of k, beside a stage, in f32."""
+    """The number of stages that fit in shared memory. For a large tile, it leaves space for all results if four stages still
+    fit. terms: operands per stage whose sum is the weight. factors: whether a stage also contains f32 scales per row and part
+    of k."""
     stage = tile.panels * _PANEL * (tile.rows + terms * tile.columns)
     beside = (_ALL_SHARED - 1024 - 2 * tile.rows * tile.columns) // (stage + (4 * tile.panels * tile.rows if factors else 0))
     most = min(12, _SHARED // stage)
@@ -62,11 +65,11 @@ HALVES = (
     Tile(128, 224, 1),
     Tile(128, 160, 1),
     Tile(64, 160, 1),
-)  # of 16-bit operands: fewer waves where n is no multiple of 192
+)  # for 16-bit operands: fewer waves if n is not a multiple of 192
 SPLIT = (Tile(64, 32, 2), Tile(64, 64, 2))
 
 
-# Rows lie on N of wgmma, in steps of eight: few of x are loaded beside many of the weight.
+# Rows of x are on N of wgmma, in steps of eight: few rows of x are loaded with many columns of the weight.
 SWAPPED = (Tile(64, 128, 2, swapped=True), Tile(64, 64, 2, swapped=True))
 
 
@@ -75,20 +78,20 @@ class Sizes(NamedTuple):
     columns: int
     k: int
     batch: int
-    least: int = 32  # columns of a tile; a weight whose columns lie along panels has 64 in one
-    size: int = 2  # bytes of an element
-    segments: int = 1  # of k that are summed apart
-    parts: bool = False  # a chain ends with each panel, as those of fp8 do
-    copied: float = 0.0  # bytes a nanosecond that the threads of a CTA copy, where TMA cannot load operands
+    least: int = 32  # minimum columns of a tile; 64 if the columns of the weight are contiguous
+    size: int = 2  # bytes per element
+    segments: int = 1  # segments of k that are summed separately
+    parts: bool = False  # whether a chain of additions ends with each panel, as in fp8
+    copied: float = 0.0  # bytes per ns that threads of a CTA copy, if TMA cannot load operands
 
 
 class _Work(NamedTuple):
-    """All that the time of a tile depends on, except the rows of a product.
+    """Everything that the time of a tile depends on, except the rows of the product.
 
-    height: rows of a cluster; across: tiles of one row of clusters; resident: clusters that run at once; of_k: bytes of k that
-    a CTA multiplies, whole stages; cycles: of a panel; columns, line: of the product, and bytes of a row of an operand in all
-    products; share: columns that each CTA of a cluster loads; each: nanoseconds of a tile besides products and loads, and once
-    for all; narrow: bytes a nanosecond of memory for few rows; copied: bytes a nanosecond of threads, in lines of an operand.
+    height: rows per cluster. across: tiles per row of clusters. resident: clusters that run concurrently. of_k: bytes of k per
+    CTA, in whole stages. cycles: cycles per panel. columns: columns of the product. line: bytes per row of an operand, over the
+    batch. share: columns that each CTA of a cluster loads. each: ns per tile besides products and loads. once: ns per product.
+    narrow: memory rate for few rows, in bytes per ns. copied: lines of an operand that threads copy per ns.
     """
 
     tile: Tile
@@ -104,7 +107,7 @@ class _Work(NamedTuple):
     once: float
     narrow: float
     copied: float
-    round: tuple[float, float, float]  # nanoseconds of a round of full tiles: products, what an SM gets, and the rest
+    round: tuple[float, float, float]  # ns per wave of full tiles: products, loads of an SM, and the rest
 
 
 class _Works(NamedTuple):
@@ -136,13 +139,13 @@ def tile_of(sizes: Sizes, sms: int) -> Tile:
 
 
 def tiles_by_time(sizes: Sizes, sms: int) -> list[Tile]:
-    """All of them, the fastest first."""
+    """All tiles, the fastest first."""
     works = sorted(_running(sizes, sms).works, key=lambda work: _time(work, sizes.rows))
     return [work.tile for work in works]
 
 
 def _running(sizes: Sizes, sms: int) -> _Works:
-    """Without splits whose CTAs, which wait for each other, would not run at once."""
+    """The tiles without those splits whose CTAs, which wait for each other, would not run concurrently."""
     works = _works(sizes[1:], sms)
     if sizes.segments == 1:
         return works
@@ -152,18 +155,19 @@ def _running(sizes: Sizes, sms: int) -> _Works:
 
 @lru_cache(maxsize=4096)
 def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
-    """The fastest without a split. alone: without a cluster too."""
+    """The fastest tile without a split. alone: also without a cluster."""
     return _fastest(_whole_works(sizes[1:], sms, alone), sizes.rows)
 
 
 @lru_cache(maxsize=4096)
 def swapped_tile_of(sizes: Sizes, sms: int) -> Tile:
-    """The faster one of those whose rows lie on N."""
+    """The faster of the tiles with rows on N."""
     return min(SWAPPED, key=lambda tile: nanoseconds(tile, sizes, sms))
 
 
 def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
-    """The longest of products, of what an SM gets and of memory, and part of the others: they do not overlap in full."""
+    """The time in ns: the maximum of the times for products, loads per SM and memory, plus 5 % of the others, because they do
+    not overlap fully."""
     return _time(_work(tile, sizes, sms), sizes.rows)
 
 
@@ -196,7 +200,7 @@ def _fastest(of: _Works, rows: int) -> Tile:
 
 @lru_cache(maxsize=1024)
 def _works(rest: tuple[Any, ...], sms: int) -> _Works:
-    """rest: the sizes besides rows, which alone differ between the steps of a server."""
+    """rest: all sizes except rows. Only rows differ between the steps of a server, so the result is cached."""
     sizes = Sizes(0, *rest)
     return _of(tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes))))
 
@@ -213,7 +217,7 @@ def _of_halves(sizes: Sizes) -> tuple[Tile, ...]:
 
 
 def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
-    """Tiles whose sums fit registers. Sums of parts and of segments need twice the registers."""
+    """Tiles whose sums fit in registers. Sums of parts and of segments need twice as many registers."""
     most = 128 if sizes.parts or sizes.segments > 1 else 256
     for tile in TILES:
         whole = sizes.least == 32 or tile.columns // tile.cluster % sizes.least == 0
@@ -222,7 +226,7 @@ def _fitting(sizes: Sizes, sms: int) -> Iterator[Tile]:
     for tile in SPLIT if sizes.segments > 1 else ():
         if tile.columns >= sizes.least:
             yield tile._replace(split=sizes.segments)
-            if sizes.segments > 4:  # each CTA has two
+            if sizes.segments > 4:  # two segments per CTA
                 yield tile._replace(split=-(-sizes.segments // 2))
 
 
@@ -252,28 +256,28 @@ def _work(tile: Tile, sizes: Sizes, sms: int) -> _Work:
 
 
 def _resident(work: _Work, rows: int, sms: int) -> bool:
-    """Whether all clusters of a split run at once."""
+    """Whether all clusters of a split run concurrently."""
     split = work.tile.split
     return _tiles(work, rows) * split <= _CLUSTERED[4 if split <= 4 else 8] * sms
 
 
 def _tiles(work: _Work, rows: int) -> int:
-    """As many as clusters take."""
+    """The number of tiles, in whole clusters."""
     return -(-rows // work.height) * work.across
 
 
 def _time(work: _Work, rows: int) -> float:
-    """Unpacked, because a selection asks this of each tile."""
+    """The time of a tile in ns. The tuple is unpacked for speed, because a selection calls this for each tile."""
     tile, height, across, resident, of_k, cycles, columns, line, share, each, once, narrow, copied, _ = work
     rounds = max(1, -(-(-(-rows // height) * across) // resident))
     of_k *= rounds
-    products = of_k / _PANEL * cycles / _CYCLES  # of the last CTA
+    products = of_k / _PANEL * cycles / _CYCLES  # ns of the last CTA
     own = rows if rows < tile[0] else tile[0]
-    one_sm = (own + tile[1]) * of_k / _ONE_SM  # bytes of both operands that an SM gets
-    if rows <= height:  # weights come from memory, and slower
+    one_sm = (own + tile[1]) * of_k / _ONE_SM  # ns for loading both operands to an SM
+    if rows <= height:  # weights come from memory, which is slower
         one_sm = max(one_sm, share * of_k / _WEIGHT_OF_ONE)
     memory = (rows + columns) * line / (narrow if rows <= 64 else _MEMORY)
-    # By the threads of the last CTA: CTAs of a cluster share none.
+    # Copies by the threads of the last CTA; CTAs of a cluster do not share copies.
     copies = rounds * (own + min(tile[1], columns)) / copied if copied else 0.0
     total = products + one_sm + memory + copies
     return 0.95 * max(products, one_sm, memory, copies) + 0.05 * total + rounds * each + once

@@ -1,4 +1,4 @@
-"""The engine of maps: what its templates print for a program, for each op that runs on it."""
+"""The engine of maps: the template constants of a program, for each op that runs on the engine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from opfacade.programs.expression import Node, ordered
 from opfacade.programs.fields import Number
 from opfacade.programs.guarantees import Math
 
-_CODE = 768  # instructions of the unrolled loops, about
-_IN_FLIGHT = 128  # bytes that a thread loads before it uses the first
-_CALLS = 16  # instructions of an element that calls a function, which leaves fewer registers
-_FEW = 20  # instructions of an element; up to here, 64 registers suffice for several interleaved elements
-_APART = (8, 4)  # elements of a thread that lie a CTA apart
-_LOADS = 24  # of a thread before it uses the first of them
-_TILE_BYTES = 48 * 1024  # of all inputs, most of which are not transposed
-_TILE_OPERANDS = 8  # beyond, the code of tiles takes too long to compile
+_CODE = 768  # approximate maximum number of instructions in the unrolled loops
+_IN_FLIGHT = 128  # bytes that a thread loads before it uses the first one
+_CALLS = 16  # instructions per element of a function call, which leaves fewer registers
+_FEW = 20  # maximum instructions per element for which 64 registers suffice for several interleaved elements
+_APART = (8, 4)  # elements per thread, strided by the size of a CTA
+_LOADS = 24  # loads of a thread before it uses the first one
+_TILE_BYTES = 48 * 1024  # bytes of the tiles of all inputs, most of which are not transposed
+_TILE_OPERANDS = 8  # with more, the tile code takes too long to compile
 
 
 @dataclass(frozen=True, slots=True)
 class MapForm:
-    """A map as its kernel sees it. inputs, outputs: (name, dtype); values: of the outputs; partial: inputs that lack axes."""
+    """The map that a kernel computes. inputs, outputs: (name, dtype). values: the programs of the outputs. partial: inputs that
+    lack axes."""
 
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
@@ -46,12 +47,12 @@ class MapForm:
         return tuple(sorted(pairs + [(f"out.{name}", dtype) for name, dtype in self.outputs]))
 
     def constants(self) -> dict[str, Any]:
-        """Constants of `csrc/elementwise/map.cu.jinja`; the SKU has the program by its digest instead."""
+        """Constants of `csrc/elementwise/map.cu.jinja`; the SKU contains the digest of the program instead."""
         return engine_constants(self, [ITEMSIZE[dtype] for _, dtype in self.inputs])
 
 
 def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any]:
-    """input_sizes: bytes of an element of each input of the kernel, which may hold several of the program."""
+    """input_sizes: bytes per element of each input of the kernel; an element may hold several elements of the program."""
     sizes = [*input_sizes, *(ITEMSIZE[dtype] for _, dtype in form.outputs)]
     placed = source.is_placed(form.values)
     weight = source.weight(form.values, form.math)
@@ -74,8 +75,8 @@ def engine_constants(form: MapForm, input_sizes: Sequence[int]) -> dict[str, Any
 
 
 def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
-    """Elements of a vector and vectors of a thread: 16 bytes of the narrowest operand, as long as the code stays small, which
-    has all vectors and one more."""
+    """Elements per vector and vectors per thread: 16 bytes of the narrowest operand, if the code stays small; it contains every
+    vector plus one scalar loop."""
     vector = min(16 // min(sizes), 16 if max(sizes) <= 2 else 8)
     while vector > 1 and vector * weight > _CODE and vector * min(sizes) > 4:
         vector //= 2
@@ -88,7 +89,7 @@ def _vector(sizes: Sequence[int], inputs: int, weight: int) -> tuple[int, int]:
 
 
 def _apart(inputs: int, weight: int) -> int:
-    """Elements of a thread where vectors are not aligned, as long as registers and the code stay few."""
+    """Elements per thread if vectors are not aligned, limited by registers and code size."""
     return next((each for each in _APART if each * inputs <= _LOADS and (each + 1) * weight <= _CODE), 1)
 
 
@@ -98,8 +99,8 @@ def _beside(vector: int, unroll: int) -> int:
 
 
 def _ctas(operands: int, unroll: int, weight: int, calls: bool) -> int:
-    """CTAs of an SM for which ptxas allots registers. By default it uses 32, too few for interleaved elements. Functions of
-    the device library need more, and how many depends on the compiler."""
+    """CTAs per SM for which ptxas allocates registers. By default it uses 32, too few for interleaved elements. Functions of
+    the device library need more; how many depends on the compiler."""
     if unroll == 1:
         return 1
     light = 4 if operands <= 3 and weight <= _FEW else 3 if operands <= 5 else 2
@@ -107,7 +108,7 @@ def _ctas(operands: int, unroll: int, weight: int, calls: bool) -> int:
 
 
 def _tile(sizes: Sequence[int]) -> int:
-    """The side of a tile; 0 where tiles of all inputs have no room in shared memory."""
+    """The side of a tile; 0 if tiles of all inputs do not fit in shared memory."""
     return next((side for side in (64, 32) if sizes and sum(sizes) * side * side <= _TILE_BYTES), 0)
 
 

@@ -9,12 +9,12 @@ from opfacade.programs.expression import Node
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
-# div.full scales its operands where the divisor is above 2^126 or below 2^-126; a factor of 4 covers errors of the divisor.
+# div.full scales its operands if the divisor is above 2^126 or below 2^-126; a factor of 4 covers errors of the divisor.
 _LEAST, _MOST = 2.0**-124, 2.0**124
 
 
 def is_plain_divisor(node: Node) -> bool:
-    """Whether an f32 divisor is so far from the ends of its range that a quotient is the product with its reciprocal."""
+    """Whether an f32 divisor is far enough from overflow and underflow to replace division by a product with the reciprocal."""
     low, high = range_of(node)
     return node.type == "f32" and low >= _LEAST and high <= _MOST
 
@@ -32,7 +32,7 @@ def _absolute(x: Range) -> Range:
 
 
 def _exponential(x: Range) -> Range:
-    """An approximation may be above 1 where the power is 0."""
+    """An approximation may exceed 1 if the exponent is 0."""
     return (0.0, 2.0 if x[1] <= 0 else math.inf)
 
 

@@ -21,7 +21,7 @@ Statement = tuple[Any, ...]
 
 
 class HasScalars(Protocol):
-    """A program with numbers of the plan."""
+    """A program with scalars of the plan."""
 
     @property
     def scalars(self) -> tuple[Number, ...]: ...
@@ -30,19 +30,20 @@ class HasScalars(Protocol):
 _FP8 = {"f8_e4m3", "f8_e5m2"}
 _ROUNDS_FP8 = {f"round_{dtype}" for dtype in _FP8}
 _SPECIAL = {"inf": "inf", "-inf": "neg_inf", "nan": "nan", "-0": "neg_zero"}
-_HEAVY, _HEAVY_F64 = 16, 256  # instructions of a function, about; of f64 also for the registers they take
-_REDUCED = {"sin": 100, "cos": 100, "tan": 120}  # with the reduction of large angles, which takes registers
-_APPROXIMATE = 6  # of one that is approximated
+_HEAVY, _HEAVY_F64 = 16, 256  # approximate instructions of a function; for f64 more, because of the registers
+_REDUCED = {"sin": 100, "cos": 100, "tan": 120}  # functions that reduce large angles, which takes registers
+_APPROXIMATE = 6  # instructions of an approximated function
 
 
 def math_of(outputs: Sequence[tuple[str, Node]]) -> Math:
-    """Approximate where all that is inexact is stored in 16 or 8 bits: the store rounds far more than the instructions err."""
+    """Approximate if all inexact results are stored in 16 or 8 bits, whose rounding is far larger than the error of the
+    instructions."""
     rough = [dtype for dtype, value in outputs if not value.exact]
     return "approx" if rough and all(dtype in ROUNDED for dtype in rough) else "device"
 
 
 def statements(values: Sequence[Node], inputs: Sequence[str], scalars: Sequence[str], math: Math) -> tuple[Statement, ...]:
-    """A statement for each node, whose arguments are places of earlier ones. inputs, scalars: their names, in order."""
+    """One statement per node; its arguments are indices of earlier statements. inputs, scalars: their names, in order."""
     nodes = ordered(values)
     place = {node: i for i, node in enumerate(nodes)}
     return tuple(statement(node, place, {"input": inputs, "scalar": scalars}, math) for node in nodes)
@@ -102,7 +103,7 @@ def fp8_reasons(target: Target, dtypes: Iterable[str], values: Iterable[Node]) -
 
 
 def weight(values: Sequence[Node], math: Math) -> int:
-    """About how many instructions an element takes."""
+    """The approximate number of instructions per element."""
     nodes = [node for node in ordered(values) if node.kind in ("apply", "read")]
     return sum(_instructions(node, math) for node in nodes)
 
@@ -112,7 +113,7 @@ def _is_approximated(node: Node, math: Math) -> bool:
 
 
 def calls_functions(values: Sequence[Node], math: Math) -> bool:
-    """Whether a function of the device library is among what an element takes."""
+    """Whether an element calls a function of the device library."""
     return any(node.kind == "apply" and node.op in FUNCTIONS and not _is_approximated(node, math) for node in ordered(values))
 
 
@@ -127,5 +128,5 @@ def _instructions(node: Node, math: Math) -> int:
 
 
 def is_placed(values: Sequence[Node]) -> bool:
-    """Whether an element knows where it is."""
+    """Whether the program uses positions."""
     return any(node.kind in ("coord", "extent", "read") for node in ordered(values))

@@ -1,4 +1,4 @@
-"""Guarantees of sampling kernels: integers decide, so that no order of additions and no split changes a bit."""
+"""Guarantees of sampling kernels: sums are integers, so the order of additions and the split do not change bits."""
 
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 
@@ -7,7 +7,7 @@ _RACE = ErrorModel(id="race-f32", constants=(("exp2", 2.0**-22), ("key", 2.0**-1
 
 
 def promised(file: str, gpu: str, exact: bool = False) -> PrecisionGuarantee:
-    """file: has the tests on the host; gpu: those on a GPU."""
+    """file: the file of the host tests. gpu: the file of the GPU tests."""
     return PrecisionGuarantee(
         math_precision="f32",
         accumulator="u64",

@@ -1,4 +1,4 @@
-"""CUDA distributions: the kept set of a row that a cluster holds."""
+"""CUDA filtered distributions: a cluster keeps a row in shared memory and filters it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""CUDA sampling: a stream over the logits without filters; a row held by a cluster with filters or a report.
+"""CUDA sampling: one pass over the logits without filters; with filters or a report, a cluster keeps the row in shared memory.
 
-Both take rows that p alone cuts, with equal tokens: sizes decide which is faster.
+Both support rows with only a top_p filter and give equal tokens; sizes determine which is faster.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Facts: TypeAlias = dict[str, bool | int | str]
 _FIELDS = (
     "top_k", "top_p", "min_p", "temperature", "penalties", "bias", "bitmask", "indices", "report", "probs_out", "num_valid",
 )  # fmt: skip
-_OUTPUTS = ("report", "probs_out")  # which concern other candidates than the winner
+_OUTPUTS = ("report", "probs_out")  # outputs that depend on candidates other than the winner
 _HELD = ("top_k", *_OUTPUTS)  # a cluster holds the row
 _FILTERS, _ADJUSTMENTS = ("top_p", "min_p"), ("penalties", "bias", "soft_cap")  # which hold it together
-# Short rows that p alone cuts are drawn faster from shared memory where they are few, because a front takes barriers.
+# A few short rows with only top_p are drawn faster from shared memory, because the streamed path needs more barriers.
 _FEW_ROWS, _SHORT_ROW = 16, 16384
-_FOUR_FIT = 4096  # logits of a row, of which an SM has room for four
+_FOUR_FIT = 4096  # maximum logits of a row for which four rows fit in an SM
 BESIDE_LOGITS = 16 * 1024 + 8 * (768 + 2048)  # kFilterShared
 
 
@@ -49,7 +49,7 @@ class WithDtype(Protocol):
 
 
 def set_facts(descriptor: WithDtype, fields: tuple[str, ...]) -> Facts:
-    """Fields that are set: what is off is absent."""
+    """The fields that are set; disabled fields are omitted."""
     found = {name: getattr(descriptor, name) for name in fields}
     facts: Facts = {name: value for name, value in found.items() if value not in (False, "none")}
     return facts | {"dtype": descriptor.dtype}
@@ -69,17 +69,18 @@ def _has(descriptor: SampleDescriptor, names: tuple[str, ...]) -> bool:
 
 
 def _holds_p(descriptor: SampleDescriptor) -> bool:
-    """Whether a row that p alone cuts is held, though it could be streamed."""
+    """Whether a row with only top_p is kept in shared memory, although it could be streamed."""
     held = _has(descriptor, _HELD) or _has(descriptor, _ADJUSTMENTS)
     alone = descriptor.top_p and not descriptor.min_p and not held
     return alone and descriptor.vocab < _SHORT_ROW and descriptor.total_num_rows < _FEW_ROWS
 
 
 def path_of(descriptor: SampleDescriptor) -> str:
-    """How a row is drawn: both templates get it as `path`, and no other place decides it.
+    """The path by which a row is drawn; both templates get it as the constant `path`.
 
-    stream: one pass over the logits. kept_stream: the same, and a second pass judges the winner. short_k: CTAs of a cluster
-    sort short lists of candidates, of several rows at a time. held: a cluster has the row in shared memory.
+    stream: one pass over the logits. kept_stream: the same, and a second pass checks the winner against the filter. short_k:
+    CTAs of a cluster sort short lists of candidates, for several rows at a time. held: a cluster keeps the row in shared
+    memory.
     """
     if not _has(descriptor, (*_FILTERS, *_HELD)):
         return "stream"
@@ -104,8 +105,8 @@ def _kept_split(descriptor: SampleDescriptor, target: Target) -> Split:
 
 
 def threads_of(descriptor: SampleDescriptor, target: Target) -> int:
-    """Threads of a CTA. Sizes choose them where a row is streamed for its front, and for short rows with a k that are more than
-    are drawn at once: of half the threads, an SM has twice as many."""
+    """Threads per CTA. They depend on sizes for kept_stream, and for short_k with more short rows than run concurrently: with
+    half the threads, twice as many CTAs fit in an SM."""
     path = path_of(descriptor)
     if path == "kept_stream":
         return _kept_split(descriptor, target).threads
@@ -114,14 +115,14 @@ def threads_of(descriptor: SampleDescriptor, target: Target) -> int:
 
 
 def ctas_per_sm_of(descriptor: SampleDescriptor, target: Target) -> int:
-    """CTAs of the kernel that share an SM: two of 512 threads, if the registers of one leave room for another."""
+    """CTAs per SM: two CTAs of 512 threads if their registers fit."""
     alone = not _has(descriptor, (*_OUTPUTS, *_ADJUSTMENTS)) or path_of(descriptor) == "stream"
     of_threads = 2 if alone and not (descriptor.penalties and descriptor.bias == "dense") else 1
     return of_threads * THREADS // threads_of(descriptor, target)
 
 
 class SampleKernel(RowKernel):
-    """Its templates have path and CTAs per SM besides the facts of the SKU, which follow from the same fields."""
+    """A kernel whose templates get `path` and CTAs per SM in addition to the facts of the SKU, from which both follow."""
 
     def jit_spec(self, descriptor: SampleDescriptor, target: Target) -> JitSpec:
         decided: Facts = {"path": path_of(descriptor), "ctas_per_sm": ctas_per_sm_of(descriptor, target)}
@@ -143,7 +144,7 @@ _BY_FIELDS = SampleKernel(
 
 
 def _with(**facts: int) -> SampleKernel:
-    """The kernel with facts of its own."""
+    """The kernel with additional facts."""
     return replace(_BY_FIELDS, constants=lambda descriptor: _facts(descriptor) | facts)
 
 

@@ -1,4 +1,4 @@
-"""How a row is split: kernels whose scalars depend on the target."""
+"""The split of a row over CTAs, and kernels whose scalars depend on the target."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from opfacade.core.descriptor import Descriptor
 
 _MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
-_FEW = 32  # rows of which each may have shorter parts
-_SHORT, _MIDDLE = 6144, 16384  # tokens of a CTA: fewer threads have shorter barriers, and more of their CTAs share an SM
-THREADS, COUNTS = 512, (128, 256, 512)  # of a CTA, and those that a stream with filters may have
+_FEW = 32  # maximum number of rows that may have shorter parts
+_SHORT, _MIDDLE = 6144, 16384  # tokens per CTA: with fewer threads, barriers are shorter and more CTAs fit in an SM
+THREADS, COUNTS = 512, (128, 256, 512)  # threads per CTA, and those allowed for a stream with filters
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """threads: of a CTA."""
+    """threads: threads per CTA. ctas: CTAs per row."""
 
     threads: int
     ctas: int
 
 
 def ctas_of(vocab: int, target: Target) -> int:
-    """CTAs of a row, a power of two: clusters exist from sm_90 on."""
+    """CTAs per row, a power of two; 1 before sm_90, which has no clusters."""
     most = _MAX_CTAS if target.sm_version >= 90 else 1
     return next(ctas for ctas in (8, 4, 2, 1) if ctas <= most and (ctas == 1 or vocab >= ctas * _MIN_SLICE))
 
 
 def ctas_of_stream(most: int, rows: int, target: Target) -> int:
-    """CTAs of a row that is not held: as many as find room at once, since each costs the time of a cluster.
+    """CTAs per row of a streamed row: as many as run concurrently, because a second wave of clusters doubles the time.
 
-    A cluster lies in one GPC. GPCs have unequal numbers of SMs, so that clusters of 4 and 8 leave some of these idle: 132 SMs
-    have room for 62 and 30. A cluster of two fits anywhere, as two CTAs share an SM.
+    A cluster must fit in one GPC. GPCs have unequal numbers of SMs, so clusters of 4 and 8 leave some SMs idle: 62 and 30 of
+    them fit on 132 SMs. A cluster of two fits anywhere, because two CTAs share an SM.
     """
     places = _CTAS_OF_SM * target.sm_count
     ctas = most
@@ -49,7 +49,7 @@ def ctas_of_stream(most: int, rows: int, target: Target) -> int:
 
 
 def kept_split(vocab: int, rows: int, target: Target) -> Split:
-    """That of a row which is streamed for its front: barriers follow the stream, so that short parts are not split."""
+    """The split for kept_stream, where barriers follow the stream, so that short parts are not split further."""
     ctas = ctas_of_stream(ctas_of(vocab // (2 if rows <= _FEW else 4), target), rows, target)
     part, at_once = vocab // ctas, _CTAS_OF_SM * target.sm_count
     if part <= _SHORT:
@@ -60,13 +60,13 @@ def kept_split(vocab: int, rows: int, target: Target) -> Split:
 
 
 def held_bytes(target: Target, beside: int) -> int:
-    """Shared memory of a CTA that logits may fill; the driver reserves 1 KiB."""
+    """Bytes of a CTA's shared memory that are available for logits; the driver reserves 1 KiB."""
     return max(0, target.max_shared_memory - beside - 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKernel(CudaKernel):
-    """numbers: (descriptor, target) -> the scalars of a call."""
+    """A kernel whose scalars depend on the target. numbers: (descriptor, target) -> the scalars of a call."""
 
     numbers: Callable[[Any, Target], tuple[Any, ...]]
 

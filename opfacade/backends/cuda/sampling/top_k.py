@@ -1,4 +1,4 @@
-"""CUDA top-k: a cut of a row that a cluster holds, and a sort of what is kept."""
+"""CUDA top-k: a cluster keeps a row in shared memory, selects the top values and sorts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
 from opfacade.plans.sampling import TopKDescriptor
 
-_HELD, _ENTRY = 16 * 1024, 16  # kHeldShared, and the bytes of an entry of both lists
+_HELD, _ENTRY = 16 * 1024, 16  # kHeldShared, and the bytes per entry in both lists together
 _LISTED, _SORTED = 2048, 8192  # kMostTopK, kMostSorted
 
 
@@ -34,7 +34,7 @@ def _numbers(descriptor: TopKDescriptor, target: Target) -> tuple[int, int, int]
 
 
 def _lacks(descriptor: TopKDescriptor, target: Target) -> Iterator[Reason]:
-    """A list of more is sorted by torch."""
+    """Reasons against a k whose list does not fit in shared memory; torch sorts such lists."""
     most = _SORTED
     while _HELD + _ENTRY * most + 1024 > target.max_shared_memory and most > _LISTED:
         most //= 2

@@ -1,4 +1,4 @@
-"""CUDA verification of drafts: acceptance in f32, as the contract has it, and one race."""
+"""CUDA verification of drafts: acceptance in f32, as specified, and one Gumbel-max draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opfacade.plans.sampling import VerifyDraftsDescriptor
 
 
 def _facts(descriptor: VerifyDraftsDescriptor) -> Facts:
-    """One kernel compares for greedy and coupled."""
+    """greedy and coupled use the same kernel."""
     facts: Facts = {"kind": descriptor.kind if descriptor.races else "equal"}
     return facts | ({"num_valid": True} if descriptor.num_valid else {})
 

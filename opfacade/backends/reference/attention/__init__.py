@@ -1,4 +1,4 @@
-"""Attention in torch: the fallback on every device, and what the kernels are compared with."""
+"""Attention in torch: the fallback on every device, and the reference for the kernels."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def no_workspace(descriptor: Attention[Any], target: Target) -> int:
 
 
 def _error_model(wide: bool, transforms: bool) -> ErrorModel:
-    """Every operation in f32 (or f64), sums in any order: the dot product and P lose one roundoff an operation."""
+    """The guarantee: every operation in f32 (or f64), sums in any order; the dot product and P lose one roundoff per
+    operation."""
     u = 2.0**-53 if wide else 2.0**-24
     facts = {
         "u_acc": u,
@@ -71,7 +72,7 @@ def _dtypes(descriptor: Attention[Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
-    """Facts that change the meaning of a result, if not at their default."""
+    """Facts that change the meaning of a result; defaults are omitted."""
     scales = {name: getattr(descriptor, name, "none") for name in ("kv_scale", "q_scale")}
     facts: dict[str, bool | str] = {name: scale for name, scale in scales.items() if scale != "none"}
     facts |= {"sinks": True} if descriptor.sinks else {}
@@ -82,7 +83,7 @@ def _facts(descriptor: Attention[Any]) -> tuple[tuple[str, bool | str], ...]:
 def _make_sku(
     op: str, arch: str, dtypes: tuple[tuple[str, str], ...], facts: tuple[tuple[str, bool | str], ...], transforms: bool
 ) -> KernelSku:
-    # One Python function serves all: the dtypes decide what is promised, and nothing is compiled in.
+    # One Python function serves all problems: only the dtypes determine the guarantee.
     return KernelSku(
         category=Attention.category,
         op=op,

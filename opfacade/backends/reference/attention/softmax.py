@@ -1,4 +1,4 @@
-"""softmax(scale * q k^T) v for one request, in blocks of rows, upcast. Reads like the formula; nothing clever."""
+"""softmax(scale * q k^T) v for one request, in blocks of rows, upcast, written like the formula."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SCORE_BUDGET = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Computation of a score from q.k, and the keys that a row sees.
+    """The computation of a score from q.k, and the keys that a row sees.
 
-    k_scale, v_scale: factors of K and V, [1] or [kv_heads]; q_scale: of Q, likewise. sinks: [heads], logits without a value.
-    varied: the variant or mask of the request.
+    k_scale, v_scale, q_scale: scales of K, V and Q, [1] or [kv_heads]. sinks: [heads], logits without a value. varied: the
+    variant or mask of the request.
     """
 
     scale: float
@@ -37,7 +37,7 @@ class Scoring:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the arithmetic: one that holds products of the inputs far below their own roundoff."""
+    """The dtype of the arithmetic, whose roundoff is far below that of the inputs."""
     import torch
 
     return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32
@@ -70,7 +70,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, o: Tensor, lse: Te
 
 
 def _visible(row: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
-    """[rows, keys]: does the row, given as its position among the keys, see the key?"""
+    """A mask [rows, keys]: whether a row, given by its position among the keys, sees a key."""
     import torch
 
     seen = torch.ones(row.shape[0], key.shape[0], dtype=torch.bool, device=key.device)
@@ -103,7 +103,7 @@ def _softmax_product(
 
 
 def _sink_of_rows(scoring: Scoring, rows: Tensor) -> Tensor:
-    """[kv_heads, rows, 1]: the sink of each row, whose query heads come in turn."""
+    """The sink of each row, [kv_heads, rows, 1]; the query heads of a row are adjacent."""
     if scoring.sinks is None:
         return rows.new_full((*rows.shape[:2], 1), -math.inf)
     by_head = scoring.sinks.to(rows.dtype).reshape(rows.shape[0], -1)
@@ -111,7 +111,7 @@ def _sink_of_rows(scoring: Scoring, rows: Tensor) -> Tensor:
 
 
 def _factor(scales: Tensor | None, factor: float, like: Tensor) -> Tensor | float:
-    """A number, times one for each KV head where there are such."""
+    """A number times the scale, which may be per KV head."""
     return factor if scales is None else scales.to(like.dtype)[:, None, None] * factor
 
 

@@ -1,4 +1,4 @@
-"""A variant and a packed mask in one request of one call: what the softmax in torch asks of them."""
+"""A variant and a packed mask in one request of a call, as the softmax in torch uses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """stacks: the parameters of the request. mask [q_len, kv_len]: what the packed mask shows, or None."""
+    """stacks: the parameters of the request. mask [q_len, kv_len]: the unpacked mask, or None."""
 
     variant: Variant | None
     stacks: Stacks
@@ -30,7 +30,7 @@ class Variation:
         return {} if self.variant is None else values_of(self.variant, place, self.stacks)
 
     def query(self, rows: Tensor, values: Values) -> Tensor:
-        """Rows of q [kv_heads, rows, dim] as the expression has them, in their own dtype."""
+        """Rows of q [kv_heads, rows, dim], transformed by the query expression, in their own dtype."""
         if self.variant is None or self.variant.query is None:
             return rows
         changed = exact(self.variant.query, values | {"query": rows.float()})
@@ -42,7 +42,7 @@ class Variation:
         return inexact(self.variant.logits, values | {"score": scores}, scores.dtype).expand(scores.shape).contiguous()
 
     def seen(self, seen: Tensor, place: Place, values: Values) -> Tensor:
-        """`seen` [1, rows * group, keys] and what this shows, of all KV heads or of each."""
+        """`seen` [1, rows * group, keys] combined with the mask and the variant, for all KV heads together or for each."""
         if self.mask is not None:
             seen = seen & self.mask[place.rows].repeat_interleave(place.heads // place.kv_heads, 0)
         return seen if self.variant is None or self.variant.mask is None else seen & exact(self.variant.mask, values)
@@ -67,7 +67,7 @@ def of_request(
 
 
 def unpacked(packed: Tensor, start: int, q_len: int, kv_len: int) -> Tensor:
-    """[q_len, kv_len] of the bits that begin with byte `start`, the least significant first."""
+    """The mask [q_len, kv_len] from the bits that begin at byte `start`, least significant bit first."""
     import torch
 
     count = q_len * kv_len
@@ -77,7 +77,7 @@ def unpacked(packed: Tensor, start: int, q_len: int, kv_len: int) -> Tensor:
 
 
 def mask_starts(op: str, args: Args, q_indptr: Sequence[int], kv_lens: Sequence[int]) -> list[int]:
-    """mask_indptr as a checked list; zeros where there is no mask."""
+    """mask_indptr as a checked list; zeros without a mask."""
     if not isinstance(args, Masked) or args.mask_indptr is None or args.packed_mask is None:
         return [0] * (len(kv_lens) + 1)
     starts: list[int] = args.mask_indptr.tolist()

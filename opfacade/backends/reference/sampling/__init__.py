@@ -14,7 +14,7 @@ from opfacade.plans.sampling import (
     VerifyDraftsDescriptor,
 )
 
-# Adjusted logits are rounded to f32 by the contract; a soft cap has the error of tanh in f32.
+# By specification, adjusted logits are rounded to f32; a soft cap has the error of tanh in f32.
 _GUARANTEE = PrecisionGuarantee(
     math_precision="f64",
     accumulator="i64",

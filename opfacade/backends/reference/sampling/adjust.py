@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
     from opfacade.plans._sampling.call import SamplingCall
 
-LARGEST = 2.0**127  # magnitude of an adjusted logit; its product with log2(e) is finite
+LARGEST = 2.0**127  # maximum magnitude of an adjusted logit; its product with log2(e) is finite
 
 
 def adjusted(descriptor: OfLogits, args: SamplingCall, logits: Tensor) -> Tensor:
-    """f32 [rows, vocab] before the temperature, -inf where a token is not a candidate. args: tensors of these rows."""
+    """Adjusted logits before the temperature, f32 [rows, vocab]; -inf for tokens that are not candidates. args: tensors of
+    these rows."""
     import torch
 
     a = logits.float()
@@ -34,7 +35,7 @@ def adjusted(descriptor: OfLogits, args: SamplingCall, logits: Tensor) -> Tensor
 
 
 def heated(a: Tensor, temperature: Tensor | None) -> Tensor:
-    """Divided by the temperature; a row whose temperature is not above 0 stays as it is."""
+    """Logits divided by the temperature; a row whose temperature is not above 0 is unchanged."""
     import torch
 
     if temperature is None:
@@ -52,7 +53,7 @@ def _masked(a: Tensor, bitmask: Tensor) -> Tensor:
 
 
 def _with_list(a: Tensor, args: SamplingCall) -> Tensor:
-    """Entry after entry: a token may occur twice."""
+    """Adds entries one after the other, because a token may occur twice."""
     import torch
 
     a, vocab = a.clone(), a.shape[1]

@@ -1,4 +1,4 @@
-"""The kept set of each row: a prefix of the order (larger adjusted logit first, then the lower id)."""
+"""The kept tokens of each row: a prefix of the order by larger adjusted logit, then lower id."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ UNIT = 2.0**40  # mass of the most likely token
 
 @dataclass(frozen=True)
 class Ordered:
-    """Rows in their order. ids: of tokens; a: adjusted logits; below: octaves under the first; masses: int64; count: of
-    candidates."""
+    """Sorted rows. ids: token ids. a: adjusted logits. below: distance below the first logit in units of ln 2. masses: int64.
+    count: number of candidates."""
 
     ids: Tensor
     a: Tensor
@@ -36,7 +36,7 @@ class Ordered:
 
     @classmethod
     def of_shares(cls, shares: Tensor) -> Ordered:
-        """shares: probabilities; only those above 0 are candidates."""
+        """shares: probabilities; only tokens with a probability above 0 are candidates."""
         values, ids = _positive(shares).sort(dim=-1, descending=True, stable=True)
         part = values.double() / values[:, :1].double()
         part = part.masked_fill(values <= 0, 0.0)
@@ -51,7 +51,7 @@ def _positive(shares: Tensor) -> Tensor:
 
 
 class Filtering(Protocol):
-    """The fields of filters."""
+    """The fields that select filters."""
 
     @property
     def top_k(self) -> bool: ...
@@ -66,7 +66,7 @@ class Filtering(Protocol):
 
 
 class Filters(Protocol):
-    """The tensors of filters, as code reads them that knows which of them the descriptor has."""
+    """The tensors of filters, without None: the reader knows which of them the descriptor has."""
 
     top_k: Tensor
     top_p: Tensor
@@ -74,7 +74,7 @@ class Filters(Protocol):
 
 
 def kept_counts(descriptor: Filtering, args: Filters, rows: Ordered) -> Tensor:
-    """int64 [rows]: how many candidates of the order are kept. args: tensors of these rows."""
+    """The number of kept candidates per row, int64 [rows]. args: tensors of these rows."""
     vocab = rows.a.shape[1]
     k = rows.count
     if descriptor.top_k:
@@ -91,7 +91,7 @@ def kept_counts(descriptor: Filtering, args: Filters, rows: Ordered) -> Tensor:
 
 
 def _by_mass(rows: Ordered, top_p: Tensor, count: Tensor) -> Tensor:
-    """The shortest prefix with at least p of the mass of the first `count` candidates; at least one."""
+    """The length of the shortest prefix with at least p of the mass of the first `count` candidates; at least 1."""
     import torch
 
     place = torch.arange(rows.a.shape[1], device=rows.a.device)
@@ -103,7 +103,7 @@ def _by_mass(rows: Ordered, top_p: Tensor, count: Tensor) -> Tensor:
 
 
 def _by_ratio(rows: Ordered, min_p: Tensor) -> Tensor:
-    """Candidates with at least min_p of the largest probability; the largest is one."""
+    """The number of candidates with at least min_p of the largest probability; at least 1."""
     import torch
 
     found = (rows.below <= -min_p.double().clamp(max=1)[:, None].log2()).sum(-1)

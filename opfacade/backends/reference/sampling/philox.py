@@ -1,4 +1,5 @@
-"""Noise of a race in torch: Philox4x32-10 words by logical place, as exponential variates in float64."""
+"""Random noise for Gumbel-max sampling in torch: Philox4x32-10 words by logical position, as exponential variates in
+float64."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ _MULTIPLIERS, _WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
 
 def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Upper and lower word of a product of 32-bit words; int64 wraps around, and keeps all 64 bits."""
+    """Upper and lower word of a product of 32-bit words; the int64 product wraps but keeps all 64 bits."""
     whole = x * factor
     return whole >> 32 & _MASK, whole & _MASK
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four words of each counter and key; all are int64 tensors of 32-bit words that broadcast."""
+    """Four words per counter and key; all are int64 tensors of 32-bit words, which broadcast."""
     (c0, c1, c2, c3), (k0, k1) = counter, key
     for _ in range(10):
         (high0, low0), (high2, low2) = _product(c0, _MULTIPLIERS[0]), _product(c2, _MULTIPLIERS[1])
@@ -28,7 +29,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def words(seed: Tensor, offset: Tensor, stream: int, vocab: int, first: int = 0) -> Tensor:
-    """int64 [rows, vocab]: the words of so many tokens from `first` on. seed, offset: int64 [rows]."""
+    """The words of `vocab` tokens from `first` on, int64 [rows, vocab]. seed, offset: int64 [rows]."""
     import torch
 
     groups = torch.arange(first // 4, (first + vocab + 3) // 4, dtype=torch.int64, device=seed.device)[None]
@@ -38,7 +39,7 @@ def words(seed: Tensor, offset: Tensor, stream: int, vocab: int, first: int = 0)
 
 
 def words_at(seed: Tensor, offset: Tensor, stream: int, tokens: Tensor) -> Tensor:
-    """int64 [rows, n]: the words of given tokens, int64 [rows, n]."""
+    """The words of the given tokens, int64 [rows, n]; tokens: int64 [rows, n]."""
     import torch
 
     (offset_low, offset_high), (seed_low, seed_high) = _halves(offset), _halves(seed)

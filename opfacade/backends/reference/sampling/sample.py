@@ -1,4 +1,4 @@
-"""Sampling in torch: rows are ordered, filtered, and raced in float64."""
+"""Sampling in torch: rows are sorted and filtered, and the largest random key in float64 wins."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from opfacade.plans._sampling.call import SamplingCall
     from opfacade.plans.sampling import AdjustLogitsArgs, ProbabilitiesArgs, SampleArgs
 
-_BLOCK = 2**23  # elements that are sorted at a time
+_BLOCK = 2**23  # maximum elements that are sorted at a time
 
 
 def sample(descriptor: SampleDescriptor, args: SampleArgs) -> None:
-    """The outputs of all valid rows, some rows at a time."""
+    """Computes the outputs of all valid rows, some rows at a time."""
     for part in blocks(descriptor, args):
         _sample(descriptor, part)
 
@@ -30,7 +30,7 @@ def sample(descriptor: SampleDescriptor, args: SampleArgs) -> None:
 def blocks(
     descriptor: OfLogits | ProbabilitiesDescriptor, args: AdjustLogitsArgs | ProbabilitiesArgs | SampleArgs
 ) -> Iterator[Any]:
-    """The call cut into rows, those that are not valid left out."""
+    """The call in parts of some rows, without invalid rows."""
     rows = descriptor.total_num_rows
     counted = rows if args.num_valid is None else int(args.num_valid[0])
     rows = counted if 0 <= counted <= rows else 0
@@ -41,7 +41,7 @@ def blocks(
 
 
 def _logits(descriptor: SampleDescriptor, args: SamplingCall) -> Tensor:
-    """Rows of logits; a wrong index reads row 0."""
+    """The logits of some rows; an invalid index reads row 0."""
     logits: Tensor = args.logits
     if not descriptor.indices:
         return logits
@@ -67,7 +67,7 @@ def _sample(descriptor: SampleDescriptor, args: SamplingCall) -> None:
 
 
 def shares(rows: Ordered, inside: Tensor) -> Tensor:
-    """f64 [rows, vocab]: probabilities of the kept places of the order, by token."""
+    """Probabilities of the kept tokens, f64 [rows, vocab], indexed by token."""
     import torch
 
     mass = (-rows.below).exp2().masked_fill(~inside, 0)
@@ -75,7 +75,7 @@ def shares(rows: Ordered, inside: Tensor) -> Tensor:
 
 
 def _race(descriptor: SampleDescriptor, args: SamplingCall, rows: Ordered) -> Tensor:
-    """Keys in the order of the rows; a row without temperature is its own order."""
+    """Random keys in sorted order; a row with temperature 0 keeps its order."""
     import torch
 
     noise = minus_log2_exponential(words(args.seed, args.offset, descriptor.stream, descriptor.vocab))

@@ -1,4 +1,4 @@
-"""Verification in torch, request by request: comparisons in f32, as the contract has them; races in float64."""
+"""Verification in torch, request by request: comparisons in f32, as specified; random keys in float64."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def _tree(descriptor: VerifyDraftsDescriptor, args: SamplingCall, request: int) 
 
 
 def _step(descriptor: VerifyDraftsDescriptor, node: Tensor) -> int:
-    """A node that exists, or -1."""
+    """The node if it exists, otherwise -1."""
     found = int(node)
     return found if 1 <= found <= descriptor.num_drafts else -1

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from opfacade.testing.families.attention.call import Problem
     from opfacade.testing.subject import Subject
 
-# Operands of which a call reads only what its requests have.
+# Operands of which a call reads only the parts that belong to requests.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 
 
 class AttentionHarness(RequestsHarness):
-    """Requests of rows that attend to keys."""
+    """Harness of ops whose requests have rows that attend to keys."""
 
     has_special, peers = True, PEERS
     checks = (*structural.CHECKS, *metamorphic.CHECKS)
@@ -54,7 +54,7 @@ class AttentionHarness(RequestsHarness):
         return {name: descriptor for name, descriptor in cases().items() if descriptor.op == op}
 
     def short_lengths(self, descriptor: Any) -> DrawnLengths:
-        """Some requests are empty and some span several pages; of many, most are short."""
+        """Some requests are empty and some span several pages; in large batches, most are short."""
         cache, batch = getattr(descriptor, "paged_kv", None), descriptor.batch_size
         pages, size = (cache.num_total_pages, cache.page_size) if cache else (2**31, 1)
         kv = []
@@ -77,14 +77,14 @@ class AttentionHarness(RequestsHarness):
         return worst
 
     def in_any_batch(self, descriptor: Problem) -> Any:
-        """A split that is chosen by the batch is switched off."""
+        """Switches off a split that depends on the batch."""
         return changed(descriptor, kv_split="off") if descriptor.kv_split == "auto" else descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
         return population(subject, campaign, rng)
 
     def peer_outputs(self, descriptor: Descriptor[Any]) -> tuple[str, ...]:
-        """`o` only: a peer's lse has another base or is missing."""
+        """Only `o`, because a peer's lse has another base or is missing."""
         return ("o",)
 
     def peer_guarantee(self, descriptor: Any) -> PrecisionGuarantee:
@@ -111,7 +111,7 @@ class AttentionHarness(RequestsHarness):
 
 @dataclass(frozen=True)
 class Draws:
-    """How problems of an op are drawn: any, tiny ones, and what makes a plain one special."""
+    """Functions that draw problems of an op: any problem, a tiny problem, and special fields for a plain one."""
 
     plain: Callable[[random.Random, int], Any]
     small: Callable[[random.Random], Any]
@@ -127,12 +127,12 @@ def _hides_later_keys(descriptor: Descriptor[Any]) -> bool:
 
 
 def _visible_keys(d: Problem, q: int, kv: int) -> float:
-    """Keys that any row of a request sees."""
+    """The number of keys that at least one row of a request sees."""
     return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
 
 
 def _pairs(d: Problem, q: int, kv: int) -> float:
-    """(row, key) pairs that are not masked: of a causal triangle its mean row, times the rows."""
+    """The number of unmasked (row, key) pairs: the mean number of visible keys times the rows."""
     causal = getattr(d, "causal", False)
     seen = kv - (min(q, kv) - 1) / 2 * (min(q, kv) / q) if causal and q else float(kv)
     return q * max(0.0, min(seen, d.window_left + 1.0) if d.window_left >= 0 else seen)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     Before = Mapping[str, Tensor] | Sequence[Tensor]
 
 
-_SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: an eta from which on the spread of the values may be the smaller bound
+_SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: for larger eta, the spread of the values may be the smaller bound
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
     """One batch of rows that share their keys, in fp64: q [g, rows, d], k [g, n, d], v [g, n, dv], seen [rows, n] or
-    [g, rows, n]. sink [g, rows]: a logit of each row without a value. logits: (scores, their errors, constants) to what goes
-    into the softmax instead, and its errors."""
+    [g, rows, n]. sink [g, rows]: a logit of each row without a value. logits: (scores, their errors, constants) -> the softmax
+    inputs that replace scores, and their errors."""
 
     q: Tensor
     k: Tensor
@@ -47,13 +47,14 @@ def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list
     """Oracle o and lse of some rows, with bounds from the constants of the SKU's error model.
 
     u_acc, k_step: roundoff of the accumulator and products summed between two roundings. u_p, eta_p: roundoff and
-    underflow of P in the second product. exp, tanh: error of these functions, relative and over the cap. tile: keys
-    between two rescalings. lanes: partial denominators of a row. split: 1 when partial results may be merged; part: the
-    fewest keys of a part, where that is less than a tile. scaled: 1 where K and V are stored with factors. eta_q:
-    underflow of an element of q over its largest. u_step, chain: what a step of products that are cut is off by, over the
-    largest of its sums and products, and keys of such steps before sums are those of u_acc. line: 1 for a ramp in exponents.
+    underflow of P in the second product. exp, tanh: errors of these functions, relative for exp, and relative to the cap for
+    tanh. tile: keys
+    between two rescalings. lanes: partial denominators per row. split: 1 if partial results may be merged; part: minimum keys
+    of a part, if less than a tile. scaled: 1 if K and V are stored with scales. eta_q: underflow of an element of q relative to
+    the largest. u_step, chain: error of a step with truncated products, relative to the largest of its sums and products, and
+    the number of keys added in such steps before sums with u_acc. line: 1 for a ramp in exponents.
     """
-    u = min(_U, c["u_acc"])  # of single operations: f32, or f64 where the sums are f64
+    u = min(_U, c["u_acc"])  # roundoff of single operations: f32, or f64 if the sums are f64
     row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])
     blind = ~row.seen.any(-1, keepdim=True)
     row = _with_sink(row)
@@ -69,7 +70,7 @@ def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list
     merge = merge + c.get("scaled", 0.0) * 3 * u * sizes["pv"]
     finish = _output_rounding(out_dtype, o, blind)
     lse = (weights.top + weights.total.log()).squeeze(-1)
-    # The log of the worst common change of the weights, the sum of the denominator, log itself, and storing as f32.
+    # Errors: the largest common factor of the weights (its log), the sum of the denominator, log itself, and storing as f32.
     grown = (weights.p.log() + eta).nan_to_num(-math.inf, math.inf, -math.inf).logsumexp(-1).clamp(min=0.0)
     spread = grown + ((n / c["lanes"] + tiles + 8) * u).squeeze(-1) + 8 * u + (3 * u + _U) * lse.abs()
     spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * u * m + parts * u).squeeze(-1))
@@ -82,7 +83,8 @@ def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """softmax of a row: p, its maximum (0 where nothing is seen), the sum before normalising, and where that is empty."""
+    """The softmax of rows: p, the maximum (0 without visible keys), the sum before normalising, and a mask of rows without
+    keys."""
 
     p: Tensor
     top: Tensor
@@ -92,14 +94,14 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Keys that a row sees, and tiles they lie in."""
+    """The number of keys that a row sees, and of the tiles that contain them."""
 
     n: Tensor
     tiles: Tensor
 
 
 def _with_sink(row: ErrorRow) -> ErrorRow:
-    """The sink as one more key, seen by all, whose value is 0: its score is set where scores are made."""
+    """Adds the sink as a key with value 0 that all rows see; its score is set when scores are computed."""
     import torch
 
     if row.sink is None:
@@ -124,7 +126,7 @@ def _softmax(row: ErrorRow, raw: Tensor) -> _Weights:
 
 
 def _logits(row: ErrorRow, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tuple[Tensor, Tensor]:
-    """Scores and their error behind the transform, where there is one; the column of a sink, which is last, stays."""
+    """Scores and their errors after the transform, if there is one; the last column is unchanged if it is a sink."""
     import torch
 
     if row.logits is None:
@@ -136,7 +138,7 @@ def _logits(row: ErrorRow, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tup
 
 
 def _score_error(row: ErrorRow, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
-    """How far the log of a weight can be off: the dot product, the cap or a line over keys, scaling, subtraction, exp."""
+    """A bound on the error of a weight's log: dot product, cap or a line over keys, scaling, subtraction, exp."""
     import torch
 
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
@@ -149,25 +151,28 @@ def _score_error(row: ErrorRow, raw: Tensor, weights: _Weights, c: dict[str, flo
         largest = row.q.abs().amax(-1, keepdim=True)
         eta = eta + c["eta_q"] * abs(row.scale) * largest * row.k.abs().sum(-1)[:, None]
     if row.soft_cap > 0:
-        # tanh is steepest near 0: within the error, at the place nearest to it. One more product makes its argument.
+        # The slope of tanh is largest at the point of the error interval nearest to 0. Its argument needs an additional
+        # product.
         eta = eta + 2 * u * size
         nearest = (size - eta).clamp(min=0.0) / row.soft_cap
         eta = eta * (1 - torch.tanh(nearest) ** 2) + c["tanh"] * row.soft_cap
         size = size.clamp(max=row.soft_cap)
-    if row.logits is not None:  # one more product makes its argument
+    if row.logits is not None:  # the argument needs an additional product
         raw, eta = _logits(row, raw, eta + 2 * u * size, c | {"u": u})
         size = raw.abs()
-    if row.sink is not None:  # given, not computed
+    if row.sink is not None:  # an input, not computed
         eta[..., -1] = 0.0
         size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
     return eta + u * (3 * size + (3 + 2 * c.get("line", 0.0)) * weights.top.abs()) + c["exp"]
 
 
 def _weighted_sums(row: ErrorRow, p: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """o, the effect of score errors on it, and the sums the bounds are made of. One row at a time: [n, dv] is the memory.
+    """o, the effect of score errors on it, and the sums that the bounds use. Processes one row at a time, with [n, dv] elements
+    in memory.
 
-    Weights off by factors within exp(+-eta_j) move o by at most sum_j p_j (exp(eta_j) - 1) |v_j - o| / sum_j p_j exp(-eta_j):
-    for small eta the first-order sum_j p_j eta_j |v_j - o|, and never more than the farthest value that is seen.
+    If weights are off by factors within exp(+-eta_j), o changes by at most sum_j p_j (exp(eta_j) - 1) |v_j - o| / sum_j p_j
+    exp(-eta_j): for small eta about sum_j p_j eta_j |v_j - o|, and never by more than the distance to the farthest visible
+    value.
     """
     import torch
 
@@ -190,7 +195,7 @@ def _weighted_sums(row: ErrorRow, p: Tensor, eta: Tensor) -> tuple[Tensor, Tenso
 
 
 def _with_wild(row: ErrorRow, p: Tensor, o: Tensor) -> Tensor:
-    """A key that is not finite reaches exactly the rows that see it."""
+    """A non-finite key affects exactly the rows that see it."""
     import torch
 
     for key in (~row.v.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
@@ -217,6 +222,6 @@ def _product_error(
 
 
 def _output_rounding(dtype: str, o: Tensor, empty: Tensor) -> Any:
-    """Adds the rounding of the output; a row that sees no key must be exactly 0."""
+    """Adds the rounding of the output; a row without visible keys must be exactly 0."""
     u, eta = ROUNDOFF[dtype], UNDERFLOW[dtype]
     return lambda error: (1.02 * ((1 + 2 * u) * error + u * o.abs() + eta)).masked_fill(empty, 0.0)

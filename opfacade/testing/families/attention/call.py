@@ -1,4 +1,4 @@
-"""Attention calls as checks read them: the problems of all ops, and the tensors of a call."""
+"""Protocols of attention calls for checks: the problems of all ops, and the tensors of a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Paged: TypeAlias = BatchPagedDecodeDescriptor | BatchPagedPrefillDescriptor | BatchMlaDecodeDescriptor
 PagedKv: TypeAlias = BatchPagedDecodeDescriptor | BatchPagedPrefillDescriptor
-KvProblem: TypeAlias = PagedKv | BatchRaggedPrefillDescriptor  # with K and V, and not with a latent row
+KvProblem: TypeAlias = PagedKv | BatchRaggedPrefillDescriptor  # problems with K and V, without latent rows
 Problem: TypeAlias = Paged | BatchRaggedPrefillDescriptor
 
 
@@ -35,7 +35,7 @@ def is_paged_kv(problem: object) -> TypeIs[PagedKv]:
 
 
 class AttentionCall(Protocol):
-    """Operands by their names. An op has only some of them, and those are tensors, unless None may stand in their place."""
+    """Operands by name. An op has only some of them; these are tensors, or None if they are optional."""
 
     o: Tensor
     lse: Tensor | None

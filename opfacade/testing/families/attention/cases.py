@@ -1,4 +1,4 @@
-"""A small problem for every class of SKU of attention over K and V."""
+"""A small problem for every kind of SKU of attention over K and V."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opfacade.plans.attention import (
 from opfacade.testing.families._problems import case_cache as _cache
 from opfacade.testing.families.attention.problems import VARIANTS
 
-_MANY = 60_000  # pages of 16 tokens
-_LONG = 200_000  # a bound that promises neither a short batch nor chunks that all run at once
+_MANY = 60_000  # number of pages, of 16 tokens each
+_LONG = 200_000  # a bound with which neither a short batch nor concurrent chunks are certain
 
 
 def _decode(group: int, cache: PagedKvCacheDescriptor, batch: int = 6, **more: object) -> BatchPagedDecodeDescriptor:
@@ -35,7 +35,7 @@ def _ragged(group: int, dim: int, dtype: str, **more: object) -> BatchRaggedPref
 
 
 def cases() -> dict[str, Descriptor[Any]]:
-    """{name: descriptor}. The name says the op, the split and what is special."""
+    """{name: descriptor}. The name states the op, the split and special features."""
     plain, odd = _cache(128, "bf16", 16, "HND"), _cache(64, "f16", 5, "NHD")
     return {
         "decode-auto": _decode(4, plain, max_kv_indices=_LONG // 16),
@@ -58,7 +58,7 @@ def cases() -> dict[str, Descriptor[Any]]:
             logits_soft_cap=25.0,
         ),
         "decode-auto-many": _decode(3, _cache(64, "f16", 16, "NHD", tokens=9000), batch=150, window_left=2000),
-        # More requests than a CTA scans for its split, so each CTA takes an even share.
+        # More requests than a CTA scans for its split, so all CTAs get equal shares.
         "decode-even": _decode(4, _cache(128, "bf16", 16, "HND", 1), batch=270),
         "decode-even-wide-d256-block": _decode(
             12, _cache(256, "f16", 8, "NHD", 1), batch=270, page_table="block", logits_soft_cap=25.0
@@ -148,7 +148,7 @@ def cases() -> dict[str, Descriptor[Any]]:
         "ragged-off-fp8-products-heads": _ragged(
             2, 128, "f8_e4m3", causal=True, kv_split="off", q_scale="head", total_num_rows=60
         ),
-        # Pages may be shared, so that one request may be long: its tiles are cut by the lengths on the device.
+        # Pages may be shared, so one request may be long, and the lengths on the device determine the split of its tiles.
         "prefill-pieces-causal": _prefill(
             4, _cache(128, "bf16", 16, "HND", tokens=9000), 200, causal=True, max_kv_indices=_MANY
         ),

@@ -1,7 +1,8 @@
 """Evaluation of an expression in fp64 with a bound on its f32 error: the oracle's side of `Variant.logits`.
 
-The bound is that of `opfacade.programs.bound`. The score enters with the radius of q.k, and the freedom of kernels is counted:
-they contract products and sums, and compute a linear term over the keys of a row from the first key of a tile.
+The bound is that of `opfacade.programs.bound`. The score has the radius of q.k. The bound covers the transformations that
+kernels may make: they contract products and sums, and compute a linear term over the keys of a row from the first key of a
+tile.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _LARGEST = (2.0 - 2.0**-23) * 2.0**127
 
 @dataclass(frozen=True, slots=True)
 class Roundoff:
-    """u: of one operation. function: relative error of exp2 and log2, absolute error of tanh. line: 1 where the ramp of
-    logits that are the score and a ramp is left to the exponents."""
+    """u: unit roundoff of one operation. function: relative error of exp2 and log2, absolute error of tanh. line: 1 if logits
+    are the score plus a ramp, and the ramp is added in the exponents."""
 
     u: float
     function: float
@@ -41,7 +42,7 @@ class Roundoff:
 
 
 def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
-    """The expression at `score`; both tensors of one shape, to which `values` broadcast."""
+    """The expression at `score`, with its error; `values` broadcast to the shape of `score`."""
     parts = {node_of(part): part for _, part in node.walk()}
 
     def amend(one: expression.Node, found: Ball) -> Ball:
@@ -49,13 +50,15 @@ def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
 
     found = Bounds(leaves_of(values), unit.machine, {"score": score}, fused=True, amend=amend)(node_of(node))
     if unit.line and (line := added_ramp(node)) is not None:
-        # Its products in units of exponents, relative to a base: each is rounded once more, and so is what the first becomes.
+        # Products are in units of exponents, relative to a base: each has an additional rounding, and so has the converted
+        # first one.
         found = Ball(found.v, found.r + 3 * unit.u * _first_product(line, values))
     return Ball(found.v.expand(score.v.shape), found.r.expand(score.v.shape))
 
 
 def _besides(node: Node, found: Ball, values: Values, unit: Roundoff) -> Ball:
-    """A conversion that may come down from the first key, and the product of a ramp, which is rounded before the sum is."""
+    """Adds the errors of a conversion that starts from the first key, and of the product of a ramp, which is rounded before the
+    sum."""
     if isinstance(node, Apply) and node.op == "f32":
         value = exact(node.args[0], values).double()
         return Ball(value, (unit.u * value.abs()).masked_fill(value.abs() <= 2.0**24, 0.0))
@@ -66,7 +69,7 @@ def _besides(node: Node, found: Ball, values: Values, unit: Roundoff) -> Ball:
 
 
 def _first_product(node: Node, values: Values) -> Tensor:
-    """For a linear term: the largest value that a kernel may compute once a row and tile."""
+    """For a linear term: the largest value that a kernel may compute once per row and tile."""
     line = ramp(node)
     assert line is not None
     factor, distance = (exact(part, values).double().abs() for part in line)

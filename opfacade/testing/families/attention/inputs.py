@@ -1,4 +1,4 @@
-"""Operand values of attention that are not plain random: parameters of a variant, a packed mask, factors, sinks."""
+"""Operand values of attention with special distributions: parameters of a variant, a packed mask, scales, sinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def fill(draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
     """requests: (rows, keys) of each."""
     values, operands = draw.values, draw.descriptor.operands()
     for name in ("row_params", "key_params"):
-        if name in operands:  # few values, so that some are equal
+        if name in operands:  # few distinct values, so that some are equal
             values[name] = draw.integers(0, 3, values[name].shape).int()
     if "packed_mask" in operands:
         values |= _packed_mask(draw, requests)
@@ -26,14 +26,14 @@ def fill(draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
 
 
 def positive(draw: Draw, names: Sequence[str]) -> None:
-    """Factors of ordinary size, of those operands that there are."""
+    """Scales of ordinary size for the scale operands that exist."""
     for name in names:
         if name in draw.values:
             draw.values[name] = draw.values[name].clamp(-1.5, 1.5).exp()
 
 
 def _packed_mask(draw: Draw, requests: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
-    """About two of three bits set, some rows without any; between requests and behind them bytes that nobody has."""
+    """About two thirds of the bits are set, and some rows have none; unused bytes lie between and after the requests."""
     import torch
 
     own, starts = [], [0]

@@ -1,4 +1,4 @@
-"""The same call put differently: where a SKU promises it, the bits must not move; elsewhere the bound must still hold."""
+"""Equivalent forms of a call: the bits must be equal if the SKU guarantees it; otherwise the bound must still hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_request_may_come_twice(subject: Subject, seed: int) -> list[str]:
 
 
 def _compared(subject: Subject, seed: int, order: Sequence[int], how: str) -> list[str]:
-    """Bit for bit where the SKU is batch invariant and the same, else by the bound."""
+    """Compares bits if the SKU is batch invariant and unchanged, otherwise by the bound."""
     requests = Requests(subject.descriptor, subject.args(seed))
     base, first = requests.batch(range(subject.descriptor.batch_size))
     descriptor, second = requests.batch(order)

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def largest_in_steps(q: Tensor, k: Tensor, step: int) -> Tensor:
-    """q [g, rows, d], k [g, n, d] to [g, rows, n]: over the steps of each dot product, the sum of what no sum or product in
-    them exceeds."""
+    """q [g, rows, d], k [g, n, d] -> [g, rows, n]: the sum over the steps of each dot product of an upper bound of the sums and
+    products in the step."""
     import torch
 
     keys = k.transpose(1, 2)

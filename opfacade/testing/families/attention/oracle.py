@@ -1,4 +1,4 @@
-"""The fp64 oracle: what each operator should have written, from the stored inputs, row by row."""
+"""The fp64 oracle: computes the expected outputs from the stored inputs, row by row."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 def attention(
     descriptor: Problem, args: AttentionCall, c: dict[str, float], rows: int | None, rng: random.Random
 ) -> Iterator[_Piece]:
-    """Oracle and bounds of sampled query rows, request by request, beside what the kernel wrote.
+    """Oracle, bounds and kernel outputs of sampled query rows, request by request.
 
-    rows: how many; of more than _HEADS heads, fewer, because each head is a row of its own to the bound.
+    rows: the number of rows; fewer with more than _HEADS heads, because the bound treats each head as a separate row.
     """
     if rows is not None:
         rows = max(1, rows * _HEADS // max(_HEADS, descriptor.num_qo_heads))
@@ -51,7 +51,7 @@ def attention(
 
 
 def row_starts(descriptor: Problem, args: AttentionCall) -> list[int]:
-    """First row of each request in q; a decode has the same number of rows in each."""
+    """The first row of each request in q; in a decode, all requests have equally many rows."""
     if hasattr(args, "q_indptr"):
         return list(args.q_indptr.tolist())
     each = rows_each(descriptor)
@@ -90,19 +90,19 @@ def _request(
 
 
 def _in_operand(rows: list[int], group: int, index: list[int]) -> list[int]:
-    """Row, head and so on of an element of what `_grouped` gave."""
+    """The row, head and further indices of an element of a result of `_grouped`."""
     kv_head, at, *rest = index
     return [rows[at // group], kv_head * group + at % group, *rest]
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """[rows, heads, d] to [kv_heads, rows * group, d], the order of ErrorRow.q."""
+    """Converts [rows, heads, d] to [kv_heads, rows * group, d], the order of ErrorRow.q."""
     rows, heads, d = x.shape
     return x.reshape(rows, kv_heads, heads // kv_heads, d).permute(1, 0, 2, 3).reshape(kv_heads, -1, d)
 
 
 def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
-    """The visible keys of each row of a request, [q_len, kv_len]. If heads see different keys, those of the first head."""
+    """The visible keys of each row of a request, [q_len, kv_len]; those of the first head if heads differ."""
     import torch
 
     rows = torch.arange(q_len, device=args.o.device)
@@ -113,7 +113,7 @@ def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_
 
 
 def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
-    """[rows, kv_len] of what causal and window leave."""
+    """A mask [rows, kv_len] of the keys that causal and window leave visible."""
     import torch
 
     key = torch.arange(kv_len, device=position.device)[None]
@@ -126,7 +126,7 @@ def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
 
 
 def _nothing(row: ErrorRow) -> list[Bounded]:
-    """No keys: exactly 0 and -inf."""
+    """The expected results without keys: exactly 0 and -inf."""
     import torch
 
     zero = torch.zeros((*row.q.shape[:2], row.v.shape[-1]), dtype=torch.float64, device=row.q.device)
@@ -135,7 +135,7 @@ def _nothing(row: ErrorRow) -> list[Bounded]:
 
 
 def queries(args: AttentionCall) -> tuple[Tensor, ...]:
-    """The parts of the query rows, side by side in the key."""
+    """The parts of the query rows, concatenated as in the key."""
     return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
 
 
@@ -146,7 +146,7 @@ def query(args: AttentionCall) -> Tensor:
 
 
 def query_factor(descriptor: Problem, args: AttentionCall) -> Tensor | float:
-    """Factor of the stored q, of each KV head: [1 or kv_heads, 1, 1]."""
+    """The scale of the stored q per KV head: [1 or kv_heads, 1, 1]."""
     return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()[:, None, None]
 
 
@@ -157,20 +157,20 @@ def pools(args: AttentionCall) -> dict[str, Tensor]:
 
 
 def request_kv(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Tensor, Tensor]:
-    """The K and V rows of one request, [kv_len, kv_heads, head_dim], wherever they lie."""
+    """The K and V rows of one request, [kv_len, kv_heads, head_dim], for any storage."""
     import torch
 
     at = key_places(descriptor, args, request)
     if not is_paged(descriptor):
         return args.k[at], args.v[at]
     first, second = (by_token(pool, descriptor)[at] for pool in pools(args).values())
-    if hasattr(args, "ckv"):  # the latent row is value and key at once
+    if hasattr(args, "ckv"):  # the latent row is both value and key
         return torch.cat([first, second], -1)[:, None], first[:, None]
     return first, second
 
 
 def scaled_kv(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Tensor, Tensor]:
-    """K and V of a request in fp64, with their factors applied."""
+    """K and V of a request in fp64, multiplied by their scales."""
     k, v = (x.double() for x in request_kv(descriptor, args, request))
     if getattr(descriptor, "kv_scale", "none") == "none":
         return k, v
@@ -178,7 +178,7 @@ def scaled_kv(descriptor: Problem, args: AttentionCall, request: int) -> tuple[T
 
 
 def key_places(descriptor: Problem, args: AttentionCall, request: int) -> tuple[Any, ...]:
-    """The index of the keys of a request in what lies as K lies."""
+    """The index of a request's keys in an operand with the layout of K."""
     if is_paged(descriptor):
         return token_places(descriptor, args, request)
     first, stop = args.kv_indptr[request : request + 2].tolist()
@@ -191,7 +191,7 @@ def by_token(pool: Tensor, descriptor: Pooled) -> Tensor:
 
 
 def token_places(descriptor: Pooled, args: Any, request: int) -> tuple[Tensor, Tensor]:
-    """(page, slot) of every token of a request, in order. An id outside the pool is mapped to page 0: no row sees it."""
+    """(page, slot) of every token of a request, in order. A page id outside the pool becomes page 0, because no row sees it."""
     import torch
 
     size, count = descriptor.paged_kv.page_size, descriptor.paged_kv.num_total_pages

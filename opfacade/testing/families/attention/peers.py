@@ -1,4 +1,4 @@
-"""Other libraries on the tensors of an attention call, which they fill `o` of."""
+"""Other libraries that compute `o` of an attention call on its tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def usual(dtype: str) -> PrecisionGuarantee:
-    """Sums in f32 in any order, P rounded to the element type, and an exponential of twenty bits, as vector units have it."""
+    """The guarantee assumed for peers: f32 sums in any order, P rounded to the element type, and an exponential with twenty
+    correct bits, as in vector units."""
     facts = {"u_acc": 2.0**-23, "k_step": 16.0, "u_p": ROUNDOFF[dtype], "eta_p": UNDERFLOW[dtype], "exp": 2.0**-19}
     facts |= {"tanh": 2.0**-19, "tile": 2.0**31, "lanes": 1.0, "split": 1.0}
     model = ErrorModel(id="attention-mma16", constants=tuple(sorted(facts.items())))
@@ -34,7 +35,8 @@ def _scaled(d: Descriptor[Any]) -> bool:
 
 
 def _sdpa(d: KvProblem, args: AttentionCall, lengths: HasLengths) -> Call:
-    """torch SDPA on dense K and V, gathered before: requests of one length, masked at the bottom right or not at all."""
+    """torch SDPA on dense K and V, which are gathered before: requests of equal length, with a bottom-right causal mask or
+    none."""
     import torch
 
     _plain_only(d)
@@ -67,7 +69,7 @@ def _pools(d: Descriptor[Any], args: AttentionCall) -> tuple[Any, Any]:
 
 
 def _dense(d: KvProblem, args: AttentionCall, pool: Tensor, kv_len: int) -> Any:
-    """The rows of K or V of all requests, one after the other."""
+    """The rows of K or V of all requests, concatenated."""
     if not is_paged_kv(d):
         return pool[: d.batch_size * kv_len].contiguous()
     import torch

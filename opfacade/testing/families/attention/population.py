@@ -1,4 +1,4 @@
-"""Requests of many lengths, from which batches are made. Four neighbours have no keys; others have NaN and infinities."""
+"""Requests of many lengths, from which batches are built. Four neighbours have no keys; others have NaN and infinities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requests:
-    """One call that holds all needles, then the neighbours."""
+    """One call with all needles, followed by the neighbours."""
     kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]
     decode = "q_indptr" not in subject.descriptor.operands()

@@ -70,7 +70,7 @@ def decode(rng: random.Random, tokens: int) -> Descriptor[Any]:
         paged_kv=pool,
         page_table=rng.choice(("csr", "block")),
         **(shared := scores(rng, tokens)),
-        # Half of the automatic splits have no bound that promises short contexts: those are cut in another way.
+        # Half of the automatic splits have no bound that guarantees short contexts, which gives another split.
         max_kv_indices=rng.choice((None, 2**15)) if shared["kv_split"] == "auto" else None,
     )
 
@@ -100,13 +100,13 @@ def _fp8(rng: random.Random, plain: BatchPagedDecodeDescriptor | BatchPagedPrefi
 
 
 def attention_more(rng: random.Random, plain: Any) -> dict[str, Any]:
-    """Sinks, an fp8 cache, or both."""
+    """Random fields: sinks, an fp8 cache, or both."""
     fp8 = hasattr(plain, "paged_kv") and rng.random() < 0.7
     return {"sinks": not fp8 or rng.random() < 0.4} | (_fp8(rng, plain) if fp8 else {})
 
 
 def prefill_more(rng: random.Random, plain: object) -> dict[str, Any]:
-    """Optional fields of attention, or a variant, a packed mask or both."""
+    """Random optional fields of attention, or a variant, a packed mask, or both."""
     if rng.random() < 0.5:
         return attention_more(rng, plain)
     fields = rng.choice(({"custom_mask": True}, {"variant": rng.choice(VARIANTS), "custom_mask": rng.random() < 0.4}))
@@ -114,7 +114,7 @@ def prefill_more(rng: random.Random, plain: object) -> dict[str, Any]:
 
 
 def ragged_more(rng: random.Random, plain: object) -> dict[str, Any]:
-    """The same, and heads whose v is not as wide as their k."""
+    """The same, and heads whose v and k have different widths."""
     fields = prefill_more(rng, plain)
     if rng.random() < 0.25:
         fields |= rng.choice(({"head_dim": 192, "head_dim_vo": 128},) * 3 + ({"head_dim_vo": 96},))
@@ -166,7 +166,8 @@ def _small_more(rng: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def fp8_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
-    """A prefill whose q, k and v are fp8, such as a kernel takes; the seeds of the others are as they were."""
+    """A prefill with fp8 q, k and v that a kernel accepts; it draws after the others, so that their seeds give the same
+    problems."""
     rng = random.Random(f"fp8 {op} {seed}")
     plain: Any = harness_for(op).problem(op, seed, tokens)
     fields: dict[str, Any] = {"q_scale": rng.choice(("none", "tensor", "head")), "o_dtype": rng.choice((None, "bf16", "f16"))}
@@ -181,7 +182,7 @@ def fp8_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
 
 
 def head_variants(op: str, special: bool = False, tokens: int = 2000) -> list[Descriptor[Any]]:
-    """A problem of an attention for each group of query heads and size of a head that models have."""
+    """A problem for each combination of group size and head size that models use."""
     draw = harness_for(op).special_problem if special else harness_for(op).problem
     return [_with_heads(draw(op, 1000 * dim + group, tokens), group, dim) for group in GROUPS for dim in HEAD_DIMS]
 

@@ -28,7 +28,7 @@ _SHARED = ("k_scale", "v_scale", "q_scale", "sinks", "head_params")
 
 
 def put_kv(descriptor: Problem, args: AttentionCall, request: int, k: Tensor | None = None, v: Tensor | None = None) -> None:
-    """Overwrite the K or V rows [kv_len, kv_heads, head_dim] of one request, wherever they lie."""
+    """Overwrite the K or V rows [kv_len, kv_heads, head_dim] of one request, for any storage."""
     for name, new in _placed(args, k, v).items():
         if is_paged(descriptor):
             at = oracle.token_places(descriptor, args, request)
@@ -39,7 +39,7 @@ def put_kv(descriptor: Problem, args: AttentionCall, request: int, k: Tensor | N
 
 
 def _placed(args: AttentionCall, k: Tensor | None, v: Tensor | None) -> dict[str, Tensor]:
-    """New rows by the operand that holds them: a latent row is value and part of the key."""
+    """New rows by operand: a latent row is the value and part of the key."""
     if hasattr(args, "ckv"):
         width = args.ckv.shape[-1]
         found = {"ckv": v[:, 0] if v is not None else None}
@@ -51,7 +51,7 @@ def _placed(args: AttentionCall, k: Tensor | None, v: Tensor | None) -> dict[str
 
 
 class Requests:
-    """The requests of one attention call, as host lists beside its tensors. Batches of them share the paged pools."""
+    """The requests of one attention call: host lists and its tensors. Batches of the requests share the paged pools."""
 
     def __init__(self, descriptor: Problem, args: AttentionCall) -> None:
         self.descriptor: Any = descriptor
@@ -61,18 +61,19 @@ class Requests:
         if is_paged(descriptor):
             self.kv_lens, pages = _paged_requests(descriptor, args)
             self.counts = list(map(len, pages))
-            # The last row, which EMPTY = -1 finds, has no page.
+            # The last row, which EMPTY = -1 indexes, has no page.
             self.table = _table([*pages, []], max([1, *self.counts]), args.o.device)
         else:
             self.kv_first: list[int] = args.kv_indptr.tolist()
             self.kv_lens = [b - a for a, b in zip(self.kv_first, self.kv_first[1:], strict=False)]
 
     def rows(self, order: Sequence[int]) -> list[int]:
-        """Rows of the original call, in the order of the new one."""
+        """Rows of the original call, in the order of the new call."""
         return [row for r in order if r != EMPTY for row in range(self.first[r], self.first[r + 1])]
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """(descriptor, args) of a batch of these requests; EMPTY has no key. spare: pages or rows that the bound exceeds."""
+        """(descriptor, args) of a batch of these requests; EMPTY has no key. spare: the excess of the bound in pages or
+        rows."""
         q_lens = [self._empty_rows if r == EMPTY else self.q_lens[r] for r in order]
         device, rows = self.args.o.device, self._query_rows(order)
         fields: dict[str, Any] = {"batch_size": len(order)}
@@ -90,7 +91,7 @@ class Requests:
         return changed(self.descriptor, **fields, **more_fields), type(self.args)(**values, **more_values)
 
     def new_rows(self, order: Sequence[int]) -> list[int]:
-        """Where the rows of the requests, without those of EMPTY ones, lie in a batch made of `order`."""
+        """The indices of the requests' rows, except those of EMPTY requests, in a batch with this order."""
         at, rows = 0, list[int]()
         for r in order:
             count = self._empty_rows if r == EMPTY else self.q_lens[r]
@@ -102,11 +103,11 @@ class Requests:
         return getattr(args, name)  # type: ignore[no-any-return]
 
     def moved(self, rng: random.Random) -> Requests:
-        """The same requests in other pages, where there are pages."""
+        """The same requests in other pages, if the op has pages."""
         return repaged(self, rng.randrange(2**31)) if hasattr(self.descriptor, "paged_kv") else self
 
     def _varied(self, order: Sequence[int], rows: list[int]) -> dict[str, Any]:
-        """Parameters of rows and a packed mask; parameters of keys go with the keys."""
+        """Parameters of rows, and a packed mask; parameters of keys are stored with the keys."""
         import torch
 
         args, device, values = self.args, self.args.o.device, {}
@@ -121,7 +122,7 @@ class Requests:
 
     @property
     def _empty_rows(self) -> int:
-        """Rows of an EMPTY request: none, but for a decode, where every request has as many."""
+        """The rows of an EMPTY request: none, except in a decode, where all requests have equally many rows."""
         return 0 if hasattr(self.args, "q_indptr") else rows_each(self.descriptor)
 
     def _query_rows(self, order: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""Exact tests of attention: what no error bound can see, such as one lost key among thousands, shows in single bits.
+"""Exact tests of attention: errors below any bound, such as one lost key among thousands, change single bits.
 
-Each check draws a call, runs it and returns what is wrong, in words; nothing is the good answer.
+Each check draws a call, runs it and returns a description of each error; empty if there is none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from opfacade.testing.families.attention.call import AttentionCall, Problem
 
-_NATS = 220.0  # exp(-220) is nothing beside 1 in f32 and in f64
+_NATS = 220.0  # exp(-220) is negligible relative to 1 in f32 and in f64
 
 
 def request_views(subject: Subject, args: AttentionCall) -> Iterator[tuple[int, slice, int, Tensor]]:
-    """(request, its rows, kv_len, [rows, kv_len] of what each row sees) of every request with rows."""
+    """(request, its rows, kv_len, mask [rows, kv_len] of visible keys) of every request with rows."""
     requests = Requests(subject.descriptor, args)
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):
         if q_len:
@@ -35,7 +35,7 @@ def request_views(subject: Subject, args: AttentionCall) -> Iterator[tuple[int, 
 
 
 def plain(args: AttentionCall) -> Any:
-    """The same call with factors of 1 and without sinks: the input of exact tests."""
+    """The same call with scales of 1 and without sinks: the input of exact tests."""
     for name in ("k_scale", "v_scale", "q_scale"):
         if getattr(args, name, None) is not None:
             getattr(args, name).fill_(1.0)
@@ -45,7 +45,7 @@ def plain(args: AttentionCall) -> Any:
 
 
 def every_key_is_visited_once(subject: Subject, seed: int) -> list[str]:
-    """q = 0 makes all weights equal and values that are one-hot over some keys count how often each was read."""
+    """With q = 0, all weights are equal; values that are one-hot over some keys then count how often each key was read."""
     if not variation.predictable(subject.descriptor):
         return []
     args = plain(subject.args(seed))
@@ -83,10 +83,10 @@ def _padded(seen: Tensor, width: int) -> Tensor:
 
 
 def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
-    """K holds codes of +-1 and q points at one of them, so sharply that o must be the value of that key, bit for bit."""
+    """K contains codes of +-1, and q is so close to one of them that o must equal the value of that key bit for bit."""
     descriptor = subject.descriptor
     if descriptor.logits_soft_cap > 0 or descriptor.scale <= 0 or not variation.predictable(descriptor):
-        return []  # a cap levels the scores that a needle needs apart
+        return []  # a cap would reduce the score differences that the test needs
     args = plain(subject.args(seed))
     for q in oracle.queries(args):
         q.zero_()
@@ -94,7 +94,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     subject.run(args)
     wrong = []
     for request, rows, want in wanted:
-        if not same_bits(args.o[rows] + 0.0, want + 0.0):  # -0 and 0 are one here
+        if not same_bits(args.o[rows] + 0.0, want + 0.0):  # -0 equals 0 here
             bad = (args.o[rows] != want).any(-1).nonzero()[:3].tolist()
             wrong.append(f"request {request}: (row, head) {bad} did not find their key")
     return wrong
@@ -103,7 +103,8 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
 def plant(
     subject: Subject, args: AttentionCall, request: int, rows: slice, kv_len: int, seen: Tensor, seed: int
 ) -> tuple[int, slice, Tensor]:
-    """Codes for the keys of a request, q of its rows aimed at a random visible key each; (request, rows, what o must be)."""
+    """Writes codes for the keys of a request, and a q per row that selects a random visible key. Yields (request, rows,
+    expected o)."""
     import torch
 
     descriptor, device = subject.descriptor, args.o.device
@@ -128,7 +129,7 @@ def plant(
 
 
 def _sharpness(codes: Tensor, scale: float) -> float:
-    """The least power of two that sets every code apart from all others by enough."""
+    """The smallest power of two that separates every code sufficiently from all others."""
     dim, by_head = codes.shape[-1], codes.transpose(0, 1)
     likeness = by_head @ by_head.transpose(1, 2)
     likeness.diagonal(dim1=1, dim2=2).fill_(-dim)
@@ -137,7 +138,7 @@ def _sharpness(codes: Tensor, scale: float) -> float:
 
 
 def equal_values_stay(subject: Subject, seed: int) -> list[str]:
-    """V = 1 makes o = 1: no mass is lost, and no padding counts."""
+    """With V = 1 every output is 1, so lost weights and counted padding both show."""
     args = subject.args(seed)
     for request in range(subject.descriptor.batch_size):
         _, v = oracle.request_kv(subject.descriptor, args, request)
@@ -148,7 +149,7 @@ def equal_values_stay(subject: Subject, seed: int) -> list[str]:
 
 
 def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
-    """Requests of one key: o is its V bit for bit where the row sees it, else exactly empty."""
+    """Requests of one key: o equals its V bit for bit if the row sees it, otherwise it is exactly empty."""
     descriptor = subject.descriptor
     if not variation.predictable(descriptor):
         return []
@@ -172,7 +173,7 @@ def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
 
 
 def _unused(subject: Subject, args: AttentionCall) -> dict[str, Tensor]:
-    """For each pool, true where no token of a request lies."""
+    """For each pool, a mask of the slots without a token of a request."""
     import torch
 
     descriptor, found = subject.descriptor, {}
@@ -195,18 +196,19 @@ def _unused(subject: Subject, args: AttentionCall) -> dict[str, Tensor]:
 
 
 def _fill(tensor: Tensor, where: Tensor, value: float) -> None:
-    """Through integers, because torch cannot fill 8-bit floats."""
+    """Fills through an integer view, because torch cannot fill 8-bit floats."""
     import torch
 
     if not tensor.is_floating_point():
         tensor.masked_fill_(where, -(2**31) if value < 0 else int(value))
         return
-    stored = bits(torch.full((1,), value, device=tensor.device).to(tensor.dtype))  # what an 8-bit float cannot hold is NaN
+    stored = bits(torch.full((1,), value, device=tensor.device).to(tensor.dtype))  # NaN if too large for f8
     tensor.view(stored.dtype).masked_fill_(where[..., None], int(stored))
 
 
 def what_is_unused_does_not_matter(subject: Subject, seed: int) -> list[str]:
-    """NaN, zero, large or infinite: free pages, slots past a length, workspace and outputs leave no trace."""
+    """Unused pages, slots after a length, workspace and outputs do not affect results, even if they are NaN, zero, large or
+    infinite."""
     args = subject.args(seed)
     unused, wrong = _unused(subject, args), []
     subject.run(args, subject.workspace(0xFF))

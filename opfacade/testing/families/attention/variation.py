@@ -22,7 +22,7 @@ def variant_of(descriptor: Descriptor[Any]) -> Variant | None:
 
 
 def predictable(descriptor: Descriptor[Any]) -> bool:
-    """Whether weights are what q and K alone make them, and every head of a row sees the same keys."""
+    """Whether weights depend only on q and K, and all heads of a row see the same keys."""
     variant = variant_of(descriptor)
     if variant is None:
         return True
@@ -37,7 +37,7 @@ def _nodes(variant: Variant) -> Any:
 def values(
     descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, first: int, keys: tuple[Any, ...]
 ) -> Values:
-    """Values of the names in its expressions. first: first row of the request in q; keys: positions of its keys."""
+    """Values of the names in expressions. first: first row of the request in q. keys: positions of its keys."""
     variant = variant_of(descriptor)
     if variant is None:
         return {}
@@ -47,7 +47,7 @@ def values(
 
 
 def shown(descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
-    """`seen` [rows, n] of causal and window, with query heads and all masks: [1 or kv_heads, rows * group, n]."""
+    """Combines `seen` [rows, n] of causal and window with all masks, for all query heads: [1 or kv_heads, rows * group, n]."""
     variant, group = variant_of(descriptor), place.heads // place.kv_heads
     if getattr(descriptor, "custom_mask", False):
         seen = seen & _bits(args, request, place)
@@ -56,7 +56,7 @@ def shown(descriptor: Descriptor[Any], args: AttentionCall, request: int, place:
 
 
 def _bits(args: AttentionCall, request: int, place: Place) -> Tensor:
-    """[rows, kv_len]: bit i * kv_len + j of the request, the least significant of a byte first."""
+    """The mask [rows, kv_len]: bit i * kv_len + j of the request, least significant bit of a byte first."""
     import torch
 
     bit = place.rows.long()[:, None] * place.kv_len + torch.arange(place.kv_len, device=place.rows.device)
@@ -66,7 +66,7 @@ def _bits(args: AttentionCall, request: int, place: Place) -> Tensor:
 
 
 def query(descriptor: Descriptor[Any], rows: Tensor, known: Values) -> Tensor:
-    """Rows of q [kv_heads, rows * group, dim], as they are stored, behind their transform, which is exact."""
+    """Stored rows of q [kv_heads, rows * group, dim] after the query transform, which is exact."""
     variant = variant_of(descriptor)
     if variant is None or variant.query is None:
         return rows
@@ -76,7 +76,7 @@ def query(descriptor: Descriptor[Any], rows: Tensor, known: Values) -> Tensor:
 def logits(
     descriptor: Descriptor[Any], known: Values
 ) -> Callable[[Tensor, Tensor, dict[str, float]], tuple[Tensor, Tensor]] | None:
-    """See `ErrorRow`. Without constants, the value alone counts."""
+    """The function `logits` of `ErrorRow`. Without constants, it only computes the value."""
     variant = variant_of(descriptor)
     if variant is None or variant.logits is None:
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AppendHarness(RequestsHarness):
-    """New rows in their places; given the pools as they were, nothing else changed."""
+    """Checks the new rows; if `before` has the pools, also that nothing else changed."""
 
     rows, rows_are_keys = "append_indptr", True
     has_special = True
@@ -43,7 +43,7 @@ class AppendHarness(RequestsHarness):
         return PagedKvAppendDescriptor.model_validate({"batch_size": 1, **fields, **more})
 
     def special(self, rng: random.Random, plain: Any) -> dict[str, Any]:
-        """Rope, quantisation, or both."""
+        """Random fields: rope, quantisation, or both."""
         rope, wide = rng.choice(("none", "interleaved", "half", "half")), ("f16", "bf16", "bf16", "f32")
         fields: dict[str, Any] = {"rope": rope, "paged_kv": plain.paged_kv.model_dump() | {"dtype": rng.choice(wide)}}
         if rope != "none":
@@ -111,7 +111,7 @@ class AppendHarness(RequestsHarness):
         if draw.descriptor.rotated:
             draw.values["cos_sin_cache"] = _angles(draw, max([1, *(keys for _, keys in requests)]))
         positive(draw, ("k_scale", "v_scale"))
-        if draw.descriptor.quantises:  # some numbers are beyond the largest that an fp8 cache holds
+        if draw.descriptor.quantises:  # some numbers exceed the largest fp8 number
             for name in ("k_new", "v_new"):
                 new = draw.values[name]
                 draw.values[name] = torch.where(draw.uniform(new.shape) < 0.01, new * 2000, new)
@@ -137,7 +137,7 @@ def _angles(draw: Draw, positions: int) -> Tensor:
 
 
 def _small_more(rng: random.Random, dtype: str) -> dict[str, Any]:
-    """Rows of `dtype` are rotated or quantised, or both."""
+    """Random fields: rows of `dtype` are rotated, quantised, or both."""
     found: dict[str, Any] = {"rope": rng.choice(("none", "none", "half", "interleaved"))}
     if found["rope"] != "none":
         found["rope_dtype"] = rng.choice(("f32", "bf16", "f16"))

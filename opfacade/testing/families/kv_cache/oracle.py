@@ -1,7 +1,7 @@
-"""Expected contents after an append: bit-equal if rows are copied, else within one rounding of the exact value.
+"""Expected contents after an append: bit-equal if rows are copied, otherwise within one rounding of the exact value.
 
-A rotated or quantised element is right if it is the rounding of some number as near to the exact one as f32 arithmetic
-can come: away from a tie that is a single number of the cache's format.
+A rotated or quantised element is correct if it is the rounding of a number within the f32 error of the exact value: except near
+a tie, only one number of the cache's format qualifies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _U = 2.0**-24
 
 
 def check(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, before: Mapping[str, Tensor]) -> numerics.Report:
-    """Every new row in its place, and, given the pools as they were, nothing else changed."""
+    """Checks every new row and, given the previous pools, that nothing else changed."""
     import torch
 
     report = numerics.Report(0.0, 0.0, "", 0)
@@ -86,7 +86,7 @@ def _near(
 
 
 def _values(descriptor: PagedKvAppendDescriptor, args: Any, name: str, request: int, rows: slice) -> tuple[Tensor, Tensor]:
-    """The exact numbers in fp64, and how far f32 arithmetic may be from each."""
+    """The exact numbers in fp64, and bounds on the error of f32 arithmetic."""
     import torch
 
     x = getattr(args, f"{name[0]}_new")[rows].double()
@@ -102,7 +102,7 @@ def _values(descriptor: PagedKvAppendDescriptor, args: Any, name: str, request: 
 
 
 def _rotated(x: Tensor, angles: Tensor, rope: str) -> tuple[Tensor, Tensor]:
-    """By the definition, pair by pair: complex multiplication."""
+    """Rotates pair by pair, by complex multiplication as in the definition."""
     import torch
 
     count = angles.shape[-1] // 2

@@ -14,7 +14,7 @@ LARGEST = np.float32(2.0**127)
 
 @dataclass(frozen=True)
 class Row:
-    """The operands of one row as numpy values; those that its descriptor does not have are absent."""
+    """The operands of one row as numpy values; operands that the descriptor does not have are absent."""
 
     descriptor: Any
     values: dict[str, Any]
@@ -24,7 +24,7 @@ class Row:
 
 
 def candidates(row: Row) -> tuple[Any, Any]:
-    """(a before the temperature in float64, whether each token is a candidate)."""
+    """(adjusted logits before the temperature in float64, a mask of candidates)."""
     with np.errstate(all="ignore"):
         a = row.values["logits"].astype(np.float32)
         a = _penalized(_biased(_masked(a, row), row), row)
@@ -35,7 +35,7 @@ def candidates(row: Row) -> tuple[Any, Any]:
 
 
 def heated(a: Array, temperature: float, capped: bool) -> Any:
-    """Divided by a temperature above 0, rounded to float32 if `a` is exact."""
+    """Logits divided by a temperature above 0, rounded to float32 if `a` is exact."""
     with np.errstate(all="ignore"):
         found = np.clip(a / temperature, -float(LARGEST), float(LARGEST))
         return found if capped else np.clip(np.float32(a) / np.float32(temperature), -LARGEST, LARGEST).astype(np.float64)

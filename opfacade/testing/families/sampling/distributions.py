@@ -40,7 +40,7 @@ class ProbabilitiesHarness(Harness):
         draw.values["x"] = x.to(draw.values["x"].dtype)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Every valid row, whatever the sample."""
+        """Judges every valid row, for any sample."""
         call, report, margins = valid_part(ran.descriptor, ran.args), Report(0.0, 0.0, "", 0), Margins(**constants(ran.sku))
         arrays = {name: array_of(getattr(call, name)) for name in operands_of(ran.descriptor) if name != "num_valid"}
         for at in range(len(arrays["x"])):
@@ -60,7 +60,7 @@ def _distribution(rng: random.Random, rows: int, vocab: int) -> ProbabilitiesDes
 
 
 class _Uncapped:
-    """A descriptor of distributions as rows of a race see it."""
+    """The fields of a distribution descriptor in the form that `kept` uses."""
 
     soft_cap = 0.0
 
@@ -83,7 +83,7 @@ def _judged(descriptor: ProbabilitiesDescriptor, values: dict[str, Any], margins
 
 
 def _mask_error(row: RaceRow, x: Array, out: Array) -> float:
-    """Kept logits are as they are, others -inf."""
+    """Kept logits must be unchanged, others -inf."""
     may, must = row.kept
     kept = out != -np.inf
     allowed, needed = np.zeros(out.size, bool), np.zeros(out.size, bool)
@@ -106,7 +106,7 @@ class AdjustHarness(Harness):
             draw.values[name] = VALUES[name](draw, draw.values[name]).to(draw.values[name].dtype)
 
     def expected(self, descriptor: AdjustLogitsDescriptor, args: AdjustLogitsArgs, c: dict[str, float]) -> list[Bounded]:
-        """f32 operations row by row; a soft cap has a bound."""
+        """Compares f32 operations row by row exactly, or with a bound if there is a soft cap."""
         import torch
 
         arrays = {name: array_of(getattr(args, name)) for name in operands_of(descriptor) if name != "num_valid"}

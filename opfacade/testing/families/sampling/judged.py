@@ -1,4 +1,4 @@
-"""Outputs of one row held to its fp64 set and keys: the error model race-f32."""
+"""Judges the outputs of one row by its kept set and keys in fp64: the error model race-f32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG = math.inf
 
 
 def judged(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
-    """{output: error over its bound}; inf is a wrong token, rank or flag."""
+    """{output: error relative to its bound}; inf is a wrong token, rank or flag."""
     if not row.any:
         return _empty(got)
     found = {"valid": 0.0 if got["valid"] == 1 else WRONG, "token": _token(row, int(got["token"]))}
@@ -34,7 +34,7 @@ def _empty(got: dict[str, Any]) -> dict[str, float]:
 
 
 def _token(row: RaceRow, token: int) -> float:
-    """How far the key of the token is below the best that must be raced, over both bounds."""
+    """The distance of the token's key below the best key of the tokens that must be kept, relative to both bounds."""
     if not 0 <= token < row.inside.size or not row.inside[token]:
         return WRONG
     may, must = row.kept
@@ -53,7 +53,7 @@ def _token(row: RaceRow, token: int) -> float:
 
 
 def _logprob_error(row: RaceRow, token: int | Array, got: np.float64 | Array) -> float:
-    """Over the bound: the lse has the error of the masses, the difference of two logits that of f32."""
+    """The error relative to the bound, which includes the errors of the masses (in the lse) and of an f32 difference."""
     total = row.sums[-1] / UNIT
     want = (row.b[token] - row.top) * LN2 - math.log(total)
     size = np.abs(row.b[token]) + abs(row.top) + np.abs(want) + 1
@@ -85,7 +85,7 @@ def _top(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
 
 
 def probabilities_error(row: RaceRow, got: Array) -> float:
-    """Each probability against its share of the kept mass; a token that may be kept may also be 0."""
+    """Compares each probability with its fraction of the kept mass; a token that may but need not be kept may also be 0."""
     may, must = row.kept
     most, least = float(row.masses[may].sum()), float(row.masses[must].sum())
     got = got.astype(np.float64)

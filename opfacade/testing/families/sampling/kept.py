@@ -1,4 +1,4 @@
-"""Which tokens a row may keep, and which it must: the kept set in float64 with the margins of an error model."""
+"""The tokens that a row may keep and those that it must keep: the kept set in float64 with the margins of an error model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LN2 = math.log(2)
 
 @dataclass(frozen=True)
 class Margins:
-    """Constants of an error model. key: of a key, absolute. roundoff: of the arithmetic. exp2, tanh: relative errors."""
+    """Constants of an error model. key: absolute error of a key. roundoff: unit roundoff. exp2, tanh: relative errors."""
 
     key: float
     roundoff: float
@@ -26,7 +26,7 @@ class Margins:
 
 
 class RaceRow:
-    """One row with its order, its masses, and the tokens that `may` and `must` be kept."""
+    """One row: its order, its masses, and the tokens that may and must be kept."""
 
     def __init__(self, row: Row, margins: Margins) -> None:
         self.row, self.margins, descriptor = row, margins, row.descriptor
@@ -48,13 +48,13 @@ class RaceRow:
 
     @cached_property
     def order(self) -> Any:
-        """Ids of candidates in their order."""
+        """Ids of candidates, in sorted order."""
         ids = np.flatnonzero(self.inside)
         return ids[np.argsort(-self.a[ids], kind="stable")]
 
     @cached_property
     def before(self) -> tuple[Any, Any]:
-        """For each place of the order, how many candidates surely precede it, and how many may."""
+        """For each position of the order, the minimum and maximum number of preceding candidates."""
         place = np.arange(self.order.size)
         if not self.blur:
             return place, place
@@ -63,7 +63,7 @@ class RaceRow:
 
     @cached_property
     def masses(self) -> Any:
-        """In the order, of the unit, not rounded."""
+        """Masses in sorted order, relative to the unit, not rounded."""
         return UNIT * np.exp2(self.b[self.order] - self.top)
 
     @cached_property
@@ -74,7 +74,7 @@ class RaceRow:
 
     @cached_property
     def slack(self) -> float:
-        """Absolute error of a sum of masses: each is rounded."""
+        """Absolute error of a sum of masses, because each mass is rounded."""
         return float((self.masses >= 2.0**-3).sum()) + 2.0
 
     @cached_property
@@ -86,7 +86,7 @@ class RaceRow:
 
     @cached_property
     def kept(self) -> tuple[Any, Any]:
-        """(may, must): a bool for each place of the order."""
+        """(may, must): a bool per position of the order."""
         may = must = np.ones(self.order.size, bool)
         for one, other in (self._by_count(), self._by_mass(), self._by_ratio()):
             may, must = may & one, must & other

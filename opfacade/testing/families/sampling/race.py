@@ -1,4 +1,4 @@
-"""Noise of a race in numpy, written apart from the reference: what every drawn token is held to."""
+"""Random keys in numpy, implemented independently of the reference; all drawn tokens are checked against them."""
 
 from __future__ import annotations
 

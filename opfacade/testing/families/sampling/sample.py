@@ -35,7 +35,7 @@ class SampleHarness(Harness):
                 draw.values[name] = values(draw, draw.values[name]).to(draw.values[name].dtype)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Every valid row, whatever the sample."""
+        """Judges every valid row, for any sample."""
         call, specs = valid_part(ran.descriptor, ran.args), operands_of(ran.descriptor)
         arrays = {name: array_of(getattr(call, name)) for name in specs}
         margins = Margins(**constants(ran.sku))
@@ -49,13 +49,13 @@ class SampleHarness(Harness):
         return report
 
     def amount(self, descriptor: SampleDescriptor, lengths: HasLengths) -> Amount:
-        """Every operand once; a Philox call for four tokens, of about 80 integer operations."""
+        """Minimal cost: every operand once, and one Philox call of about 80 integer operations per four tokens."""
         found = super().amount(descriptor, lengths)
         return Amount(found.bytes, 20.0 * descriptor.total_num_rows * descriptor.vocab)
 
 
 def _fields(rng: random.Random, vocab: int) -> dict[str, Any]:
-    """Any set of filters, adjustments and outputs."""
+    """A random set of filters, adjustments and outputs."""
 
     def odds(share: float) -> bool:
         return rng.random() < share
@@ -74,7 +74,7 @@ def _fields(rng: random.Random, vocab: int) -> dict[str, Any]:
 
 
 def logits(draw: Draw, like: Tensor) -> Tensor:
-    """Rows of any sharpness; ties, NaN and infinities in some, some without a candidate."""
+    """Rows with any spread of logits; some have ties, NaN or infinities, and some have no candidate."""
     import torch
 
     rows = len(like)

@@ -35,7 +35,7 @@ class TopKHarness(Harness):
             self._windows(draw)
 
     def _windows(self, draw: Draw) -> None:
-        """Any windows: most are as long as a part of the row, some empty, some the whole row."""
+        """Random windows: most cover a part of the row, some are empty, and some cover the whole row."""
         import torch
 
         starts, ends, vocab = draw.values["starts"], draw.values["ends"], draw.values["x"].shape[1]
@@ -46,7 +46,7 @@ class TopKHarness(Harness):
             starts[row], ends[row] = torch.tensor(first), torch.tensor(last)
 
     def expected(self, descriptor: TopKDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """By numpy's stable sort."""
+        """The expected values, by numpy's stable sort."""
         import numpy as np
         import torch
 

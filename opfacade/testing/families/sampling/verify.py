@@ -1,4 +1,4 @@
-"""Harness: verification of drafts. Acceptance is exact; the token that follows is held as a race of its own."""
+"""Harness: verification of drafts. Acceptance must be exact; the token that follows is judged as a separate draw."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _problem(rng: random.Random, batch: int, vocab: int) -> VerifyDraftsDescript
 
 
 def _draw(draw: Draw) -> None:
-    """Drafts that are often accepted; zeros in distributions; trees of any shape, some links wrong."""
+    """Drafts that are often accepted; zeros in distributions; trees of any shape, with some invalid links."""
     import torch
 
     values, d = draw.values, draw.descriptor
@@ -87,7 +87,7 @@ def _shares(draw: Draw, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The required result of one request: accepted drafts with their nodes, the weights of the race, its place."""
+    """The required result of one request: accepted drafts with their nodes, and the weights and position of the final draw."""
 
     tokens: list[int]
     nodes: list[int]
