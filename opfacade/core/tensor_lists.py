@@ -20,7 +20,7 @@ def operand(doc: str, elements: tuple[str, ...] = ()) -> Any:
 def add_declared(cls: Any) -> None:
     """Adds the fields that a class declares by `operand` to its docs and lists.
 
-    The copy with slots that dataclass creates has no declarations and already has docs and lists.
+    dataclass creates a copy with slots, which has no declarations but already has docs and lists.
     """
     fields = {name: field.metadata for name, field in vars(cls).items() if isinstance(field, dataclasses.Field)}
     declared = {name: told for name, told in fields.items() if "doc" in told}

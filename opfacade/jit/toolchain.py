@@ -195,7 +195,7 @@ def _asked(script: Path) -> list[str]:
 
 
 def _parts(cxx: Path) -> list[str]:
-    """The compilers that a C++ driver calls, because the driver is a small program that may be equal in two releases."""
+    """The compiler that a C++ driver calls. It is hashed too, because two releases may have identical drivers."""
     try:
         told = subprocess.run(
             [str(cxx), "-print-prog-name=cc1plus"],

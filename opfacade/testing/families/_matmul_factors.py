@@ -20,7 +20,7 @@ _NEAR = 1e-3  # of the sizes in a sum of a group: nearer to 0 a machine's sum ma
 @dataclass(frozen=True)
 class Factors:
     """Non-finite scales. columns: [.., 1, n], scales of whole sums, with 1 for finite ones; None: all are finite. groups:
-    scales of the sums of groups, each with its elements of k."""
+    scales of the sums of groups, each with the elements of k in its group."""
 
     columns: Tensor | None
     groups: tuple[tuple[list[int], Tensor], ...] = ()

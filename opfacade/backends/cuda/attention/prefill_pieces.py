@@ -38,7 +38,7 @@ def may_cut(descriptor: Prefill, target: Target) -> bool:
 
 @lru_cache(maxsize=64)
 def _too_short(tokens: int, least: int) -> Reason:
-    """The cached reason, because both numbers are the same for many batch sizes."""
+    """The reason, which is cached because both numbers are the same for many batch sizes."""
     allowed = f"{least} or more tokens, for one of several requests, with kv_split=auto and without a window"
     hint = "It cuts the long rows of an uneven batch; the candidate of whole tiles serves others."
     return Reason("OPF-S023", "max_kv_len", str(tokens), allowed, hint)

@@ -11,7 +11,7 @@ _SHARED, _ALL_SHARED = 200 * 1024, 227 * 1024  # bytes for all stages, and per C
 _PANEL = 128  # bytes of k per panel
 # Fitted to times of every tile without a split on an H100 and an H200 (bench/results/matmul_tiles.json).
 _CYCLES = 1.72  # cycles per ns
-_CHAIN = 124  # minimum cycles of a panel, whose four steps depend on each other
+_CHAIN = 124  # minimum cycles per panel, because its four steps depend on each other
 _BYTES, _PART = 2.365, 207  # for 8-bit floats, whose parts are added: cycles per column of a panel; minimum per panel
 _NARROW = 0.96  # factor for the memory rate if few rows read 128 bytes of each weight row at a time
 _MEMORY, _WEIGHT_OF_ONE, _ONE_SM = 2484.0, 100.0, 105.5  # bytes per ns: all SMs; weights per SM; both per SM

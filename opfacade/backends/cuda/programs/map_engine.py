@@ -14,7 +14,7 @@ from opfacade.programs.guarantees import Math
 
 _CODE = 768  # approximate maximum number of instructions in the unrolled loops
 _IN_FLIGHT = 128  # bytes that a thread loads before it uses the first one
-_CALLS = 16  # instructions per element of a function call, which leaves fewer registers
+_CALLS = 16  # an element with this many instructions calls a function, which leaves fewer registers
 _FEW = 20  # maximum instructions per element for which 64 registers suffice for several interleaved elements
 _APART = (8, 4)  # elements per thread, strided by the size of a CTA
 _LOADS = 24  # loads of a thread before it uses the first one
