@@ -1,6 +1,6 @@
 """The device of a call's tensors, and whether a CUDA graph is being captured there.
 
-torch answers such questions for the current device alone. Tensors may be on another, which has a current stream of its own.
+torch answers this only for the current device. Tensors may be on another device, which has its own current stream.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def device_of(args: object) -> torch.device | None:
-    """The device of the first tensor of a bundle; None where it has none."""
+    """The device of the first tensor in the args; None without tensors."""
     fields = (getattr(args, name, None) for name in getattr(type(args), "__slots__", ()))
     return next((found for field in fields if (found := getattr(field, "device", None)) is not None), None)
 
 
 def current(device: torch.device | None) -> AbstractContextManager[object]:
-    """A block in which a CUDA device is the current one; None, or another kind of device, changes nothing."""
+    """A context in which a CUDA device is the current device. None, or a device of another kind, has no effect."""
     import torch
 
     return torch.cuda.device(device) if device is not None and device.type == "cuda" else nullcontext()
 
 
 def capturing(device: torch.device | None = None) -> bool:
-    """Whether the current stream of a CUDA device records a graph; None is the current device."""
+    """Whether the current stream of a CUDA device is capturing a graph; None: the current device."""
     import torch
 
     if not torch.cuda.is_initialized() or (device is not None and device.type != "cuda"):  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""The name that was probably meant: for hints in messages."""
+"""Suggests the name that was probably meant, for hints in messages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Element types and kinds of rotations as torch and others name them.
+# Names of element types and rotations in torch and other libraries.
 _VALUES = {
     "bfloat16": "bf16", "float16": "f16", "half": "f16", "fp16": "f16", "float32": "f32", "float": "f32", "fp32": "f32",
     "float8_e4m3fn": "f8_e4m3", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "float8_e5m2": "f8_e5m2", "fp8_e5m2": "f8_e5m2",
@@ -16,10 +16,10 @@ _VALUES = {
 
 
 def nearest(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _VALUES) -> str | None:
-    """The one of `known` that `word` probably means; None where none is near.
+    """The name in `known` that `word` probably means; None if none is similar.
 
-    elsewhere: what other libraries call it; `core.elsewhere` has the form. Several names are joined by "and"; "" says that a
-    near one means something else.
+    elsewhere: names in other libraries, in the form of `core.elsewhere`. Several names are joined by "and"; "" means that the
+    similar name has another meaning.
     """
     names, plain = list(known), word.removeprefix("torch.").strip()
     other = elsewhere.get(plain.lower())
@@ -33,6 +33,6 @@ def nearest(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _VAL
 
 
 def did_you_mean(word: str, known: Iterable[str], elsewhere: Mapping[str, str] = _VALUES) -> str:
-    """A hint that names it, or nothing."""
+    """A hint with the suggested name, or ""."""
     found = nearest(word, known, elsewhere)
     return "" if found is None else f"Did you mean {found}?"

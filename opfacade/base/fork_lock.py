@@ -1,7 +1,7 @@
-"""A lock that is open in a forked child, also where a thread held it: threads do not survive a fork.
+"""A lock that is free in a forked child, even if a thread of the parent held it, because threads do not survive a fork.
 
-A child may find the data of such a lock half changed. So a lock of this kind protects only data that is sound between any two
-statements: one number, or one entry of a mapping.
+In the child, the protected data may be partly changed. So use this lock only for data that is consistent between any two
+statements, such as one number or one entry of a mapping.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _all: WeakSet[ForkLock] = WeakSet()
 
 
 class ForkLock:
-    """`with lock:` as with `threading.Lock()`. A thread that forks while it holds the lock goes on in both processes."""
+    """`with lock:` as with `threading.Lock()`. A thread that forks while it holds the lock continues in both processes."""
 
     __slots__ = ("__weakref__", "_held", "_lock")
 
@@ -27,7 +27,7 @@ class ForkLock:
     def __enter__(self) -> None:
         lock = self._lock
         lock.acquire()
-        self._held = lock  # the one to release, should a fork renew the other meanwhile
+        self._held = lock  # the lock to release: a fork may replace self's lock meanwhile
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._held.release()

@@ -1,4 +1,5 @@
-"""The command that adds an extra, such as the CUDA compiler, to this installation: a clone, a wheel, or one of an index."""
+"""The command that adds an extra, such as the CUDA compiler, to this installation: a clone, a wheel, or a package from an
+index."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 _NAME = "opfacade"
-# Packages of the extras of pyproject.toml, for an installation that does not know its own metadata.
+# Packages of the extras in pyproject.toml, for an installation without metadata.
 PACKAGES = {
     "cuda": ("nvidia-cuda-nvcc>=13.3", "nvidia-nvvm>=13.3", "nvidia-cuda-crt>=13.3", "nvidia-cuda-nvdisasm>=13.3",
              "nvidia-cuda-runtime>=13.0", "nvidia-cuda-cccl>=13.0"),
@@ -20,7 +21,7 @@ PACKAGES = {
 
 
 def install_cuda() -> str:
-    """`install` of the CUDA compiler."""
+    """`install` for the CUDA compiler."""
     return install("cuda")
 
 
@@ -31,14 +32,14 @@ def install(extra: str) -> str:
 
 
 def command(root: Path, found: metadata.Distribution | None, extra: str = "cuda") -> str:
-    """root: the folder that holds the package; found: what is known of its installation."""
+    """root: the folder that contains the package; found: the metadata of its installation."""
     if (root / "pyproject.toml").is_file():
         return _pip("-e", f"{root}[{extra}]")
     if found is None:
         return _pip(*PACKAGES[extra])
     origin = json.loads(found.read_text("direct_url.json") or "{}").get("url")
     if origin is None:
-        return _pip(f"{_NAME}[{extra}]")  # from the index that it came from
+        return _pip(f"{_NAME}[{extra}]")  # from the index from which the package was installed
     if origin.startswith("file:") and not Path(origin.removeprefix("file://")).exists():
         return _pip(*(_required(found, extra) or PACKAGES[extra]))
     return _pip(f"{_NAME}[{extra}] @ {origin}")

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def text(value: Any, **how: Any) -> str:
-    """The JSON text of a value made of mappings, sequences, strings, numbers, truth values and None."""
+    """The JSON text of a value that consists of mappings, sequences, strings, numbers, bools and None."""
     return json.dumps(_plain(value), allow_nan=False, **how)
 
 

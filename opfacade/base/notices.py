@@ -1,4 +1,4 @@
-"""Warnings of this package. Where they cannot be printed, on a stderr that is closed, they are lost and nothing fails."""
+"""Warnings of this package. If stderr is closed, a warning is lost, but nothing fails."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _told: dict[str, object] = {}
 
 
 def warn(message: str, category: type[OpfacadeWarning], stacklevel: int = 2) -> None:
-    """As `warnings.warn`, also a filter that makes errors of warnings; but no error because of the stream."""
-    # warnings itself takes only OSError; a stream that was closed in Python answers with ValueError.
+    """As `warnings.warn`, including filters that turn warnings into errors, but without errors from the stream."""
+    # The warnings module handles only OSError; a stream that was closed in Python raises ValueError.
     with suppress(OSError, ValueError):
         warnings.warn(message, category, stacklevel + 1)
 
 
 def tell(message: str, category: type[OpfacadeWarning]) -> None:
-    """Warn without raising, also if a filter turns warnings into errors, because no run may fail for a notice."""
+    """Warns without raising, even if a filter turns warnings into errors, because a warning must not fail a run."""
     with suppress(OpfacadeWarning):
         warn(message, category, 3)
 
 
 def tell_once(name: str, message: str, category: type[OpfacadeWarning]) -> None:
-    """The first `tell` under a name in this process; later ones are silent."""
+    """Calls `tell` the first time that this process uses the name; later calls have no effect."""
     mark = object()
-    if _told.setdefault(name, mark) is mark:  # one step, so of many threads one tells
+    if _told.setdefault(name, mark) is mark:  # atomic, so only one thread warns
         tell(message, category)

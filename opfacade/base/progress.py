@@ -1,4 +1,4 @@
-"""How far a long task is, and about how long the rest takes at the pace so far."""
+"""Progress of a long task, with the remaining time estimated from the speed so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Pace:
-    """Counts steps of about the same size. clock: in seconds."""
+    """Counts steps of about equal duration. clock: returns seconds."""
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._done, self._clock, self._start = total, 0, clock, clock()

@@ -1,7 +1,7 @@
-"""Reads and replaces files that a user, a variable or a cache names: regular files alone, and no more bytes than a bound.
+"""Reads and replaces files that a user, a variable or a cache names: only regular files, and only up to a number of bytes.
 
-A FIFO without a writer would hang, a device may have no end, and opening either may have side effects. Therefore a path is
-checked before it is opened, and the open file is checked again.
+Reading a FIFO without a writer would hang, a device may have no end, and opening either may have side effects. Therefore the
+path is checked before it is opened, and the open file is checked again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import BinaryIO
 
-MOST = 64 << 20  # bytes of a file of JSON
+MOST = 64 << 20  # maximum size of a JSON file, in bytes
 
 
 def open_regular(path: str | os.PathLike[str], most: int = MOST, follow: bool = True) -> BinaryIO:
@@ -25,7 +25,7 @@ def open_regular(path: str | os.PathLike[str], most: int = MOST, follow: bool = 
         _judge(os.stat(path, follow_symlinks=follow), path, most)
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
         fd = os.open(path, flags)
-    except ValueError as error:  # a NUL, or half a surrogate pair: the name of no file
+    except ValueError as error:  # a NUL or half a surrogate pair, which no file name contains
         raise _nameless(path, error) from error
     try:
         _judge(os.fstat(fd), path, most)
@@ -36,13 +36,13 @@ def open_regular(path: str | os.PathLike[str], most: int = MOST, follow: bool = 
 
 
 def read(path: str | os.PathLike[str], most: int = MOST) -> bytes:
-    """The bytes of a regular file, at most `most` of them. OSError otherwise."""
+    """The content of a regular file of at most `most` bytes. OSError for any other file."""
     with open_regular(path, most) as file:
         return read_bounded(file, most, path)
 
 
 def read_bounded(file: BinaryIO, most: int = MOST, path: str | os.PathLike[str] = "") -> bytes:
-    """The rest of a stream, at most `most` bytes: a file may grow after its size was read, a pipe has none."""
+    """The rest of a stream. OSError above `most` bytes: a file may grow after its size was checked, and a pipe has no size."""
     data = file.read(most + 1)
     if len(data) > most:
         raise _too_large(path, most)
@@ -50,7 +50,7 @@ def read_bounded(file: BinaryIO, most: int = MOST, path: str | os.PathLike[str] 
 
 
 def require_regular(path: str | os.PathLike[str], most: int = MOST) -> None:
-    """Raise OSError for what `open_regular` would refuse by its kind or size: for who opens it by other means."""
+    """Raises OSError if `open_regular` would refuse the file, for callers that open it in another way."""
     try:
         _judge(os.stat(path), path, most)
     except ValueError as error:
@@ -58,7 +58,7 @@ def require_regular(path: str | os.PathLike[str], most: int = MOST) -> None:
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a regular file, also behind links."""
+    """Whether a path is a regular file, following symbolic links."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -66,14 +66,14 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 
 def replace(path: str | os.PathLike[str], text: str) -> None:
-    """Give a file this text at once: a reader sees the old text or the new one. A pipe or a device is written to.
-    OSError where that cannot be done; then nothing has changed."""
+    """Replaces the content of a file atomically: a reader sees the old or the new text. A pipe or a device is written directly.
+    After an OSError, the file is unchanged."""
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
         place.write_text(text)
         return
     name = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the mask, as any new file
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # minus the umask, as for any new file
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)

@@ -1,7 +1,7 @@
-"""JSON as this package reads it: one value for a name, bounded depth, finite numbers of bounded length, text that is text.
+"""Strict JSON: unique names in an object, bounded depth, finite numbers of bounded length, valid Unicode text.
 
-A repeated name in an object is refused; the json module would keep the last value silently. Every failure is a
-ValueError, also the RecursionError of json.
+A repeated name in an object is refused; the json module would silently use the last value. Every failure is a ValueError, even
+where json raises RecursionError.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-MAX_DEPTH = 100  # of objects and arrays in each other: an expression of the largest depth in a workload has about 40
-MAX_DIGITS = 40  # of an integer: 64 bits have 20
+MAX_DEPTH = 100  # nested objects and arrays; the deepest expression in a workload has about 40
+MAX_DIGITS = 40  # digits of an integer; 64 bits need 20
 
 
 def loads(text: str | bytes | bytearray) -> Any:
-    """The value of a JSON text, in UTF-8 where it is bytes. ValueError for what is not strict JSON, TypeError for no text."""
+    """The value of a JSON text; bytes are read as UTF-8. ValueError if it is not strict JSON, TypeError if it is neither str
+    nor bytes."""
     if isinstance(text, (bytes, bytearray)):
         text = text.decode()
     try:
@@ -54,7 +55,8 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _require_plain(value: object) -> None:
-    """Raise ValueError for a value too deep, or with text that is not Unicode; level by level, so that nothing recurses."""
+    """Raises ValueError if a value is nested too deeply or contains text that is not Unicode. Works level by level, without
+    recursion."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         for item in level:

@@ -1,7 +1,7 @@
-"""Frames: what one rank sends to another. A header of 64 bytes says what the bytes behind it belong to.
+"""Frames: the messages that ranks send to each other. A header of 64 bytes identifies the call of the payload.
 
-A receiver compares the header before it uses a byte, so different calls cause an error and not a wrong result. The size of the
-payload is in the header, because gloo ends the process of a receiver whose buffer is too small.
+A receiver compares the header before it uses the payload, so different calls raise an error instead of giving a wrong result.
+The size of the payload is in the header, because gloo ends the process of a receiver whose buffer is too small.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ HEADER = 64
 _FORM = struct.Struct("<8sIIQQ8s8s")
 _MAGIC = b"opfacade"
 _VERSION = 2
-EAGER = {SETUP: "setup of the group", RESERVE: "reserve"}  # kinds of calls without a plan
+EAGER = {SETUP: "setup of the group", RESERVE: "reserve"}  # kinds of frames that belong to no plan
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """kind: one of the constants above.
 
-    call: the number of the call in its group. digest: of the plan. facts: a hash of everything else that must be equal, such as
-    seeds. size: bytes that follow.
+    call: the number of the call in its group. digest: the digest of the plan. facts: a hash of all other values that must be
+    equal on all ranks, such as seeds. size: the number of payload bytes.
     """
 
     kind: int
@@ -43,6 +43,6 @@ class Frame:
 
 
 def frame_of(header: Tensor) -> Frame | None:
-    """The frame of a header; None for bytes that are not a header of this version."""
+    """The frame of a header; None if the bytes are not a header of this version."""
     magic, version, kind, call, size, digest, facts = _FORM.unpack(header.numpy().tobytes()[: _FORM.size])
     return Frame(kind, call, digest, facts, size) if (magic, version) == (_MAGIC, _VERSION) else None

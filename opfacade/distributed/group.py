@@ -36,9 +36,9 @@ class Group:
     """The ranks of a torch.distributed process group that run plans together. Each call passes its group in its args.
 
     All ranks must create it, once and outside of a graph capture. They compare versions and sizes, send a test pattern between
-    every pair and vote, so it is created on all ranks or on none (OPF-N005). `reserve` takes the plans. A call that fails on
-    one rank ends on all ranks within `timeout_s`, with an error that names the ranks that are missing or differ. The group
-    cannot be used afterwards; create another one over a new process group.
+    every pair and vote, so it is created on all ranks or on none (OPF-N005). `reserve` registers the plans. A call that fails
+    on one rank ends on all ranks within `timeout_s`, with an error that names the missing or differing ranks. The group cannot
+    be used afterwards; create another one over a new process group.
 
     process_group: needs a backend for CPU tensors (gloo). GPU data is sent through its NCCL backend if it has one and a test
     succeeds on all ranks (`link`), and otherwise through host memory. max_bytes: the largest number of bytes that a rank may
@@ -106,7 +106,7 @@ class Group:
         self._frozen = True
 
     def check(self) -> None:
-        """Raises the failure of this group if there is one, including a failure that a peer reported; reads only host memory. A
+        """Raises the failure of this group, if it has failed; also a failure that a peer reported. Reads only host memory. A
         peer that closed its group after the same number of calls has not failed."""
         if self._cause is None and self._failure != _CLOSED:
             error = rounds.bad_news(self._mail, self._call)
@@ -116,7 +116,7 @@ class Group:
             raise self._poisoned()
 
     def issues(self, descriptor: Across) -> list[Issue]:
-        """Why a plan of this descriptor may not run now."""
+        """Reasons why a plan of this descriptor may not run now."""
         if os.getpid() != self._pid:
             got = f"one that process {self._pid} made"
             return [
@@ -145,26 +145,27 @@ class Group:
 
     @property
     def target(self) -> Target:
-        """The target to select plans for: that of this process, with the links that this group uses.
+        """The target for `Plan.select`: this process's device, with the links that this group uses.
 
-        With it, ops whose kernels write to the memory of peers are chosen where this group has such memory.
+        If this group has peer memory, this target also allows kernels that write to it.
         """
         return replace(Target.current(), links=linked.links_of(self.link))
 
     @property
     def calls(self) -> int:
-        """Rounds that this rank ended by host memory; those between GPUs are counted by `link`."""
+        """The number of completed rounds through host memory; `link` counts the rounds between GPUs."""
         return self._call
 
     def counted(self) -> Counted | None:
-        """Calls, bytes and waits of rounds between GPUs, and who came last, replays of graphs too; None without a `link`.
+        """Counters of the rounds between GPUs, including graph replays: calls, bytes, waiting times, last arrivals. None
+        without a `link`.
 
-        It waits for the work of the device. `statistics` counts what passes through host memory.
+        Waits until the device is idle. `statistics` counts the rounds through host memory.
         """
         return None if self.link is None else self.link.counted()
 
     def on_gpus(self, descriptor: Across, call: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """A round between GPUs; see `core.joined.Joined`. The next `run` or `check` raises a failure."""
+        """A round between GPUs; see `core.joined.Joined`. If it fails, the next `run` or `check` raises the error."""
         from torch.distributed import DistError
 
         with self._one_call(descriptor.op):
@@ -177,7 +178,7 @@ class Group:
                 raise self._poisoned() from error
 
     def fail(self, error: GroupError) -> None:
-        """End every call that is in flight on the GPU, and all later ones, with this error. The watch calls it."""
+        """Ends all calls in flight on the GPU, and all later calls, with this error. Called by the watch."""
         if self._cause is None and not self.ended:
             self._poison(error)
         if self.link is not None:
@@ -185,10 +186,11 @@ class Group:
             self.link.abort()
 
     def close(self) -> None:
-        """End this group on this rank: a peer that still waits for it gets OPF-N001. Its graphs can no longer be replayed.
+        """Ends this group on this rank: peers that still wait for this rank get OPF-N001. Graphs that contain its calls can no
+        longer be replayed.
 
-        It waits for a second at most until all peers have closed theirs. Threads that listen to a later one end with it, or
-        with the interpreter.
+        Waits at most one second until all peers have closed their groups. A thread that listens to a slower peer ends when that
+        peer closes its group, or with the interpreter.
         """
         if not self.ended and os.getpid() == self._pid:
             self.ended, self._failure = True, self._failure or _CLOSED
@@ -196,10 +198,10 @@ class Group:
             self._mail.close(Frame(BYE, self._call))
 
     def abort(self) -> None:
-        """Close the connections of the process group, after a failure: peers that wait in it learn that this rank left.
+        """Closes the connections of the process group after a failure, so that waiting peers see that this rank has left.
 
-        Reset the CUDA graphs that have calls of this group before: NCCL waits for them. Make the next group of a new process
-        group, with a fresh store on a rank that is alive.
+        First reset the CUDA graphs that contain calls of this group, because NCCL waits for them. Create the next group from a
+        new process group, with a new store on a live rank.
         """
         self.ended, self._failure = True, self._failure or _CLOSED
         self._stop_watch()
@@ -225,7 +227,7 @@ class Group:
     # -- inside ---------------------------------------------------------------------------------------------------------
 
     def _asked(self, kind: int, value: object) -> Iterator[tuple[int, str]]:
-        """The values of all ranks, by rank, as JSON."""
+        """The values of all ranks, in rank order, as JSON."""
         text = setup.bytes_of(json.dumps(value))
         with self._one_call("reserve"):
             found = self._round(Frame(kind, self._call), [text] * self.world)
@@ -250,7 +252,7 @@ class Group:
             self._busy.release()
 
     def _round(self, frame: Frame, outgoing: Sequence[Tensor]) -> list[Tensor]:
-        """Send to all, receive from all; a failure poisons the group, and an alarm goes to all."""
+        """Sends to all ranks and receives from all. A failure poisons the group and raises an alarm on all ranks."""
         start = time.monotonic()
         try:
             found = rounds.exchange(self._mail, frame, outgoing, rounds.Patience(self.timeout_s, self.warn_s), self)
@@ -263,7 +265,7 @@ class Group:
         return found.payloads
 
     def _poison(self, error: GroupError) -> None:
-        """Remember a failure and tell the others, who may wait for this rank."""
+        """Records a failure and sends it to the other ranks, which may be waiting for this rank."""
         self._cause, self._failure = error, str(error)
         text = setup.bytes_of(json.dumps({"code": error.code, "ranks": error.ranks, "text": str(error)}))
         for peer in self._mail.peers:
@@ -278,17 +280,17 @@ class Group:
         return told("group.run", "OPF-N004", "a group without a failure", self._failure, (), _AGAIN)
 
     def name_of(self, frame: Frame) -> str:
-        """The op or the stage that a frame belongs to."""
+        """The op or the setup stage to which a frame belongs."""
         return EAGER.get(frame.kind) or self._names.get(frame.digest, "another plan")
 
 
-_LEAVES = 5.0  # s that NCCL has to end, before the process group is aborted too
+_LEAVES = 5.0  # seconds that NCCL gets to stop before the process group is aborted too
 _AGAIN = "Make a new Group over a new process group."
 _open: list[tuple[Any, int, weakref.ref[Group]]] = []
 
 
 def _taken(process_group: ProcessGroup, channel: int, group: Group) -> Mailbox:
-    """A mailbox on a channel that no other open group uses."""
+    """A mailbox on `channel`. Raises GroupError if another open group uses the channel."""
     _open[:] = [entry for entry in _open if (other := entry[2]()) is not None and not other.ended]
     if any(pg is process_group and number == channel for pg, number, _ in _open):
         hint = "Close the other Group, or pass another channel on all ranks."

@@ -1,4 +1,4 @@
-"""Ranks at fault, when frames of one call are not the same."""
+"""Finds the ranks at fault if the frames of one round belong to different calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NameOf = Callable[[Frame], str]
 
 
 def told(place: str, code: str, expected: str, got: str, ranks: tuple[int, ...], hint: str = "") -> GroupError:
-    """A GroupError of this code that names these ranks. place: op.stage."""
+    """A GroupError with this code and these ranks. place: op.stage."""
     op, _, stage = place.partition(".")
     error = from_issues(op, stage, [Issue(code, "group", expected, got, hint, kind="GroupError")])
     assert isinstance(error, GroupError)
@@ -21,13 +21,13 @@ def told(place: str, code: str, expected: str, got: str, ranks: tuple[int, ...],
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """The ranks that differ from what most have; where no value has a majority, all."""
+    """The ranks whose value differs from the majority; all ranks if there is no majority."""
     (most, count), *_ = Counter(values.values()).most_common(1)
     return tuple(sorted(r for r, v in values.items() if v != most)) if 2 * count > len(values) else tuple(sorted(values))
 
 
 def desync(frames: Mapping[int, Frame], rank: int, name_of: NameOf) -> GroupError | None:
-    """The error for frames of one round, this rank's own among them, that are not of one call; None where all are."""
+    """The error if the frames of a round, including this rank's own, belong to different calls; otherwise None."""
     own = frames[rank]
     for what in (_of_call, _of_facts):
         values = {r: what(frame) for r, frame in frames.items()}

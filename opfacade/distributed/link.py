@@ -1,8 +1,8 @@
-"""Link: rounds of bytes between GPUs by the NCCL backend of a process group. The host starts them and does not wait.
+"""Link: exchanges bytes between GPUs by the NCCL backend of a process group. The host starts a round and does not wait.
 
-Every rank sends a header with its bytes: the digest of the plan and a hash of what must be equal. Ranks that differ are noted
-on the device, and outputs of that call and of all later ones are filled. The host reads pinned memory, which copies on
-the stream keep up to date: so replays of a graph are watched like calls.
+Every rank sends a header with its bytes: the digest of the plan and a hash of the values that must be equal. The device records
+the ranks whose header differs, and fills the outputs of that call and of all later calls. Copies on the stream update pinned
+memory, which the host reads, so graph replays are watched like eager calls.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _ODD = 0x9E3779B97F4A7C15 - 2**64
 
 
 class Link:
-    """state: the calls that ended, then for each rank whether its header ever differed. seen: the same on the host."""
+    """state: the number of completed calls, then for each rank whether its header ever differed. seen: the host's copy of
+    state."""
 
     def __init__(self, process_group: ProcessGroup, device: torch.device) -> None:
         import torch
 
         self._pg, self.device, self.world = process_group, device, process_group.size()
         self._digests: dict[Hashable, Tensor] = {}
-        self._factors: dict[int, Tensor] = {}  # by the number of words that are hashed
+        self._factors: dict[int, Tensor] = {}  # hash factors, by the number of hashed words
         self._state = torch.zeros(1 + self.world, dtype=torch.int64, device=device)
         self._seen, self._begun = self._shared([0] * (1 + self.world)), self._shared([-1])
         self._poison = self._shared([0])
@@ -43,24 +44,24 @@ class Link:
         self.bad = self._failed
 
     def _shared(self, values: list[int]) -> Tensor:
-        """int64 on the host, that the device reads and writes by copies on its stream."""
+        """A pinned int64 tensor on the host, which the device reads and writes by copies on its stream."""
         import torch
 
         made = torch.tensor(values, dtype=torch.int64, device="cpu")
         if self.device.type != "cuda":
             return made
         pinned = made.pin_memory()
-        keep_in_children(pinned)  # torch asks the streams of its copies whether they are over
+        keep_in_children(pinned)  # torch queries the streams of pending copies when it frees pinned memory
         return pinned
 
     def learn(self, descriptor: Hashable, digest: bytes) -> None:
-        """Hold the digest of a plan on the device, before a graph has calls of it."""
+        """Stores the digest of a plan on the device, before a graph contains calls of the plan."""
         import torch
 
         self._digests[descriptor] = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(self.device)
 
     def gathered(self, descriptor: Hashable, own: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
-        """This tensor of all ranks, in their order."""
+        """This tensor from all ranks, in rank order."""
         packed = self._packed(descriptor, [own], self._hash(facts))
         found = packed.new_empty(self.world, packed.shape[1])
         self._begin()
@@ -70,7 +71,7 @@ class Link:
     def swapped(
         self, descriptor: Hashable, parts: Sequence[Tensor], like: Tensor, facts: Sequence[Tensor | None]
     ) -> list[Tensor]:
-        """parts[r] goes to rank r; entry r is what rank r sent to this one. All are of the shape and type of `like`."""
+        """parts[r] goes to rank r; entry r is what rank r sent to this one. All have the shape and dtype of `like`."""
         packed = self._packed(descriptor, parts, self._hash(facts))
         found = packed.new_empty(packed.shape)
         self._begin()
@@ -78,13 +79,14 @@ class Link:
         return self._taken(found, packed[0], like)
 
     def poison(self) -> None:
-        """Fill the outputs of every call that has not ended."""
+        """Fills the outputs of all calls in flight."""
         self._poison[0] = 1
 
     def abort(self, seconds: float = 0.0) -> None:
-        """End all waits of NCCL, also those of replays. NCCL is asked once, and this waits for the given time.
+        """Ends all waits of NCCL, also in graph replays. Aborts NCCL once, and waits `seconds` for the abort to finish.
 
-        NCCL tells its kernels at once, and then waits until no graph has calls of it, so a thread of its own waits.
+        NCCL stops its kernels immediately, but its abort returns only when no graph contains its calls; therefore it runs in a
+        separate thread.
         """
         with self._aborting:
             if self._abort is None:
@@ -98,22 +100,22 @@ class Link:
 
     @property
     def begun(self) -> int:
-        """The number of the call that began last, from 0 on; -1 before the first."""
+        """The number of the latest call that has begun, counted from 0; -1 before the first call."""
         return int(self._begun[0])
 
     @property
     def ended(self) -> int:
-        """How many calls ended."""
+        """The number of completed calls."""
         return int(self._seen[0])
 
     @property
     def in_flight(self) -> bool:
-        """Whether a call has begun and not ended."""
+        """Whether a call has begun and has not completed."""
         return int(self._begun[0]) == int(self._seen[0])
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """Ranks that a kernel did not wait for any longer; NCCL has no such kernel."""
+        """Ranks for which a kernel timed out. Always empty here: NCCL's kernels have no timeout."""
         return ()
 
     @property
@@ -122,11 +124,11 @@ class Link:
         return tuple(r for r, differs in enumerate(self._seen[1:].tolist()) if differs)
 
     def counted(self) -> Counted:
-        """Counters of all rounds so far, replays too."""
+        """Counters of all rounds so far, including graph replays."""
         return Counted(self.ended, None, {}, {})
 
     def finished(self) -> bool:
-        """Whether all work given to the device has ended, without a wait."""
+        """Whether the device has finished all its work; does not wait."""
         import torch
 
         return self.device.type != "cuda" or torch.cuda.current_stream(self.device).query()
@@ -134,7 +136,7 @@ class Link:
     # -- inside ---------------------------------------------------------------------------------------------------------
 
     def _packed(self, descriptor: Hashable, parts: Sequence[Tensor], facts: Tensor) -> Tensor:
-        """[parts, bytes]: a header and a part in each row, aligned for every type."""
+        """[parts, bytes]: a row has a header and one part, aligned for every dtype."""
         import torch
 
         flat = [as_bytes(part) for part in parts]
@@ -143,7 +145,7 @@ class Link:
         return torch.cat([piece for part in flat for piece in (*header, part, room)]).view(len(flat), -1)
 
     def _hash(self, facts: Sequence[Tensor | None]) -> Tensor:
-        """int64 [1]: a sum of products with odd numbers, of the words of all facts."""
+        """int64 [1]: the sum of the 64-bit words of all facts, each multiplied by an odd number."""
         import torch
 
         given = [as_bytes(fact) for fact in facts if fact is not None]
@@ -154,7 +156,7 @@ class Link:
         return (text * odd).sum(0, keepdim=True)
 
     def _odd_numbers(self, count: int) -> Tensor:
-        """Factors of words; kept, but for those that a capture makes, which are memory of its graph."""
+        """The factors of `count` words, cached unless a capture creates them: those are in the memory of its graph."""
         import torch
 
         known = self._factors.get(count)
@@ -165,11 +167,12 @@ class Link:
         return known
 
     def _begin(self) -> None:
-        """Tell the host that a call began."""
+        """Writes to host memory that a call has begun."""
         self._begun.copy_(self._state[:1], non_blocking=True)
 
     def _taken(self, found: Tensor, own: Tensor, like: Tensor) -> list[Tensor]:
-        """Parts of a round that ended: compare headers, tell the host, and note whether outputs are to be filled."""
+        """Unpacks the parts of a completed round: compares the headers, updates host memory, and fills the parts after a
+        failure."""
         import torch
 
         header = own[:_HEADER].view(torch.int64)
@@ -207,6 +210,6 @@ def _exchange(pg: ProcessGroup, found: Tensor, sent: Tensor) -> None:
 
 
 def _on_stream(work: Work | None) -> None:
-    """Later work of the stream waits for it; the host does not."""
+    """Makes later work of the stream wait for `work`; the host does not wait."""
     if work is not None:
         work.wait()

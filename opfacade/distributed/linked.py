@@ -1,4 +1,4 @@
-"""How the ranks of a new group come to agree on a Link: each says what it has, tries it with a pattern, and votes."""
+"""How the ranks of a new group agree on a Link: each rank reports its GPU, sends a test pattern over the link, and votes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _WORDS = 1000
 
 
 def made(process_group: ProcessGroup, timeout_s: float, by_peers: bool, ask: Ask) -> Link | None:
-    """The link, if every rank has a GPU of its own and an NCCL backend, and data arrived whole; None on all ranks otherwise."""
+    """The link, if every rank has its own GPU and an NCCL backend, and the test data arrived correctly; otherwise None on all
+    ranks."""
     if process_group.size() == 1:
         return None
     device = _device(process_group)
@@ -39,7 +40,8 @@ def made(process_group: ProcessGroup, timeout_s: float, by_peers: bool, ask: Ask
 
 
 def _of_peers(process_group: ProcessGroup, device: torch.device, timeout_s: float, ask: Ask) -> Link | None:
-    """A link by the memory of peers, if all ranks are on one host, can reach each other's GPUs, and data arrived whole."""
+    """A PeerLink, if all ranks are on one host, can access each other's GPUs, and the test data arrived correctly; otherwise
+    None."""
     import torch
 
     hosts = _said(ask, platform.node())
@@ -57,14 +59,14 @@ def _of_peers(process_group: ProcessGroup, device: torch.device, timeout_s: floa
 
 
 def links_of(link: Link | None) -> Links:
-    """The links of a target: none where kernels cannot write to the memory of peers."""
+    """The links for a Target: NO_LINKS if kernels cannot write to the memory of peers."""
     if not isinstance(link, PeerLink):
         return NO_LINKS
     return Links(kind="nvlink" if _by_nvlink(link) else "pcie")
 
 
 def _by_nvlink(link: PeerLink) -> bool:
-    """Whether NVLink connects this GPU with each other one."""
+    """Whether NVLink connects this GPU with every other one."""
     import torch
 
     try:
@@ -80,7 +82,7 @@ def _said(ask: Ask, text: str) -> list[str]:
 
 
 def _device(process_group: ProcessGroup) -> torch.device | None:
-    """This rank's GPU, if the process group has NCCL."""
+    """This rank's GPU, if the process group has an NCCL backend."""
     import torch
 
     if not torch.cuda.is_available():
@@ -99,7 +101,8 @@ def _gpu(device: torch.device) -> str:
 
 
 def _tried(link: Link, rank: int, timeout_s: float) -> str:
-    """The fault in the data of an all-gather and of an exchange; "" is none. It makes the communicators too."""
+    """Tests an all-gather and an exchange, which also creates the communicators. Returns the error, or "" if the data were
+    correct."""
     import torch
 
     try:
@@ -118,7 +121,7 @@ def _tried(link: Link, rank: int, timeout_s: float) -> str:
 
 
 def _words(link: Link, source: int, to: int) -> torch.Tensor:
-    """Numbers that differ for each pair and direction."""
+    """Test numbers that differ for each pair of ranks and each direction."""
     import torch
 
     return torch.arange(_WORDS, device=link.device) * 31 + source * 7 + to * 13

@@ -1,10 +1,10 @@
-"""Mailbox: frames to and from every other rank of a process group, with waits that end.
+"""Mailbox: sends frames to and receives frames from every other rank of a process group; every wait has a deadline.
 
-A wait of gloo that times out closes every connection of its process, so a rank that is late could never be forgiven. Here a
-thread for each peer receives without a deadline, and the caller waits for what has arrived, for as long as it likes.
+If a wait of gloo times out, gloo closes every connection of the process, so a late rank could never recover. Therefore one
+thread per peer receives without a deadline, and the caller waits for arrivals with its own deadline.
 
-A thread ends with the last frame of its peer, or with the connection. The interpreter must not end before it: a thread that
-wakes later needs the lock of an interpreter that is gone, and that ends the process by a signal.
+A thread ends after the last frame of its peer, or when the connection closes. It must end before the interpreter does: a thread
+that wakes later needs the lock of a finalised interpreter, and the process would be killed by a signal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _FOREVER = timedelta(days=3650)
-_TAGS = 2  # of a channel: headers and payloads
+_TAGS = 2  # tags per channel: one for headers, one for payloads
 _NEVER_SENT = 2**30  # a tag
-_ENDS = 1.0  # s that the last frame to a peer may take, and then that of a peer
+_ENDS = 1.0  # seconds to send the last frame, and then to receive the last frames of the peers
 _all: weakref.WeakSet[Mailbox] = weakref.WeakSet()
 
 
@@ -38,18 +38,18 @@ class Gone(Exception):
 
 
 class Mailbox:
-    """One channel of a process group. Everything that arrived from a peer stays in its order until it is taken."""
+    """One channel of a process group. Frames from a peer stay queued in order of arrival until they are taken."""
 
     def __init__(self, process_group: ProcessGroup, channel: int) -> None:
         self._pg, self._tag = process_group, _TAGS * channel
         self.rank, self.world = process_group.rank(), process_group.size()
         self.peers = tuple(r for r in range(self.world) if r != self.rank)
         self._news = threading.Condition()
-        self._sending = ForkLock()  # a header and its payload go together
+        self._sending = ForkLock()  # keeps a header and its payload together
         self._boxes: dict[int, deque[tuple[Frame, Tensor]]] = {peer: deque() for peer in self.peers}
         self._gone: dict[int, str] = {}
-        self.answer: Callable[[], Tensor] | None = None  # where this rank is, for peers that ask
-        self.places: dict[int, Tensor] = {}  # what peers answered
+        self.answer: Callable[[], Tensor] | None = None  # the reply to peers that ask which call this rank has reached
+        self.places: dict[int, Tensor] = {}  # the replies of peers
         self._sent: dict[int, deque[Any]] = {peer: deque(maxlen=16) for peer in self.peers}
         self._threads = [
             threading.Thread(target=self._receive, args=(peer,), name=f"opfacade-from-{peer}", daemon=True)
@@ -60,7 +60,7 @@ class Mailbox:
         _all.add(self)
 
     def send(self, peer: int, frame: Frame, payload: Tensor | None = None) -> None:
-        """Hand a frame to the transport; what it reads is kept until the peer has answered several later ones."""
+        """Starts to send a frame. Its tensors are kept alive until 16 later frames were sent to this peer."""
         header = frame.header()
         work: list[Any] = [header, payload]
         try:
@@ -73,18 +73,19 @@ class Mailbox:
         self._sent[peer].append(work)
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
-        """Whether `enough` became true in time. It is asked at each arrival, under the lock of the boxes."""
+        """Waits until `enough` returns true; false if the time is over. `enough` is called at each arrival, with the lock
+        held."""
         deadline = time.monotonic() + seconds
         with self._news:
             return self._news.wait_for(enough, max(0.0, deadline - time.monotonic()))
 
     def first(self, peer: int) -> tuple[Frame, Tensor] | None:
-        """The first arrival that was not taken."""
+        """The first frame from a peer that is still queued, or None."""
         box = self._boxes[peer]
         return box[0] if box else None
 
     def alarm(self) -> tuple[int, Tensor] | None:
-        """A failure that a peer told of, wherever it stands among its frames: (peer, text)."""
+        """A failure that a peer reported, at any position in its queue: (peer, text)."""
         found = ((peer, text) for peer, box in self._boxes.items() for frame, text in tuple(box) if frame.kind == ALARM)
         return next(found, None)
 
@@ -93,11 +94,11 @@ class Mailbox:
             return self._boxes[peer].popleft()
 
     def gone(self) -> dict[int, str]:
-        """Peers that no frame can come from any more, with the reason, once their frames are used up."""
+        """Peers whose connection has ended and whose queue is empty, with the reason."""
         return {peer: why for peer, why in self._gone.items() if not self._boxes[peer]}
 
     def close(self, last: Frame) -> None:
-        """Send a last frame, and wait a moment for it to leave and for those of all peers."""
+        """Sends a last frame, and waits briefly until it is sent and the last frames of all peers have arrived."""
         for peer in self.peers:
             if peer not in self._gone:
                 self.send(peer, last)
@@ -106,7 +107,8 @@ class Mailbox:
         self._join()
 
     def abort(self) -> None:
-        """Close all connections: receivers end, here and at peers. A wait of gloo that times out does just that."""
+        """Closes all connections, which ends the receivers here and at the peers. A wait of gloo that times out has this
+        effect."""
         import torch
 
         for peer in self.peers:
@@ -116,7 +118,7 @@ class Mailbox:
         self._join()
 
     def listens(self) -> bool:
-        """Whether a last frame is still to come. A child after a fork has no thread, and so listens to none."""
+        """Whether a receiver is still running. A forked child has no threads, so it has no receivers."""
         return any(thread.is_alive() for thread in self._threads)
 
     def _join(self) -> None:
@@ -168,7 +170,7 @@ class Mailbox:
 
 
 def _await(works: list[Any]) -> None:
-    """Wait for sends that may never end."""
+    """Waits for sends, each for at most _ENDS seconds."""
     with suppress(RuntimeError):
         for work in works:
             work.wait(timedelta(seconds=_ENDS))
@@ -176,7 +178,7 @@ def _await(works: list[Any]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Close the connections of groups whose peers are still there, so that no thread outlives the interpreter."""
+    """Closes all connections that are still open, so that no thread outlives the interpreter."""
     for mailbox in tuple(_all):
         if mailbox.listens():
             mailbox.abort()

@@ -1,7 +1,8 @@
-"""PeerLink: small rounds by a kernel that writes to the memory of all peers of a host, large ones by NCCL.
+"""PeerLink: small rounds use a kernel that writes to the memory of all peers on the host; large rounds use NCCL.
 
-Memory of peers is torch's symmetric memory. A round is one launch: push, wait for arrivals in own memory, and take; headers
-travel with arrivals. Waits end in the kernel. Kernels that do more than move bytes take the same arguments (`round_of`).
+The memory of peers is torch's symmetric memory. A round is one launch: write to the peers, wait for the arrivals in local
+memory, copy them out. Headers are sent with the data. The kernel itself limits its waiting time. Kernels that also compute have
+the same leading arguments (`round_of`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-MOST_BYTES = 1 << 21  # of a part of a plain round: from there on NCCL has more of the bandwidth
-PLACE = (1 << 22) + (1 << 17)  # bytes that a rank may send to each in one round: kernels that do more take further launches
-MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines of a part: they are twice the data, but no fence is waited for
-MOST_LINES = 1 << 18  # those of a plain round: more take longer than bulk data and their fence
+MOST_BYTES = 1 << 21  # largest part of a plain round; for larger parts NCCL has more bandwidth
+PLACE = (1 << 22) + (1 << 17)  # bytes to each peer in one round; computing kernels split more over several launches
+MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines per part: twice the size of the data, but they need no fence
+MOST_LINES = 1 << 18  # the same for a plain round; above it, bulk data with a fence are faster
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
 COUNTERS = 1 + 2 * MOST_PEERS  # kCounters
 _LINE, _ARRIVAL = 16, 32
-_HEAD = 2 * MOST_PEERS * MOST_CTAS * _ARRIVAL  # bytes of an arena before its places
-_BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # words of the page
+_HEAD = 2 * MOST_PEERS * MOST_CTAS * _ARRIVAL  # bytes of an arena before its data areas
+_BEGUN, _ENDED, _POISON, _ODD, _FAILED = range(5)  # indices of the page's words
 
 
 def _arena(world: int) -> int:
@@ -39,13 +40,15 @@ _used: dict[str, weakref.ref[ProcessGroup]] = {}
 
 
 def known_by(process_group: ProcessGroup) -> bool:
-    """Whether the name of a process group is new here. Symmetric memory keeps the store of the first group of a name."""
+    """Whether this is the first process group with its name: symmetric memory keeps using the store of the first group of a
+    name."""
     name = process_group.group_name
     return _used.setdefault(name, weakref.ref(process_group))() is process_group
 
 
 class PeerLink(Link):
-    """arena: of this rank; handle: of all. page: words of pinned memory that the kernel writes."""
+    """arena: this rank's symmetric memory; handle: the addresses of all ranks' arenas. page: pinned words that the kernel
+    writes."""
 
     place, flagged = PLACE, MOST_FLAGGED
 
@@ -81,14 +84,15 @@ class PeerLink(Link):
         return self._round(descriptor, _lines(parts), like, facts)
 
     def counted(self) -> Counted:
-        """Counters of all rounds by kernels so far, replays too. It reads the device, and so waits for its work."""
+        """Counters of all rounds by kernels so far, including graph replays. Reads the device, and therefore waits for its
+        work."""
         sent, *rest = self._epochs[MOST_CTAS:].tolist()
         waited, last = rest[:MOST_PEERS], rest[MOST_PEERS:]
         ranks = range(self.world)
         return Counted(self.ended, sent, {r: waited[r] * 1e-9 for r in ranks}, {r: last[r] for r in ranks if last[r]})
 
     def blank(self) -> None:
-        """Zeros the arena behind the arrivals; for probes, between rounds."""
+        """Zeros the data areas of the arena; for probes, between rounds."""
         self._arena[_HEAD:] = 0
 
     def poison(self) -> None:
@@ -120,12 +124,12 @@ class PeerLink(Link):
         return tuple(sorted({*super().odd, *(r for r in range(self.world) if mask >> r & 1)}))
 
     def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
-        """The arguments of a kernel that makes rounds (csrc/ranks/_round.cc.jinja)."""
+        """The arguments of a kernel that performs rounds (csrc/ranks/_round.cc.jinja)."""
         own = (self.place, self.flagged, self._numbers[descriptor], self._patience, self._rank, self.world)
         return (self._epochs, self._failed, self._page.data_ptr(), *own, *self._handle.buffer_ptrs)
 
     def _round(self, descriptor: Hashable, sent: Tensor, like: Tensor, facts: Sequence[Tensor | None]) -> list[Tensor]:
-        """One launch; sent: [1 or world, bytes]."""
+        """One round in one launch. sent: [1 or world, bytes]."""
         size = sent.shape[1]
         found = sent.new_empty(self.world, size)
         known = [fact for fact in facts if fact is not None]
@@ -152,7 +156,7 @@ def _module(device: torch.device) -> Any:
 
 
 def _lines(parts: Sequence[Tensor]) -> Tensor:
-    """[parts, bytes] in whole lines, without a copy where there is one part that lies so."""
+    """[parts, bytes], padded to whole lines; without a copy if there is one aligned part that needs no padding."""
     import torch
 
     flat = [as_bytes(part) for part in parts]

@@ -1,4 +1,4 @@
-"""How the plans of all ranks are compared."""
+"""Compares the plans that all ranks reserve."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from opfacade.distributed.judgement import named, odd_ones, told
 from opfacade.plan import Plan
 
-BY_PEERS = "peers"  # the name of candidates whose kernels write to the memory of peers
+BY_PEERS = "peers"  # SKU.impl of candidates whose kernels write to the memory of peers
 
 
 def texts(plans: Sequence[Plan[Any]]) -> list[str]:
-    """A text of each plan, which is the same on all ranks."""
+    """A text that identifies each plan and is the same on all ranks."""
     return [f"{plan.descriptor.model_dump_json()} {plan.sku.id}" for plan in plans]
 
 
 def refusal(plans: Sequence[Plan[Any]], own_world: int, max_bytes: int, link: object) -> str:
-    """The first thing that is wrong with plans on this rank, or ""."""
+    """The first reason why this rank cannot reserve the plans, or ""."""
     for plan in plans:
         size, world = getattr(plan.descriptor, "symmetric_size", 0), getattr(plan.descriptor, "world", None)
         if world != own_world:
@@ -32,7 +32,7 @@ def refusal(plans: Sequence[Plan[Any]], own_world: int, max_bytes: int, link: ob
 
 
 def compare(plans: Mapping[int, tuple[str, ...]], rank: int) -> None:
-    """Raise OPF-N002 where ranks have other plans."""
+    """Raises OPF-N002 if the ranks have different plans."""
     if len(set(plans.values())) > 1:
         odd = odd_ones(plans)
         mine, theirs = plans[rank], plans[next((r for r in odd if r != rank), (rank + 1) % len(plans))]
@@ -42,7 +42,7 @@ def compare(plans: Mapping[int, tuple[str, ...]], rank: int) -> None:
 
 
 def vote(refusals: Mapping[int, str], code: str) -> None:
-    """Raise on all ranks what one of them refuses."""
+    """Raises an error on all ranks if any rank refused."""
     refused = {r: why for r, why in refusals.items() if why}
     if refused:
         first = min(refused)

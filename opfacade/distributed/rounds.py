@@ -1,4 +1,4 @@
-"""One round of frames: every rank sends to every other one, and waits for all, for so long and no longer."""
+"""One round of frames: every rank sends to every other rank and waits for all of them until a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opfacade.errors import GroupError, LagWarning
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SETTLE = 0.05  # s in which others that left at the same moment are named too
+_SETTLE = 0.05  # seconds to wait for an alarm, and for other ranks that leave at the same time
 
 
 class Patience(NamedTuple):
@@ -45,7 +45,8 @@ class Waiting(Protocol):
 
 
 def exchange(mail: Mailbox, frame: Frame, outgoing: Sequence[Tensor], patience: Patience, group: Waiting) -> Round:
-    """GroupError where a rank does not arrive, has left, told of a failure, or is at another call."""
+    """Sends and receives the frames of one round. GroupError if a rank does not arrive, has left, has failed, or makes another
+    call."""
     for peer in mail.peers:
         mail.send(peer, replace(frame, size=outgoing[peer].numel()), outgoing[peer])
     last = _arrived(mail, frame, patience, group)
@@ -59,7 +60,7 @@ def exchange(mail: Mailbox, frame: Frame, outgoing: Sequence[Tensor], patience: 
 
 
 def _arrived(mail: Mailbox, frame: Frame, patience: Patience, group: Waiting) -> int | None:
-    """Wait until every peer has sent; the peer that came last, where one was waited for."""
+    """Waits until every peer has sent. Returns the peer that arrived last, or None if this rank did not wait."""
     start, op, last, told_of = time.monotonic(), group.name_of(frame), None, False
     while True:
         _raise_bad_news(mail)
@@ -97,16 +98,17 @@ def _missing(mail: Mailbox) -> list[int]:
 
 
 def _left(mail: Mailbox, calls: int | None = None) -> list[int]:
-    """Peers of which no call can come any more; with `calls`, but those that closed after so many."""
+    """Peers that will make no further call. calls: peers that closed their group after this number of calls are left out."""
     first, gone = {peer: mail.first(peer) for peer in mail.peers}, mail.gone()
     closed = {peer for peer, found in first.items() if found and found[0].kind == BYE and found[0].call != calls}
     return [peer for peer in mail.peers if peer in closed or peer in gone]
 
 
 def bad_news(mail: Mailbox, calls: int | None = None) -> GroupError | None:
-    """The failure that peers told of or are; None where there is none. An alarm goes first: it names who is at fault.
+    """The failure that a peer reported, or the departure of a peer; None if there is neither. An alarm comes first: it names
+    the rank at fault.
 
-    calls: those that this rank has made, where it waits for none.
+    calls: the number of calls of this rank, if it is not waiting for a call.
     """
     alarm = mail.alarm()
     if alarm is None and _left(mail, calls):

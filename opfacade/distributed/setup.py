@@ -1,4 +1,4 @@
-"""How the ranks of a new group come to agree: what each is, a pattern through every pair, and a vote."""
+"""How the ranks of a new group agree: they exchange versions and options, send a test pattern between every pair, and vote."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank as it described itself."""
+    """The description that one rank sends of itself."""
 
     rank: int
     host: str
@@ -44,7 +44,7 @@ class Member:
 
 
 def usable(process_group: ProcessGroup, options: Options) -> Any:
-    """The process group, if a Group can be made of it with these options; GroupError OPF-N005 says what is wrong."""
+    """Returns the process group if a Group can use it with these options. GroupError OPF-N005 names the problem."""
     import torch
 
     issue = _wrong_option(options)
@@ -80,7 +80,7 @@ def _issue(argument: str, expected: str, got: str, hint: str = "") -> Issue:
 
 
 def name_of(process_group: ProcessGroup) -> str:
-    """The name that torch gave it; a bare ProcessGroup may have none."""
+    """The name that torch gave the process group; "group" if it has none."""
     try:
         return str(process_group.group_name)
     except RuntimeError:
@@ -88,7 +88,7 @@ def name_of(process_group: ProcessGroup) -> str:
 
 
 def agreed(mail: Mailbox, options: Options, send: Send) -> tuple[Member, ...]:
-    """The members, once all ranks have voted yes. GroupError OPF-N005 on all ranks, with one reason, where one has voted no."""
+    """The members, if all ranks voted yes. If one voted no, GroupError OPF-N005 with the same reason on all ranks."""
     said = json.dumps({"host": platform.node(), "pid": os.getpid(), "must_be_equal": _must_be_equal(options)})
     told_by = [json.loads(text_of(t)) for t in send(Frame(SETUP, 0), [bytes_of(said)] * mail.world)]
     patterns = send(Frame(SETUP, 1), [_pattern(mail.rank, r) for r in range(mail.world)])
@@ -109,7 +109,7 @@ def _must_be_equal(options: Options) -> dict[str, object]:
 
 
 def _reason(rank: int, told_by: Sequence[Any], patterns: Sequence[Tensor]) -> str:
-    """Why this rank votes no; "" is yes."""
+    """The reason why this rank votes no; "" means yes."""
     import torch
 
     own = told_by[rank]["must_be_equal"]
@@ -122,14 +122,14 @@ def _reason(rank: int, told_by: Sequence[Any], patterns: Sequence[Tensor]) -> st
 
 
 def _pattern(source: int, to: int) -> Tensor:
-    """Bytes that differ for each pair and direction."""
+    """Test bytes that differ for each pair of ranks and each direction."""
     import torch
 
     return ((torch.arange(_PATTERN, device="cpu") * 31 + source * 7 + to * 13 + 1) % 251).to(torch.uint8)
 
 
 def compiled(plans: Sequence[Plan[Any]]) -> str:
-    """Compile plans; what went wrong, or ""."""
+    """Compiles the plans. Returns the error, or ""."""
     try:
         for plan in plans:
             plan.compile()
@@ -139,7 +139,7 @@ def compiled(plans: Sequence[Plan[Any]]) -> str:
 
 
 def bytes_of(text: str) -> Tensor:
-    """A text as bytes to send, at least one."""
+    """A text as the bytes to send, at least one byte."""
     import torch
 
     return torch.frombuffer(bytearray(text.encode() or b"\0"), dtype=torch.uint8)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Statistics:
-    """calls; bytes sent; seconds waited; how often each rank arrived last; lags with a warning."""
+    """calls; bytes sent; seconds waited; lags: how often a LagWarning was given; last: how often each rank arrived last."""
 
     calls: int = 0
     bytes: int = 0
@@ -17,16 +17,16 @@ class Statistics:
     last: dict[int, int] = field(default_factory=dict)
 
     def ended(self, sent: int, seconds: float, last: int | None) -> None:
-        """Count one exchange. last: the peer that was waited for at the end; None where nobody was."""
+        """Counts one exchange. last: the peer that arrived last; None if this rank did not wait."""
         self.calls, self.bytes, self.waited = self.calls + 1, self.bytes + sent, self.waited + seconds
         if last is not None:
             self.last[last] = self.last.get(last, 0) + 1
 
 
 class Counted(NamedTuple):
-    """Rounds between GPUs: how many ended; bytes that this rank sent, None where NCCL moves them; by rank the seconds that this
-    rank waited for it; and how often each rank arrived last. Kernels count the last three, so only a `link` by the memory of
-    peers has them."""
+    """Rounds between GPUs. calls: completed rounds. bytes: sent by this rank; None if NCCL moves them. waited: seconds that
+    this rank waited for each rank. last: how often each rank arrived last. Only kernels count bytes, waited and last, so they
+    need a PeerLink."""
 
     calls: int
     bytes: int | None
@@ -35,5 +35,5 @@ class Counted(NamedTuple):
 
     @property
     def slowest(self) -> int | None:
-        """The rank that most waiting was for; None where none was counted."""
+        """The rank that caused the longest waiting time; None if none was counted."""
         return max(self.waited, key=self.waited.__getitem__) if any(self.waited.values()) else None

@@ -1,7 +1,8 @@
-"""Watch: a thread that ends calls on GPUs whose ranks do not come. NCCL has no deadline, and the host waits for no call.
+"""Watch: a thread that ends calls on GPUs if a rank does not arrive, because NCCL has no deadline and the host does not wait.
 
-It reads what the device tells in pinned memory. At the deadline it asks all ranks where they are, names those that do not
-answer or are behind, poisons outputs, and aborts the communicator: kernels that wait return, in replays too.
+It reads the state that the device writes to pinned memory. At the deadline it asks all ranks which call they have reached,
+names the ranks that do not answer or are behind, poisons the outputs, and aborts the communicator. Waiting kernels then return,
+also in graph replays.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from opfacade.errors import GroupError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PAUSE = 0.02  # s between two looks
-_ANSWERS = 1.0  # s that ranks have to say where they are
-_LEAVES = 0.25  # s in which data of a rank that is gone may still arrive
+_PAUSE = 0.02  # seconds between two checks
+_ANSWERS = 1.0  # seconds that peers get to answer which call they have reached
+_LEAVES = 0.25  # seconds in which data of a departed rank may still arrive
 
 
 class Watched(Protocol):
-    """The part of a group that a watch needs. op: of the call that began last; calls: rounds by host memory."""
+    """The part of a group that a watch needs. op: the op of the latest call; calls: the number of rounds through host
+    memory."""
 
     rank: int
     world: int
@@ -46,7 +48,7 @@ class Watched(Protocol):
 
 
 class Watch:
-    """It holds no group that nobody else holds, and ends with it."""
+    """Holds only a weak reference to its group, and ends when the group is gone."""
 
     def __init__(self, group: Watched, mail: Mailbox, link: Link) -> None:
         self._group, self._mail, self._link = weakref.ref(group), mail, link
@@ -76,7 +78,7 @@ class Watch:
             del group
 
     def _verdict(self, group: Watched) -> GroupError | None:
-        """The failure of now, if there is one."""
+        """The failure to report now, or None."""
         if self._link.odd:
             return self._differ(group)
         if self._mail.alarm() is not None or (self._link.failed and self._mail.gone()):
@@ -95,7 +97,7 @@ class Watch:
         return self._absent(group) if waited >= group.timeout_s else None
 
     def _waited(self) -> float | None:
-        """Seconds that the call in flight has taken; None where none is."""
+        """Seconds since a call last began or ended; None if no call is in flight."""
         now, at = time.monotonic(), (self._link.begun, self._link.ended)
         if at != self._last:
             self._last, self._since, self._told_of = at, now, False
@@ -108,7 +110,7 @@ class Watch:
         return told(f"{group.op}.run", "OPF-N002", "the same call on all ranks", got, odd)
 
     def _not_there(self, group: Watched, ranks: tuple[int, ...]) -> GroupError:
-        """A kernel waited for these ranks for as long as it may."""
+        """The error for ranks for which a kernel timed out."""
         got = f"nothing from {named(ranks)} within {group.timeout_s:g} s, according to a kernel"
         return told(f"{group.op}.run", "OPF-N001", "every rank to make the call", got, ranks)
 
@@ -118,7 +120,7 @@ class Watch:
         rounds.tell_lag(group.op, self._last[0], late or self._mail.peers, group.warn_s)
 
     def _absent(self, group: Watched) -> GroupError:
-        """Ranks that do not answer, or have begun fewer calls."""
+        """The error that names ranks that do not answer or have begun fewer calls."""
         places = self._places(group)
         silent = tuple(peer for peer in self._mail.peers if peer not in places)
         behind = tuple(r for r, begun in sorted(places.items()) if begun < self._last[0])
@@ -129,7 +131,7 @@ class Watch:
         return told(f"{group.op}.run", "OPF-N001", "every rank to make the call", got, ranks)
 
     def _places(self, group: Watched) -> dict[int, int]:
-        """The calls that ranks have begun, of those that answer."""
+        """The number of the latest call that each answering peer has begun."""
         mail = self._mail
         mail.places.clear()
         for peer in mail.peers:

@@ -1,12 +1,14 @@
-"""OPFACADE_LOG: one JSON line before each launch, written at once, so that it survives a crash of what follows.
+"""OPFACADE_LOG: one JSON line before each launch, written immediately, so that it survives a crash of the launch.
 
-A line says which descriptor, which SKU, and what every tensor is. `stats` adds minimum, maximum, mean and the number of
-NaN, of a pool over the tokens that the page table names; `dump` writes what the call reads, for `opfacade replay`. Both wait
-for the device. None looks inside a tensor while a CUDA graph is being captured. Numbers that are not finite are strings
-("NaN", "Infinity", "-Infinity"). Decided when a plan is loaded: where nothing is logged, nothing stands around the launcher.
+A line contains the descriptor, the SKU, and the metadata of every tensor. `stats` adds minimum, maximum, mean and the number of
+NaN of each tensor; for a pool, over the tokens that the page table references. `dump` writes the inputs of the call, for
+`opfacade replay`. Both wait for the device. While a CUDA graph is being captured, no mode reads the contents of tensors.
+Non-finite numbers become strings ("NaN", "Infinity", "-Infinity"). The mode is read when a plan is loaded. Without logging, the
+launcher is not wrapped.
 
-No run fails of its log. A line, statistics or a dump that cannot be made is dropped, counted in `telemetry.counts()` as
-"log_lines_dropped", "log_statistics_dropped" or "dumps_dropped", and the first of each is warned of (DroppedWarning).
+A failure of the log never fails a run. A line, statistics or a dump that cannot be written is dropped and counted in
+`telemetry.counts()` as "log_lines_dropped", "log_statistics_dropped" or "dumps_dropped"; the first failure of each kind gives a
+DroppedWarning.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _calls = count()
 
 
 def wrap(launch: Launcher, descriptor: Descriptor[Any], sku: KernelSku) -> Launcher:
-    """`launch` itself where nothing is logged, else a launcher that tells of each call first."""
+    """`launch` itself if nothing is logged, otherwise a launcher that logs each call before it."""
     mode = env.log()
     if mode is None:
         return launch
@@ -48,7 +50,7 @@ def wrap(launch: Launcher, descriptor: Descriptor[Any], sku: KernelSku) -> Launc
 
 @dataclass(slots=True)
 class _Call:
-    """One call that is being logged. looking: whether its tensors may be read, which no graph allows."""
+    """One call that is being logged. looking: whether its tensors may be read; false during a graph capture."""
 
     number: int
     tensors: dict[str, Tensor]
@@ -109,7 +111,8 @@ class _Logged:
 
 @contextmanager
 def _dropped(name: str, variable: str) -> Iterator[None]:
-    """A failure in the block does not fail the run: a file error, a closed stream (ValueError), or torch out of memory."""
+    """Catches failures in the block, so that the run goes on: a file error, a closed stream (ValueError), or torch out of
+    memory."""
     try:
         yield
     except (*dumps.FAILURES, ValueError) as error:
@@ -119,7 +122,7 @@ def _dropped(name: str, variable: str) -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def _place(destination: str, pid: int) -> line_file.LineFile:
-    """One for all plans, because it remembers a line that did not fit."""
+    """One file object for all plans, because it remembers a line that was only partly written."""
     return (line_file.Stream if destination in ("stderr", "stdout") else line_file.LineFile)(destination)
 
 

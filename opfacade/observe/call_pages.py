@@ -1,7 +1,7 @@
-"""The pages of the pools that a call references, read from its page table on the host; and copies of them.
+"""Finds the pages that a call references, from its page table on the host, and copies these pages.
 
-A page is referenced if a kernel may read it: by an entry within a request's length, and page 0 by an entry outside the pool,
-because kernels clamp such ids to it. In an inconsistent table every entry counts.
+A page is referenced if a kernel may read it: if an entry within a request's length contains its id. An id outside the pool
+references page 0, because kernels clamp such ids to 0. In an inconsistent table every entry counts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from opfacade.core.request_tables import RequestTables
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK = 1 << 20  # elements that are copied, or worked on, at a time
+CHUNK = 1 << 20  # elements that are copied or reduced at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which dimensions of an operand are pages and the tokens of a page."""
+    """The indices of an operand's page axis and token axis."""
 
     page: int
     token: int
@@ -29,9 +29,10 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages that a call names, in ascending order (int64), and how many tokens of each it has; on the CPU.
+    """The pages that a call references, on the CPU. ids: in ascending order (int64); tokens: the number of used tokens of each
+    page.
 
-    named: of each entry of the table whether it is within a request's length.
+    named: whether each entry of the table is within a request's length.
     """
 
     ids: Tensor
@@ -40,18 +41,18 @@ class Pages:
 
 
 def axes(descriptor: Descriptor[Any]) -> dict[str, Axes]:
-    """The operands that have one element, or more, for each token of the pool."""
+    """The operands that have elements for each token of the pool."""
     return {name: Axes(*spec.paged) for name, spec in operands_of(descriptor).items() if spec.paged is not None}
 
 
 def table_name(descriptor: Descriptor[Any]) -> str:
-    """The operand with the ids of pages; empty for an op without pools."""
+    """The operand that contains page ids; empty for an op without pools."""
     tables = descriptor.request_tables()
     return tables.pages if tables is not None else ""
 
 
 def pages(descriptor: Descriptor[Any], tensors: Mapping[str, Tensor]) -> Pages | None:
-    """The pages that a call names; None for an op without pools. Waits for the device."""
+    """The pages that a call references; None for an op without pools. Waits for the device."""
     import torch
 
     tables = descriptor.request_tables()
@@ -62,14 +63,14 @@ def pages(descriptor: Descriptor[Any], tensors: Mapping[str, Tensor]) -> Pages |
     sound = (table >= 0) & (table < tables.num_pages)
     ids, place = torch.unique(torch.where(sound, table, 0)[named], return_inverse=True)
     most = torch.zeros(ids.numel(), dtype=torch.int64).scatter_reduce(0, place, tokens[named], "amax")
-    if ids.numel() == 0:  # a pool without pages is another problem
+    if ids.numel() == 0:  # keeps one page, because a descriptor with an empty pool is another problem
         first = min(1, tables.num_pages)
         return Pages(torch.arange(first), torch.zeros(first).long(), named)
     return Pages(ids[: tables.num_pages], most[: tables.num_pages], named)
 
 
 def _listed(tables: RequestTables, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Each id of a page, and how many tokens of its request it has; on the CPU."""
+    """Each entry of the page table, and the number of its request's tokens on that page; on the CPU."""
     table, lens = (tensors[name].cpu().long() for name in (tables.pages, tables.lens))
     if tables.block:
         return table, _block_tokens(table, lens, tables.page_tokens)
@@ -77,14 +78,14 @@ def _listed(tables: RequestTables, tensors: Mapping[str, Tensor]) -> tuple[Tenso
 
 
 def _block_tokens(table: Tensor, lens: Tensor, page_tokens: int) -> Tensor:
-    """lens: of the requests, which are the rows of the table."""
+    """lens: the length of each request, which is one row of the table."""
     import torch
 
     return (lens[:, None] - torch.arange(table.shape[1]) * page_tokens).clamp(0, page_tokens)
 
 
 def _flat_tokens(table: Tensor, starts: Tensor, last: Tensor, page_tokens: int) -> Tensor:
-    """last: the tokens on the last page of each request, whose pages are those between two of the starts."""
+    """starts: the first entry of each request, and the end. last: the number of tokens on the last page of each request."""
     import torch
 
     steps = starts.diff()
@@ -99,7 +100,8 @@ def _flat_tokens(table: Tensor, starts: Tensor, last: Tensor, page_tokens: int) 
 
 
 def renumbered(table: Tensor, found: Pages) -> Tensor:
-    """A page table, on the CPU, for a pool of the named pages alone: -1 where no request looks, wrong ids as they are."""
+    """A page table, on the CPU, for a pool of only the referenced pages. Entries beyond a request's length become -1; invalid
+    ids stay unchanged."""
     import torch
 
     old = table.cpu().long()
@@ -109,12 +111,12 @@ def renumbered(table: Tensor, found: Pages) -> Tensor:
 
 
 def kept_bytes(tensor: Tensor, axis: int, found: Pages) -> int:
-    """Bytes of the named pages of one operand."""
+    """The bytes of the referenced pages of one operand."""
     return tensor.nbytes // max(1, tensor.shape[axis]) * found.ids.numel()
 
 
 def gathered(tensor: Tensor, axis: int, found: Pages) -> Tensor:
-    """The named pages of one operand, on the CPU, bit for bit. Beyond the result it takes one chunk on the device."""
+    """Copies the referenced pages of one operand to the CPU, bit for bit. On the device, it needs memory for one chunk."""
     import torch
 
     shape = list(tensor.shape)
@@ -129,14 +131,14 @@ def gathered(tensor: Tensor, axis: int, found: Pages) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """8-bit floats as bytes: not every torch can gather them."""
+    """8-bit floats as bytes, because some versions of torch cannot gather 8-bit floats."""
     import torch
 
     return tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor
 
 
 def blocks(tensor: Tensor, where: Axes, found: Pages) -> Iterator[Tensor]:
-    """The tokens of the named pages that requests have, about a chunk at a time."""
+    """The used tokens of the referenced pages, about one chunk at a time."""
     import torch
 
     pool = tensor.movedim((where.page, where.token), (0, 1))
@@ -144,7 +146,7 @@ def blocks(tensor: Tensor, where: Axes, found: Pages) -> Iterator[Tensor]:
     for first in range(0, found.ids.numel(), step):
         ids, tokens = (part[first : first + step].to(tensor.device) for part in (found.ids, found.tokens))
         if step == 1:
-            yield pool[int(ids[0]), : int(tokens[0])]  # a view: one page may be many chunks
+            yield pool[int(ids[0]), : int(tokens[0])]  # a view, because one page may be larger than a chunk
         else:
             some = torch.arange(pool.shape[1], device=tensor.device) < tokens[:, None]
             yield _bytes(pool).index_select(0, ids)[some].view(tensor.dtype)

@@ -1,4 +1,4 @@
-"""Minimum, maximum, mean and number of NaN of what a call reads and writes, in chunks: no tensor is copied as a whole."""
+"""Minimum, maximum, mean and number of NaN of a call's tensors. Works in chunks, so no tensor is copied as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def of_call(
     descriptor: Descriptor[Any], tensors: Mapping[str, Tensor], found: call_pages.Pages | None
 ) -> dict[str, dict[str, Any]]:
-    """The statistics of each tensor; of a pool, those of the tokens that the page table names. Waits for the device."""
+    """The statistics of each tensor; for a pool, of the tokens that the page table references. Waits for the device."""
     paged = call_pages.axes(descriptor) if found is not None else {}
     return {
         name: statistics(call_pages.blocks(tensor, paged[name], found) if found and name in paged else (tensor,))
@@ -26,8 +26,8 @@ def of_call(
 
 
 def statistics(parts: Iterable[Tensor]) -> dict[str, Any]:
-    """min, max and mean, over what is not NaN, and the number of NaN, of all parts together; nothing where there is no
-    element."""
+    """The combined statistics of all parts: min, max and mean of the values that are not NaN, and the number of NaN. Empty if
+    the parts have no elements."""
     elements, nan, total, least, most = 0, 0.0, 0.0, math.inf, -math.inf
     for piece in (piece for part in parts for piece in pieces(part)):
         elements += piece.numel()
@@ -40,7 +40,7 @@ def statistics(parts: Iterable[Tensor]) -> dict[str, Any]:
 
 
 def _of_piece(piece: Tensor) -> tuple[float, float, float, float]:
-    """Number of NaN, minimum, maximum and sum, in float64 and by one wait."""
+    """Number of NaN, minimum, maximum and sum in float64; synchronises once."""
     import torch
 
     values = piece.double()
@@ -52,7 +52,7 @@ def _of_piece(piece: Tensor) -> tuple[float, float, float, float]:
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Views that make up a tensor, each of at most a chunk of elements."""
+    """Views that together contain all elements of a tensor, each with at most one chunk of elements."""
     if not tensor.numel():
         return
     if tensor.numel() <= call_pages.CHUNK:

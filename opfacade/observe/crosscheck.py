@@ -1,9 +1,9 @@
-"""Cross-check: a share of runs is repeated on the reference, and held to the bound that the SKU states.
+"""Cross-check: repeats a fraction of runs on the reference, and compares the outputs with the error bound of the SKU.
 
-OPFACADE_CROSSCHECK says the share when a plan is made. A run is due by count, not by chance; it works on the caller's
-tensors as ever, and on copies of them that were made before. While a CUDA graph is captured nothing is due. An output
-beyond the bound raises GuaranteeViolation and leaves a file that `replay` runs again, in a directory of its own that only its
-user may read; OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT bound it as other dumps.
+OPFACADE_CROSSCHECK is the fraction, read when a plan is created. Checked runs are chosen by a counter, not at random. The
+kernel works on the caller's tensors, and the reference on copies that were made before the run. During a CUDA graph capture, no
+run is checked. An output beyond the bound raises GuaranteeViolation and writes a file for `replay` to a new directory that only
+the user may read; the file counts against OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opfacade.core.descriptor import Args
 
-ROWS = 64  # query rows that are compared; special values and exact copies are compared in full
+ROWS = 64  # query rows that are compared; special values and exact copies are compared in all rows
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One run: its arguments before, and what the kernel and the reference made of them."""
+    """One run: its arguments before the run, and the outputs of the kernel and of the reference."""
 
     before: Any
     got: dict[str, Tensor]
@@ -51,7 +51,8 @@ class Evidence:
 
 
 def due_by_count(rate: float) -> Callable[[], bool]:
-    """True for every n-th call such that `rate` of them are, spread evenly; the first is one. Takes no lock."""
+    """Returns a function that is true for a fraction `rate` of its calls, evenly spread and beginning with the first. Takes no
+    lock."""
     calls = count()
 
     def due() -> bool:
@@ -62,7 +63,8 @@ def due_by_count(rate: float) -> Callable[[], bool]:
 
 
 def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Target]) -> Launcher:
-    """A launcher that repeats a share of its launches and compares; `launch` itself where the share is 0."""
+    """A launcher that repeats a fraction `rate` of its launches on the reference and compares them; `launch` itself if `rate`
+    is 0."""
     if not rate:
         return launch
     plan = Checked(*of)
@@ -81,7 +83,7 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
 
 
 def _reference(plan: Checked) -> Launcher:
-    """The launcher of the reference for the same problem; it is never itself cross-checked."""
+    """The launcher of the reference for the same problem, without a cross-check."""
     found = explanation.answer("crosscheck", plan.descriptor, Preference(backend="reference"), plan.target)
     option = selection.choose(plan.descriptor, plan.target, found.options)
     assert option.sku is not None
@@ -89,7 +91,7 @@ def _reference(plan: Checked) -> Launcher:
 
 
 def copied(args: ArgsT) -> Any:
-    """The same call on memory of its own, strides kept."""
+    """The same arguments as copies with the same strides."""
     given = {name: getattr(args, name) for name in type(args).__slots__}
     return replace(cast("Any", args), **{name: _copy(t) for name, t in given.items() if t is not None})
 
@@ -97,7 +99,7 @@ def copied(args: ArgsT) -> Any:
 def _copy(tensor: Tensor) -> Tensor:
     import torch
 
-    if tensor.numel() and self_overlaps(tensor.shape, tensor.stride()):  # torch copies into no such tensor, and it is only read
+    if tensor.numel() and self_overlaps(tensor.shape, tensor.stride()):  # torch cannot copy into it
         span = tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,))
         return span.clone().as_strided(tensor.shape, tensor.stride())
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
@@ -118,7 +120,7 @@ def _gather(plan: Checked, reference: Launcher, before: Args, args: Args) -> Evi
 
 
 def judge(plan: Checked, evidence: Evidence, outputs: dict[str, Tensor]) -> Any:
-    """The outputs against the inputs as they were before the run: what a kernel spoils, it cannot hide."""
+    """Checks the outputs against the inputs from before the run, so a kernel that corrupts its inputs is found."""
     before = evidence.before
     were = {name: getattr(before, name) for name in inout(plan.descriptor)}
     call = (plan.descriptor, replace(before, **outputs), plan.sku, were)
@@ -126,7 +128,7 @@ def judge(plan: Checked, evidence: Evidence, outputs: dict[str, Tensor]) -> Any:
 
 
 class Verdict(Protocol):
-    """A report on the outputs of a call: the worst error over its bound, and the element that has it."""
+    """A report on the outputs of a call: the largest ratio of an error to its bound, and the element that has it."""
 
     @property
     def worst(self) -> float: ...
@@ -147,13 +149,13 @@ def _violation(plan: Checked, evidence: Evidence, report: Verdict, path: str) ->
 
 
 def _dump(plan: Checked, evidence: Evidence, limits: dump_files.Limits) -> str:
-    """The path of the file, or why there is none: that must not hide the violation."""
+    """The path of the dump file, or the reason why it could not be written; this failure must not hide the violation."""
     tensors = {name: getattr(evidence.before, name) for name in type(evidence.before).__slots__}
     facts = {"descriptor": plan.descriptor.canonical_json(), "sku": plan.sku.id, "target": astuple(plan.target)}
     given = [*(t for t in tensors.values() if t is not None), *evidence.got.values(), *evidence.reference.values()]
     prefix = f"{plan.descriptor.op}-{plan.descriptor.digest()[:12]}-"
     try:
-        # Outputs are the caller's: of a view of theirs the elements are saved, not the storage behind it.
+        # An output may be a view: only its elements are saved, not its whole storage.
         got = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in evidence.got.items()}
         content = facts | {"before": tensors, "got": got, "reference": evidence.reference}
         with dump_files.new_directory(prefix, limits, sum(t.nbytes for t in given)) as place:

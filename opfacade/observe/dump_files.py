@@ -1,6 +1,6 @@
-"""Directories and files of dumps: for their user only, with unpredictable names, within two limits.
+"""Directories and files of dumps: readable only by the user, with unpredictable names, and limited in number and size.
 
-All dumps of a process count against OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT, from any feature. Failures are an
+All dumps of a process, from any feature, count against OPFACADE_DUMP_MAX_MB and OPFACADE_DUMP_MAX_COUNT. Failures are an
 OSError, a RuntimeError of torch, or a MemoryError: `FAILURES`.
 """
 
@@ -22,7 +22,7 @@ from opfacade.base import regular_files
 from opfacade.base.fork_lock import ForkLock
 
 FAILURES = (OSError, RuntimeError, MemoryError)
-# Beyond these, what torch.load makes of a file that was damaged or forged; it has no error of its own.
+# All errors that torch.load raises for a damaged or forged file; it has no error class for this.
 UNREADABLE = (
     *FAILURES,
     ValueError,
@@ -34,26 +34,26 @@ UNREADABLE = (
     ArithmeticError,
     AssertionError,
 )
-MOST = 1 << 42  # bytes of a file of tensors
+MOST = 1 << 42  # maximum size of a file of tensors, in bytes
 
 _guard = ForkLock()
-_used = [0, 0]  # dumps, and bytes of their tensors
+_used = [0, 0]  # number of dumps, and bytes of their tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one process may dump in all."""
+    """The maximum number and size of all dumps of a process."""
 
     count: int
     megabytes: int
 
     @classmethod
     def current(cls) -> Limits:
-        """As the variables say; SettingError if they are invalid."""
+        """The limits from the environment; SettingError if a variable is invalid."""
         return cls(env.dump_max_count(), env.dump_max_mb())
 
     def take(self, size: int) -> None:
-        """Count one dump of `size` bytes; OSError, which names the variable, where it would pass a limit."""
+        """Counts one dump of `size` bytes. Raises OSError, naming the variable, if the dump would exceed a limit."""
         with _guard:
             if _used[0] >= self.count:
                 raise OSError(errno.EDQUOT, f"OPFACADE_DUMP_MAX_COUNT={self.count} is used up")
@@ -62,14 +62,14 @@ class Limits:
             _used[0], _used[1] = _used[0] + 1, _used[1] + size
 
     def give_back(self, size: int) -> None:
-        """A dump of `size` bytes came to nothing."""
+        """Subtracts a dump of `size` bytes that was not completed."""
         with _guard:
             _used[0], _used[1] = _used[0] - 1, _used[1] - size
 
 
 @contextmanager
 def new_directory(prefix: str, limits: Limits, size: int) -> Iterator[Path]:
-    """A directory of mode 0700 in OPFACADE_DUMP_DIR, for `size` bytes; it is gone again if the block raises."""
+    """Creates a directory with mode 0700 in OPFACADE_DUMP_DIR, for `size` bytes. It is removed if the block raises."""
     limits.take(size)
     place = None
     try:
@@ -80,18 +80,18 @@ def new_directory(prefix: str, limits: Limits, size: int) -> Iterator[Path]:
     except BaseException:
         limits.give_back(size)
         if place is not None:
-            shutil.rmtree(place, ignore_errors=True)  # half a dump on a full disk only takes room
+            shutil.rmtree(place, ignore_errors=True)  # an incomplete dump on a full disk would only waste space
         raise
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file of mode 0600; there in whole or not at all."""
+    """Writes a new file with mode 0600, completely or not at all."""
     with _whole(path) as file:
         file.write(data)
 
 
 def save(path: Path, tensors: object) -> None:
-    """The same by torch.save."""
+    """The same for tensors, by torch.save."""
     import torch
 
     with _whole(path) as file:
@@ -112,8 +112,8 @@ def _whole(path: Path) -> Iterator[Any]:
 
 
 def load(path: str | os.PathLike[str], device: str | None = None) -> Any:
-    """Load a file of `save`, tensors on `device` or else on their original one. Raises one of UNREADABLE if the file is
-    damaged."""
+    """Loads a file that `save` wrote, with tensors on `device`, or by default on their original devices. Raises one of
+    UNREADABLE if the file is damaged."""
     import torch
 
     with regular_files.open_regular(path, MOST) as file:

@@ -1,10 +1,10 @@
-"""A call on disk: its descriptor, its tensors before, and what was written.
+"""A call on disk: its descriptor, its tensors before the launch, and its outputs.
 
     <OPFACADE_DUMP_DIR>/<pid>-<call>-<random>/{call.json, inputs.pt, outputs.pt}
 
-call.json is written last of the files before the launch, outputs.pt after it: a crash leaves a dump without outputs. Only the
-referenced pages of a pool are kept. Page tables and descriptor describe that small pool, with the call's bound on pages, so
-the same kernel is selected and gives the same bits.
+inputs.pt and then call.json are written before the launch, outputs.pt after it, so a crash leaves a dump without outputs. Only
+the referenced pages of a pool are saved. The saved page tables and descriptor describe this smaller pool, but keep the call's
+upper bound on pages, so the same kernel is selected and gives the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILURES = dump_files.FAILURES
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A dumped call. outputs is empty if the process did not live to write them."""
+    """A dumped call. outputs is empty if the process ended before they were written."""
 
     place: Path
     descriptor: str  # as JSON
@@ -46,7 +46,8 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A dump whose call has not run yet: where it is, and which pages it keeps."""
+    """A dump whose call has not finished. place: its directory. pages: the pages that it contains; None if it contains whole
+    pools."""
 
     place: Path
     pages: call_pages.Pages | None
@@ -62,14 +63,14 @@ class Dumper:
 
     @classmethod
     def of(cls, descriptor: Descriptor[Any], sku: KernelSku) -> Dumper | None:
-        """None for a plan that OPFACADE_DUMP_INCLUDE and OPFACADE_DUMP_EXCLUDE leave out."""
+        """A dumper; None if OPFACADE_DUMP_INCLUDE or OPFACADE_DUMP_EXCLUDE excludes the plan."""
         limits = dump_files.Limits.current()
         names = descriptor.op, sku.id
         wanted = _matches(names, env.dump_include()) and not _matches(names, env.dump_exclude())
         return cls(descriptor, sku, limits) if wanted else None
 
     def begin(self, tensors: Mapping[str, Tensor], call: int, pages: call_pages.Pages | None) -> Started:
-        """Write what is known before a launch. Nothing is left where that fails, by one of FAILURES."""
+        """Writes the files that precede a launch. If this raises one of FAILURES, no file is left."""
         pages = pages if _narrowable(self.descriptor, pages) else None
         size = sum(self._size(name, tensor, pages) for name, tensor in tensors.items())
         with dump_files.new_directory(f"{os.getpid()}-{call:06d}-", self.limits, size) as place:
@@ -78,7 +79,7 @@ class Dumper:
         return Started(place, pages)
 
     def finish(self, started: Started, written: Mapping[str, Tensor]) -> None:
-        """Write what the launch has written; waits for the device."""
+        """Writes the outputs of the launch; waits for the device."""
         dump_files.save(started.place / "outputs.pt", self._kept(written, started.pages))
 
     def _facts(self, tensors: Mapping[str, Tensor], pages: call_pages.Pages | None) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class Dumper:
         return facts | {"sku": self.sku.id, "device": device} | ({"pages": pages.ids.tolist()} if pages is not None else {})
 
     def _size(self, name: str, tensor: Tensor, pages: call_pages.Pages | None) -> int:
-        """Bytes that an operand takes, once more where it is also an output."""
+        """The bytes of an operand, doubled if it is also an output."""
         axis = call_pages.axes(self.descriptor).get(name)
         once = tensor.nbytes if axis is None or pages is None else call_pages.kept_bytes(tensor, axis.page, pages)
         return once * (2 if operands_of(self.descriptor)[name].written else 1)
@@ -101,7 +102,7 @@ class Dumper:
             elif pages is not None and name == call_pages.table_name(self.descriptor):
                 kept[name] = call_pages.renumbered(tensor, pages)
             else:
-                # A copy: what is saved must be the elements, and not the whole storage that a view of them is part of.
+                # A copy, because torch.save would write the whole storage of a view.
                 kept[name] = tensor.detach().to("cpu", copy=True).clone()
         return kept
 
@@ -111,18 +112,19 @@ def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
 
 
 def _narrowable(descriptor: Descriptor[Any], pages: call_pages.Pages | None) -> bool:
-    """Whether the pool's size may become the bound of a smaller one: requests that share pages may name more than it has."""
+    """Whether the dump may use a smaller pool. If requests share pages, the table may have more entries than the pool has
+    pages; then the size of the pool cannot replace a missing bound."""
     tables = descriptor.request_tables()
     return pages is not None and tables is not None and (tables.bounded or int(pages.named.sum()) <= tables.num_pages)
 
 
 def narrowed(descriptor: Descriptor[Any], pages: call_pages.Pages | None) -> Descriptor[Any]:
-    """The same problem on a pool of the named pages alone, bounded as before."""
+    """The same problem with a pool of only the referenced pages, and with the same bounds."""
     return descriptor if pages is None else descriptor.on_pages(pages.ids.numel())
 
 
 def load(place: Path) -> Dump:
-    """A dump read back, tensors on the CPU. ArgumentError if there is none, or a damaged one."""
+    """Reads a dump, with tensors on the CPU. ArgumentError if it is missing or damaged."""
     try:
         facts = strict_json.loads(regular_files.read(place / "call.json"))
         descriptor, sku, device = json.dumps(facts["descriptor"]), str(facts["sku"]), str(facts["device"])
@@ -139,7 +141,7 @@ def damaged(place: Path, got: str) -> ArgumentError:
 
 
 def _tensors(found: object) -> dict[str, Tensor]:
-    """The tensors of a file; ValueError for any other content."""
+    """Returns the dict of tensors; ValueError for any other content."""
     import torch
 
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
@@ -150,5 +152,5 @@ def _tensors(found: object) -> dict[str, Tensor]:
 
 
 def find(place: Path) -> tuple[Path, ...]:
-    """The dumps in a directory, or the one that it is."""
+    """The dumps in a directory, or the directory itself if it is a dump."""
     return (place,) if (place / "call.json").exists() else tuple(sorted(path.parent for path in place.glob("*/call.json")))

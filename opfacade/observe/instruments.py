@@ -1,4 +1,4 @@
-"""Instruments between a plan and its launcher: none unless a variable enables one. Read once, when a plan is loaded."""
+"""Wrappers around a plan's launcher, which environment variables enable. The variables are read when a plan is loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def launcher(make: Callable[[], Launcher], descriptor: Descriptor[Any], sku: Ker
 
 
 def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:
-    """The launcher of `make`; a load without a build counts as a hit of the kernel cache."""
+    """The launcher from `make`. A load without a build counts as a hit of the kernel cache."""
     stats = telemetry.stats(sku.id)
     before = stats.builds.value()
     launch = make()
@@ -47,7 +47,7 @@ def _counted(make: Callable[[], Launcher], sku: KernelSku) -> Launcher:
 
 @dataclass(slots=True)
 class _Followed:
-    """A launcher that is made again when a file of the kernel sources has changed: a `stat` of each file a call."""
+    """A launcher that is rebuilt when a kernel source file has changed; each call runs `stat` on every file."""
 
     make: Callable[[], Launcher]
     seen: int = 0
@@ -67,7 +67,7 @@ class _Followed:
         from opfacade import jit
         from opfacade.jit import reload
 
-        # The signature of before the build: an edit made meanwhile is seen by the next call.
+        # The signature is taken before the build, so the next call notices an edit during the build.
         self.seen = reload.signature()
         jit.forget()
         self.launch = self.make()

@@ -20,7 +20,7 @@ from opfacade.telemetry.protocols import Identified, Watched
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 
-MAX_FAILURES = 10  # consecutive failures of a listener; then it is no longer called
+MAX_FAILURES = 10  # a listener is removed after this many consecutive failures
 COUNTED = ("selects", "runs", "builds", "loads", "cache_hits", "fallbacks", "spills")
 
 
@@ -33,7 +33,7 @@ class TelemetrySink(Protocol):
 
 
 class Counter:
-    """A counter whose `add` is one atomic C call, so that no thread's increment is lost. Plans keep that call."""
+    """A counter whose `add` is one atomic C call, so that no thread's increment is lost. Plans keep a reference to `add`."""
 
     __slots__ = ("_before", "_count", "add")
 
@@ -42,19 +42,19 @@ class Counter:
         self.add: Callable[[], int] = self._count.__next__
 
     def value(self) -> int:
-        # repr is the one way to read itertools.count without advancing it that every supported Python has.
+        # In every supported Python, repr is the only way to read itertools.count without advancing it.
         return int(repr(self._count)[len("count(") : -1]) - self._before
 
     def forget(self) -> None:
-        """Count from here on."""
+        """Resets the counter to 0."""
         self._before += self.value()
 
 
 class SkuStats:
     """The counters of one SKU.
 
-    cache_hits: loads without a build. fallbacks: selections of the reference because no kernel fits. spills: loads of slow
-    code.
+    cache_hits: number of loads without a build. fallbacks: selections of the reference because no kernel fits. spills: loads of
+    slow code.
     """
 
     __slots__ = (*COUNTED, "build_seconds", "forgotten", "latency")
@@ -72,16 +72,16 @@ class SkuStats:
         self.build_seconds, self.latency, self.forgotten = 0.0, None, True
 
     def is_forgotten(self) -> bool:
-        """Whether nothing was counted since all was forgotten."""
+        """Whether nothing was counted since the last `forget`."""
         return self.forgotten and self.latency is None and not any(getattr(self, name).value() for name in COUNTED)
 
     def time(self, microseconds: float) -> None:
-        """Count one sampled run time."""
+        """Adds one sampled run time."""
         latency = self.latency
         if latency is None:
             with _lock:
                 latency = self.latency = self.latency or Latency()
-        latency.add(microseconds)  # not by the attribute: `forget` may have cleared it
+        latency.add(microseconds)  # uses the local variable, because `forget` may have cleared the attribute
 
     def as_dict(self) -> dict[str, Any]:
         counted: dict[str, Any] = {name: getattr(self, name).value() for name in COUNTED}
@@ -96,18 +96,18 @@ _refusals: dict[str, Counter] = {}
 _happened: dict[str, Counter] = {}
 _sinks: tuple[_Listener, ...] = ()
 _recorders: tuple[_Listener, ...] = ()
-# True if any sink receives single selects and runs: the only flag that a run reads.
+# True if any sink receives single selects and runs. It is the only flag that a run reads.
 _watched = False
 _resets = 0
 
 
 def stats(sku_id: str) -> SkuStats:
-    """The counters of a SKU, which are created on first use."""
+    """The counters of a SKU, created on first use."""
     found = _stats.get(sku_id)
     if found is None:
         with _lock:
             found = _stats.setdefault(sku_id, SkuStats())
-    found.forgotten = False  # it counts again
+    found.forgotten = False  # shown again in snapshots
     return found
 
 
@@ -144,7 +144,7 @@ def drop(name: str, what: str) -> None:
 
 
 def counts() -> dict[str, int]:
-    """The counters of `count`."""
+    """The counters that `count` increments."""
     return {name: counter.value() for name, counter in list(_happened.items())}
 
 
@@ -187,7 +187,7 @@ class _Listener:
         try:
             call(*given)
             self.failures = 0
-        except Exception as error:  # code of others may raise anything
+        except Exception as error:  # a subscriber's code may raise any exception
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -198,7 +198,7 @@ class _Listener:
             self._warn(error, "It is told no more")
         elif not self.told:
             self._warn(error, "Further ones are counted")
-            self.told = True  # only now: a RecursionError may strike in the warning too
+            self.told = True  # after the counting, because the warning may raise a RecursionError too
 
     def _warn(self, error: Exception, then: str) -> None:
         name = getattr(self.who, "__qualname__", type(self.who).__name__)
@@ -210,7 +210,8 @@ def subscribe(sink: Sink) -> Callable[[], None]:
     """Calls `sink(event)` for every event from now on; returns a function that unsubscribes it.
 
     Exceptions of a sink do not reach runs: they are counted as "listener_failures" in `counts()`, a sink's first failure warns
-    (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError for no callable."""
+    (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError if `sink` is not
+    callable."""
     _require("subscribe", "sink", "a callable", sink, callable(sink))
     return _add(sink, "_sinks")
 
@@ -230,7 +231,7 @@ def _require(function: str, argument: str, expected: str, got: object, fits: boo
 
 
 def _add(who: Any, place: str) -> Callable[[], None]:
-    """A new listener in `_sinks` or `_recorders`; returns the function that takes it out."""
+    """Adds a listener to `_sinks` or `_recorders`; returns the function that removes it."""
     listener = _Listener(who)
     with _lock:
         globals()[place] = (*globals()[place], listener)
@@ -252,7 +253,7 @@ def _watch() -> None:
 
 
 def selected(plan: Watched) -> None:
-    """Tell of one selection."""
+    """Reports one selection."""
     for recorder in _recorders:
         recorder.tell(recorder.who.selected, plan)
     if _sinks:

@@ -1,8 +1,8 @@
 """Counters for monitoring: a Prometheus collector (`opfacade[prometheus]`) and OpenTelemetry instruments (`opfacade[otel]`).
 
-Both read the counters when they are asked to, so a run pays nothing for them. The names are stable: `opfacade_runs_total` and
-`opfacade.runs`, and so on for each entry of METRICS, with the labels sku and op, or code, or name; sampled run times are the
-histogram `opfacade_run_seconds`, and the sums `opfacade.run.samples` and `opfacade.run.duration`.
+Both read the counters only when metrics are collected, so they add no cost to a run. The names are stable:
+`opfacade_runs_total` and `opfacade.runs`, and so on for each entry of METRICS, with the labels sku and op, or code, or name;
+sampled run times are the histogram `opfacade_run_seconds`, and the sums `opfacade.run.samples` and `opfacade.run.duration`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = tuple[Labels, float]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One sum that only grows: its names, its unit ("1" or "s"), what it is, and how its values are read."""
+    """One counter that only grows: its names, its unit ("1" or "s"), its description, and a function that reads its values."""
 
     prometheus: str
     otel: str
@@ -92,15 +92,15 @@ class PrometheusCollector:
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """(upper end in seconds, samples up to it), as Prometheus wants them."""
+    """Pairs (upper limit in seconds, number of samples up to it), as Prometheus requires."""
     ends = [f"{end * 1e-6:.12g}" for end in histogram.LATENCY_ENDS] + ["+Inf"]
     return [(end, float(sum(counts[: i + 1]))) for i, end in enumerate(ends)]
 
 
 def instrument(meter: object = None) -> list[Any]:
-    """Make the OpenTelemetry instruments on `meter`, an `opentelemetry.metrics.Meter`; gives them back.
+    """Creates and returns the OpenTelemetry instruments on `meter`, an `opentelemetry.metrics.Meter`.
 
-    None is the meter "opfacade" of the global provider. ArgumentTypeError (OPF-E012) for a provider or another object.
+    None: the meter "opfacade" of the global provider. ArgumentTypeError (OPF-E012) for a provider or another object.
     """
     from opentelemetry import metrics
 

@@ -1,8 +1,8 @@
-"""Counters as JSON lines in a file that any number of processes share: a thread appends what was counted so far.
+"""Counters as JSON lines in a file that any number of processes share: a thread appends the current counts.
 
-A run writes nothing and waits for nothing. Each line holds all counts of its process since it began, so a line that a full disk
-swallowed costs no count: the next one has it. Lines are appended by one system call each, so writers of one host
-do not mix; on NFS each host needs a file of its own.
+A run itself neither writes nor waits. Each line contains all counts since the start of its process, so no count is lost if a
+line fails on a full disk: the next line contains it. A line is appended by one system call, so lines from processes of one host
+do not mix. On NFS, each host needs a separate file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from opfacade.errors import DroppedWarning
 INTERVAL = 10.0
 _MOST_BYTES, _LONGEST_LINE = 1 << 40, 16 << 20
 _MOST_COUNTED = 2**63
-_HEAD = b'{"pid": '  # how each line begins, and no value in it
+_HEAD = b'{"pid": '  # the beginning of each line, which no value inside a line contains
 _guard = ForkLock()
 _writer: Writer | None = None
 
@@ -42,7 +42,7 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="opfacade-telemetry", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no more threads for this process: what is counted is written at its end
+        except RuntimeError as error:  # no thread is available: counts are written when the process ends
             _tell(f"{error}; counters are written when the process ends.")
 
     def _work(self) -> None:
@@ -56,13 +56,13 @@ class Writer:
         self.write()
 
     def write(self) -> bool:
-        """Append one line if anything was counted since the last. False on failure, which is counted and warned of once.
-        A FIFO without a reader is such a failure: nothing waits for a reader."""
-        with self._writing:  # the last line of a process counts: its counts are never those of an earlier moment
+        """Appends one line if a counter has changed since the last line. Returns False on failure, which is counted; the first
+        failure gives a warning. A FIFO without a reader is a failure, because a write never waits."""
+        with self._writing:  # keeps lines in order of time, because readers use the last line of a process
             return self._write()
 
     def _write(self) -> bool:
-        if telemetry.resets() != self._resets:  # what was counted before is forgotten, so nothing is to be taken off
+        if telemetry.resets() != self._resets:  # after a reset, the counters no longer include the parent's counts
             self._before, self._resets = {}, telemetry.resets()
         now = json_text.text(without(counted(), self._before), sort_keys=True)
         if now == self._last:
@@ -83,12 +83,12 @@ def _tell(reason: str) -> None:
 
 
 def counted() -> dict[str, Any]:
-    """All counters of this process, as a line holds them."""
+    """All counters of this process, in the form of a line."""
     return {"skus": telemetry.snapshot(), "refusals": telemetry.refusals(), "counts": telemetry.counts()}
 
 
 def without(now: Any, before: Any) -> Any:
-    """`now` less what `before` had, number by number; what did not change is left out of mappings."""
+    """`now` minus `before`, number by number; unchanged entries of mappings are omitted."""
     if isinstance(now, Mapping):
         less = {name: without(value, (before or {}).get(name)) for name, value in now.items()}
         return {name: value for name, value in less.items() if value or name in ("skus", "refusals", "counts")}
@@ -98,7 +98,7 @@ def without(now: Any, before: Any) -> Any:
 
 
 def added(one: Any, other: Any) -> Any:
-    """The sum of two counts, mappings and lists of them; None counts as nothing."""
+    """The sum of two counts, or of two mappings or lists of counts; None counts as 0."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Mapping):
@@ -109,7 +109,7 @@ def added(one: Any, other: Any) -> Any:
 
 
 def start() -> None:
-    """Write to OPFACADE_TELEMETRY_FILE from now on, if it is set and nothing writes there yet."""
+    """Starts the writer if OPFACADE_TELEMETRY_FILE is set and no writer runs yet."""
     global _writer
     path = env.telemetry_file()
     if path is None or _writer is not None:
@@ -125,11 +125,11 @@ def _stop() -> None:
 
 
 def _after_fork() -> None:
-    """A child's counts go into lines of its own, since threads do not survive a fork."""
+    """Starts a new writer in a forked child, because threads do not survive a fork."""
     global _writer
     path = env.telemetry_file()
     if _writer is not None and path is not None:
-        # A child counts on from its parent's counts, which the parent itself reports.
+        # A child's counters begin with its parent's counts, which the parent itself reports.
         _writer = Writer(path, before=counted())
 
 
@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def read(path: Path) -> tuple[dict[str, Any], int]:
-    """The sum over all processes of what a regular file says, and how many of its lines say nothing."""
+    """The sum of the counts of all processes in a regular file, and the number of damaged lines."""
     last: dict[tuple[int, int], dict[str, Any]] = {}
     broken = 0
     with regular_files.open_regular(path, _MOST_BYTES) as file:
@@ -153,19 +153,19 @@ def read(path: Path) -> tuple[dict[str, Any], int]:
     for counts in last.values():
         try:
             total = added(total, counts)
-        except ValueError:  # latencies of a version that had other buckets
+        except ValueError:  # latency histograms of a version with other buckets
             broken += 1
     return total, broken
 
 
 def _parts(line: bytes) -> tuple[bytes, ...]:
-    """A line, or two where a process that was killed within its write left no end of a line before that of another process."""
+    """The line, split in two if it begins with the remains of a line from a process that was killed while writing."""
     at = line.rfind(_HEAD)
     return (line[:at], line[at:]) if at > 0 else (line,)
 
 
 def _sound(line: dict[str, Any]) -> dict[str, Any]:
-    """The counts of a line; ValueError, KeyError or TypeError for anything else that a broken line may hold."""
+    """The counts of a line; ValueError, KeyError or TypeError if the line is damaged."""
     skus = {sku: _counted_of_sku(counted) for sku, counted in _mapping(line["skus"]).items()}
     return {"skus": skus, "refusals": _numbers(line["refusals"]), "counts": _numbers(line["counts"])}
 
@@ -180,7 +180,7 @@ def _sound_latency(timed: dict[str, Any]) -> dict[str, Any]:
     ends = timed.get("counts", [])
     if not isinstance(ends, list):
         raise ValueError("no counts")
-    plain = {name: value for name, value in timed.items() if name != "counts"}  # `without` leaves out what is 0
+    plain = {name: value for name, value in timed.items() if name != "counts"}  # `without` omits counts of 0
     return _numbers(plain) | {"counts": [_number(value) for value in ends]}
 
 

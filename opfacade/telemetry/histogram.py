@@ -7,7 +7,7 @@ from typing import Any
 
 from opfacade.base.fork_lock import ForkLock
 
-# Upper ends of the histogram of latencies, in microseconds: 1, 2, 5, 10, ... to 10 s; the last class has no end.
+# Upper limits of the histogram's classes in microseconds: 1, 2, 5, 10, ... up to 10 s; one more class has no limit.
 LATENCY_ENDS = (*(step * 10.0**power for power in range(7) for step in (1, 2, 5)), 1e7)
 
 
@@ -25,6 +25,6 @@ class Latency:
             self._sum += microseconds
 
     def as_dict(self) -> dict[str, Any]:
-        """`{"samples": n, "sum_us": t, "counts": [...]}`, one count for each end and one for what is beyond."""
+        """`{"samples": n, "sum_us": t, "counts": [...]}`: one count for each limit, and one for longer times."""
         with self._lock:
             return {"samples": sum(self._counts), "sum_us": self._sum, "counts": list(self._counts)}

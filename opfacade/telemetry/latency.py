@@ -1,8 +1,8 @@
-"""Sampled run times per SKU: of every n-th run, on a GPU between two CUDA events that are read when complete.
+"""Sampled run times per SKU: times every n-th run, on a GPU by two CUDA events that are read once they have completed.
 
-Nothing waits: incomplete pairs stay in a short queue until the next sample. A launch under CUDA
-graph capture is not timed, since its events would be part of the graph. If one thread captures in torch's default mode,
-"global", while others run plans, leave sampling off: an event created by another thread would break the capture.
+Never waits: incomplete pairs of events stay in a short queue until the next sample. A launch under CUDA graph capture is not
+timed, since its events would be part of the graph. If one thread captures in torch's default mode, "global", while others run
+plans, leave sampling off: an event created by another thread would break the capture.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     Launcher = Callable[[Any, Any], None]
 
-# Pairs under way; beyond it the oldest is forgotten: a device that is this far behind has nothing to tell yet.
+# Pairs of events that may be incomplete; if there are more, the oldest pair is dropped.
 _PENDING = 64
 
 
 class _Pairs(deque[Any]):
-    """Pairs of events under way on a device; a set holds all such queues, so they are distinguished by identity."""
+    """Incomplete pairs of events. All queues are in a set, so they are compared by identity."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
@@ -42,7 +42,7 @@ _queues: weakref.WeakSet[_Pairs] = weakref.WeakSet()
 
 
 def wrap(launch: Launcher, sku: Identified) -> Launcher:
-    """`launch` itself where nothing is sampled, else a launcher that times every n-th call."""
+    """`launch` itself if nothing is sampled, otherwise a launcher that times every n-th call."""
     share = env.telemetry_sample()
     if not share:
         return launch
@@ -76,7 +76,7 @@ def _on_device(launch: Launcher, sku: Identified) -> Launcher:
     _queues.add(pending)
 
     def timed(args: object, workspace: object) -> None:
-        # Asking an event whether it is over would break a capture, so not even that.
+        # During a capture no event is used, because even a query would break the capture.
         device = device_of(args)
         if capturing(device):
             launch(args, workspace)
@@ -90,7 +90,8 @@ def _on_device(launch: Launcher, sku: Identified) -> Launcher:
 
 
 def _tried(make: Callable[[], Any]) -> Any:
-    """The result of `make`; None, counted, if torch fails: a broken context is reported by the launch itself."""
+    """The result of `make`. If torch fails, the failure is counted and the result is None; the launch itself reports a broken
+    context."""
     try:
         return make()
     except RuntimeError as error:
@@ -100,13 +101,13 @@ def _tried(make: Callable[[], Any]) -> Any:
 
 
 def _started(pending: deque[Any], stats: telemetry.SkuStats, device: torch.device | None) -> Any:
-    """An event in front of a launch, after a look at the pairs of earlier ones."""
+    """Reads completed pairs of earlier launches, then records the event before a launch."""
     _collect(pending, stats)
     return _recorded(device)
 
 
 def _recorded(device: torch.device | None) -> Any:
-    """An event on the stream that the launch goes to, that of the tensors' device."""
+    """An event on the current stream of the tensors' device, which is the stream of the launch."""
     import torch
 
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -115,9 +116,9 @@ def _recorded(device: torch.device | None) -> Any:
 
 
 def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:
-    """Read the pairs that are over, from the oldest on."""
+    """Reads completed pairs, beginning with the oldest."""
     while pending:
-        # Another thread may be here too: a thread that takes a pair off the queue reads it, or puts it back.
+        # Other threads may run this too: each thread reads the pairs that it removes, or puts them back.
         try:
             pair = pending.popleft()
         except IndexError:
@@ -130,7 +131,8 @@ def _collect(pending: deque[Any], stats: telemetry.SkuStats) -> None:
 
 
 def _after_fork() -> None:
-    """Leave the events of the parent as they are, for ever: torch destroys one by a call of CUDA, which does not work here."""
+    """Keeps the parent's events alive forever, because torch would destroy them by a CUDA call, which fails in a forked
+    child."""
     for pending in list(_queues):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(tuple(pending)))
         pending.clear()

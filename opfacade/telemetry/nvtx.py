@@ -1,4 +1,4 @@
-"""NVTX ranges named by SKU, so that a profile says which kernel of this library a launch belongs to."""
+"""NVTX ranges named by SKU, so that a profile shows which kernel of this library a launch belongs to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def wrap(launch: Launcher, sku: Identified) -> Launcher:
-    """`launch` itself, or a launcher that puts a range around it where OPFACADE_NVTX=1 and torch has NVTX."""
+    """A launcher that puts a range around `launch` if OPFACADE_NVTX=1 and torch has NVTX; otherwise `launch` itself."""
     if not env.nvtx():
         return launch
     from torch.cuda import nvtx

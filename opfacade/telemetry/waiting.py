@@ -1,4 +1,4 @@
-"""Events of a thread that wait for the end of a block."""
+"""Events of a thread that are delayed until a block ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def holds(event: dict[str, Any]) -> bool:
 
 @contextmanager
 def until_the_end(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Events wait until the outermost block of this thread ends, with an error too."""
+    """Delays events until the outermost block of this thread ends, also if it ends with an error."""
     if getattr(_here, "waiting", None) is not None:
         yield
         return

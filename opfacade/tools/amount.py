@@ -1,4 +1,4 @@
-"""Minimal work of a problem: bytes that any kernel moves, and its floating-point operations."""
+"""Minimal work of a problem: the bytes that any kernel must move, and the floating-point operations."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from opfacade.tools.workload import Lengths, Work, lengths_of
 
 
 def amount(descriptor: Descriptor[Any], lengths: Lengths | None = None) -> Amount:
-    """Minimal work of the problem for any kernel; a paged cache counts only the requests' pages."""
+    """Minimal work of the problem for any kernel. A paged cache counts only with the pages of its requests."""
     return harness_of(descriptor).amount(descriptor, lengths or lengths_of(Work(descriptor)))

@@ -23,7 +23,8 @@ from opfacade.select.selection import Option
 
 @dataclass(frozen=True, slots=True)
 class SkuRow:
-    """One candidate of one op: how many EXAMPLES it accepts, what it promises there, and why it refuses the others."""
+    """One candidate of one op: the number of EXAMPLES that it accepts, its guarantees there, and the reasons for refusing the
+    others."""
 
     op: str
     descriptor: str
@@ -39,7 +40,7 @@ class SkuRow:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its name, the current value, what it is for, and where the value is from."""
+    """One environment variable: name, current value, purpose, and the source of the value."""
 
     name: str
     value: str
@@ -48,9 +49,9 @@ class Variable:
 
 
 def candidates(target: Target) -> tuple[SkuRow, ...]:
-    """Every op and every implementation of it, tried on the op's EXAMPLES for a target.
+    """Every implementation of every op, tried on the op's EXAMPLES for a target.
 
-    Candidates of one implementation are one row: of an example the one that accepts it counts.
+    Candidates with the same implementation share a row, which accepts an example if one of them does.
     """
     found: dict[tuple[str, str, str], tuple[str, list[Option]]] = {}
     for example in examples():
@@ -90,7 +91,7 @@ def _kept_by_all(skus: list[KernelSku]) -> tuple[str, ...]:
 
 
 def promises(guarantee: PrecisionGuarantee) -> tuple[str, ...]:
-    """The flags of a guarantee in short words, the stronger of two alone."""
+    """The flags of a guarantee in short words; of two flags where one implies the other, only the stronger."""
     words = []
     if guarantee.bit_stable_on_same_hardware:
         words.append("bit-stable")
@@ -128,7 +129,7 @@ def _variable(function: Callable[[], Any]) -> Variable | None:
 
 
 def _in_force(function: Callable[[], Any]) -> str:
-    """The value, or why what was set is none: a listing must not stop at the variable it is there to show."""
+    """The value, or the reason why it is invalid. An invalid variable must not stop the listing."""
     try:
         value = function()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Runs again what a cross-check found beyond its bound and dumped (see observe/crosscheck.py)."""
+"""Repeats a run that a cross-check found to exceed its error bound and dumped (observe/crosscheck.py)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from opfacade.testing.bounds import Report
 
 
 def _target(arch: str, sm_count: int, max_shared_memory: int, *links: Sequence[Any]) -> Target:
-    """The target of a dump, whose links are a tuple of their fields; older dumps have none."""
+    """The target of a dump, in which links are a tuple of their fields; older dumps have no links."""
     return Target(arch, sm_count, max_shared_memory, *(Links(*fields) for fields in links))
 
 
 def replay(path: str | Path, device: str | None = None) -> Report:
-    """Run a dump again with the plan of its SKU. A report of at most 1 means that the violation is not reproduced.
+    """Runs a dump again with the plan of its SKU. If the report's `worst` is at most 1, the violation was not reproduced.
 
-    device: the device of its tensors; default: that of the dump. ArgumentError if `path` is not such a file."""
+    device: where the tensors are loaded; default: the device of the dump. ArgumentError if `path` is not a dump of a
+    cross-check.
+    """
     try:
         content = dump_files.load(path, device)
         descriptor, pin, target = load_descriptor(content["descriptor"]), content["sku"], _target(*content["target"])

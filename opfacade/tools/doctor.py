@@ -1,4 +1,4 @@
-"""Facts of this machine that matter to opfacade, and incompatibilities, each with a remedy."""
+"""Facts of this machine that matter to opfacade, and its incompatibilities, each with a fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LEAST_PTXAS = (13, 3)
-_SHOWN = 3  # kernels with slow code that are named
+_SHOWN = 3  # how many kernels with slow code are listed by name
 _READERS = (
     env.jit_jobs, env.jit_timeout, env.log, env.crosscheck, env.validate, env.telemetry_sample, env.nvtx, env.jit_disabled,
     env.jit_verbose, env.jit_debug, env.jit_lineinfo, env.jit_reload, env.jit_strict, env.allow_shared_cache,
@@ -34,7 +34,7 @@ _READERS = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem and its remedy. severity: "error" if something will not work, "note" if something is missing."""
+    """A problem and its fix. severity: "error" if something will not work, "note" if something is missing."""
 
     severity: str
     what: str
@@ -58,7 +58,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at everything once. Builds nothing, writes at most the digests of compilers, and raises nothing of ours."""
+    """Runs all checks once. Builds nothing, writes at most the digests of compilers, and raises no OpfacadeError."""
     import torch
 
     versions = _versions()
@@ -69,7 +69,7 @@ def diagnose() -> Diagnosis:
 
 
 def driver_cuda() -> int:
-    """The CUDA version of the driver as 13000 for 13.0; 0 where there is no driver."""
+    """The CUDA version of the driver, for example 13000 for 13.0; 0 without a driver."""
     try:
         library, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
         library.cuDriverGetVersion(ctypes.byref(found))
@@ -79,7 +79,7 @@ def driver_cuda() -> int:
 
 
 def compiler_problems(compiler: dict[str, Any], driver: int) -> Iterator[Problem]:
-    """Deficits of a compiler, alone and with the driver (its CUDA version, 0 for none)."""
+    """Problems of a compiler, alone and with this driver (its CUDA version; 0 without a driver)."""
     if "error" in compiler:
         cure = f"{install_cuda()}. Cached kernels and the reference still run."
         yield Problem("error", f"no compiler: {compiler['error']}", cure)
@@ -97,7 +97,7 @@ def compiler_problems(compiler: dict[str, Any], driver: int) -> Iterator[Problem
 
 
 def unknown_names() -> tuple[str, ...]:
-    """A sentence for each OPFACADE_* variable that is set and that nothing reads."""
+    """A sentence for each OPFACADE_* variable that is set but not read."""
     return tuple(
         f"{name} is set, and nothing reads it." + (f" Did you mean {nearest}?" if nearest else "")
         for name, nearest in env.unknown().items()
@@ -124,7 +124,7 @@ def _driver() -> str:
 
 def _compiler() -> dict[str, Any]:
     try:
-        tools = toolchain.find(cache.root() / "toolchain.json")  # not made private here: a bad cache is reported separately
+        tools = toolchain.find(cache.root() / "toolchain.json")  # may be unsafe: reported separately
         found = {"nvcc": str(tools.nvcc), "origin": tools.origin, "include": str(tools.cuda_include), "host": str(tools.cxx)}
         releases = {"nvcc_release": tools.nvcc_release, "ptxas": tools.ptxas_release, "headers": _headers(tools.cuda_include)}
     except (ToolchainError, OSError) as error:
@@ -174,7 +174,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _slow_entry(meta: Path) -> str:
-    """The kernel of an entry and what makes its code slow; "" if nothing does."""
+    """The kernel of an entry and the reason why its code is slow; "" if it is not slow."""
     found = findings.of_library(meta)
     return f"{read_meta(meta.parent).get('sku') or meta.parent.name}: {'; '.join(map(str, found))}" if found else ""
 

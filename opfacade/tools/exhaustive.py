@@ -10,7 +10,7 @@ from opfacade.testing.subject import Subject
 
 
 def proven(op: str, backend: str, device: str, heavy: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """A row for each domain that the harness of an op names. heavy: also those that take minutes on a GPU."""
+    """A row for each domain that the op's harness defines. heavy: also the domains that take minutes on a GPU."""
     for found in harness_for(op).exhaustive(lambda descriptor: Subject(descriptor, backend, device), heavy):
         facts = found._asdict()
         row = {"op": op, **facts, "ok": not found.wrong}

@@ -1,7 +1,7 @@
-"""Digests of the kernels of today, by SKU. A record that names its kernels is older than the kernels if these differ.
+"""Digests of the current kernels, by SKU. If a record contains other digests, it is older than the kernels.
 
-The SKUs are those that the matrix of problems and the EXAMPLES select, whatever compiler is here. A digest covers the code of
-a kernel without comments (`jit.code_digest`), so a change of comments changes no digest.
+The SKUs are those that the matrix of problems and the EXAMPLES select, independently of the installed compiler. A digest covers
+the code of a kernel without comments (`jit.code_digest`), so a change of comments changes no digest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from opfacade.jit import codegen
 from opfacade.select.registry import candidates_for, examples
 from opfacade.testing import matrix
 
-ARCH = "sm_90a"  # of the GPUs that the proofs run on
+ARCH = "sm_90a"  # the architecture of the GPUs on which the proofs run
 
 
 @lru_cache(maxsize=4)
 def present(arch: str = ARCH) -> Mapping[str, str]:
-    """{SKU id: digest of its code} of the CUDA kernels that are selected for an architecture."""
+    """{SKU id: digest of its code} for the CUDA kernels that are selected for an architecture."""
     target, found = Target.parse(arch), dict[str, str]()
     for descriptor in (*matrix.matrix().values(), *examples()):
         candidate = _first(descriptor, target)
@@ -35,7 +35,7 @@ def present(arch: str = ARCH) -> Mapping[str, str]:
 
 
 def _first(descriptor: Descriptor[Any], target: Target) -> Candidate | None:
-    """The CUDA candidate that is selected where the compiler is new enough."""
+    """The CUDA candidate that would be selected with a sufficiently new compiler."""
     kind: type[Descriptor[Any]] = type(descriptor)
     for candidate in candidates_for(kind):
         reasons = candidate.declines(descriptor, target) if candidate.backend == "cuda" else None
@@ -45,11 +45,11 @@ def _first(descriptor: Descriptor[Any], target: Target) -> Candidate | None:
 
 
 def stamp(arch: str = ARCH) -> dict[str, Any]:
-    """The field `kernels` of a record: architecture, number of SKUs, one digest over all of them."""
+    """The field `kernels` of a record: architecture, number of SKUs, and one digest over all SKUs."""
     found = present(arch)
     return {"arch": arch, "skus": len(found), "digest": codegen.canonical_digest(dict(found))}
 
 
 def is_present(kernels: object) -> bool:
-    """Whether the field `kernels` of a record names the kernels of today."""
+    """Whether the field `kernels` of a record matches the current kernels."""
     return kernels == stamp()

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Facts of this machine that a record must contain."""
+    """The facts of this machine that every record contains."""
     import torch
 
     from opfacade import __version__

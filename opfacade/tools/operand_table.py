@@ -1,7 +1,7 @@
-"""The tensors of an op as a table of Markdown: role, element types, when each is there, and what it is.
+"""The tensors of an op as a Markdown table: role, element types, when it is present, and its description.
 
-Roles and types are those of `operands()` over the EXAMPLES with every other choice of a dtype; the rest is what `help()` of the
-args shows.
+Roles and types come from `operands()` of the EXAMPLES and of their variants with other dtypes. The rest is the text that
+`help()` of the args shows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def table(op: str) -> Iterator[str]:
 
 
 def facts(op: str, name: str) -> tuple[list[str], list[str]]:
-    """Roles and element types of an operand, or of the elements of a list; types that a program declares are not listed."""
+    """Roles and element types of an operand, or of the elements of a list. If a program declares the types, they are not
+    listed."""
     kind = descriptor_types()[op]
     declared = name in kind.args_type.lists and "dtype" not in kind.model_fields
     parts = _parts(kind.args_type, name)
@@ -43,7 +44,8 @@ def facts(op: str, name: str) -> tuple[list[str], list[str]]:
 
 
 def present(op: str, name: str) -> str:
-    """When an operand is there: the values of the field that decides, "always", or that its text says it."""
+    """When an operand is present: the deciding field and its values, "always", or "conditional" if the description states the
+    condition."""
     kind = descriptor_types()[op]
     setting = kind.args_type.settings.get(name)
     if setting is not None and setting.field in kind.model_fields:
@@ -53,13 +55,13 @@ def present(op: str, name: str) -> str:
 
 
 def _fields(args: type[Args]) -> list[str]:
-    """Fields of the args in their order, without those that lists become."""
+    """The fields of the args in order, without the elements of lists."""
     elements = {element for some in args.lists.values() for element in some}
     return [name for name in args.__slots__ if name in args.docs and name not in elements]
 
 
 def _parts(args: type[Args], name: str) -> tuple[str, ...]:
-    """The operand of a field, and those that a list in it becomes."""
+    """The operand of a field, and the elements if the field is a list."""
     return (name, *args.lists.get(name, ()))
 
 
@@ -69,7 +71,7 @@ def _operands(op: str) -> list[dict[str, TensorSpec]]:
 
 
 def _varied(one: Model) -> Iterator[Any]:
-    """The model, and it with another element type at one place, where such a problem exists."""
+    """The model, and its variants with one dtype changed, as far as they are valid."""
     yield one
     for name, value in dict(one).items():
         for choice in _choices(one, name, value):

@@ -1,6 +1,7 @@
-"""The operations of the language as a table of Markdown: words, types, where a variant has them, exactness, and what NaN gives.
+"""The operations of the language as a Markdown table: words, types, types in variants of attention, exactness, and the result
+for NaN.
 
-All of it follows from the language: what NaN gives is evaluated, beside other arguments of every kind.
+The table is derived from the language. Results for NaN are computed, with several values of the other argument.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Variants = Mapping[str, Any]  # the signatures of operations in variants of atte
 
 
 def table(variants: Variants) -> Iterator[str]:
-    """The lines of a table with a row for all operations that have the same facts."""
+    """The lines of the table. Operations with the same cells share a row."""
     yield HEAD
     rows = [(facts(op, variants), op) for op in OPERATIONS]
     order = {facts: at for at, (facts, _) in reversed(list(enumerate(rows)))}
@@ -42,7 +43,7 @@ def table(variants: Variants) -> Iterator[str]:
 
 
 def facts(op: str, variants: Variants) -> tuple[str, ...]:
-    """The cells of an operation beside its word."""
+    """The cells of an operation, without its word."""
     known = OPERATIONS[op]
     return (*_types(op, known), _of_variants(op, variants), "yes" if known.exact else "no", with_nan(op))
 
@@ -75,21 +76,21 @@ def _of_variants(op: str, variants: Variants) -> str:
 
 
 def with_nan(op: str) -> str:
-    """The result of an operation where one argument that is a float is NaN."""
+    """The result of an operation if one of its float arguments is NaN."""
     args = next((args for kind in FLOATS for args in OPERATIONS[op].signatures if kind in args), None)
     if args is None:
         return "-"
     found = {_outcome(op, args, at) for at, kind in enumerate(args) if kind in FLOATS}
     if op in _TOLD:
         return _TOLD[op]
-    if found == {"NaN", "the other"}:  # NaN comes first, or the first comes before NaN
+    if found == {"NaN", "the other"}:  # the result is NaN if the first argument is NaN, otherwise the first argument
         return "the first"
     (same,) = found
     return same
 
 
 def _outcome(op: str, args: tuple[str, ...], at: int) -> str:
-    """The result of NaN at one place beside every other argument; "" where it is not always the same."""
+    """The result if one argument is NaN, for several values of the others; "" if the result varies."""
     pairs = [(other, _evaluated(op, args, at, other)) for other in _OTHERS]
     if all(isinstance(got, float) and math.isnan(got) for _, got in pairs):
         return "NaN"

@@ -1,4 +1,4 @@
-"""One line on stderr while the kernels of a warm-up compile: "compiling 3 of 17". On a terminal it is written over."""
+"""One line on stderr while the kernels of a warm-up compile: "compiling 3 of 17". On a terminal, the line is overwritten."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from opfacade import env
 
 
 class Progress:
-    """Counts the kernels that a warm-up has begun and ended; those that were built before leave the count."""
+    """Counts the kernels that a warm-up has begun and finished. Kernels that are already built are not counted."""
 
     def __init__(self, total: int, stream: TextIO, rewrite: bool) -> None:
         self._stream, self._rewrite = stream, rewrite
         self._total, self._begun, self._width = total, 0, 0
 
     def __call__(self, state: str, sku: str) -> None:
-        """state: as of a WarmupStep."""
+        """state: the state of a WarmupStep."""
         if state == "cached":
             self._total -= 1
         elif state == "build":
@@ -39,14 +39,14 @@ class Progress:
         return None
 
     def _put(self, text: str) -> None:
-        """A stream that was closed meanwhile ends no build."""
+        """Ignores a closed stream, so that it does not fail a build."""
         with suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
 
 
 def begun(total: int) -> Progress | None:
-    """The line of a warm-up of several kernels, where one is wanted."""
+    """The progress line of a warm-up; None if there is at most one kernel or progress is disabled."""
     asked, stream = env.progress(), sys.stderr
     with suppress(AttributeError, ValueError):  # stderr may be None, or closed
         terminal = stream.isatty()

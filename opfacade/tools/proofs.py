@@ -1,4 +1,4 @@
-"""Proofs of `verify` one after another, or in several processes that share the GPUs of this machine."""
+"""Runs the proofs of `verify` one after another, or in several processes that share the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from opfacade.errors import Issue, from_issues
 
 Say = Callable[[str], None]
-Proof = Callable[[Say], Any]  # returns its result; it can be pickled where there are several processes
+Proof = Callable[[Say], Any]  # a function that returns its result; it must be picklable if there are several processes
 
 
 def results(proofs: Sequence[Proof], jobs: int, say: Say) -> Iterator[Any]:
-    """The result of each proof, in the order of the proofs. Lines of a proof are passed to `say` when its result is there.
+    """Yields the result of each proof, in order. With several processes, `say` gets a proof's lines when the proof ends.
 
-    PlanStateError where a process ends before its proof does, as one that is short of memory may.
+    PlanStateError if a process ends before its proof, for example because memory runs out.
     """
     if jobs == 1:
         yield from (proof(say) for proof in proofs)
@@ -46,7 +46,7 @@ def _with_lines(proof: Proof) -> tuple[list[str], Any]:
 
 
 def _start(started: Any, jobs: int) -> None:
-    """Each process takes the next GPU, and its share of the cores."""
+    """Assigns each process the next GPU and its share of the CPU cores."""
     import torch
 
     with started.get_lock():

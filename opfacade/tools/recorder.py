@@ -37,7 +37,7 @@ class _Seen:
 
 
 class Recorder:
-    """Collects plans while it is attached; `works()` gives what they were for."""
+    """Collects plans while it is attached; `works()` returns their problems."""
 
     def __init__(self, lengths: bool = False) -> None:
         self._read_lengths = lengths
@@ -50,11 +50,11 @@ class Recorder:
         seen = self._seen.get(plan) or self._seen.setdefault(plan, _Seen())
         seen.runs.add()
         if self._read_lengths and seen.lengths is None and not capturing(device_of(args)):
-            with contextlib.suppress(DescriptorError):  # lengths below 0 are no lengths: a run must not fail by being watched
+            with contextlib.suppress(DescriptorError):  # negative lengths are invalid, but recording must not fail a run
                 seen.lengths = lengths_of(plan.descriptor, args)
 
     def works(self) -> dict[Plan[Any], Work]:
-        """One work for each problem, preference and target, by a plan for it; the most often run first."""
+        """{plan: work}, one entry for each problem, preference and target, ordered by number of runs, largest first."""
         same: dict[Any, list[Plan[Any]]] = {}
         for plan in list(self._seen):
             same.setdefault((plan.descriptor, plan.preference, plan.target), []).append(plan)
@@ -73,12 +73,13 @@ class Recorder:
 
 @contextlib.contextmanager
 def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Recorder]:
-    """Writes the problems that any thread selects or runs in the block to `path` when the block ends, also by an exception.
+    """Writes the problems that any thread selects or runs in the block to `path` when the block ends, also if it ends with an
+    exception.
 
-    lengths: also the lengths of the requests in one call of each problem; this reads index tensors on the host, and so waits
-    for the device once per problem. The file is replaced in one step. Raises RecordingError before the block if `path` is a
-    directory, a device or not writable. If this is found only at the end, the error contains the text of the recording and the
-    name of the file in which it was saved."""
+    lengths: also record the lengths of the requests in one call of each problem. This reads index tensors on the host, so it
+    waits for the device once per problem. The file is replaced atomically. Raises RecordingError before the block if `path` is
+    a directory, a device or not writable. If this is found only at the end, the error contains the text of the recording and
+    the name of the file in which it was saved."""
     place = Path(path)
     handle, name = _made_beside(place)
     recorder = Recorder(lengths)
@@ -91,7 +92,7 @@ def record(path: str | os.PathLike[str], lengths: bool = False) -> Iterator[Reco
 
 
 def _made_beside(place: Path) -> tuple[int, str]:
-    """A new file in the directory of `place`, which can be put in its place."""
+    """Creates a temporary file in the directory of `place`, so that it can later replace `place` atomically."""
     try:
         if os.path.exists(place):
             regular_files.require_regular(place, _ANY_SIZE)
@@ -117,7 +118,7 @@ def _write(text: str, handle: int, name: str, place: Path) -> None:
 
 
 def _kept_elsewhere(text: str) -> str:
-    """The name of a temporary file with the text; empty where that cannot be written either."""
+    """The name of a temporary file that contains the text; empty if it cannot be written either."""
     try:
         handle, name = tempfile.mkstemp(prefix="opfacade-recording-", suffix=".jsonl")
         with os.fdopen(handle, "w") as file:

@@ -1,4 +1,4 @@
-"""Runs dumped calls again, and holds the outputs to what was dumped and to the bound of the SKU."""
+"""Runs dumped calls again, and compares the outputs with the dumped outputs and with the error bound of the SKU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One call, run again. same: bitwise the dumped outputs (None if there are none); worst, dumped_worst: the error over
-    the SKU's bound, at most 1 where the promise holds, of the new and of the dumped outputs."""
+    """One repeated call. same: whether the outputs are bitwise equal to the dumped outputs; None if there are none. worst,
+    dumped_worst: the largest error over the SKU's bound, of the new and of the dumped outputs; at most 1 if the guarantee
+    holds."""
 
     place: Path
     sku: str
@@ -42,7 +43,7 @@ class Replayed:
 
 
 def replay(place: Path, device: str | None = None, prefer: Preference | None = None) -> tuple[Replayed, ...]:
-    """Run the dump in `place`, or every dump below it, on `device` (default: the one it was made on)."""
+    """Runs the dump in `place`, or every dump in its subdirectories, on `device` (default: the device of the dump)."""
     found = dumps.find(place)
     if not found:
         raise ArgumentError(f"replay: {place} expected a dump or a directory of dumps, got none. [OPF-E010]", code="OPF-E010")
@@ -55,7 +56,7 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
     try:
         where = torch.device(device or dump.device)
         torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:  # torch's, where there is no such device or no such word
+    except (RuntimeError, AssertionError) as error:  # torch raises these for an unknown device
         message = f"replay: device expected one of this machine, got {device or dump.device}. [OPF-E011]"
         raise ArgumentError(message, code="OPF-E011", op="replay", stage="run") from error
     descriptor = load_descriptor(dump.descriptor)
@@ -73,7 +74,7 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
 
 
 def _require_whole(descriptor: Descriptor[Any], dump: dumps.Dump) -> None:
-    """ArgumentError unless there is a tensor for each operand, and each output is like what it was before."""
+    """ArgumentError unless each operand has a tensor, and each dumped output has the shape and dtype of its operand."""
     operands = descriptor.operands()
     missing = [name for name in operands if name not in dump.inputs]
     unlike = [name for name, tensor in dump.outputs.items() if not _alike(tensor, dump.inputs.get(name), operands.get(name))]
@@ -99,7 +100,7 @@ def _bundle(plan: Plan[Any], tensors: dict[str, Any], device: Device) -> Any:
 
 
 def _judge(plan: Plan[Any], args: Args, dump: dumps.Dump) -> numerics.Report:
-    """The bound, computed on the CPU, from the inout operands as they were before the call."""
+    """The error over the bound, computed on the CPU with the inout operands from before the call."""
     given = {name: getattr(args, name) for name in plan.descriptor.args_type.__slots__}
     here = type(args)(**{name: None if tensor is None else tensor.cpu() for name, tensor in given.items()})
     were = {name: dump.inputs[name] for name in inout(plan.descriptor)}
@@ -107,7 +108,7 @@ def _judge(plan: Plan[Any], args: Args, dump: dumps.Dump) -> numerics.Report:
 
 
 def _bits(tensor: Tensor) -> Any:
-    """Bytes, because NaN is not equal to itself."""
+    """Compares bytes, because NaN is not equal to itself."""
     import torch
 
     return tensor.detach().cpu().contiguous().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The ops of torch as a table of Markdown: the order of their arguments, and which have a form in place."""
+"""The torch ops as a Markdown table: the order of their arguments, and whether there is an in-place form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ HEAD = "| op | its arguments, in their order | form in place | functional form |
 
 
 def table() -> Iterator[str]:
-    """The lines of a table with a row for each op. In brackets: what may be left out, and comes by place or by name."""
+    """The lines of a table with a row for each op. Brackets enclose optional arguments, which may be passed by position or by
+    name."""
     forms = {form.name: form for form in all_forms()}
     yield HEAD
     for name in (name for name in forms if not name.endswith("_")):
@@ -20,7 +21,7 @@ def table() -> Iterator[str]:
 
 
 def _arguments(form: Form) -> str:
-    """Arguments by place; operands after the workspace are given by name."""
+    """The arguments in order; operands after the workspace are passed by name."""
     place = form.order[: form.order.index("workspace") + 1]
     needed = [name for name in place if name in form.required]
     more = [name for name in place if name not in form.required]

@@ -1,7 +1,6 @@
 """Verifies the guarantees of SKUs on this machine: bound, exact tests, repeatability, batch invariance.
 
-The result is a record for the user: tests, repetitions, machine, SKU and binary. Its
-`sha256` covers all the rest. A guarantee that a SKU does not make is tested too if that is cheap, and reported as such.
+The result is a record with tests, repetitions, machine, SKU and binary; its `sha256` covers all other fields.
 """
 
 from __future__ import annotations
@@ -29,13 +28,14 @@ from opfacade.tools.machine import machine
 from opfacade.tools.proofs import results
 
 Say = Callable[[str], None]
-_MOST_ON_CPU = 24  # rows, pages, requests of a problem that --quick proves there
-_SECONDS_A_SKU = 10  # what that takes on two cores, about
+_MOST_ON_CPU = 24  # with --quick on a CPU, the largest number of rows, pages or requests of a problem
+_SECONDS_A_SKU = 10  # approximate time per SKU on two cores
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyEffort:
-    """Random problems of an op, runs of a call, requests and batches each is tried in."""
+    """problems: random problems per op; rows: checked rows; runs: repetitions of a call; campaign: sizes of the tests of batch
+    invariance."""
 
     problems: int
     rows: int
@@ -67,12 +67,13 @@ def verify(
     heavy: bool = False,
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """The evidence for every SKU of the matrix on this machine, or for one SKU id, or one op. `ok` says if all held.
+    """Tests every SKU of the matrix on this machine, or one SKU id, or one op, and returns a record. `ok`: whether all tests
+    passed.
 
-    descriptors: the SKUs that these problems run, each proven on the first of them, in place of the matrix. quick: fewer
-    problems and runs, and on the CPU no size above 24 where a smaller one runs the same SKU. say: lines with what is done and
-    about how long the rest takes. commit: a revision of the sources, kept in the record. heavy: on a GPU, functions of f32
-    over all 2^32 inputs too. jobs: processes that prove at the same time, each on one of the GPUs here.
+    descriptors: replace the matrix; each SKU that they select is tested on the first problem that selects it. quick: fewer
+    problems and runs, and on a CPU sizes of at most 24 if these select the same SKU. say: receives lines with the progress and
+    the estimated remaining time. commit: a revision of the sources, stored in the record. heavy: on a GPU, also test functions
+    of f32 on all 2^32 inputs. jobs: the number of parallel processes, each on one GPU.
     """
     from opfacade.core.target import Target
 
@@ -119,7 +120,7 @@ def verify(
 
 
 def _paced(say: Say, pace: Pace) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Says how far all of it is after each row."""
+    """Reports the progress after each row."""
 
     def tell(row: dict[str, Any]) -> dict[str, Any]:
         say(f"       {pace.step()}")
@@ -129,7 +130,8 @@ def _paced(say: Say, pace: Pace) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _small(subject: Subject) -> Subject:
-    """The same SKU at sizes that a CPU proves in seconds; as it is where small sizes run another SKU, or are invalid."""
+    """The same SKU at sizes that a CPU tests in seconds. Returns the subject unchanged if small sizes are invalid or select
+    another SKU."""
     try:
         small = subject.on(_capped(subject.descriptor))
         return small if not small.declined and small.plan.sku.id == subject.plan.sku.id else subject
@@ -146,17 +148,17 @@ def _capped(model: Model) -> Any:
             fields[name] = min(value, _MOST_ON_CPU)
     try:
         return type(model)(**fields)
-    except DescriptorError:  # a size that others are tied to, such as a width of whole groups
+    except DescriptorError:  # other fields depend on this size, for example a width that is a multiple of a group
         return model
 
 
 def _subjects(backend: str, device: str) -> Iterator[Subject]:
-    """One for each SKU of the matrix and the EXAMPLES."""
+    """One subject for each SKU of the matrix and the EXAMPLES."""
     return _distinct((*matrix.matrix().values(), *examples()), backend, device)
 
 
 def _distinct(descriptors: Iterable[Descriptor[Any]], backend: str, device: str) -> Iterator[Subject]:
-    """One for each SKU that the descriptors run."""
+    """One subject for each SKU that the descriptors select."""
     seen: set[str] = set()
     for descriptor in descriptors:
         subject = Subject(descriptor, backend, device)
@@ -177,7 +179,7 @@ def _unknown(sku: str | None, op: str | None) -> OpfacadeError:
 
 
 def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
-    """Everything that is tried on one SKU."""
+    """Runs all tests of one SKU."""
     sku = subject.plan.sku
     tried = {name: _told(check) for name, check in _claims(subject, how).items()}
     ok = all(not claim["wrong"] for claim in tried.values())
@@ -190,7 +192,7 @@ def _proven(subject: Subject, how: VerifyEffort, say: Say) -> dict[str, Any]:
 
 
 def _told(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result of a check. One that raises has failed, and the other SKUs are proven all the same."""
+    """The result of a check. A check that raises has failed; the other SKUs are still tested."""
     try:
         return check()
     except OpfacadeError as error:
@@ -211,7 +213,7 @@ def _claims(subject: Subject, how: VerifyEffort) -> dict[str, Callable[[], dict[
 
 
 def in_any_batch(subject: Subject) -> Subject:
-    """The same SKU in any batch."""
+    """A subject with the same SKU whose descriptor allows any batch."""
     return subject.on(harness_of(subject.descriptor).in_any_batch(subject.descriptor))
 
 
@@ -249,7 +251,7 @@ def _shown(shown: determinism.Shown) -> dict[str, Any]:
 
 
 def _random(op: str, backend: str, device: str, how: VerifyEffort, say: Say) -> dict[str, Any]:
-    """The bound over random problems of an op."""
+    """Tests the error bound on random problems of an op."""
     found = _told(lambda: _bound_of_random(op, backend, device, how))
     say(f"{'FAILED' if found['wrong'] else 'ok':7}{how.problems} random problems of {op}")
     return {"op": op, "problems": how.problems, **found, "ok": not found["wrong"]}
@@ -265,20 +267,20 @@ def _bound_of_random(op: str, backend: str, device: str, how: VerifyEffort) -> d
 
 
 def _binary(subject: Subject) -> dict[str, Any]:
-    """The kernel behind a SKU: digest of its code, its cache key, digest of its SASS where a disassembler is. Several kernels
-    have the code alone."""
+    """The kernel of a SKU: digest of its code, its cache key, and the digest of its SASS if there is a disassembler. If a plan
+    has several kernels, only the digest of the code."""
     from opfacade import jit
 
     spec, specs = subject.plan.jit_spec, subject.plan.jit_specs
     if spec is None:
         return {"code": jit.code_digest_of(specs) if specs else None, "cache_key": None, "sass_sha256": None}
-    # An entry is named by its key, which cannot be made where no compiler is, and kernels come from a bundle.
+    # The key is read from the entry's directory, because without a compiler (kernels from a bundle) it cannot be computed.
     library = jit.build(spec, label=subject.plan.sku.id)
     return {"code": jit.code_digest(spec), "cache_key": library.parent.name, "sass_sha256": sass_digest(library)}
 
 
 def sass_digest(library: Path) -> str | None:
-    """SHA-256 of the instructions of a kernel: equal for equal machine code, independent of file names."""
+    """SHA-256 of a kernel's instructions: equal for equal machine code, independent of file names."""
     from opfacade.jit import cache, toolchain
     from opfacade.jit import sass as inspect
 
@@ -294,6 +296,6 @@ def sass_digest(library: Path) -> str | None:
 
 
 def seal(record: dict[str, Any]) -> str:
-    """SHA-256 over a record without its own seal."""
+    """SHA-256 over a record without its field `sha256`."""
     content = {name: value for name, value in record.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

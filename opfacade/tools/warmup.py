@@ -24,13 +24,14 @@ from opfacade.plan import Plan
 from opfacade.tools import progress
 from opfacade.tools.workload import read
 
-# Assumed seconds of a build if none of its kind has been seen: only displayed.
+# The expected seconds of a build if the cache has no similar build. Used for display only.
 _USUAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupStep:
-    """One binary of a warm-up. state: "build" when its build begins; then "built", "cached" or "failed", with `error`."""
+    """The state of one binary in a warm-up. state: "build" when its build begins; then "built", "cached" or "failed", with
+    `error`."""
 
     sku: str
     state: str
@@ -49,17 +50,17 @@ def warmup(
     jobs: int | None = None,
     report: Report | None = None,
 ) -> tuple[WarmupStep, ...]:
-    """Build what plans for `descriptors` need and publish it in the cache; loads nothing, needs no GPU.
+    """Builds the kernels of plans for `descriptors` and publishes them in the cache. Loads nothing and needs no GPU.
 
-    Descriptors that share a binary are built once. jobs: builds at a time (default: CPUs). report: called as builds begin
-    and end, one call at a time; without it a line on stderr tells how many are compiled, on a terminal or with
-    OPFACADE_PROGRESS=1. A build that fails stops no other: the errors are in the steps returned.
+    Descriptors that share a binary are built once. jobs: parallel builds (default: the number of CPUs). report: called when a
+    build begins and ends, one call at a time. Without it, a line on stderr shows the progress, on a terminal or with
+    OPFACADE_PROGRESS=1. A failed build does not stop the others: its error is in the returned step.
     """
     return warm([Plan.select(descriptor, prefer, target) for descriptor in descriptors], jobs, report)
 
 
 def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | None = None) -> tuple[WarmupStep, ...]:
-    """`warmup` for plans that are there."""
+    """`warmup` for existing plans."""
     needed: dict[JitSpec, Plan[Any]] = {}
     for plan in plans:
         for spec in plan.jit_specs:
@@ -67,7 +68,7 @@ def warm(plans: Iterable[Plan[Any]], jobs: int | None = None, report: Report | N
     line = progress.begun(len(needed)) if report is None else None
     announce, expected = _one_at_a_time((lambda step: line(step.state, step.sku)) if line else report), _expectation(needed)
     if needed:
-        jit.identity.abi()  # imports torch: threads that import it at once may each see a part of it
+        jit.identity.abi()  # imports torch before the threads start: concurrent imports may see a partly initialised module
     with ThreadPoolExecutor(max(1, min(jobs or os.cpu_count() or 1, len(needed) or 1))) as pool:
         steps = tuple(pool.map(lambda spec: _warm(spec, needed[spec], expected(spec), announce), needed))
     if line:
@@ -108,7 +109,7 @@ def _one_at_a_time(report: Report | None) -> Report:
 
 
 def _expectation(needed: Iterable[JitSpec]) -> Callable[[JitSpec], float]:
-    """Seconds to expect of a spec: the median of its template's builds in this cache, else of all builds there."""
+    """The expected seconds of a build: the median of this template's builds in the cache, otherwise of all builds."""
     seen: dict[str, list[float]] = {}
     for path in (cache.root() / "obj").glob("*/*/meta.json"):
         try:

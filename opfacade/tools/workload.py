@@ -27,7 +27,8 @@ _Lengths = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
 class Lengths(Model):
-    """Rows of q (or new rows) and of K of each request of one call; None where an operand has no such lengths."""
+    """q: the number of rows of q (or of new rows) of each request of one call; kv: the number of keys. None if the op has no
+    such lengths."""
 
     q: _Lengths | None = None
     kv: _Lengths | None = None
@@ -45,7 +46,7 @@ class _Line(Model):
 
 @dataclass(frozen=True)
 class Work:
-    """One problem, what its caller wanted, how often it ran, and the lengths that one of its calls had."""
+    """One problem, the preference of its caller, how often it ran, and the lengths of one of its calls."""
 
     descriptor: Descriptor[Any]
     preference: Preference = _NO_WISH
@@ -57,7 +58,7 @@ class Work:
         return Plan.select(self.descriptor, prefer or self.preference, target)
 
     def line(self, plan: Plan[Any]) -> str:
-        """The line of a file that says this of a plan."""
+        """The JSON line of this work with a plan."""
         facts: dict[str, Any] = {"descriptor": self.descriptor.model_dump(mode="json")}
         facts["preference"] = self.preference.model_dump(mode="json", exclude_defaults=True)
         facts |= {"target": plan.target.arch, "sku": plan.sku.id, "selects": self.selects, "runs": self.runs}
@@ -79,7 +80,7 @@ def read(text: str | bytes) -> tuple[Work, ...]:
 
 
 def _decoded(text: str | bytes) -> str:
-    # Bytes that are no text are no descriptor either: the entry that holds them is then named.
+    # Bytes that are not valid text are replaced, so that the error names the entry that contains them.
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
@@ -92,7 +93,7 @@ def _entries(text: str) -> list[str]:
     except ValueError as error:
         if not _is_json(lines[0]):
             raise not_strict("workload", error) from error
-        return lines  # the entry that is not strict is then named
+        return lines  # so that the error names the entry that is not strict JSON
     return [json.dumps(entry) for entry in whole] if isinstance(whole, list) else [text]
 
 
@@ -119,7 +120,7 @@ def _work(entry: str) -> Work:
 
 
 def lengths_of(work: Work) -> Lengths:
-    """The recorded lengths, else equal shares of the bounds: what a full batch of this problem looks like."""
+    """The recorded lengths; otherwise the lengths of a full batch, in which all requests have equal shares of the bounds."""
     if work.lengths is not None:
         return work.lengths
     found = harness_of(work.descriptor).lengths(work.descriptor)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 FILE = "opfacade_plans.json"
-_loaded: dict[int, Plan[Any]] = {}  # a loaded program has nothing that could hold its plans
+_loaded: dict[int, Plan[Any]] = {}  # keeps the plans alive: a loaded program contains only their handles
 
 
 def save(program: ExportedProgram, file: str | IO[bytes]) -> None:
@@ -35,7 +35,7 @@ def save(program: ExportedProgram, file: str | IO[bytes]) -> None:
 
 
 def load(file: str | IO[bytes]) -> ExportedProgram:
-    """A program that `save` wrote; its plans live as long as the process.
+    """Loads a program that `save` wrote. Its plans live as long as the process.
 
     Raises UnsupportedError if no candidate on this machine has a plan's SKU (OPF-S012), and PlanStateError if the file has no
     plans (OPF-R022)."""
@@ -82,7 +82,7 @@ def _select(row: dict[str, Any]) -> Plan[Any]:
 
 
 def _graphs(module: torch.nn.Module) -> list[torch.fx.Graph]:
-    """The graph of a program and those of its branches."""
+    """The graphs of a program, including those of branches."""
     return [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
 
 

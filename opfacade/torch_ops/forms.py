@@ -1,7 +1,7 @@
-"""The forms of an op for torch: operands read, operands written, and the schema.
+"""The forms of an op for torch: which operands it reads and writes, and its schema.
 
-All of it follows from `operands()` of an op's EXAMPLES and of their neighbours, which differ from them in one flag or choice.
-So an op of a new family needs no line here.
+All of this is derived from `operands()` of the op's EXAMPLES, and of variants with one flag or choice changed, so a new family
+needs no code here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Problem = dict[str, TensorSpec]
 
 @dataclass(frozen=True)
 class Form:
-    """One set of roles. name: name in torch.ops.opfacade. problems: operands of each descriptor examined."""
+    """One set of roles of an op's operands. name: the name in torch.ops.opfacade. problems: the operands of each examined
+    descriptor."""
 
     name: str
     kind: type[Descriptor[Any]]
@@ -31,7 +32,7 @@ class Form:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Every operand, in the order of the args, except that required ones come first, then outputs."""
+        """All operands: required inputs, then outputs, then the others, each group in the order of the args."""
         names = [name for name in self.kind.args_type.__slots__ if any(name in p for p in self.problems)]
         return tuple(
             sorted(names, key=lambda name: (name not in self.required, name in self.required or name not in self.written))
@@ -47,40 +48,40 @@ class Form:
 
     @cached_property
     def made(self) -> tuple[str, ...]:
-        """Operands that are only written, in every problem: the functional form makes them."""
+        """Operands that no problem reads; the functional form creates them."""
         roles = {n: {p[n].role for p in self.problems if n in p} for n in self.fields}
         return tuple(n for n in self.fields if "out" in roles[n] and "in" not in roles[n])
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the form reads and writes an operand that another form of the op only reads, or only writes."""
+        """Whether this is the in-place form: it reads and writes an operand that the other form only reads or only writes."""
         return self.name.endswith("_")
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Results of the functional form."""
+        """The results of the functional form."""
         return tuple(name for name in self.kind.args_type.__slots__ if name in self.written)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Arguments of the functional form."""
+        """The tensor arguments of the functional form."""
         return tuple(name for name in self.fields if name not in self.made)
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        """Results that a problem can leave out, by a field `return_<name>` of the descriptor or by another one."""
+        """Results that some problem omits, by a field `return_<name>` of the descriptor or by another field."""
         fields = self.kind.model_fields
         return tuple(name for name in self.results if f"return_{name}" in fields or name not in self.required)
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The tensors of the schema, in its order."""
+        """The tensors of the schema, in the order of the schema."""
         split = len([n for n in self.fields if n in self.required or n in self.written])
         return (*self.fields[:split], "workspace", *self.fields[split:])
 
     @cached_property
     def nullable(self) -> frozenset[str]:
-        """Required operands that may be None: elements of a list that may be empty."""
+        """Required operands that may be None, because they belong to a list that may be empty."""
         lists, fields = self.kind.args_type.lists, self.kind.model_fields
         empty = [parts for whole, parts in lists.items() if whole in fields and fields[whole].default == ()]
         return frozenset(name for parts in empty for name in parts if name in self.required and name not in self.written)
@@ -92,15 +93,15 @@ class Form:
 
     @property
     def handles(self) -> tuple[str, ...]:
-        """Arguments that are not tensors: the name of the group, of an op over several ranks."""
+        """Arguments that are not tensors: the group's name if the op runs over several ranks."""
         return (GROUP,) if issubclass(self.kind.args_type, JoinedArgs) else ()
 
     def required_part(self, name: str) -> str:
-        """An operand that a caller always passes: its type and name in a schema."""
+        """The part of the schema for an operand that must always be passed."""
         return f"{self._type(name)}{'?' * (name in self.nullable)} {name}"
 
     def required_input(self, name: str) -> str:
-        """The same in the functional form, which overwrites nothing."""
+        """The same for the functional form, which overwrites no input."""
         return f"Tensor{'?' * (name in self.nullable)} {name}"
 
     def _type(self, name: str) -> str:
@@ -128,7 +129,7 @@ def forms_of(own: Sequence[Descriptor[Any]]) -> Iterator[Form]:
 
 
 def _around(example: Descriptor[Any]) -> Iterator[Descriptor[Any]]:
-    """The example, and its neighbours by one change of a flag or a choice, also one within a field."""
+    """The example, and its variants with one flag or choice changed, also inside a nested field."""
     yield example
     for name, values in _changes(example):
         for value in values:
@@ -146,7 +147,7 @@ def _changes(example: Model) -> Iterator[tuple[str, Iterable[Any]]]:
 
 
 def _choices(kind: type[Model]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Fields with few values, except dtypes: the functional form takes the dtype of an output as an argument."""
+    """Fields with few values. Fields for dtypes are skipped: the functional form has an argument for the dtype of an output."""
     for name, field in kind.model_fields.items():
         if field.annotation is bool:
             yield name, (False, True)

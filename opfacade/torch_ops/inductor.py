@@ -1,4 +1,4 @@
-"""Rules of inductor for ops that overwrite operands, added when it first traces one of them."""
+"""Adds rules to inductor for ops that overwrite operands, when inductor first traces one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PASSES = "torch._inductor.fx_passes.post_grad"
 
 
 def prepare(name: str) -> None:
-    """Add the rules of `torch.ops.opfacade.<name>`: inductor has been imported before it traces an op."""
+    """Adds the rules of `torch.ops.opfacade.<name>` if inductor has been imported."""
     if _PASSES in sys.modules:
         _add_pass()
         _add_lowering(name)
@@ -26,14 +26,14 @@ def _add_pass() -> None:
     from torch._inductor.fx_passes.post_grad import pass_patterns
     from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
 
-    # Nodes of a functional graph for ops that overwrite operands, in the older form and in the present one.
+    # The nodes by which a functional graph calls ops that overwrite operands, in both versions of torch's format.
     for call in (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2):
         pattern = CallFunctionVarArgs(call)
         register_graph_pattern(pattern, extra_check=_is_ours, pass_dict=pass_patterns[-1])(_on_match)
 
 
 class Match(Protocol):
-    """A match of inductor's patterns."""
+    """A match of an inductor pattern."""
 
     nodes: list[torch.fx.Node]
 
@@ -48,8 +48,8 @@ def _on_match(match: Match, *_: object, **__: object) -> None:
 
 @cache
 def _add_lowering(name: str) -> None:
-    """Compute what reads an operand before the op that overwrites it is scheduled, not after: inductor makes such values
-    known when it learns what an op overwrites, and by then the op has its place."""
+    """Computes values that read an operand before the op that overwrites the operand is scheduled. Inductor computes these
+    values only when it learns that the op overwrites the operand, which is too late, because the op has been scheduled."""
     from torch._inductor import lowering as known
 
     lowering: Any = known

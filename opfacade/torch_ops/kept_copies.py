@@ -1,10 +1,10 @@
-"""Copies that inductor must not lose around ops that overwrite their operands.
+"""Copies around ops that overwrite their operands, which inductor would wrongly remove.
 
-Inductor removes copies from the functional graph, in which nothing changes, and then lets an op overwrite its operand if no
-later node reads it. It does not ask whether the op itself reads that memory as another operand, nor whether an earlier value
-of an input of the graph is still to be returned, or stored elsewhere, when the last value of that input is written back
-(https://github.com/pytorch/pytorch/issues/198031). So these reads are copied, behind its pass that removes copies and before
-the one that reuses memory (`inductor.py`).
+Inductor removes copies from the functional graph, in which no tensor changes, and then lets an op overwrite its operand if no
+later node reads the operand. It does not check whether the op reads the same memory as another operand. It also does not check
+whether an earlier value of a graph input is returned, or stored elsewhere, after the last value of that input has been written
+back (https://github.com/pytorch/pytorch/issues/198031). So the values for these reads are copied, after the pass that removes
+copies and before the pass that reuses memory (`inductor.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def protect(call: Node) -> None:
-    """Copy what inductor would read too late around a call that overwrites operands, in a functional graph."""
+    """Inserts copies around a call that overwrites operands, for values that inductor would read too late."""
     _copy_own_reads(call)
     for place, base in _overwritten(call).items():
         given = _input_of(base)
@@ -34,7 +34,7 @@ def protect(call: Node) -> None:
 
 
 def _overwritten(call: Node) -> dict[int, Node]:
-    """The tensors that a call overwrites, by the places of their new values among its results."""
+    """The tensors that a call overwrites, by the index of the new value among the call's results."""
     given: dict[str, Any] = call.kwargs
     if "_all_bases" in given:
         return dict(enumerate(given["_all_bases"], 1))
@@ -42,13 +42,13 @@ def _overwritten(call: Node) -> dict[int, Node]:
 
 
 def _names(call: Node, written: bool) -> list[str]:
-    """Arguments that the op overwrites, or only reads."""
+    """The names of arguments that the op overwrites, or if `written` is false, only reads."""
     op: Any = call.args[0]
     return [a.name for a in op._schema.arguments if (a.alias_info is not None and a.alias_info.is_write) is written]
 
 
 def _copy_own_reads(call: Node) -> None:
-    """Copy what the call reads where it writes."""
+    """Copies each tensor that the call reads if it may overlap with a tensor that the call writes."""
     written = _written_views(call)
     for name in _names(call, written=False):
         read = call.kwargs.get(name)
@@ -96,14 +96,14 @@ def _storage(t: Tensor) -> int:
 
 
 def _shares(node: Node, other: object) -> bool:
-    """Whether a node is a view of another one."""
+    """Whether two nodes share a storage."""
     tensors = [n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (node, other)]
     a, b = tensors
     return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and _storage(a) == _storage(b)
 
 
 def _input_of(node: Node) -> Node | None:
-    """The input of the graph whose memory a value may be placed in: each call overwrites it in turn."""
+    """The graph input whose memory this value may occupy, found through views and overwriting calls; None if there is none."""
     while node.op == "call_function":
         source = node.args[0] if node.args else None
         if not isinstance(source, torch.fx.Node):
@@ -116,7 +116,7 @@ def _input_of(node: Node) -> Node | None:
 
 
 def _overwritten_as(node: Node, call: Node) -> Node | None:
-    """The tensor whose new value a result of a call is."""
+    """The tensor that a call overwrites with this result."""
     place: Any = node.args[1] if node.target is operator.getitem and _is_call(call) else None
     return None if place is None else _overwritten(call).get(place)
 
@@ -132,7 +132,8 @@ def _with_views(values: Sequence[Node]) -> Iterator[Node]:
 
 
 def _copy_late_reads(value: Node, given: Node) -> None:
-    """Copy what is returned or stored in another input, for the last value of `given` is written back before."""
+    """Copies `value` for uses that return it or store it in another input, because they read it after `given` is written
+    back."""
     late = [user for user in list(value.users) if _is_late(user, value, given)]
     if late:
         copy = _copied(value)
@@ -147,7 +148,7 @@ def _is_late(user: Node, value: Node, given: Node) -> bool:
 
 
 def _is_returned_view(output: Node, value: Node) -> bool:
-    """Whether the caller gets a view of the input itself, which AOTAutograd makes from the input."""
+    """Whether the caller gets a view of the input itself. AOTAutograd creates this view from the input."""
     context = torch._guards.TracingContext.try_get()
     known = context.fw_metadata if context is not None else None
     if known is None:
@@ -159,7 +160,7 @@ def _is_returned_view(output: Node, value: Node) -> bool:
 
 
 def _copied(value: Node) -> Node:
-    """A copy of a value, made where the value is."""
+    """A copy of a value, inserted directly after the value."""
     graph = value.graph
     at = value if value.op == "call_function" else [n for n in graph.nodes if n.op == "placeholder"][-1]
     with graph.inserting_after(at):

@@ -26,11 +26,11 @@ NAMESPACE = "opfacade"
 _library: Any = Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]  # it must outlive its ops
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
 _defined: dict[str, Form] = {}
-_MOST_ELEMENTS = INT64_MAX // 8  # of 8 bytes each, torch counts bytes as int64
+_MOST_ELEMENTS = INT64_MAX // 8  # torch stores a number of bytes as int64; an element has up to 8 bytes
 
 
 def define(form: Form) -> None:
-    """Make `torch.ops.opfacade.<name>` and its functional form, once."""
+    """Registers `torch.ops.opfacade.<name>` and its functional form, once."""
     if form.name in _defined:
         return
     _defined[form.name] = form
@@ -41,13 +41,13 @@ def define(form: Form) -> None:
 
 
 def defined() -> tuple[str, ...]:
-    """The names of all ops but the functional ones."""
+    """The names of all ops without the functional ones."""
     return tuple(_defined)
 
 
 def _add(schema: str, run: Callable[..., Any], fake: Callable[..., Any], without_tensors: bool = False) -> None:
     name = _library.define(schema, tags=_TAGS)
-    # A call without a tensor has no device to be dispatched by.
+    # A call without tensors has no device for dispatch, so it needs the BackendSelect key.
     for key in ("CPU", "CUDA", *("BackendSelect",) * without_tensors):
         _library.impl(name, run, key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
@@ -71,7 +71,7 @@ def _runner(form: Form) -> Callable[..., None]:
 def _bundles(kind: type[Args], first: tuple[str, ...]) -> Callable[..., Any]:
     """A class with the slots of the args that is not frozen; an instance becomes a bundle when its class is set.
 
-    A frozen dataclass sets each field by a call of object.__setattr__: 1.6 us for a decode, 0.3 us this way.
+    A frozen dataclass sets each field through object.__setattr__: 1.6 us for a decode, against 0.3 us this way.
     """
     names = (*first, *(name for name in kind.__slots__ if name not in first))
     fields = [(name, Any, dataclasses.field(default=None)) for name in names]
@@ -84,7 +84,7 @@ def _fake(form: Form, plan: int, *tensors: object) -> None:
 
 
 def _refuse_gradients(form: Form, given: Mapping[str, Any]) -> None:
-    """Refuse gradients while a call is traced, because a compiled graph would drop them silently."""
+    """Refuses gradients during tracing, because a compiled graph would drop them silently."""
     wanting = [n for n, t in given.items() if t is not None and t.requires_grad] if torch.is_grad_enabled() else []
     if wanting:
         hint = "Call .detach(), or compile under torch.no_grad(): there is no backward."
@@ -93,10 +93,11 @@ def _refuse_gradients(form: Form, given: Mapping[str, Any]) -> None:
 
 
 class Functional:
-    """The form of an op that makes its outputs. It takes inputs, flags, dtypes of results, and shapes that no input has.
+    """The form of an op that creates its outputs. Its arguments are inputs, flags, dtypes of results, and shapes that the
+    inputs do not determine.
 
-    An optional output whose shape no input has is made where the caller passes its shape. An op that may have no input takes
-    the device of its results: it is needed where no input says it.
+    An optional output whose shape the inputs do not determine is created only if the caller passes the shape. If all inputs of
+    an op are optional, it has an argument `device`, which is required if no input is passed.
     """
 
     def __init__(self, form: Form) -> None:
@@ -157,7 +158,8 @@ class Functional:
         return op
 
     def _refuse_shapes(self, values: Mapping[str, Any]) -> None:
-        """Raise for a shape that no tensor has. A symbol of a traced call is left: a question about it would be a guard."""
+        """Raises for an impossible shape. Symbolic sizes of a traced call are not checked, because a check would add a
+        guard."""
         for name in self.shapes.values():
             shape = list(values[name] or ())
             known = [n for n in shape if isinstance(n, int)]
@@ -166,13 +168,13 @@ class Functional:
                 raise from_issues(self._op, "run", [Issue("OPF-A011", name, expected, str(shape), kind="ShapeError")])
 
     def _refusal(self, plan: int, inputs: Mapping[str, Any], unmade: Unmade) -> Exception:
-        """The errors of the plan, as far as they are about inputs."""
+        """The errors of the plan that concern inputs; otherwise the issue of `unmade`."""
         verdict = plan_of(plan).can_implement(self.form.kind.args_type(**inputs))
         issues = [issue for issue in verdict.issues if issue.argument in inputs]
         return from_issues(self._op, "run", issues or [unmade.issue])
 
     def _with_flags(self, error: ArgumentError) -> ArgumentError:
-        """The error, which tells of an output that the op made and the plan has not, by which flag to leave it out."""
+        """Adds a hint to the error if the op created an output that the plan does not have: the flag that omits the output."""
         made = [issue.argument for issue in error.issues if issue.code == "OPF-A001" and issue.argument in self.flags]
         if not made:
             return error
@@ -184,18 +186,19 @@ class Functional:
         return dataclasses.replace(issue, hint=f"{issue.hint.removesuffix('.')}, or p{own}" if issue.hint else f"P{own}")
 
     def _copied(self, inputs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
-        """Operands that the op overwrites: it is given copies."""
+        """Operands that the op overwrites; the functional form passes copies of them."""
         return [(n, inputs[n]) for n in self.form.results if inputs.get(n) is not None]
 
     def _make(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """New outputs."""
+        """Creates the outputs."""
         wanted = [
             o for o in self.outputs if values.get(self.flags.get(o.name, ""), True) and not self._left_out(o.name, values)
         ]
         return {o.name: self._made(o, values, inputs) for o in wanted}
 
     def _made(self, output: Output, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> torch.Tensor:
-        """A new output. Where no input says its shape and the plan may not have it, the error tells how to leave it out."""
+        """Creates an output. If its shape is unknown and the plan may not have this output, the error names the flag that omits
+        it."""
         name = output.name
         try:
             return output.make(inputs, values.get(f"{name}_shape"), values.get(f"{name}_dtype"), values.get("device"))
@@ -212,6 +215,6 @@ class Functional:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy. A tensor whose storage has shrunk cannot be read: it stays as it is, and the plan refuses it."""
+    """A copy. A tensor whose storage was shrunk cannot be read, so it is returned unchanged, and the plan refuses it."""
     sound = extent(tensor.shape, tensor.stride()) * tensor.element_size() <= room(tensor)
     return tensor.clone() if sound else tensor

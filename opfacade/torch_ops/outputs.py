@@ -1,4 +1,4 @@
-"""Shapes and dtypes of outputs from inputs alone: a trace serves any plan, so it cannot read them from one."""
+"""Derives shapes and dtypes of outputs from the inputs alone: a traced graph serves any plan, so it cannot read a plan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Place = tuple[str, int]  # an input and one of its axes
+Place = tuple[str, int]  # the name of an input, and the index of one of its axes
 
 
 class Unmade(Exception):
-    """An output whose shape the inputs do not say, because one of them is missing or has too few dimensions."""
+    """The shape or dtype of an output cannot be derived, because an input is missing or has too few dimensions."""
 
     def __init__(self, issue: Issue) -> None:
         super().__init__(str(issue))
@@ -27,11 +27,11 @@ class Unmade(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """One output. axes: for each dimension the input axes with its size, of which the first present one is used; empty if the
-    caller must pass the shape. dtype: the same in all problems, or None; then it is the dtype of the first of `like`, the
-    inputs that most often have the output's dtype. An output in a list may have any shape and dtype: the caller passes
-    both, as it passes the shape of an output that only some problems have. optional: it may be missing. says_dtype: false where
-    the caller must pass the dtype, for no input has it in all problems."""
+    """One output. axes: for each dimension, the input axes that have the same size; the first one whose input is present is
+    used. If empty, the caller must pass the shape. dtype: the dtype in all problems; None if it varies: then the output gets
+    the dtype of the first present input in `like`, which begins with the inputs that most often have the output's dtype. For an
+    output in a list, the caller passes shape and dtype. optional: some problems do not have this output. says_dtype: false if
+    the caller must pass the dtype, because no input has it in all problems."""
 
     name: str
     axes: tuple[tuple[Place, ...], ...]
@@ -47,14 +47,14 @@ class Output:
     def make(
         self, given: Mapping[str, Any], shape: Any, dtype: torch.dtype | None, device: torch.device | None = None
     ) -> Tensor:
-        """A new output, on the device of the first input unless one is given."""
+        """Creates the output on `device`, or by default on the device of the first input."""
         import torch
 
         if self.says_shape:
             shape = [self._size(given, places) for places in self.axes]
         dtype = dtype or self._dtype(given)
         first: Tensor | None = next((t for t in given.values() if t is not None), None)
-        if first is not None:  # new_empty keeps what a traced call knows of the input
+        if first is not None:  # in a trace, new_empty also works on subclasses and symbolic sizes
             return first.new_empty(shape, dtype=dtype, device=device)
         if device is None:
             raise Unmade(
@@ -113,7 +113,8 @@ def output_of(form: Form, name: str) -> Output:
 
 
 def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> list[Place]:
-    """The axes of an input that equal the output's in every problem with both: by name and size, or else by size alone."""
+    """The axes of an input that equal the output's axis in every problem that has both: equal name and size, otherwise equal
+    size."""
     pairs = [(p[source].shape, p[name].shape[axis]) for p in problems if source in p]
     if len({len(shape) for shape, _ in pairs}) != 1:
         return []
@@ -124,5 +125,5 @@ def _places(problems: Sequence[Problem], name: str, axis: int, source: str) -> l
 
 
 def _is_in_every(problems: Sequence[Problem], places: Sequence[Place]) -> bool:
-    """Whether every problem has an input of that size."""
+    """Whether every problem has at least one of the inputs."""
     return all(any(source in p for source, _ in places) for p in problems)

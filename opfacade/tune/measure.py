@@ -1,7 +1,8 @@
-"""Times candidates against each other: round-robin, each call cold, until the fastest is clear.
+"""Times candidates against each other: round-robin, with a cold cache before each call, until the fastest is clear.
 
-A timer is any function that makes one call and returns its microseconds: on a GPU CUDA events with a flushed L2, on
-the CPU a clock, in tests a list of numbers. Round-robin lets a drift of clocks or temperature affect all alike.
+A timer is any function that makes one call and returns its microseconds: on a GPU it uses CUDA events and flushes L2, on the
+CPU it uses a clock, and in tests it reads a list of numbers. With round-robin, a drift of clocks or temperature affects all
+candidates equally.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ Timer = Callable[[Call], float]
 
 @dataclass(frozen=True, slots=True)
 class MeasureEffort:
-    """least, most: rounds. settled: noise at which more samples are pointless. hopeless: times the best's time. early: end when
-    it is clear which of two is faster, though their times are not known well yet."""
+    """least, most: the minimum and maximum number of rounds. settled: the noise below which sampling stops. hopeless: a
+    candidate slower than this multiple of the best time is dropped. early: stop as soon as it is clear which of two candidates
+    is faster, even if their times are still noisy."""
 
     least: int = 12
     most: int = 60
@@ -30,7 +32,7 @@ class MeasureEffort:
 
 
 def host_timer(call: Call) -> float:
-    """Wall time of one call on the CPU, after memory of the size of a last-level cache was read."""
+    """Wall time of one call on the CPU, after reading as much memory as a last-level cache holds."""
     _cold_memory()
     started = time.perf_counter_ns()
     call()
@@ -38,7 +40,8 @@ def host_timer(call: Call) -> float:
 
 
 def device_timer(call: Call) -> float:
-    """Device time of one call: CUDA events around it, L2 flushed, the launch hidden behind a busy device."""
+    """Device time of one call between two CUDA events. L2 is flushed, and the device is busy before, so the launch overhead is
+    hidden."""
     from opfacade.testing.timing import time_gpu
 
     return max(time_gpu(call, samples=1, warmup=0).median, 1e-3)
@@ -56,12 +59,12 @@ def _cold_memory() -> None:
 def race(
     calls: Mapping[str, Call], timer: Timer, effort: MeasureEffort | None = None, incumbent: str | None = None
 ) -> dict[str, list[float]]:
-    """Samples of each call by its name. A call that is far behind after `least` rounds is dropped."""
+    """{name: the samples of the call}. After `least` rounds, calls that are much slower than the best are dropped."""
     how, order = effort or MeasureEffort(), random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     running = list(calls)
     for name in running:
-        timer(calls[name])  # the first call of each pays for what is lazy
+        timer(calls[name])  # the first call includes lazy initialisation, so it is not a sample
     for turn in range(1, how.most + 1):
         for name in order.sample(running, len(running)):
             samples[name].append(timer(calls[name]))
@@ -75,7 +78,7 @@ def race(
 
 def _over(samples: Mapping[str, list[float]], how: MeasureEffort, incumbent: str | None) -> bool:
     measured = [measure(name, s, 0.0) for name, s in samples.items()]
-    # Among more than two the band of ties must be known too.
+    # With more than two candidates, the order of near-equal ones matters too, so sampling continues.
     early = how.early and len(measured) <= 2 and clear(measured, incumbent)
     return early or all(m.noise <= how.settled for m in measured)
 

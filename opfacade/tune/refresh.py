@@ -1,4 +1,4 @@
-"""Forgets the measurements that selection has read."""
+"""Makes selection read the measurements again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from opfacade.select.measurements import table
 
 
 def refresh() -> None:
-    """Read the measurements again at the next selection that needs them."""
+    """The next selection that needs measurements reads them again."""
     table.cache_clear()
     forget_selections()

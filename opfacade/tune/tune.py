@@ -1,7 +1,7 @@
-"""Measures candidates and remembers which is fastest: `tune` makes the rows that `Preference(autotune="use")` applies.
+"""Measures candidates and stores which is fastest: `tune` writes the rows that `Preference(autotune="use")` applies.
 
-A candidate is measured only if it may be chosen at all, keeps what is required, and has computed the right result here: held to
-its own bound first. Selection stays pure: it is handed a row (`opfacade.select.pins`) and never times anything.
+A candidate is measured only if it is eligible, has the required guarantee, and has computed a result within its error bound on
+this machine. Selection stays pure: it receives a row (`opfacade.select.pins`) and never measures.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TuneResult:
     """Result of tuning one problem.
 
     row: None if there was nothing to choose. wrong: candidates that failed or exceeded their bound, with the reason; they are
-    never timed; key "select" if there is no candidate at all, and then no default. reused: another problem with the same tuning
-    key was measured just before.
+    not timed. The key "select" means that there is no candidate, and therefore no default. reused: the row comes from an
+    earlier problem of this run with the same tuning key.
     """
 
     descriptor: Descriptor[Any]
@@ -54,7 +54,7 @@ class TuneResult:
 
     @property
     def gain(self) -> float:
-        """The share of the default's time that the choice saves."""
+        """The fraction of the default's time that the chosen candidate saves."""
         if self.row is None:
             return 0.0
         times = {m.sku: m.median_us for m in self.row.measured}
@@ -63,7 +63,7 @@ class TuneResult:
 
 @dataclass(frozen=True)
 class Setup:
-    """How to measure, and where to keep it. Left out: this machine's clock, and its cache directory."""
+    """How to measure, and where to store the results. Defaults: this machine's timer and cache directory."""
 
     timer: Timer | None = None
     effort: MeasureEffort = field(default_factory=MeasureEffort)
@@ -80,10 +80,10 @@ def tune(
     setup: Setup | None = None,
     report: Report | None = None,
 ) -> tuple[TuneResult, ...]:
-    """Measure every candidate for each problem on this machine, and keep the choices for `Preference(autotune="use")`.
+    """Measures every candidate for each problem on this machine, and stores the choices for `Preference(autotune="use")`.
 
-    require: the least that a candidate must guarantee; by default what a workload's own preference says. target: must be this
-    machine. A problem whose tuning key was measured a moment ago is not measured again.
+    require: the guarantee that a candidate must have at least; by default, the preference in the workload. target: must be this
+    machine. Problems with the same tuning key are measured once.
     """
     setup, here = setup or Setup(), target or Target.current()
     if here != Target.current():
@@ -110,7 +110,8 @@ def tune(
 
 
 def _learn(works: Iterable[Work], require: Require | str | None, target: Target) -> None:
-    """Candidates keep what their tuning configs need to know. Where one cannot, its configs do not apply."""
+    """Lets candidates store the facts that their tuning configs need. If a candidate fails to do this, its configs do not
+    apply."""
     for work in works:
         with suppress(OpfacadeError):
             for option in eligible(work.descriptor, _preference(work, require), target):
@@ -120,8 +121,8 @@ def _learn(works: Iterable[Work], require: Require | str | None, target: Target)
 
 
 def _plans(works: Iterable[Work], require: Require | str | None, target: Target) -> Iterator[Plan[Any]]:
-    """Plans of all candidates to measure, so that their kernels are built in parallel. A failed build is reported when its turn
-    comes."""
+    """Plans of all candidates to measure, so that their kernels are built in parallel. A failed build is reported when the
+    candidate is measured."""
     for work in works:
         prefer = _preference(work, require)
         with suppress(UnsupportedError):
@@ -213,14 +214,15 @@ def _pinned(prefer: Preference, sku: str) -> Preference:
 
 
 def proven(plan: Plan[Any], args: Args) -> tuple[Callable[[], None], float]:
-    """A call that is right, and its worst error over its bound. Raises what makes it unfit to be timed."""
+    """A call whose result is correct, and its largest error over its bound. Raises an error if the call fails or its result is
+    wrong."""
     plan.compile()
     workspace = _workspace(plan, args)
     before = numerics.snapshot(plan.descriptor, args)
     _poison(plan, args)
     plan.run(args, workspace)
     report = numerics.check(plan.descriptor, args, plan.sku, rows=_ROWS_CHECKED, before=before)
-    for name, was in before.items():  # each candidate is judged on the same call
+    for name, was in before.items():  # restores the inputs, so that all candidates are checked on the same call
         getattr(args, name).copy_(was)
     if not report.worst <= 1:
         issue = Issue(
@@ -235,7 +237,7 @@ def proven(plan: Plan[Any], args: Args) -> tuple[Callable[[], None], float]:
 
 
 def _poison(plan: Plan[Any], args: Args) -> None:
-    """No candidate may pass with what another one wrote."""
+    """Fills the outputs with NaN, so that no candidate passes with the outputs of another."""
     for name, spec in plan.descriptor.operands().items():
         if spec.role == "out":
             fill(getattr(args, name), math.nan)

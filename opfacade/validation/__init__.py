@@ -22,16 +22,16 @@ class Guard(Protocol):
     def wrap(self, launch: Launcher) -> Launcher: ...
 
     def check(self) -> None:
-        """Raise what was found since the last call."""
+        """Raises the findings since the last call."""
 
 
 def level() -> str:
-    """The level that OPFACADE_VALIDATE names."""
+    """The level in OPFACADE_VALIDATE."""
     return env.validate()
 
 
 def guard(level: str, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Guard | None:
-    """The guard of a plan; None where its launcher needs none: the reference backend reads page tables itself."""
+    """The guard of a plan; None if its launcher needs no guard, because the reference backend checks page tables itself."""
     if level == "full":
         from opfacade.validation.full import FullGuard
 
@@ -63,7 +63,7 @@ def _value_guards(descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool
 
 
 class Guards:
-    """Several guards of one plan: each looks at what the one before it lets through."""
+    """Several guards of one plan, applied one after another."""
 
     def __init__(self, guards: Sequence[Guard]) -> None:
         self._guards = guards

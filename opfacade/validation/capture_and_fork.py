@@ -1,4 +1,4 @@
-"""Moments at which a plan on a GPU must not do something: while a graph is captured, after a fork."""
+"""Refuses operations that are not allowed during a graph capture or after a fork."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def refuse_fork(op: str) -> None:
-    """Raise if CUDA was in use before this process was forked."""
+    """Raises if CUDA was initialised before this process was forked."""
     import torch
 
     if torch.cuda._is_in_bad_fork():
@@ -32,7 +32,8 @@ def refuse_fork(op: str) -> None:
 
 
 def refuse_capture(op: str, what: str, device: torch.device | None = None) -> None:
-    """Raise if a graph is being captured on a device, None for the current one; `what` says why that is too early."""
+    """Raises if a graph is being captured on a device (None: the current one). `what`: the reason why the capture came too
+    early."""
     if capturing(device):
         hint = "Run or compile() the plan once before capturing."
         message = f"{op}.run: {what} and a CUDA graph is being captured. {hint} [OPF-R003]"

@@ -1,8 +1,8 @@
-"""Level indices on a GPU: a kernel judges the index tensors of every run, and the next host call tells.
+"""Level indices on a GPU: a kernel checks the index tensors of every run, and the next host call raises the findings.
 
-A channel is where the kernel leaves its findings: a ring in pinned host memory and three counters on the device. It
-outlives its plan, because a launch or a CUDA graph may still write to it: a dead plan's channel goes back to a pool,
-unless a graph was captured with it.
+The kernel writes its findings to a channel: a ring buffer in pinned host memory, and three counters on the device. A channel
+outlives its plan, because a launch or a CUDA graph may still write to it. After the plan is deleted, its channel returns to a
+pool, unless a graph was captured with it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Channel:
         torch.cuda.synchronize(device)
 
     def reset(self) -> None:
-        """As new. Nothing that was launched before is still running afterwards."""
+        """Waits for all earlier launches, then clears the ring and the counters."""
         import torch
 
         torch.cuda.synchronize(self.device)
@@ -78,13 +78,13 @@ class Channel:
         torch.cuda.synchronize(self.device)
 
     def pending(self) -> bool:
-        """Is there a record that was not read? A few host loads."""
+        """Whether there is an unread record. Costs a few host loads."""
         ring = self.ring
         after = ring.consumed
         return bool(ring.records[after % RECORDS].sequence == (after + 1) % _WORD)
 
     def drain(self) -> list[Finding]:
-        """Every record that is there, in the order of calls and requests."""
+        """Reads all unread records; returned in the order of calls and requests."""
         with self._lock:
             found = list(self._read())
         return sorted(found, key=lambda f: (f.call, f.request))
@@ -97,14 +97,14 @@ class Channel:
 
 
 _spare: dict[int, list[Channel]] = {}
-_kept: list[Channel] = []  # a captured graph may write to these whenever it is replayed
+_kept: list[Channel] = []  # captured graphs may write to these channels in every replay
 
 
 def _take(device: int) -> Channel:
     spare = _spare.get(device)
     try:
         channel = spare.pop() if spare else None
-    except IndexError:  # another thread was quicker
+    except IndexError:  # another thread took the last channel
         channel = None
     if channel is None:
         return Channel(device)
@@ -118,7 +118,7 @@ def _give_back(channels: dict[int, Channel]) -> None:
 
 
 class Channels:
-    """The channels of one plan, one per device. what: the check that writes to them, in words."""
+    """The channels of one plan, one per device. what: the name of the check that writes to them, for messages."""
 
     def __init__(self, op: str, what: str) -> None:
         self._op, self._what = op, what
@@ -128,11 +128,11 @@ class Channels:
         weakref.finalize(self, _give_back, self.known).atexit = False
 
     def drain(self) -> list[Finding]:
-        """Everything that was found since the last call."""
+        """The findings since the last call."""
         return [f for channel in self.known.values() if channel.pending() for f in channel.drain()]
 
     def prepare(self, module: object) -> None:
-        """Load the check on the current device, and make its channel, which may not be made while a graph is captured."""
+        """Loads the check on the current device and creates its channel, because neither is allowed during a graph capture."""
         import torch
 
         self._module = module
@@ -140,7 +140,7 @@ class Channels:
             self.on(torch.cuda.current_device())
 
     def on(self, device: int) -> Channel:
-        """The channel of a device, on which the check is then loaded."""
+        """The channel of a device. The first use loads the check on this device."""
         import torch
 
         channel = self.known.get(device)
@@ -157,7 +157,7 @@ class Channels:
 
 
 class DeviceGuard:
-    """Launches the check before the operator, on the same stream, and gives the operator the tables that it leaves."""
+    """Launches the check before the operator, on the same stream, and passes the checked tables to the operator."""
 
     def __init__(self, tables: RequestTables, sku: KernelSku, allow_build: bool) -> None:
         self._tables, self._sku, self._allow_build = tables, sku, allow_build
@@ -185,7 +185,7 @@ class DeviceGuard:
         return guarded
 
     def _judge(self, run: Callable[..., None], args: Args) -> list[Tensor | None]:
-        """The four tables that the operator may trust; filled when the stream gets there."""
+        """The checked copies of the four index tables. The check kernel fills them later, in stream order."""
         import torch
 
         tables = self._tables

@@ -1,4 +1,4 @@
-"""Level indices on a GPU, for bounds on the values of operands: a kernel reads them before each run of the operator."""
+"""Level indices on a GPU, for bounds on the values of operands: a kernel checks the values before each run of the operator."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _HIGH, _LOW = 2**32, 2**32 - 1
 
 
 class DeviceValueGuard:
-    """Launches a check of each bounded operand before the operator, on the same stream. The operator gets copies in which the
-    least value stands for each that is wrong, and for those of rows that are not valid."""
+    """Launches a check of each bounded operand before the operator, on the same stream. The operator gets copies in which wrong
+    values, and values of invalid rows, are replaced by the smallest valid value."""
 
     def __init__(self, op: str, bounded: Sequence[Bounded], sku: KernelSku, allow_build: bool) -> None:
         self._op, self._bounded, self._sku, self._allow_build = op, bounded, sku, allow_build
@@ -38,7 +38,8 @@ class DeviceValueGuard:
             raise error_of(self._op, [self._outside(one) for one in found])
 
     def _outside(self, record: Finding) -> Outside:
-        """A launch checks one operand, and a call has a launch for each. The value has the bits of two fields of the record."""
+        """Converts a record. Each call launches one check per operand, so the record's call number is divided by their count.
+        The 64-bit value is stored in two fields of the record."""
         value = record.limit * _HIGH | record.value & _LOW
         return Outside(self._bounded[record.place], record.position, value, record.call // len(self._bounded))
 
@@ -57,7 +58,7 @@ class DeviceValueGuard:
         return guarded
 
     def _judged(self, run: Callable[..., None], args: Args) -> dict[str, Tensor]:
-        """Copies that the operator may trust; filled when the stream gets there."""
+        """The checked copies. The check kernel fills them later, in stream order."""
         import torch
 
         trusted: dict[str, Tensor] = {}

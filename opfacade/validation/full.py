@@ -1,4 +1,5 @@
-"""Level full: before anything is written, the host reads index tensors, new rows' places and every valid input."""
+"""Level full: before anything is written, the host reads and checks index tensors, the pages of new rows, and all valid input
+elements."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FullGuard:
-    """Refuses a call for anything that reading its tensors can show. Synchronises."""
+    """Refuses a call if the contents of its tensors are invalid. Synchronises."""
 
     def __init__(self, descriptor: Descriptor[Any]) -> None:
         self._descriptor = descriptor
@@ -39,7 +40,7 @@ class FullGuard:
         return guarded
 
     def check(self) -> None:
-        """Nothing is ever pending: every call is judged before it runs."""
+        """Never raises, because every call is checked before it runs."""
 
     def _refuse_capture(self, args: Args) -> None:
         if capturing(device_of(args)):
@@ -63,7 +64,7 @@ class FullGuard:
             self._finite_pools(tables, args)
 
     def _values(self, name: str, args: Args) -> None:
-        """Raise for an element that the descriptor calls wrong."""
+        """Raises for an element that the descriptor's `wrong_values` reports."""
         found = self._descriptor.wrong_values(name, args)
         if found is not None and bool(found[0].any()):
             place = found[0].nonzero()[0].tolist()
@@ -90,7 +91,8 @@ class FullGuard:
 
 
 def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
-    """[page, slot] of the first token of `used` that is not finite; pool is [pages, tokens of a page, ...]."""
+    """[page, slot] of the first token in `used` with a non-finite element; None if there is none. pool: [pages, page_size,
+    ...]."""
     size = pool.shape[1]
     for i, page in enumerate(pages.tolist()):
         first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)
@@ -114,13 +116,13 @@ def _refuse_shared_pages(tables: RequestTables, args: Args, judge: Callable[[], 
 
 
 def _page_uses(tables: RequestTables, args: Args) -> Iterator[ownership.PageUse]:
-    """The pages of every request by the tables. Positions are those in the ids of pages, or in a request's row of them."""
+    """The pages of every request. Positions are indices into the flat page ids, or into the request's row of a block table."""
     rows: list[int] = getattr(args, tables.rows).tolist()
     starts = getattr(args, tables.starts).tolist() if tables.starts else [0] * tables.requests
     for request, (pages, length) in enumerate(host.requests_pages(tables, args)):
         first_new = length - (rows[request + 1] - rows[request])
         for place, page in enumerate(pages.tolist()):
             if not 0 <= page < tables.num_pages:
-                continue  # in front of the new rows, where an id may be anything
+                continue  # before the new rows, where invalid ids are allowed
             written = first_new < min(length, (place + 1) * tables.page_tokens)
             yield ownership.PageUse(request, starts[request] + place, page, written)

@@ -1,4 +1,4 @@
-"""The rules of kernels/validation/index_rules.h on the host, which reads the tensors: for level full."""
+"""The rules of kernels/validation/index_rules.h, applied on the host for level full."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def findings(tables: RequestTables, args: Args) -> list[Finding]:
-    """The first thing wrong with each request, as one host read of every index tensor shows."""
+    """The first violation in each request. Reads every index tensor once."""
     rows = getattr(args, tables.rows).tolist() if tables.rows else None
     keys = _Keys(tables, args)
     found = []
@@ -65,19 +65,19 @@ def _new_rows(rows: list[int], request: int, length: int) -> Finding | None:
 
 
 def sound_pages(tables: RequestTables, pages: Tensor) -> Tensor:
-    """Which ids are pages of the pool, or say that new rows are stored nowhere."""
+    """Which ids are valid: pages of the pool, or for an append also NOWHERE."""
     sound = (pages >= 0) & (pages < tables.num_pages)
     return sound | (pages == NOWHERE) if tables.appends else sound
 
 
 def used_keys(tables: RequestTables, length: int, row_count: int) -> range:
-    """The keys of a request that some of its rows see, or that its new rows take: ids of other pages may be anything."""
+    """The positions of a request's keys that its rows see, or of its new rows. Pages outside this range may have any id."""
     first = length - row_count if tables.appends else length - row_count - tables.window if tables.window >= 0 else 0
     return range(max(0, first) if row_count else length, length)
 
 
 class _Keys:
-    """The keys of each request, in whichever form."""
+    """The keys of each request, from a block table, from flat page ids, or without pages."""
 
     def __init__(self, tables: RequestTables, args: Args) -> None:
         self.tables = tables
@@ -95,7 +95,7 @@ class _Keys:
             self.limit = min(self.limit, pages.numel())
 
     def _count(self, length: int) -> int:
-        """Pages of a length that a request can have."""
+        """The number of pages for a length; 0 if the length is invalid."""
         return -(-length // self.tables.page_tokens) if 0 <= length <= self.longest else 0
 
     def judge(self, request: int, row_count: int) -> Finding | None:
@@ -122,7 +122,7 @@ class _Keys:
         return Finding(LAST_PAGE, LENS, request, request, self.lens[request], size)
 
     def own_pages(self, request: int) -> Tensor:
-        """The pages of a request whose entries are sound."""
+        """The pages of a request whose entries are valid."""
         pages = self.pages
         assert pages is not None
         if self.tables.block:
@@ -141,7 +141,7 @@ class _Keys:
         return Finding(PAGE, PAGES, request, position, int(own[at]), self.tables.num_pages)
 
     def length(self, request: int) -> int:
-        """Tokens of a request whose entries are sound."""
+        """The number of tokens of a request whose entries are valid."""
         if not self.starts:
             return self.lens[request] if self.lens else 0
         count = self.starts[request + 1] - self.starts[request]
@@ -151,17 +151,17 @@ class _Keys:
 
 
 def row_counts(tables: RequestTables, args: Args) -> list[int]:
-    """Rows of q, or new rows, of every request."""
+    """The number of rows of q, or of new rows, of each request."""
     return [b - a for a, b in pairwise(getattr(args, tables.rows).tolist())] if tables.rows else [1] * tables.requests
 
 
 def request_sizes(tables: RequestTables, args: Args) -> list[tuple[int, int]]:
-    """Rows and tokens of every request of sound tables."""
+    """(rows, tokens) of each request. The tables must be valid."""
     keys = _Keys(tables, args)
     return [(rows, keys.length(r)) for r, rows in enumerate(row_counts(tables, args))]
 
 
 def requests_pages(tables: RequestTables, args: Args) -> list[tuple[Tensor, int]]:
-    """Pages and length of every request of sound tables. Pages without a used key have any id."""
+    """(pages, length) of each request. The tables must be valid; pages without a used key may have any id."""
     keys = _Keys(tables, args)
     return [(keys.own_pages(r), keys.length(r)) for r in range(tables.requests)]

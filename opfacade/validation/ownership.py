@@ -1,8 +1,8 @@
-"""Owners of pages, for level full: a page that new rows go to belongs to one place of one request. Else rows race, or change
-what another request reads.
+"""Owners of pages, for level full: a page that receives new rows must occur once in the tables, in one request. Otherwise
+writes race, or change rows that another request reads.
 
-The tables of an append say it, unless a caller made them of others: a table with a request for each row knows no owners. Such a
-caller says how its call is judged.
+The check reads the tables of the append. A caller that converts each row to one request has no owners in its tables, so it
+passes its own check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ CODE = "OPF-V002"
 
 
 class PageUse(NamedTuple):
-    """A page in a table: of which request, the position of its id, and whether new rows go there."""
+    """An entry of a page table. request: its request; place: the position of the entry; written: whether the page receives new
+    rows."""
 
     request: int
     place: int
@@ -25,14 +26,15 @@ class PageUse(NamedTuple):
 
 
 class SharedPage(NamedTuple):
-    """A page that is in the tables twice, and new rows go there. use: the later place; allowed: in words."""
+    """A page that occurs twice in the tables and receives new rows. use: the later entry; allowed: the expected value, for the
+    message."""
 
     use: PageUse
     allowed: str
 
 
 def shared_page(uses: Iterable[PageUse]) -> SharedPage | None:
-    """The first page of several places to one of which new rows go; None where each has one."""
+    """The first page with several entries of which one receives new rows; None if there is no such page."""
     owners: dict[int, PageUse] = {}
     for use in uses:
         first = owners.setdefault(use.page, use)
@@ -48,8 +50,8 @@ _judge: ContextVar[Callable[[], None] | None] = ContextVar("opfacade_validation_
 
 @contextmanager
 def judged_by(judge: Callable[[], None]) -> Iterator[None]:
-    """Within the block level full calls `judge`, which raises, in place of looking for shared pages in the tables of an append.
-    These are sound by then."""
+    """Within the block, level full calls `judge` instead of checking the tables of an append for shared pages. `judge` raises
+    on an error. It is called after the other checks of the tables."""
     token = _judge.set(judge)
     try:
         yield
@@ -58,5 +60,5 @@ def judged_by(judge: Callable[[], None]) -> Iterator[None]:
 
 
 def judge_of_caller() -> Callable[[], None] | None:
-    """How the caller of this append judges it; None: by its tables."""
+    """The check that the caller of this append has set; None: the check of the tables."""
     return _judge.get()

@@ -10,7 +10,7 @@ from opfacade.core.descriptor import Descriptor
 from opfacade.core.request_tables import RequestTables
 from opfacade.errors import MAX_ISSUES, IndexDataError, Issue
 
-# Codes and places are those of kernels/validation/index_rules.h.
+# The codes of rules and operands are those of kernels/validation/index_rules.h.
 ALLOWED = {
     1: "0",
     2: "a value in [0, {limit}]",
@@ -29,7 +29,8 @@ ROWS, STARTS, LENS, PAGES = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One wrong element: which rule, where, and what would be right. call: of the plan's checked launches, from 0."""
+    """One invalid element: the violated rule, its position, and the limit. call: the number of the plan's checked launch, from
+    0."""
 
     rule: int
     place: int
@@ -41,7 +42,7 @@ class Finding:
 
 
 def tables_of(descriptor: Descriptor[Any]) -> RequestTables | None:
-    """The index operands of a descriptor; None for one without such, or without requests."""
+    """The index operands of a descriptor; None if it has no index operands or no requests."""
     tables = descriptor.request_tables()
     return tables if tables is not None and tables.requests else None
 
@@ -57,8 +58,7 @@ def index_error(
     code: str = "OPF-V001",
     place: str | None = None,
 ) -> IndexDataError:
-    """The error for one wrong element; `call` is set when a device found it. place: the position in words, by default as a
-    number."""
+    """The error for one invalid element. call: set if the device found it. place: the position as text; default: the number."""
     where = f" for request {request}" if request >= 0 else ""
     found = "" if call < 0 else f" (found on the device during checked call {call})"
     at = str(position) if place is None else place
@@ -71,12 +71,12 @@ def index_error(
 
 
 def page_place(tables: RequestTables, request: int, position: int) -> str:
-    """Where an id of a page is, in words: rows of a block table are requests."""
+    """The position of a page id as text; in a block table, (request, column)."""
     return f"{request}, {position}" if tables.block else str(position)
 
 
 def error_of(tables: RequestTables, findings: Sequence[Finding]) -> IndexDataError:
-    """The error that tells the first finding and has all attached."""
+    """The error for the first finding, with all findings attached."""
     errors = [_one(tables, f) for f in findings[:MAX_ISSUES]]
     errors[0].issues = tuple(e.issues[0] for e in errors)
     return errors[0]

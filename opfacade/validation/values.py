@@ -1,4 +1,4 @@
-"""Bounds on the values of operands of integers, of every family: what a TensorSpec says of them, read on the host."""
+"""Checks the values of integer operands, of every family, against the bounds in their TensorSpec. Reads them on the host."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OUTSIDE = 11  # kOutside of kernels/validation/value_check_params.h
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """An operand whose values are at least `first` and below `stop`. valid_rows: the operand that counts the entries of axis
-    `axis` that are read.
-    written: no copy may stand in for it. below: an operand that has an entry of axis 0 for each value."""
+    """An operand whose values are at least `first` and below `stop`. valid_rows: the operand with the number of valid entries
+    of axis `axis`. written: the op writes the operand, so it cannot be replaced by a copy. below: an operand; the values must
+    be less than its size of axis 0."""
 
     name: str
     first: int
@@ -36,23 +36,23 @@ class Bounded:
     axis: int = 0
 
     def end(self, args: Args) -> int:
-        """The values of one call are below it."""
+        """The exclusive upper bound of the values in one call."""
         return min(self.stop, int(getattr(args, self.below).shape[0])) if self.below else self.stop
 
     def allowed(self, args: Args) -> str:
-        """In words; without args, which may be gone, an operand is named by its axis."""
+        """The allowed values as text. args is None if the call is over; then the bound `below` is described by its axis."""
         if self.below and args is None:
             return f"a value at least {self.first} and below the size of axis 0 of {self.below}"
         return f"a value in [{self.first}, {self.stop if args is None else self.end(args)})"
 
     def valid(self, args: Args) -> Tensor | None:
-        """The count of rows that are read; None where all are."""
+        """The tensor with the number of valid rows; None if all rows are valid."""
         return getattr(args, self.valid_rows) if self.valid_rows else None
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A value outside its bounds, at a position in logical order. call: of the plan's checked launches, from 0."""
+    """A value outside its bounds, at a position in row-major order. call: the number of the plan's checked launch, from 0."""
 
     bounded: Bounded
     position: int
@@ -61,7 +61,7 @@ class Outside:
 
 
 def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
-    """The operands with bounds, in the order of operands."""
+    """The operands with bounds, in the order of `operands()`."""
     specs = operands_of(descriptor).items()
     return tuple(
         Bounded(name, *spec.contents.values, spec.valid_rows, spec.written, spec.contents.below, spec.valid_axis)
@@ -71,7 +71,8 @@ def bounded_of(descriptor: Descriptor[Any]) -> tuple[Bounded, ...]:
 
 
 def findings(bounded: Sequence[Bounded], args: Args) -> Iterator[Outside]:
-    """The first wrong value of each operand. A wrong count of rows leaves none valid, as on the device."""
+    """The first invalid value of each operand. If the number of valid rows is itself invalid, no row is valid, as on the
+    device."""
     for one in bounded:
         tensor, rows = signed(getattr(args, one.name)), one.valid(args)
         wrong = (tensor < one.first) | (tensor >= one.end(args))
@@ -85,7 +86,7 @@ def findings(bounded: Sequence[Bounded], args: Args) -> Iterator[Outside]:
 
 
 def signed(tensor: Tensor) -> Tensor:
-    """The values as a type that torch compares; a uint64 past the largest int64 counts as that."""
+    """The values in a type that torch can compare; a uint64 above the largest int64 becomes the largest int64."""
     import torch
 
     if tensor.dtype == torch.uint64:
@@ -95,7 +96,8 @@ def signed(tensor: Tensor) -> Tensor:
 
 
 def error_of(op: str, found: Sequence[Outside], args: Any = None) -> IndexDataError:
-    """The error that tells the first finding and has all attached. Without args, which may be gone, a position is flat."""
+    """The error for the first finding, with all findings attached. args is None if the call is over; then positions are
+    flat."""
     errors = [_one(op, one, args) for one in found[:MAX_ISSUES]]
     errors[0].issues = tuple(error.issues[0] for error in errors)
     return errors[0]
@@ -118,7 +120,7 @@ def _unravelled(position: int, shape: Sequence[int]) -> list[int]:
 
 
 class ValueGuard:
-    """Reads the values on the host before a launch: for launchers of the host, at level indices. Synchronises."""
+    """Checks the values on the host before a launch, for launchers on the CPU at level indices. Synchronises."""
 
     def __init__(self, op: str, bounded: Sequence[Bounded]) -> None:
         self._op, self._bounded = op, bounded
@@ -131,10 +133,10 @@ class ValueGuard:
         return guarded
 
     def judge(self, args: Args) -> None:
-        """Raise for the first value that is outside."""
+        """Raises for the first value outside its bounds."""
         found = list(findings(self._bounded, args))
         if found:
             raise error_of(self._op, found, args)
 
     def check(self) -> None:
-        """Nothing is ever pending: every call is judged before it runs."""
+        """Never raises, because every call is checked before it runs."""

@@ -20,7 +20,7 @@ FAULTS = (
     host(
         "fork: the end of a block opens the renewed lock",
         "base/fork_lock.py",
-        "        self._held = lock  # the one to release, should a fork renew the other meanwhile\n",
+        "        self._held = lock  # the lock to release: a fork may replace self's lock meanwhile\n",
         "        self._held = self._lock\n",
         "tests/base/test_fork_lock.py",
     ),
@@ -34,8 +34,8 @@ FAULTS = (
     host(
         "latency: a reset during a sample breaks the run",
         TELEMETRY,
-        "latency.add(microseconds)  # not by",
-        "self.latency.add(microseconds)  # not by",
+        "latency.add(microseconds)  # uses the local",
+        "self.latency.add(microseconds)  # uses the local",
         COUNTED,
     ),
     host(
