@@ -21,8 +21,9 @@ _FLAGS = ("temperature", "top_k", "top_p", "min_p", "bitmask")
 
 
 def draw(way: str, logits: Tensor, operands: Mapping[str, Tensor | None], **fields: object) -> SampleArgs:
-    """The args of a draw from logits [rows, vocab], outputs written. operands: operands of `SampleArgs`; None: absent. fields:
-    fields of `SampleDescriptor` that do not follow from the operands. Raises DTypeError unless the logits are f32, bf16 or f16.
+    """The args of a draw from logits [rows, vocab], after the draw has written its outputs. operands: operands of `SampleArgs`;
+    None: absent. fields: fields of `SampleDescriptor` that do not follow from the operands. Raises DTypeError unless the logits
+    are f32, bf16 or f16.
     """
     if logits.dtype not in _NAMES:
         refuse_draw(way, "OPF-I003", "logits", expected=" or ".join(_NAMES.values()), got=logits.dtype)
@@ -53,7 +54,7 @@ def _outputs(descriptor: SampleDescriptor, device: torch.device) -> dict[str, Te
 
 
 def new_seeds(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """i64 [rows of like] from a generator, by default torch's generator of the device; nothing is read back."""
+    """Seeds, i64 [rows of like], from a generator, by default torch's generator of the device. Does not synchronise."""
     return torch.randint(-(2**63), 2**63 - 1, (len(like),), generator=generator, dtype=torch.int64, device=like.device)
 
 
@@ -66,7 +67,8 @@ def bitmask_of(allowed: Tensor) -> Tensor:
 
 
 def counted(tokens: Tensor, vocab: int) -> Tensor:
-    """i32 [rows, vocab], how often each token occurs in a row of `tokens` [rows, n]; ids outside the vocabulary are ignored."""
+    """i32 [rows, vocab]: the number of occurrences of each token in a row of `tokens` [rows, n]; ids outside the vocabulary are
+    ignored."""
     inside = (tokens >= 0) & (tokens < vocab)
     counts = torch.zeros(len(tokens), vocab, dtype=torch.int32, device=tokens.device)
     return counts.scatter_add_(1, tokens.where(inside, 0).long(), inside.to(torch.int32))

@@ -1,5 +1,5 @@
-"""Engines whose processes load an adapter: the tested release, errors if the engine is missing, and a warning for other
-releases."""
+"""Checks of an engine's installation: errors if it is missing or lacks names, and a warning for releases that were not
+tested."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from opfacade.integrations.refusal import refuse
 
 
 class Engine(NamedTuple):
-    """name: of its package, and of the adapter in messages. tested: the release."""
+    """name: the engine's package, and the adapter's name in messages. tested: the release for which the adapter was tested."""
 
     name: str
     tested: str
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """Imports of the engine's names. Raises UnsupportedError if it is not installed (OPF-I006), or if its release does not
-        have one of the names (OPF-I005)."""
+        """A context for imports of the engine's names. Raises UnsupportedError if it is not installed (OPF-I006), or if its
+        release does not have one of the names (OPF-I005)."""
         try:
             yield
         except ImportError as error:
@@ -33,7 +33,8 @@ class Engine(NamedTuple):
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Entries into the engine's registries. Raises UnsupportedError if the release has other registries (OPF-I005)."""
+        """A context for adding entries to the engine's registries. Raises UnsupportedError if the release has other registries
+        (OPF-I005)."""
         try:
             yield
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -54,7 +55,7 @@ class Engine(NamedTuple):
         refuse(self.name, "OPF-I005", self.name, expected=self.tested, got=got, hint=f"{self._install} has that one.")
 
     def _release(self) -> str:
-        """The imported release; empty if it does not say."""
+        """The release of the imported engine; empty if unknown."""
         return str(getattr(sys.modules.get(self.name), "__version__", ""))
 
     @property

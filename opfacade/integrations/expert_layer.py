@@ -1,4 +1,4 @@
-"""Experts of an engine's layer as one plan, for the ids and weights that the engine's router chose."""
+"""The experts of an engine's layer as one plan, with the ids and weights from the engine's router."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opfacade.integrations.tensors import described, dtype_of, takes
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor, FusedMoePlan
 
 PART = "experts"
-KEPT = 1024  # descriptors: numbers of rows vary, and a model has few other sizes
+KEPT = 1024  # cached descriptors: the number of rows varies, but a model has few other sizes
 
 
 class Form(NamedTuple):
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """local: experts on this rank. bias_dtype: None without biases."""
+    """local: the number of experts on this rank. bias_dtype: None without biases."""
 
     local: int
     top_k: int
@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """up [local, 2 * width, hidden], without gates [local, width, hidden]; down [local, hidden, width]; biases of both."""
+    """up [local, 2 * width, hidden], or without gates [local, width, hidden]; down [local, hidden, width]; biases of both."""
 
     up: Tensor
     down: Tensor
@@ -54,7 +54,7 @@ class Weights(NamedTuple):
 
 @lru_cache(maxsize=KEPT)
 def descriptor_of(rows: int, sizes: Sizes, form: Form) -> FusedMoeDescriptor:
-    """The layer for `rows` rows of x. Raises DescriptorError for sizes or a form that no layer has."""
+    """The layer for `rows` rows of x. Raises DescriptorError if the sizes or the form are invalid."""
     return FusedMoeDescriptor(
         total_num_rows=rows, experts=sizes.local, top_k=sizes.top_k, hidden=sizes.hidden, width=sizes.width,
         dtype=sizes.dtype, bias=sizes.bias_dtype is not None, bias_dtype=sizes.bias_dtype,
@@ -76,7 +76,7 @@ def refuse_without_kernel(way: str, sizes: Sizes, form: Form, target: Target) ->
 def local_ids(ids: Tensor, expert_map: Tensor | None) -> Tensor:
     """int32 [rows, top_k], the experts of this rank, -1 for those of other ranks and of padding.
 
-    ids: global. expert_map: int32 [global experts], the local id of each or -1; None: all are local. Reads nothing back."""
+    ids: global. expert_map: int32 [global experts], the local id of each or -1; None: all are local. Does not synchronise."""
     if expert_map is None:
         return ids.to(torch.int32)
     inside = (ids >= 0) & (ids < len(expert_map))
@@ -85,7 +85,8 @@ def local_ids(ids: Tensor, expert_map: Tensor | None) -> Tensor:
 
 
 def run(way: str, form: Form, x: Tensor, ids: Tensor, weights: Tensor, of: Weights) -> Tensor:
-    """x [rows, hidden]; local ids and weights [rows, top_k]: the sum over choices, in their order, in the dtype of x.
+    """x [rows, hidden]; local ids and weights [rows, top_k]: the weighted sum over each row's choices, in order, in the dtype
+    of x.
 
     Raises DTypeError (OPF-I003) for tensors that no plan takes."""
     for name, tensor in (("hidden_states", x), ("w13_weight", of.up), ("w2_weight", of.down)):

@@ -1,7 +1,7 @@
-"""OverRanks: calls of an engine over several ranks, for several numbers of rows, whose plans are reserved once.
+"""OverRanks: calls of an engine over several ranks, with plans that are reserved once for several numbers of rows.
 
-The number of rows differs from batch to batch: the smallest reserved number that is not less is used, and the rows between
-are empty. The engine's own function runs where no plan fits; that depends only on shapes and dtypes, the same on all ranks.
+A batch uses the plan with the smallest reserved number of rows that is large enough; the additional rows are padding. If no
+plan fits, the engine's own function runs; this decision depends only on shapes and dtypes, which are equal on all ranks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that are summed over ranks and normalised, as a layer of the engine does. weight_dtype None: dtype."""
+    """A sum of rows over ranks, followed by a norm, as in a layer of the engine. weight_dtype None: dtype."""
 
     hidden: int
     eps: float = 1e-6
@@ -57,8 +57,8 @@ class Rows:
 
 
 class OverRanks:
-    """Plans of one group. rows: the numbers of rows to reserve, such as those that the engine captures. Collective: every rank
-    makes one with equal arguments. Raises GroupError as `Group.reserve` does."""
+    """Plans of one group. rows: the numbers of rows to reserve, for example the batch sizes that the engine captures.
+    Collective: every rank creates it with equal arguments. Raises GroupError as `Group.reserve` does."""
 
     def __init__(self, group: Group, rows: Sequence[int], heads: Heads | None = None, norm: Rows | None = None) -> None:
         self.group, self.rows = group, sorted(set(rows))
@@ -75,8 +75,8 @@ class OverRanks:
         group.reserve([*self._merges.values(), *self._norms.values()])
 
     def merged(self, o: Tensor, lse: Tensor, base_2: bool = False) -> tuple[Tensor, Tensor] | None:
-        """o [rows, num_heads, head_dim] and lse [rows, num_heads] of this rank's shard, merged with those of all ranks: the
-        heads that this rank keeps, and their lse in the same base. None if no plan fits."""
+        """o [rows, num_heads, head_dim] and lse [rows, num_heads] of this rank's shard, merged with the shards of all ranks.
+        Returns the heads that this rank keeps, and their lse in the same base; None if no plan fits."""
         count, heads = self._count(self._merges, o), self._heads
         if heads is None or count is None or not self.fits(o):
             return None
@@ -91,7 +91,7 @@ class OverRanks:
         return args.o[: len(o)], lse / _LN_2 if base_2 else lse
 
     def fits(self, o: Tensor) -> bool:
-        """Whether a plan merges results of this shape and dtype."""
+        """Whether a reserved plan can merge results with this shape and dtype."""
         d = self._merge
         if d is None or self._count(self._merges, o) is None:
             return False
@@ -114,7 +114,7 @@ class OverRanks:
         return args.out[: len(x)], total[: len(x)]
 
     def serves(self, engine_group: EngineGroup) -> bool:
-        """Whether a group of the engine has the ranks of this one, in their order."""
+        """Whether a group of the engine has the same ranks in the same order."""
         return (engine_group.world_size, engine_group.rank_in_group) == (self.group.world, self.group.rank)
 
     def _merge_of(self, heads: Heads, count: int) -> MergeAcrossDescriptor:
@@ -126,7 +126,7 @@ class OverRanks:
         return AllReduceNormDescriptor(world=self.group.world, total_num_rows=count, residual="replicated", **fields)
 
     def _count(self, plans: dict[int, Plan[Any]], rows: Tensor) -> int | None:
-        """The smallest reserved number of rows that holds these."""
+        """The smallest reserved number of rows that is at least `rows`."""
         return next((count for count in sorted(plans) if 0 < len(rows) <= count), None)
 
 
@@ -139,7 +139,7 @@ def _padded(rows: Tensor, count: int, value: float) -> Tensor:
 
 
 def replace_everywhere(old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """Set `new` in each loaded module that has `old` under its name: engines import functions by name."""
+    """Replaces `old` by `new` in every loaded module that imported it by name, as engines do."""
     name = old.__name__
     for module in tuple(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is old:

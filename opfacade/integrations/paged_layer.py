@@ -1,4 +1,4 @@
-"""One attention layer of a serving engine over its own pages: append new rows, then prefill or decode."""
+"""One attention layer of a serving engine, over the engine's pages: append new rows, then prefill or decode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from opfacade.plans.attention import (
 )
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor, PagedKvAppendPlan, judged_by
 
-# Keys ahead of a row that no request exceeds: a row's position plus it is an i32.
+# An upper bound on the keys after a row; a position plus this bound still fits in an i32.
 EVERYTHING = 2**30
 EACH_ITS_OWN = Variant(mask=kv_pos <= q_pos + per_row("ahead"))
 
@@ -66,9 +66,9 @@ class Pool:
 class Requests:
     """The requests of a step; every tensor is i32 on the device; requests of length 0 may pad it.
 
-    q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch] including the new rows. max_kv_len: bound for all steps
-    that share a plan, so that captured graphs stay right. decodes: each request has one row, row b. causal: of all requests, or
-    [batch], where 0 is a request whose rows see keys after their own."""
+    q_indptr [batch + 1], block_table [batch, pages], kv_lens [batch] including the new rows. max_kv_len: the bound for all
+    steps that share a plan, so that captured graphs stay valid. decodes: each request has exactly one row, and row b belongs to
+    request b. causal: for all requests, or a tensor [batch] in which 0 marks a request whose rows also see later keys."""
 
     q_indptr: Tensor
     block_table: Tensor
@@ -79,7 +79,8 @@ class Requests:
     memo: StepMemo = field(default_factory=StepMemo)
 
     def bounds(self, page_size: int) -> dict[str, int]:
-        """Sizes of a plan. Long requests together may exceed the 2^31 - 1 tokens that a page table can hold: none has more."""
+        """The size fields of a plan. A page table holds at most 2^31 - 1 tokens, so the bound for all requests together is
+        capped there."""
         batch = self.kv_lens.shape[0]
         most = min(batch * -(-self.max_kv_len // page_size), INT32_MAX // page_size)
         return {"batch_size": batch, "max_kv_indices": most}
@@ -89,7 +90,7 @@ class Requests:
         return {"block_table": self.block_table, "kv_lens": self.kv_lens}
 
     def ahead(self, causal: Tensor, rows: int, reach: int) -> Tensor:
-        """[1, rows] i32: how many keys after its own each row sees, `reach` where its request is not causal."""
+        """[1, rows] i32: the number of keys after its own that each row sees; `reach` if its request is not causal."""
         row = torch.arange(rows, dtype=torch.int32, device=causal.device)
         request = torch.searchsorted(self.q_indptr[1:], row, right=True).clamp_(max=causal.shape[0] - 1)
         return torch.where(causal[request] != 0, 0, reach).to(torch.int32)[None]
@@ -97,9 +98,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Score parameters of a layer. sinks [heads] of any float dtype: each call converts them, because an engine loads weights
-    in place. window_left: the number of keys that a row sees before its own position, and also after it if it is not causal;
-    -1: all."""
+    """Score parameters of a layer. sinks [heads] in any float dtype: each call converts them to f32, because an engine may load
+    weights in place later. window_left: the number of keys that a row sees before its own position, and also after it if it is
+    not causal; -1: all."""
 
     num_heads: int
     scale: float
@@ -108,7 +109,7 @@ class Layer:
     sinks: Tensor | None = None
 
     def append(self, pool: Pool, places: Places, k_new: Tensor, v_new: Tensor) -> None:
-        """Writes k_new, v_new [rows, kv_heads, dim] to their slots."""
+        """Writes k_new and v_new [rows, kv_heads, dim] to their slots in the cache."""
         row_dtype: FloatDType = dtype_of(pool.way, "key", k_new)
         fields = pool.fields | places.bounds | {"new_dtype": row_dtype}
         if row_dtype == pool.descriptor.dtype:
@@ -134,7 +135,7 @@ class Layer:
             BatchPagedPrefillPlan.select(descriptor).run(args)
 
     def _seen(self, requests: Requests, rows: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The fields of which keys a row sees, and their operands."""
+        """The descriptor fields that determine which keys a row sees, and the operands for them."""
         causal, window = requests.causal, self.window_left
         if isinstance(causal, Tensor):
             reach = min(window, EVERYTHING) if window >= 0 else EVERYTHING
@@ -153,5 +154,5 @@ class Layer:
 
 @lru_cache(maxsize=64)
 def symmetric(window: int) -> Variant:
-    """As many keys after a row as a window shows before it."""
+    """The number of keys after a row, which equals the window before the row."""
     return Variant(mask=kv_pos <= q_pos + window)

@@ -15,7 +15,7 @@ from opfacade.core.device_tensors import beside
 from opfacade.integrations.tensors import capturing
 
 T = TypeVar("T")
-MOST = 8  # kinds of layers in one model that share nothing
+MOST = 8  # maximum number of kinds of layers in a model that share no values
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class _Entry(Generic[T]):
     value: T
 
     def holds(self, sources: tuple[Tensor, ...], layer: int) -> bool:
-        # A call by the maker or by an earlier layer begins another pass: the same buffers may hold new contents.
+        # A call by the layer that computed the value, or by an earlier one, begins a new pass: buffers may have new contents.
         same = all(ref() is source for ref, source in zip(self.sources, sources, strict=True))
         return same and layer > self.maker and self.captured == capturing(sources[0]) and self.versions == _versions(sources)
 
 
 class _Passes(threading.local, Generic[T]):
-    """State of one thread: its values, the layer that asked last, and the last layer of the pass before."""
+    """The state of one thread: its values, the layer of the latest call, and the last layer of the previous pass."""
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, _Entry[T]] = {}
@@ -45,21 +45,22 @@ class _Passes(threading.local, Generic[T]):
         self.layer = layer
 
     def drop_captured(self) -> None:
-        """After the last layer. Values that were created in a capture are in the memory of its graph, and a graph tree refuses
-        to record another size while something that it does not know of holds a part of that."""
+        """Drops the values after the last layer. Values that were created in a capture are in the memory of its graph, and
+        torch's graph trees refuse to record another size while unknown references to that memory exist."""
         if self.layer == self.last:
             for key in [key for key, entry in self.entries.items() if entry.captured]:
                 self.entries.pop(key, None)
 
 
 class PassMemo(Generic[T]):
-    """Values computed from tensors that all layers of a pass receive. Each thread has its own."""
+    """Values computed from tensors that all layers of a pass receive. Each thread has separate values."""
 
     def __init__(self) -> None:
         self._local: _Passes[T] = _Passes()
 
     def get(self, module: object, sources: tuple[Tensor, ...], key: Hashable, make: Callable[[], T]) -> T:
-        """make(), or the value that an earlier layer of this pass made from the same tensors if modules have a layer_idx."""
+        """make(), or if modules have a layer_idx, the value that an earlier layer of this pass computed from the same
+        tensors."""
         layer = getattr(module, "layer_idx", None)
         if layer is None:
             return make()
@@ -79,7 +80,8 @@ class PassMemo(Generic[T]):
             entries.pop(next(iter(entries)))
 
         def forget(dead: weakref.ref[Tensor]) -> None:
-            """A value is dropped with its tensor: packed masks of a long sequence have hundreds of megabytes."""
+            """A value is dropped when its source tensor is freed, because the packed mask of a long sequence can take hundreds
+            of megabytes."""
             held = entries.get(key)
             if held is not None and dead in held.sources:
                 entries.pop(key, None)
@@ -90,5 +92,5 @@ class PassMemo(Generic[T]):
 
 
 def _versions(sources: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Number of in-place writes of each; inference tensors do not count them."""
+    """torch's version counter of each tensor, which counts in-place writes; inference tensors have none."""
     return tuple(-1 if source.is_inference() else source._version for source in sources)

@@ -7,7 +7,7 @@ from typing import NoReturn
 from opfacade.errors import Issue, from_issues
 
 UNSUPPORTED = "UnsupportedError"
-# Codes of other error kinds: any other code is a valid request that no plan takes.
+# Codes with their own error class; all other codes raise UnsupportedError.
 KINDS = {"OPF-I002": "ShapeError", "OPF-I003": "DTypeError", "OPF-I004": "ArgumentError", "OPF-I007": "GradNotSupportedError"}
 
 

@@ -12,9 +12,9 @@ from opfacade.plans.kv_cache import NOWHERE
 
 
 class Places(NamedTuple):
-    """Where new rows go: each row is a request of its own, whose one page receives it.
+    """Destinations of new rows: each row is one request with one page, which receives the row.
 
-    slots [rows] i64, below 0: the row is stored nowhere. indptr [rows + 1], pages [rows, 1] and lens [rows]: i32.
+    slots: i64 [rows]; a row with a negative slot is not stored. indptr [rows + 1], pages [rows, 1] and lens [rows]: i32.
     """
 
     slots: Tensor
@@ -40,7 +40,7 @@ class Places(NamedTuple):
 
 
 def places_of(slots: Tensor, page_size: int) -> Places:
-    """Computed on the device: nothing is read back."""
+    """Computes the tables on the device, without synchronising."""
     rows = slots.shape[0]
     lens = torch.remainder(slots, page_size).add_(1).to(torch.int32)
     page = torch.div(slots, page_size, rounding_mode="floor").masked_fill_(slots < 0, NOWHERE).to(torch.int32)

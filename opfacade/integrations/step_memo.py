@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 class StepMemo:
     """The first layer that needs a value computes it, and later layers reuse it; the next call of the first layer computes it
-    again. So a captured graph computes it in every replay, and metadata that several passes share never gives an outdated
-    value."""
+    again. So a captured graph computes the value in every replay, and a value is never outdated if several passes share
+    metadata."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, bool, Any]] = {}

@@ -14,7 +14,7 @@ from opfacade.plans.kv_cache import PagedKvAppendDescriptor
 if TYPE_CHECKING:
     from opfacade.select.explanation import Explanation
 
-USUAL = "sm_90a"  # without a GPU, the answers are for this one
+USUAL = "sm_90a"  # the assumed architecture if there is no GPU
 
 
 def here() -> Target:
@@ -33,9 +33,9 @@ def refusals(
     target: Target, *, head_dim: int = 128, page_size: int = 16, dtype: FloatDType = "bf16", kv_dtype: FloatDType | None = None,
     causal: bool = True, window_left: int = -1, sinks: bool = False, variant: Variant | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Reasons why no CUDA kernel takes decode, prefill or append of such a cache, `op: reason` each; empty if none.
+    """Reasons why no CUDA kernel supports decode, prefill or append with such a cache, each as `op: reason`.
 
-    variant: of the prefill, as for a window on both sides.
+    Empty if all are supported. variant: the prefill's variant, for example for a window on both sides.
     """
     kind: dict[str, Any] = {"head_dim": head_dim, "page_size": page_size, "dtype": kv_dtype or dtype}
     more: dict[str, Any] = {"q_dtype": dtype, "window_left": window_left, "sinks": sinks}
@@ -50,7 +50,7 @@ def refusals(
 def _asked(
     kind: dict[str, Any], more: dict[str, Any], causal: bool, variant: Variant | None
 ) -> tuple[BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvAppendDescriptor]:
-    """The operations of an engine on such a cache. Raises DescriptorError where it has no meaning."""
+    """The descriptors of an engine's operations on such a cache. Raises DescriptorError if the facts are invalid."""
     pool, dtype = PagedKvCacheDescriptor(num_total_pages=64, num_kv_heads=1, layout="NHD", **kind), more["q_dtype"]
     scale = "none" if pool.dtype == dtype else "tensor"
     common: dict[str, Any] = {"batch_size": 4, "paged_kv": pool, "page_table": "block", "kv_scale": scale}

@@ -57,7 +57,8 @@ class EvenBatch(NamedTuple):
 
 
 def even_batch(like: Tensor, batch: int, q_len: int, kv_len: int) -> EvenBatch:
-    """Requests of q_len new rows at the end of kv_len tokens, on the device of `like`; kept for later calls."""
+    """Index tensors of requests with q_len new rows at the end of kv_len tokens, on the device of `like`; cached for later
+    calls."""
     return _even_batches.get(like.device, batch, q_len, kv_len)
 
 

@@ -17,7 +17,7 @@ NAME = "opfacade"
 
 def register() -> None:
     """Adds the backends to SGLang's registries and to the choices of its command line. The entry point group
-    `sglang.srt.plugins` calls it in every process; it says nothing of SGLang's release, which counts where a backend is made.
+    `sglang.srt.plugins` calls it in every process. SGLang's release is checked later, when a backend is created.
 
     Raises UnsupportedError without SGLang (OPF-I006), or if its release does not have these registries (OPF-I005)."""
     with SGLANG.importing():

@@ -1,4 +1,4 @@
-"""SGLang's attention over its own pool: a page table made on the device, inside the captured graph where there is one."""
+"""SGLang's attention over SGLang's pool, with a page table that is computed on the device, also inside captured graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
     needs_cpu_seq_lens: bool = False
 
     def __init__(self, model_runner: Runner) -> None:
-        """Raises UnsupportedError for what `refuse_server` names: a model, a pool or a layer that no plan serves."""
+        """Raises UnsupportedError if `refuse_server` refuses the model, the pool or a layer."""
         super().__init__()
         refuse_server(model_runner)
         self.device = model_runner.device
@@ -59,7 +59,7 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return Requests(q_indptr, table, kv_lens, self._max_kv_len, decodes)
 
     def init_forward_metadata_in_graph(self, forward_batch: Batch) -> None:
-        """Writes page table, lengths and indptr to buffers of this backend on the device; nothing is read back."""
+        """Writes page table, lengths and indptr to this backend's buffers on the device. Does not synchronise."""
         if self.forward_metadata is not None:
             extend = None if self.forward_metadata.decodes else forward_batch.extend_seq_lens
             self._table.write(forward_batch.req_pool_indices, forward_batch.seq_lens, extend)
@@ -96,10 +96,10 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return o.flatten(1)
 
     def _pool(self, layer: AttentionLayer) -> Pool:
-        """The buffers of a layer: rows of tokens, or pages whose heads come first (SGLANG_USE_HND_KVCACHE), which have 4 dims.
+        """The buffers of a layer: rows of tokens, or with SGLANG_USE_HND_KVCACHE pages in HND layout, which have 4 dimensions.
 
-        An fp8 cache holds K / k_scale. A layer of a quantised model has factors beside a wider cache too, where they have no
-        part."""
+        An fp8 cache holds K / k_scale. A layer of a quantised model has scales even if its cache is not fp8; they are then
+        ignored."""
         k, v = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         scales = None
         if k.dtype.itemsize == 1 and layer.k_scale is not None:
@@ -110,7 +110,8 @@ class OpfacadeAttnBackend(AttentionBackend):  # type: ignore[misc]
         return Pool(WAY, k, v, "NHD", scales)
 
     def _pads(self, rows: Tensor) -> bool:
-        """Rows of a prefill may be padding, which no request writes; a decode writes all of its rows."""
+        """o for the rows. A prefill may have padding rows, which no request writes, so o is initialised; a decode writes all
+        rows."""
         return not self._current().decodes
 
     def _current(self) -> Requests:

@@ -1,4 +1,4 @@
-"""The buffers and factors of a layer, which a server has before its first step: what the adapter reads is checked at start."""
+"""Checks the buffers and scales of each layer when the server starts, before its first step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WAY = "sglang"
 
 
 def refuse_buffers(pool: KvPool, layer: AttentionLayer, page_size: int) -> None:
-    """Raises UnsupportedError (OPF-I001) for K and V of a layer that are neither rows of tokens [tokens, heads, dim] nor pages
-    whose heads come first [pages, heads, page size, dim], and for factors of an fp8 cache that are not one number each."""
+    """Raises UnsupportedError (OPF-I001) unless K and V of a layer are rows of tokens [tokens, heads, dim] or pages in HND
+    layout [pages, heads, page_size, dim], and each scale of an fp8 cache is one number."""
     k, v = pool.get_kv_buffer(layer.layer_id)
     first = "hnd" if k.ndim == 4 else "nhd"
     layout = getattr(pool, "kv_cache_layout", first)

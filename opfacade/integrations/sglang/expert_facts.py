@@ -1,4 +1,4 @@
-"""The parts of SGLang's layers of experts, and of what their dispatcher gives, that the adapter reads."""
+"""The attributes of SGLang's expert layers and dispatcher results that the adapter reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SGLang's runner of experts that are not quantised: each layer is one plan, behind SGLang's own router and dispatcher.
+"""SGLang's runner for experts without quantisation: each layer is one plan, after SGLang's own router and dispatcher.
 
-The core takes what the standard dispatcher gives: ids of this rank's experts, -1 for those of other ranks and for padding.
-Weights are read in place, so weights that are loaded or moved later count from the next call on."""
+The input is the result of the standard dispatcher: ids of this rank's experts, and -1 for experts of other ranks and for
+padding. Weights are read in place, so weights that are loaded or moved later are used from the next call on."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WAY, NAME = "sglang", "opfacade"
 _HINT = "Choose another --moe-runner-backend for it."
 _GATED = {"silu": Form(), "gelu": Form("gelu"), "gelu_tanh": Form("gelu_tanh")}
 _PLAIN = {"silu": Form(gated=False), "gelu": Form("gelu", False), "relu2": Form("relu2", False)}
-# Fields of quantisation that a layer without it leaves at their defaults.
+# Fields for quantisation, which must have their default values.
 _UNUSED = (
     "use_mxfp8", "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16", "block_shape", "fuse_swiglu_interleaved",
 )  # fmt: skip
 
 
 class OpfacadeRunnerCore(DispatchMoeRunnerCore):  # type: ignore[misc]
-    """Raises UnsupportedError (OPF-I001) for a layer that no plan runs, when the layer is made."""
+    """Raises UnsupportedError (OPF-I001) when a layer is created that no plan supports."""
 
     def __init__(self, config: RunnerConfig) -> None:
         super().__init__(config)
@@ -49,9 +49,11 @@ class OpfacadeRunnerCore(DispatchMoeRunnerCore):  # type: ignore[misc]
     def run_from_dispatch(
         self, dispatch_output: Dispatched, quant_info: WeightsInfo, runner_config: RunnerConfig, hooks: object = None
     ) -> Any:
-        """[rows, hidden], of this rank's experts, times routed_scaling_factor. Does not overwrite hidden_states.
+        """Returns the sum over this rank's experts times routed_scaling_factor, [rows, hidden]. Does not overwrite
+        hidden_states.
 
-        dispatch_output: of the standard dispatcher, in 16 bits or f32. quant_info: TritonMoeQuantInfo without scales."""
+        dispatch_output: the result of the standard dispatcher, with 16-bit or f32 rows. quant_info: TritonMoeQuantInfo without
+        scales."""
         if hooks is not None:
             refuse(WAY, "OPF-I001", "hooks", expected="None", got="hooks of LoRA", hint=_HINT, part=PART)
         _refuse_quantised(quant_info)
@@ -76,7 +78,7 @@ def _refuse_quantised(quant_info: object) -> None:
 
 
 def choose_runner(create: Create) -> Create:
-    """In place of UnquantizedFusedMoEMethod.create_moe_runner, which knows the runners of SGLang alone."""
+    """Replaces UnquantizedFusedMoEMethod.create_moe_runner, which knows only SGLang's own runners."""
 
     def create_moe_runner(self: Method, layer: torch.nn.Module, moe_runner_config: RunnerConfig) -> None:
         backend = get_moe_runner_backend()
@@ -94,7 +96,7 @@ def choose_runner(create: Create) -> Create:
 
 
 def use_runner() -> None:
-    """Sets `create_moe_runner` of SGLang's method without quantisation; a second call changes nothing."""
+    """Replaces `create_moe_runner` of SGLang's UnquantizedFusedMoEMethod; a second call has no effect."""
     create = UnquantizedFusedMoEMethod.create_moe_runner
     if not hasattr(create, "own"):
         UnquantizedFusedMoEMethod.create_moe_runner = choose_runner(create)
@@ -116,7 +118,7 @@ def _form(config: RunnerConfig) -> Form:
                 expected = f"None with {kind}"
                 refuse(WAY, "OPF-I001", name, expected=expected, got=getattr(config, name), hint=_HINT, part=PART)
         return form
-    if alpha is None and limit is not None:  # SGLang clamps the gate behind its silu
+    if alpha is None and limit is not None:  # SGLang clamps the gate after silu
         refuse(WAY, "OPF-I001", "gemm1_clamp_limit", expected="None without gemm1_alpha", got=limit, hint=_HINT, part=PART)
     if alpha is None:
         return form._replace(limit=config.swiglu_limit)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class PageTable:
-    """req_to_token [requests, tokens] has the slot of each token; slot // page_size is its page."""
+    """req_to_token [requests, tokens] contains the slot of each token; the page is slot // page_size."""
 
     def __init__(self, req_to_token: Tensor, page_size: int, max_kv_len: int) -> None:
         self._first_slots = req_to_token[:, :max_kv_len:page_size]
@@ -30,7 +30,7 @@ class PageTable:
         return table[:batch], kv_lens[:batch], q_indptr[: batch + 1]
 
     def write(self, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor | None) -> None:
-        """requests [batch]: rows of req_to_token. extend_lens: new rows of each; None is one."""
+        """requests [batch]: rows of req_to_token. extend_lens: the number of new rows of each request; None: one row each."""
         table, kv_lens, q_indptr = self.views(seq_lens.shape[0])
         torch.div(self._first_slots[requests], self._page_size, rounding_mode="floor", out=table)
         kv_lens.copy_(seq_lens)

@@ -1,4 +1,4 @@
-"""The parts of SGLang that the adapter reads, as it expects them."""
+"""The attributes of SGLang's objects that the adapter reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang's calls over ranks on opfacade: the merge of decode context parallel, and the all-reduce that is fused with a norm."""
+"""SGLang's multi-rank calls on opfacade: the merge for decode context parallelism, and the all-reduce fused with a norm."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def use_ranks(*, attention: OverRanks | None = None, norm: OverRanks | None = None) -> None:
-    """Replace `cp_lse_ag_out_rs_mha`, `cp_lse_ag_out_rs_mla` and `flashinfer_allreduce_residual_rmsnorm` in this process. Call
-    it in every process of the engine, before graphs are captured. attention: over the ranks of decode context parallel;
-    norm: over those of tensor-parallel attention. A call for which no plan fits runs SGLang's own function.
+    """Replaces `cp_lse_ag_out_rs_mha`, `cp_lse_ag_out_rs_mla` and `flashinfer_allreduce_residual_rmsnorm` in this process. Call
+    it in every process of the engine, before graphs are captured. attention: the plans for the ranks of decode context
+    parallelism; norm: the plans for the ranks of tensor-parallel attention. A call for which no plan fits runs SGLang's own
+    function.
 
-    Raises UnsupportedError without SGLang (OPF-I006), and where its release has no such functions (OPF-I005).
+    Raises UnsupportedError without SGLang (OPF-I006), or if its release does not have these functions (OPF-I005).
     """
     with SGLANG.importing():
         from sglang.srt.layers import flashinfer_comm_fusion
@@ -35,7 +36,7 @@ def use_ranks(*, attention: OverRanks | None = None, norm: OverRanks | None = No
 
 
 def merge_of_heads(ranks: OverRanks, own: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `cp_lse_ag_out_rs_mha`, whose lse is a natural logarithm."""
+    """Replaces `cp_lse_ag_out_rs_mha`, whose lse is a natural logarithm."""
 
     @wraps(own)
     def cp_lse_ag_out_rs_mha(cp_attn_out: Tensor, cp_attn_lse: Tensor, cp_group: EngineGroup, return_lse: bool = False) -> Any:
@@ -48,7 +49,7 @@ def merge_of_heads(ranks: OverRanks, own: Callable[..., Any]) -> Callable[..., A
 
 
 def merge_of_latents(ranks: OverRanks, own: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `cp_lse_ag_out_rs_mla`, whose lse has base 2 unless told otherwise."""
+    """Replaces `cp_lse_ag_out_rs_mla`, whose lse has base 2 by default."""
 
     @wraps(own)
     def cp_lse_ag_out_rs_mla(
@@ -63,7 +64,7 @@ def merge_of_latents(ranks: OverRanks, own: Callable[..., Any]) -> Callable[...,
 
 
 def fused_norm(ranks: OverRanks, own: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `flashinfer_allreduce_residual_rmsnorm`: sums are in f32 whatever fp32_acc says."""
+    """Replaces `flashinfer_allreduce_residual_rmsnorm`. Sums are always f32, independently of fp32_acc."""
 
     @wraps(own)
     def flashinfer_allreduce_residual_rmsnorm(

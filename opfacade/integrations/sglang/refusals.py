@@ -1,4 +1,4 @@
-"""SGLang models, pools and layers that this adapter does not support, which are refused when the backend is created."""
+"""Refuses SGLang models, pools and layers that this adapter does not support, when the backend is created."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _refuse_pool(pool: object) -> None:
 
 
 def _pools(pool: object) -> Iterator[Any]:
-    """A pool and the one inside it that has the attention layers of a hybrid model."""
+    """The pool, and for a hybrid model also the inner pool of its attention layers."""
     inner = getattr(pool, "full_kv_pool", None)
     yield from (pool,) if inner is None else (pool, inner)
 

@@ -1,4 +1,4 @@
-"""SGLang's sampler on opfacade: draws one token per row of logits in one launch, including normalisation and filters."""
+"""SGLang's sampler on opfacade: one launch normalises and filters each row of logits and draws a token."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     def _sample_from_probs(
         self, probs: Tensor, sampling_info: SamplingInfo, positions: Tensor | None, simple_sampling_case: bool
     ) -> tuple[Tensor, None]:
-        """probs [batch, vocab]: after the temperature."""
+        """probs [batch, vocab], computed with the temperature."""
         return _drawn(probs.float().log(), sampling_info, positions), None
 
     def _refuse(self, sampling_info: SamplingInfo, positions: Tensor | None) -> None:

@@ -1,4 +1,5 @@
-"""The pages of a cache of continuous batching. All code that depends on the release, 5.17 or 5.18, is in this file."""
+"""The pages of transformers' cache for continuous batching. All code that depends on the release, 5.17 or 5.18, is in this
+file."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class LayerPages:
     """One layer's K and V, [pages, page_size, kv_heads, dim] each, and the group of layers that shares their page table.
 
-    slots_a_page: token slots from one page of this layer to its next one; an index tensor counts in slots.
+    slots_a_page: the distance between two pages of this layer, in token slots, in which index tensors count.
     """
 
     group: int
@@ -29,19 +30,19 @@ class LayerPages:
 
 
 def slides(cache: PagedCache, layer: int) -> bool:
-    """Whether a layer keeps its window in a ring of slots, which are not pages in order."""
+    """Whether a layer keeps its window in a ring buffer of slots, which cannot be read as pages in order."""
     if hasattr(cache, "layer_to_allocator"):
         return not cache.layer_to_allocator[layer].supports_block_table
     return bool(cache.sliding_windows[layer] != 1)
 
 
 def layer_pages(cache: PagedCache, layer: int) -> LayerPages:
-    """Block table of a layer without a sliding window."""
+    """The block table of a layer without a sliding window."""
     if hasattr(cache, "layer_to_allocator"):
         group, k, v = cache.get_cache_for_block_table(layer)
         slots = cache.layer_to_allocator[layer].block_physical_stride
-        # The pages of all layers, K and V, are one buffer, and both views have all of it. Every n-th page is of this layer:
-        # views of those pages do not overlap, as operands that are written must not.
+        # K and V of all layers share one buffer, and both views cover all of it. Every n-th page belongs to this layer, so
+        # views of only these pages do not overlap; written operands must not overlap.
         every = slots // k.shape[1]
         return LayerPages(group, k[::every], v[::every], slots)
     group, index = cache.layer_index_to_group_indices[layer]

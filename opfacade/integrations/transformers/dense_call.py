@@ -1,7 +1,7 @@
-"""One attention call of dense batches: its plan and operands.
+"""One attention call on dense batches: its plan and operands.
 
-Keys and values of a cache, [batch, heads, length, dim], are a pool of pages in place: page b is all of request b. Nothing is
-copied, whatever the strides, unless values are narrower than keys: ragged prefill takes those, as rows.
+Keys and values of a cache, [batch, heads, length, dim], are used in place as a pool of pages: page b contains all of request b.
+This copies nothing, for any strides. If values are narrower than keys, they are passed to ragged prefill as rows.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def attend(module: WithLayer | SimpleNamespace, tensors: Tensors, how: How, caus
 
 
 def _seen(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> int:
-    """Keys of a request that count. A causal prefill without a mask fills an empty cache, which may be longer than its rows:
-    transformers then aligns rows and keys at their beginning."""
+    """The number of keys of a request. A causal prefill without a mask fills an empty cache, which may be longer than the
+    prompt; then transformers aligns rows and keys at their beginning."""
     fills = mask is None and causal and query.shape[2] > 1
     return min(query.shape[2], key.shape[2]) if fills else key.shape[2]
 
@@ -69,7 +69,8 @@ class _Call:
 
     @property
     def grows(self) -> bool:
-        """Whether the next call has more keys and as many rows. A prompt has as many keys as rows, which choose its kernel."""
+        """Whether later calls have the same number of rows but more keys. False for a prompt, whose numbers of rows and keys
+        are equal."""
         return self.decodes or self.query.shape[2] < self.kv_len
 
     @property

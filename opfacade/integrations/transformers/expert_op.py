@@ -1,4 +1,4 @@
-"""The experts of a layer as an op of torch: it selects a plan for the sizes of its call."""
+"""The experts of a layer as a torch op, which selects a plan for the sizes of each call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from opfacade.integrations.tensors import dtype_of
 from opfacade.integrations.transformers.releases import WAY
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
 
-KEPT = 1024  # descriptors: numbers of rows vary, and a model has few other sizes
-# Fields of a layer, by what its gate is; behind a slash comes the activation.
+KEPT = 1024  # cached descriptors: the number of rows varies, but a model has few other sizes
+# Fields of a layer, by the form of its gate. In the name of a form, the activation follows a slash.
 FORMS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "halves": {}, "none": {"gated": False}, "pairs": {"halves": "interleaved", "beta": 1.0},
 })  # fmt: skip
@@ -29,7 +29,8 @@ _Dtypes = tuple[FloatDType, FloatDType | None]
 def experts_descriptor(
     rows: tuple[int, int], sizes: tuple[int, int, int], dtypes: _Dtypes, form: str, numbers: _Numbers, transposed: bool
 ) -> FusedMoeDescriptor:
-    """rows: and choices of each. sizes: experts, hidden and width. dtypes: of x and of biases, None without."""
+    """rows: the number of rows, and of choices per row. sizes: experts, hidden and width. dtypes: of x, and of biases (None
+    without biases)."""
     gate, _, activation = form.partition("/")
     return FusedMoeDescriptor(
         total_num_rows=rows[0], top_k=rows[1], experts=sizes[0], hidden=sizes[1], width=sizes[2], dtype=dtypes[0],
@@ -42,8 +43,8 @@ def experts(
     x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None,
     form: str, limit: float | None, alpha: float | None, transposed: bool,
 ) -> Tensor:  # fmt: skip
-    """x [rows, hidden]; ids i32 and weights f32 [rows, k], -1 of no expert; up and down [experts, n, k], transposed
-    [experts, k, n]; biases [experts, n]. form: a key of FORMS, of pairs without an activation."""
+    """x [rows, hidden]; ids i32 and weights f32 [rows, k], where id -1 means no expert; up and down [experts, n, k], or if
+    transposed [experts, k, n]; biases [experts, n]. form: a key of FORMS; the form for pairs has no activation."""
     width, out = down.shape[1 if transposed else 2], torch.empty_like(x, memory_format=torch.contiguous_format)
     dtypes = (dtype_of(WAY, "hidden_states", x), None if up_bias is None else dtype_of(WAY, "up_bias", up_bias))
     sizes = (up.shape[0], x.shape[1], width)

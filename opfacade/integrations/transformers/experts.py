@@ -1,4 +1,4 @@
-"""experts_implementation="opfacade": the experts of a layer as one plan, with the ids and weights that its router chose."""
+"""experts_implementation="opfacade": the experts of a layer as one plan, with the ids and weights from the layer's router."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Weights(NamedTuple):
 
 
 def experts(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """The sum over choices, in their order, of weight * expert of the row, in the dtype of hidden_states.
+    """The weighted sum of the chosen experts' results for each row, in order of the choices, in the dtype of hidden_states.
 
-    hidden_states [rows, hidden]; top_k_index, top_k_weights [rows, k]. An id of num_experts or above has no part, as those of
-    other ranks of expert parallelism. Under torch.autocast rows take its dtype first; weights have it already.
-    Raises UnsupportedError for experts whose arithmetic is unknown (OPF-I001), DTypeError for tensors that no plan takes
-    (OPF-I003), GradNotSupportedError where a gradient is wanted (OPF-I007).
+    hidden_states [rows, hidden]; top_k_index, top_k_weights [rows, k]. Ids of num_experts or above are skipped: with expert
+    parallelism, they belong to other ranks. Under torch.autocast, rows are first cast to its dtype; weights already have it.
+    Raises UnsupportedError for experts whose arithmetic is unknown (OPF-I001), DTypeError for tensors that no plan supports
+    (OPF-I003), GradNotSupportedError if a tensor requires a gradient (OPF-I007).
     """
     weights = _weights(self)
     rows = autocast(hidden_states)
@@ -70,7 +70,7 @@ def _check(rows: Tensor, chosen: Tensor, weights: _Weights) -> None:
 
 
 def _form(module: nn.Module) -> tuple[str, float | None, float | None]:
-    """The name of a form of `expert_op.FORMS` with its activation, and limit and alpha."""
+    """The name of a form in `expert_op.FORMS`, with its activation, limit and alpha."""
     if _field(module, "has_post_expert_norm"):
         refuse(WAY, "OPF-I001", "has_post_expert_norm", expected="False", got="a norm behind each expert", part=PART)
     form, reason = _known(type(module), type(_field(module, "act_fn")), bool(_field(module, "has_gate")))
@@ -81,7 +81,7 @@ def _form(module: nn.Module) -> tuple[str, float | None, float | None]:
 
 
 def _known(kind: type, activation: type, gated: bool) -> tuple[str, str]:
-    """The form of a class of experts, or the reason why there is none. torch.compile takes the result as a constant."""
+    """The form of a class of experts, or the reason why there is none. torch.compile treats the result as a constant."""
     return _compared(kind, activation, gated)
 
 

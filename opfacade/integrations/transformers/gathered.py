@@ -1,6 +1,6 @@
 """Continuous batching of transformers 5.19 and later: its cache gathers the keys of all requests before the call.
 
-The same function takes the calls of model.forward, which have no lengths.
+The same function serves calls of model.forward, which pass no lengths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opfacade.integrations.transformers.parts import WithLayer
 
 _TAKEN = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-_CONSUMED = ("read_index", "write_index", "cache", "is_causal")  # the cache read them before this call
+_CONSUMED = ("read_index", "write_index", "cache", "is_causal")  # arguments that the cache has already used
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -30,10 +30,10 @@ def gathered_attention(
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
     s_aux: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """query [1, heads, rows, dim]; key and value [1, kv_heads, kv_rows, dim], those of all requests, one after the other.
-    Returns o [1, rows, heads, dim of value]. A call without read_index is one of model.forward.
+    """query [1, heads, rows, dim]; key and value [1, kv_heads, kv_rows, dim], of all requests, one after the other. Returns o
+    [1, rows, heads, dim of value]. A call without read_index comes from model.forward.
 
-    Raises UnsupportedError for an argument that it does not take.
+    Raises UnsupportedError for an unsupported argument.
     """
     named: dict[str, Any] = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
     if kwargs.get("read_index") is None:

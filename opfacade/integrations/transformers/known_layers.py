@@ -1,7 +1,7 @@
-"""The modules of transformers whose arithmetic is known, and the methods that compute it by plans.
+"""The modules of transformers whose arithmetic is known, and methods that compute the same by plans.
 
-A module is known by its code: that of a class from which transformers copies it. A method falls back to transformers' code if
-gradients are required, if the module is in training mode, or if no plan supports its tensors."""
+A module is recognised by its code, which transformers copies from a few original classes. A method falls back to transformers'
+code if gradients are required, if the module is in training mode, or if no plan supports its tensors."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from opfacade.integrations.transformers.parts import FusedMlp, HalvesOfExperts, Mlp, PairsOfExperts, RmsNorm
 
 Kind = Literal["norm", "activation", "rotary", "linear"]
-# Activations by the name of their module, of torch or of transformers.
+# Activations by the class name of their module in torch or transformers.
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({
     "SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "GELUActivation": "gelu",
     "ReLUSquaredActivation": "relu2",
 })  # fmt: skip
-_ROTARY = "rotary"  # part of the names of functions that rotate
+_ROTARY = "rotary"  # part of the name of every function that rotates
 
 
 class Method(NamedTuple):
-    """A method in place of one of a module."""
+    """A method that replaces a method of a module."""
 
     kind: Kind
     name: str
@@ -41,14 +41,14 @@ class Method(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Why a module keeps its own code."""
+    """The reason why a module keeps its own code."""
 
     kind: Kind
     reason: str
 
 
 class _Originals(NamedTuple):
-    """The classes and functions that others are copies of."""
+    """The original classes and functions, of which all others are copies."""
 
     norms: Mapping[type, Rounding]
     mlp: type
@@ -76,7 +76,8 @@ def _originals() -> _Originals:
 
 
 def found_in(module: nn.Module) -> Method | Unknown | None:
-    """The method for a module, why there is none, or None for a module without norm, gated activation and rotation."""
+    """The method for a module, or the reason why there is none; None for a module that is not a norm, gated activation or
+    rotation."""
     kind = type(module)
     if kind.__name__.endswith("Norm"):
         return _norm(module)
@@ -112,7 +113,8 @@ def _experts(module: torch.nn.Module) -> Method | Unknown:
 
 
 def gate_of(kind: type) -> Literal["pairs", "halves"] | None:
-    """Whether experts of a class combine interleaved pairs (as in gpt-oss) or halves of a row; None for any other method."""
+    """ "pairs" if a class of experts combines interleaved pairs (as in gpt-oss), "halves" if it combines halves of a row; None
+    otherwise."""
     own = getattr(kind, "_apply_gate", None)
     if same_code(own, _originals().pairs._apply_gate):
         return "pairs"
@@ -214,7 +216,7 @@ def _rotation(own: Callable[..., Any], layer: int) -> Callable[..., Any]:
 
 
 def call(name: str, *given: object) -> Any:
-    """An op: itself in a graph that is traced, else its function."""
+    """The op itself while a graph is traced, otherwise its function."""
     if torch.compiler.is_compiling():
         return getattr(torch.ops.opfacade_transformers, name)(*given)
     return getattr(layer_ops, name)(*given)

@@ -1,8 +1,7 @@
-"""Norm, gated activation, rotation and product of a layer of a model as ops of torch: each selects a plan for the sizes of its
-call.
+"""Norm, gated activation, rotation and product of a model's layer as torch ops. Each selects a plan for the sizes of its call.
 
-Eager calls run the function itself. Under torch.compile they are `torch.ops.opfacade_transformers.<name>`, which one graph with
-symbolic sizes serves.
+Eager calls run the function directly. Under torch.compile they become `torch.ops.opfacade_transformers.<name>`, so one graph
+with symbolic sizes serves all calls.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from opfacade.plans.norm import NormArgs, NormDescriptor, flashinfer, gemma, hug
 from opfacade.plans.rotary import RotaryArgs, RotaryDescriptor
 from opfacade.programs.fields import Input, Output
 
-KEPT = 1024  # descriptors of each op: batch sizes and lengths vary, and a model has few other sizes
-# Where a norm of transformers rounds, by the class of which others are copies.
+KEPT = 1024  # cached descriptors per op: batch sizes and lengths vary, but a model has few other sizes
+# The rounding of a norm in transformers, named after its original class.
 Rounding = Literal["llama", "gemma", "gpt_oss"]
 PRESETS: dict[Rounding, Callable[..., NormDescriptor]] = {"llama": huggingface, "gemma": gemma, "gpt_oss": flashinfer}
 _tables: PassMemo[Tensor] = PassMemo()
@@ -47,7 +46,7 @@ def norm_descriptor(rounding: Rounding, rows: int, hidden: int, dtypes: tuple[An
 
 @lru_cache(maxsize=KEPT)
 def product_descriptor(count: int, dtype: str, activation: str) -> MapDescriptor:
-    """activation(gate) * up of tensors of their own: the program of the gated activation over two inputs."""
+    """activation(gate) * up with gate and up in separate tensors: the gated activation's program over two inputs."""
     value = GatedActivationDescriptor(total_num_rows=1, width=1, dtype=dtype, activation=activation).program()["out"]
     inputs = (Input(name="gate", dtype=dtype), Input(name="up", dtype=dtype))
     return MapDescriptor(shape=(count,), inputs=inputs, outputs=(Output(name="out", dtype=dtype, value=value),))
@@ -57,7 +56,7 @@ def product_descriptor(count: int, dtype: str, activation: str) -> MapDescriptor
 def gated_descriptor(
     sizes: tuple[int, int], dtype: str, activation: str, limit: float | None, alpha: float | None
 ) -> GatedActivationDescriptor:
-    """The descriptor of rows that hold gate and up: two halves, or pairs for swiglu_oai."""
+    """The descriptor for rows that contain gate and up: as two halves, or as pairs for swiglu_oai."""
     fields = {"interleaved": True, "limit": limit, "alpha": alpha} if activation == "swiglu_oai" else {}
     return GatedActivationDescriptor(total_num_rows=sizes[0], width=sizes[1], dtype=dtype, activation=activation, **fields)
 
@@ -72,7 +71,7 @@ def rotary_descriptor(rows: int, heads: tuple[int, int], dim: int, dtype: str, t
 
 @lru_cache(maxsize=KEPT)
 def linear_descriptor(rows: int, sizes: tuple[int, int], dtype: torch.dtype, bias: bool) -> MatmulDescriptor:
-    """sizes: of weight, [n, k]."""
+    """sizes: n and k, the shape of weight."""
     name: Any = name_of(dtype)
     return MatmulDescriptor(total_num_rows=rows, n=sizes[0], k=sizes[1], dtype=name, bias=bias)
 
@@ -93,7 +92,7 @@ def _preference(text: str) -> Preference:
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
-    """The norm of the last axis of x, contiguous, in the dtype of x. weight [hidden]."""
+    """The norm of x along its last axis, contiguous, in the dtype of x. weight [hidden]."""
     rows, out = x.reshape(-1, x.shape[-1]), x.new_empty(x.shape)
     dtypes = (dtype_of(WAY, "x", x), dtype_of(WAY, "weight", weight))
     descriptor = norm_descriptor(rounding, rows.shape[0], rows.shape[1], dtypes, eps)
@@ -102,7 +101,7 @@ def norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
 
 
 def product(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-    """activation(gate) * up, contiguous. gate, up: tensors of one shape."""
+    """activation(gate) * up, contiguous. gate, up: tensors with the same shape."""
     out, flat = gate.new_empty(gate.shape), (gate.reshape(-1), up.reshape(-1))
     descriptor = product_descriptor(out.numel(), dtype_of(WAY, "gate", gate), activation)
     _plan(descriptor, gate).run(descriptor.args(gate=flat[0], up=flat[1], out=out.view(-1)))
@@ -110,7 +109,8 @@ def product(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 
 
 def gated(x: Tensor, activation: str, limit: float | None, alpha: float | None) -> Tensor:
-    """activation(gate) * up of x [..., 2 * width]; its last axis holds gates, then ups, or for swiglu_oai pairs."""
+    """activation(gate) * up for x [..., 2 * width], whose last axis contains gates, then ups, or for swiglu_oai pairs of
+    both."""
     rows = x.reshape(-1, x.shape[-1])
     out = x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
     sizes = (rows.shape[0], rows.shape[1] // 2)
@@ -120,9 +120,9 @@ def gated(x: Tensor, activation: str, limit: float | None, alpha: float | None) 
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """q, k [batch, heads, length, dim], rotated.
+    """Rotates q and k [batch, heads, length, dim].
 
-    cos, sin [batch or 1, length, dim / 2], or dim, of which the second half repeats the first.
+    cos, sin [batch or 1, length, dim / 2], or with dim columns, where the second half repeats the first.
     """
     batch, heads, length, dim = q.shape
     key = (id(cos), id(sin), dim)
@@ -137,7 +137,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layer: int) -> tuple[
 
 
 def table_of(cos: Tensor, sin: Tensor, half: int) -> Tensor:
-    """[batch * length or length, 2 * half]: the cosines of a row, then its sines."""
+    """[batch * length or length, 2 * half]: each row has its cosines, then its sines."""
     return torch.cat((cos[..., :half], sin[..., :half]), -1).flatten(0, 1)
 
 
@@ -152,8 +152,8 @@ _row_numbers = DeviceTensors(_positions)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, prefer: str) -> Tensor:
-    """x [..., k] by weight [n, k], plus bias: [..., n]. prefer: a Preference as JSON. Sizes that no candidate takes, and a
-    weight whose rows have gaps within, are torch's own."""
+    """x [..., k] by weight [n, k], plus bias: [..., n]. prefer: a Preference as JSON. torch computes the product if no
+    candidate supports the sizes, or if the elements of a weight's row are not contiguous."""
     sizes, made = (weight.shape[0], weight.shape[1]), _preference(prefer)
     rows = x.flatten(0, -2) if x.ndim > 1 else x[None]
     descriptor = linear_descriptor(rows.shape[0], sizes, x.dtype, bias is not None)

@@ -1,6 +1,6 @@
-"""nn.Linear by plans of products, where a kernel takes them or the caller's preference names the reference.
+"""nn.Linear by plans for matrix products, if a kernel supports them or the caller's preference names the reference.
 
-The reference does not count as a kernel: it serves a linear layer of a model only on request, on a GPU and on the CPU.
+The reference does not count as a kernel: on GPU and CPU, it computes a linear layer only on request.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HINT = 'products=Preference(backend="reference") takes it'
 
 
 def found_in(module: nn.Module, products: Preference | None) -> Method | Unknown | None:
-    """The method for a linear layer, why there is none, or None for another module. A subclass with a forward of its own is
-    another module."""
+    """The method for a linear layer, or the reason why there is none; None for any other module, including subclasses with
+    their own forward."""
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return None
     prefer, weight = products or KERNELS, module.weight

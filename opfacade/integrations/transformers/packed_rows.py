@@ -22,7 +22,8 @@ class Rows(NamedTuple):
 
 
 def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longest: tuple[int, int]) -> Tensor:
-    """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q and of k and v; longest: most rows of one request in each."""
+    """o [rows, heads, dim of v]. rows: q, k and v; indptr: of q, and of k and v; longest: the largest number of rows per
+    request, of q, and of k and v."""
     q, k, v = rows
     batch = indptr[0].shape[0] - 1
     split = growth.ragged_split(batch * k.shape[1], q.shape[0], longest[1]) if longest[0] < max(longest[1], 2) else "auto"
@@ -39,7 +40,7 @@ def attend_rows(rows: Rows, indptr: tuple[Tensor, Tensor], found: Scores, longes
 
 
 def new_output(q: Tensor, dim: int, longest: int) -> Tensor:
-    """[rows, heads, dim]. A step whose longest request has all rows may be padded, and rows of no request are not written:
-    they are 0, so that later layers read no NaN."""
+    """The output [rows, heads, dim]. Rows that belong to no request (padding) are not written; they are zeroed, so that later
+    layers read no NaN."""
     shape = (q.shape[0], q.shape[1], dim)
     return q.new_zeros(shape) if longest >= q.shape[0] > 1 else q.new_empty(shape)

@@ -1,7 +1,7 @@
-"""Continuous batching of transformers 5.17 and 5.18: attention over the pages of its cache, which are neither copied nor moved.
+"""Continuous batching of transformers 5.17 and 5.18: attention reads the pages of its cache in place.
 
-New rows are appended to their pages, then prefill or decode reads them. Layers with a sliding window keep a ring of slots,
-which is not a page table: the cache gathers those, and they go through ragged prefill.
+New rows are appended to their pages, then prefill or decode reads them. Layers with a sliding window have a ring buffer of
+slots instead of a page table: the cache gathers their keys, and ragged prefill computes attention.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def paged_attention(
     s_aux: Tensor | None = None, is_causal: bool | None = None, cache: Any = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """query [1, heads, rows, dim], key and value [1, kv_heads, rows, dim]: the new rows of all requests, one after the other.
-    Returns o [1, rows, heads, dim]. Rows of no request, which pad a CUDA graph, are 0.
+    Returns o [1, rows, heads, dim]. Padding rows of a CUDA graph are 0.
 
-    Raises ArgumentError without a cache, UnsupportedError for an argument that it does not take.
+    Raises ArgumentError without a cache, UnsupportedError for an unsupported argument.
     """
     step = _taken(cache, kwargs, attention_mask)
     refuse_unknown(kwargs, dropout)
@@ -64,7 +64,7 @@ def paged_attention(
 
 
 class Step(NamedTuple):
-    """Request facts of a step; lists are by group of layers, dicts by kind of layer."""
+    """The requests of a step. Lists have an entry per group of layers, dicts per kind of layer."""
 
     cu_q: Tensor
     cu_k: Any
@@ -74,7 +74,7 @@ class Step(NamedTuple):
     write: list[Tensor]
 
     def of(self, kind: str) -> tuple[Tensor, int]:
-        """cu_seq_lens_k and max_seqlen_k of a kind of layers."""
+        """cu_seq_lens_k and max_seqlen_k for a kind of layer."""
         return (self.cu_k[kind], self.max_k[kind]) if isinstance(self.cu_k, dict) else (self.cu_k, self.max_k)
 
     def sources(self, pages: LayerPages) -> tuple[Tensor, ...]:
@@ -86,7 +86,7 @@ _NEEDED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_seqlen_q", "max_seqlen_k", "re
 
 
 def _taken(cache: object, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
-    """Take the arguments of a step out of kwargs."""
+    """Removes the arguments of a step from kwargs and returns them."""
     for name, value in (("cache", cache), *((name, kwargs.get(name)) for name in _NEEDED)):
         if value is None:
             hint = "This name is for continuous batching; attn_implementation='opfacade' serves every other call."
@@ -97,7 +97,7 @@ def _taken(cache: object, kwargs: dict[str, Any], mask: Tensor | None) -> Step:
 
 
 def _table(step: Step, pages: LayerPages) -> tuple[Tensor, Tensor]:
-    """Block table and lengths, computed on the device from the slots of the tokens: the first slot of a page gives its id."""
+    """Block table and lengths, computed on the device from the token slots: the first slot of a page determines the page id."""
     cu_k, longest = step.of("full_attention")
     read, write = step.read[pages.group], step.write[pages.group]
     slots = read if read.numel() else write  # no request has cached tokens: the new rows are all keys
@@ -130,7 +130,7 @@ class _Paged:
             num_total_pages=self.pages.k.shape[0], page_size=size, num_kv_heads=heads, head_dim=dim,
             dtype=dtype_of(WAY, "cache", self.pages.k), layout="NHD",
         )  # fmt: skip
-        # Requests share pages of a prefix: their tables may have more entries than the pool.
+        # Requests may share pages of a prefix, so the table may have more entries than the pool has pages.
         most = growth.bounds_of(batch, width * size, size)["max_kv_indices"]
         return {"batch_size": batch, "paged_kv": pool, "page_table": "block", "max_kv_indices": most}
 

@@ -1,4 +1,4 @@
-"""The parts of transformers that the adapter reads, as it expects them."""
+"""The attributes of transformers' objects that the adapter reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WithLayer(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """A norm of rows; these classes are for annotations."""
+    """A norm module; these classes are used only in annotations."""
 
     weight: nn.Parameter
 
@@ -51,7 +51,7 @@ class PairsOfExperts(nn.Module):
 
 
 class HalvesOfExperts(nn.Module):
-    """Experts with an activation of halves."""
+    """Experts that apply the activation to one half of a row."""
 
     act_fn: nn.Module
 
@@ -81,7 +81,7 @@ class GenerationConfig(Protocol):
 
 
 class Generating(Protocol):
-    """A model with transformers' loop of tokens."""
+    """A model with transformers' generation loop."""
 
     def _sample(
         self, input_ids: Tensor, processors: object, criteria: object, config: GenerationConfig, **model_kwargs: Any

@@ -1,4 +1,4 @@
-"""The facts of one attention call that do not depend on how keys and values are stored."""
+"""The parameters of one attention call that do not depend on how keys and values are stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _masks: PassMemo[dict[str, Tensor]] = PassMemo()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Score parameters: scale, soft cap, sinks [heads] and window. window: keys that a row sees, its own included; 0 is all."""
+    """Score parameters: scale, soft cap, sinks [heads] and window. window: the number of keys that a row sees, including its
+    own; 0: all."""
 
     scale: float | None
     cap: float
@@ -36,12 +37,13 @@ class Scores:
 
     @property
     def window_left(self) -> int:
-        """Also where all tokens of a call fit in it: another kernel would be built when a sequence grows beyond its window."""
+        """Keeps the window even if all tokens of a call fit in it; otherwise another kernel would be built when a sequence
+        grows beyond the window."""
         return min(self.window - 1, INT32_MAX) if self.window > 0 else -1
 
 
 def scores(scaling: float | None, softcap: float | None, s_aux: Tensor | None, sliding_window: int | None) -> Scores:
-    """Scores from the arguments as transformers names them; sinks are read in f32.
+    """Converts transformers' arguments to Scores; sinks are converted to f32.
 
     Raises DTypeError for sinks that are not a tensor, UnsupportedError for a window that is not an integer; the descriptor
     refuses scales and caps that are not numbers.
@@ -62,7 +64,8 @@ def check_batch(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def check_tensors(query: object, key: object, value: object) -> None:
-    """Raise DTypeError for a value that is not a tensor, ShapeError for one that has not [batch, heads, length, dim]."""
+    """Raises DTypeError for a value that is not a tensor, and ShapeError for a tensor that is not [batch, heads, length,
+    dim]."""
     for name, given in (("query", query), ("key", key), ("value", value)):
         tensor = _require_tensor(name, given)
         if tensor.ndim != 4:
@@ -80,7 +83,8 @@ def _is_integer(value: object) -> bool:
 
 
 def packed_mask(module: object, mask: Tensor, q_len: int, kv_len: int, batch: int) -> dict[str, Tensor]:
-    """The operands of a mask [batch or 1, 1, q_len or 1, at least kv_len]; layers of a pass that share the mask share them."""
+    """The operands for a mask [batch or 1, 1, q_len or 1, at least kv_len]. Layers of a pass that share the mask share the
+    operands."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         refuse(WAY, "OPF-I003", "attention_mask", expected="torch.bool", got=got, hint="True is a key that a row sees.")

@@ -15,9 +15,9 @@ STANDARD = "opfacade"
 
 
 class Names(NamedTuple):
-    """Names for attn_implementation; `standard` is that of experts_implementation too.
+    """Names for attn_implementation. `standard` is also the name for experts_implementation.
 
-    continuous is empty if the release permits none; `reason` then says why.
+    `continuous` is empty if the release permits no name; `reason` explains why.
     """
 
     standard: str
@@ -26,7 +26,7 @@ class Names(NamedTuple):
 
 
 def names() -> Names:
-    """Names that `register` enters, for the transformers that is installed. Raises UnsupportedError for an unknown release."""
+    """The names that `register` adds to the installed transformers. Raises UnsupportedError for an unknown release."""
     release = _installed()
     return Names(STANDARD, release.continuous, release.reason)
 
@@ -52,7 +52,7 @@ def register() -> Names:
     if release.contract != "none":
         continuous = paged_attention if release.contract == "paged" else gathered_attention
         AttentionInterface.register(release.continuous, continuous)
-        if release.contract == "gathered":  # it takes the calls of model.forward too
+        if release.contract == "gathered":  # it also serves calls of model.forward
             AttentionMaskInterface.register(release.continuous, sdpa_mask)
     return names()
 
@@ -74,7 +74,7 @@ def use_continuous_batching(model: Decoder) -> Any:
     if release.contract == "paged":
         model.set_attn_implementation(release.continuous)
     else:
-        # set_attn_implementation would look for a package of flash attention behind every name that contains "flash".
+        # set_attn_implementation would look for a flash attention package for every name that contains "flash".
         model.config._attn_implementation = release.continuous
     return model
 

@@ -9,13 +9,14 @@ from typing import Literal
 from opfacade.integrations.refusal import refuse
 
 WAY = "transformers"
-# paged: keys and values arrive as new rows beside the cache. gathered: the cache has gathered all of them into one tensor each.
+# paged: a call receives new rows and the cache. gathered: a call receives all keys and values, gathered into one tensor each.
 Contract = Literal["paged", "gathered", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """First release with a contract of continuous batching, and the name that it accepts for attention of another package."""
+    """The first release with this contract for continuous batching, and the name that it accepts for attention of other
+    packages."""
 
     first: tuple[int, int]
     contract: Contract
@@ -23,7 +24,7 @@ class Release:
     reason: str = ""
 
 
-_GATHERED = "opfacade_flash"  # 5.19 and later accept the name of another package only if it contains "flash"
+_GATHERED = "opfacade_flash"  # 5.19 and later accept another package's name only if it contains "flash"
 _RELEASES = (
     Release((5, 17), "paged", "paged|opfacade"),
     Release((5, 19), "gathered", _GATHERED),
@@ -32,13 +33,13 @@ _RELEASES = (
 
 
 def parse(version: str) -> tuple[int, int]:
-    """Major and minor number of a release; for any other text, those of the oldest."""
+    """The major and minor number of a release; for an invalid text, the oldest known release."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def release_of(version: str) -> Release:
-    """Facts of a version. Raises UnsupportedError for one before the first known."""
+    """The contract of a version. Raises UnsupportedError for versions older than the first known one."""
     known = [release for release in _RELEASES if release.first <= parse(version)]
     if not known:
         first = ".".join(map(str, _RELEASES[0].first))

@@ -1,4 +1,4 @@
-"""Functions compared by their code: transformers has a copy of the code of a layer for each family of models."""
+"""Compares functions by their code, because transformers copies the code of a layer for each family of models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Pair = tuple[Any, Any]
 
 
 def same_method(one: type, other: type, name: str) -> bool:
-    """Whether a method of two classes has the same code, and so have the methods of its class that it calls."""
+    """Whether a method has the same code in two classes, including the methods of the class that it calls."""
     return _same((getattr(one, name, None), getattr(other, name, None)), (one, other), frozenset())
 
 
 def same_code(one: object, other: object) -> bool:
-    """Whether two functions have the same code, and so have the functions that they reach by a global or a closure.
+    """Whether two functions have the same code, including the functions that they reference by globals or closures.
 
-    Names of parameters, annotations and texts do not count. A function that the package `kernels` has made a module is
+    Names of parameters, annotations and strings are ignored. A function that the package `kernels` has turned into a module is
     compared by its forward.
     """
     return _same((one, other), None, frozenset())
@@ -42,7 +42,7 @@ def _facts(code: CodeType) -> tuple[Any, ...]:
 
 
 def _reached(one: FunctionType, other: FunctionType, owners: tuple[type, type] | None) -> Iterator[Pair]:
-    """Pairs of functions that both reach under one name."""
+    """Pairs of functions that both reference under the same name."""
     found: list[Pair] = list(zip(_inside(one), _inside(other), strict=True))
     for name in one.__code__.co_names:
         found.append((one.__globals__.get(name), other.__globals__.get(name)))
@@ -58,7 +58,7 @@ def _inside(function: FunctionType) -> tuple[Any, ...]:
 
 
 def globals_of(function: object, part: str, seen: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """The globals with `part` in their name that a function calls, or one in its closure."""
+    """The functions with `part` in their name that a function, or a function in its closure, references as globals."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return {}
     scope = function.__globals__

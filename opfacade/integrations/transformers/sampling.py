@@ -19,7 +19,7 @@ from opfacade.integrations.transformers.releases import WAY
 if TYPE_CHECKING:
     from opfacade.integrations.transformers.parts import Generating, GenerationConfig, LogitsProcessor
 
-# Processors of transformers that a draw replaces by a control, in the order in which it applies them.
+# The processors of transformers that a draw replaces, in the order in which the draw applies them.
 _CONTROLS = {
     "TemperatureLogitsWarper": ("temperature", torch.float32),
     "TopKLogitsWarper": ("top_k", torch.int32),
@@ -41,11 +41,11 @@ def sample(
     **model_kwargs: Any,
 ) -> Any:
     """`custom_generate` of `generate`: transformers' loop, with temperature, top_k, top_p and min_p in a single draw per step.
-    seed: one per row of the batch; a number s means s + b for row b; None takes seeds from torch's generator. A request gets
-    the same tokens in any row and any batch, up to rounding of its logits. With do_sample=False decoding is greedy. Raises
-    UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a filter_value or
-    min_tokens_to_keep of its own. Raises ShapeError and DTypeError for seeds of another batch and for seeds that are not
-    64-bit integers."""
+    seed: one per row of the batch; a single number s means s + b for row b; None: random seeds from torch's generator. A
+    request gets the same tokens in any row and any batch, up to rounding of its logits. With do_sample=False decoding is
+    greedy. Raises UnsupportedError for beams, for a processor that would come after the first filter, and for a filter with a
+    non-default filter_value or min_tokens_to_keep. Raises ShapeError and DTypeError for seeds of another batch and for seeds
+    that are not 64-bit integers."""
     if (generation_config.num_beams or 1) > 1:
         refuse_draw(WAY, "OPF-I001", "num_beams", expected="1", got=generation_config.num_beams)
     kept, controls = _split(logits_processor)
@@ -53,13 +53,13 @@ def sample(
         controls["temperature"] = 0.0
     drawer = _Drawer(controls, _seeds(seed, input_ids), input_ids.shape[1])
     greedy = copy.copy(generation_config)
-    greedy.do_sample = False  # the drawer leaves one token, so that the largest score is that of the drawn one
+    greedy.do_sample = False  # the processor leaves only the drawn token, so greedy selection takes it
     processors = type(logits_processor)([*kept, drawer])
     return model._sample(input_ids, processors, stopping_criteria, greedy, **model_kwargs)
 
 
 def _split(processors: list[LogitsProcessor]) -> tuple[list[Any], dict[str, float]]:
-    """The processors that are still called, and the values of those that a draw replaces."""
+    """The processors that are still called, and the parameters of the processors that a draw replaces."""
     kept: list[Any] = []
     controls: dict[str, float] = {}
     order = list(_CONTROLS)
@@ -79,7 +79,8 @@ def _split(processors: list[LogitsProcessor]) -> tuple[list[Any], dict[str, floa
 
 
 def _check_filter(name: str, processor: object) -> None:
-    """A draw leaves out what a filter removes, and keeps one token at least. TopKLogitsWarper's top_k counts those to keep."""
+    """The filter's parameter. Refuses options that a draw does not have: it never draws a filtered token, and keeps at least
+    one token. TopKLogitsWarper's top_k already includes min_tokens_to_keep."""
     kept, value = getattr(processor, "min_tokens_to_keep", 1), getattr(processor, "filter_value", -math.inf)
     if kept > 1 and name != "TopKLogitsWarper":
         refuse_draw(WAY, "OPF-I001", "min_tokens_to_keep", expected="1", got=f"{kept} of {name}", hint=_WITHOUT)
@@ -101,7 +102,7 @@ def _seeds(seed: int | Sequence[int] | Tensor | None, input_ids: Tensor) -> Tens
 
 
 def _integers(seed: object) -> Tensor:
-    """i64, of the shape of `seed`: a conversion by torch would cut fractions off."""
+    """The seeds as i64 with the shape of `seed`. Refuses fractions, which a conversion by torch would truncate."""
     if isinstance(seed, Tensor):
         if seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
             refuse_draw(WAY, "OPF-I003", "seed", expected=_INTEGERS, got=seed.dtype)
@@ -119,9 +120,9 @@ def _integer(seed: object) -> int:
 
 
 class _Drawer(NamedTuple):
-    """A logits processor that leaves the drawn token: its score is 0, the others are -inf.
+    """A logits processor that leaves only the drawn token: its score is 0, all others are -inf.
 
-    start: length of the prompts. The position of a token is counted from there, so padding on the left does not change it.
+    start: the length of the prompts. Positions of tokens count from `start`, so padding on the left does not change them.
     """
 
     controls: dict[str, float]

@@ -25,8 +25,8 @@ def attention(
     """The attention function of transformers. query [batch, heads, q_len, dim], key and value [batch, kv_heads, kv_len, dim],
     attention_mask bool [batch, 1, q_len, kv_len] or None; returns o [batch, q_len, heads, dim of value] and no weights.
 
-    Under torch.autocast tensors take its dtype first, as for sdpa: f32 weights of norms and angles make wider ones.
-    Raises UnsupportedError for an argument that it does not take, ShapeError and DTypeError for a mask of another form.
+    Under torch.autocast, tensors are first cast to its dtype, as for sdpa, because f32 norm weights and angles give f32
+    tensors. Raises UnsupportedError for an unsupported argument, ShapeError or DTypeError for an invalid mask.
     """
     refuse_unknown(kwargs, dropout)
     causal = flag("is_causal", getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -38,14 +38,15 @@ def attention(
 
 
 def autocast(x: Tensor) -> Tensor:
-    """x in the dtype that torch.autocast gives to sdpa, in the context of its device."""
+    """x, cast as torch.autocast casts the arguments of sdpa on x's device."""
     if not isinstance(x, Tensor) or x.device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type)) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
 def compiled(module: object, tensors: Tensors, how: How, causal: bool) -> Tensor:
-    """The same as one op of a graph. Gradients are refused here, because inside an op requires_grad is not visible."""
+    """Attention as a single torch op in a graph. Gradients are refused here, because requires_grad is not visible inside an
+    op."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors[:3]):
         hint = "Call the model under torch.no_grad()."
         refuse(WAY, "OPF-I007", "query, key, value", expected="tensors without gradients", got="requires_grad=True", hint=hint)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import torch
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PLAIN: tuple[Kind, ...] = ("norm", "activation", "rotary")  # replaced unless `only` says more: other kinds have two libraries
+PLAIN: tuple[Kind, ...] = ("norm", "activation", "rotary")  # the kinds that are replaced by default
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """The names of the modules of each kind that run on plans, and of those that keep their own code, with the reason."""
+    """The names of the modules of each kind that run on plans, and the modules that keep their own code, with the reasons."""
 
     norm: tuple[str, ...]
     activation: tuple[str, ...]
@@ -48,15 +48,15 @@ def use_ops(
 ) -> Replaced:
     """Runs the RMS norms, gated activations and rotary embeddings of a model on plans; `undo` of the result reverts this. A
     method of each instance is replaced, so other models of the family are not affected. A module is replaced if its code equals
-    that of a layer of Llama, Gemma, gpt-oss or Phi 3, which most families copy; norms round as that layer does. Calls in
+    the code of a layer of Llama, Gemma, gpt-oss or Phi 3, which most families copy; norms round as in that layer. Calls in
     training mode or with gradients run transformers' own code. Works in eager mode and under torch.compile.
 
-    only: the kinds that are replaced, "norm", "activation", "rotary" and, if it is named, "linear": each nn.Linear whose
-    product a kernel takes. products: the preference among candidates of these products, by default none but kernels;
-    Preference(backend="reference") takes the reference, which is slow. strict: refuse a model with a module of these kinds that
-    is not known, or whose method something else has replaced, before anything changes; else `left` names them. Raises
+    only: the kinds to replace: "norm", "activation", "rotary", and "linear", which is not a default: each nn.Linear whose
+    product a kernel supports. products: the preference for these products; by default, only kernels;
+    Preference(backend="reference") takes the reference, which is slow. strict: refuse a model, before anything changes, if a
+    module of these kinds is unknown or its method was already replaced; without strict, `left` names such modules. Raises
     ArgumentTypeError (OPF-I010) for a model that is not a module, UnsupportedError for unknown modules with strict (OPF-I009),
-    and without a known transformers (OPF-I005, OPF-I006).
+    or if transformers is missing or its release is unknown (OPF-I005, OPF-I006).
     """
     registration.names()
     _check(model, only, products)

@@ -13,8 +13,8 @@ PATH = "opfacade.integrations.vllm.backend.OpfacadeBackend"
 
 
 def register() -> None:
-    """Adds the backend to vLLM's registry. The entry point group `vllm.general_plugins` calls it in every process, and may call
-    it again; it says nothing of vLLM's release, which counts where the backend is selected.
+    """Adds the backend to vLLM's registry. The entry point group `vllm.general_plugins` calls it in every process, possibly
+    several times. vLLM's release is checked later, when the backend is selected.
 
     Raises UnsupportedError without vLLM (OPF-I006), or if its release does not have this registry (OPF-I005)."""
     with VLLM.importing():
@@ -27,8 +27,8 @@ def register() -> None:
 
 def register_sampler() -> None:
     """Replaces the samplers of both of vLLM's model runners in this process: `gpu_model_runner`, and `gpu.model_runner`, which
-    is the default where Triton is installed. vLLM has no registry of samplers, so this sets the name that a runner reads when
-    it is made; it must be called in the processes of the workers, before that.
+    is the default where Triton is installed. vLLM has no registry of samplers, so this replaces a name that a runner reads when
+    it is created. Call it in the worker processes before that.
 
     Raises as `register` does. An untested vLLM release gives a ReleaseWarning."""
     with VLLM.importing():
@@ -41,16 +41,16 @@ def register_sampler() -> None:
     VLLM.tell_release()
     own = ((gpu_model_runner, OpfacadeSampler), (model_runner, OpfacadeRunnerSampler))
     with VLLM.registering():
-        for runner, _ in own:  # a name that no runner reads would be set for nothing
+        for runner, _ in own:  # setting a name that no runner reads would have no effect
             runner.Sampler  # noqa: B018
     for runner, sampler in own:
         runner.Sampler = sampler
 
 
 def register_experts() -> None:
-    """Makes layers of experts without quantisation that are built from now on run as plans: `OpfacadeFusedMoEMethod` takes the
-    place of vLLM's `UnquantizedFusedMoEMethod` in its registry of custom ops. Call it in the processes of the workers, before
-    the model is loaded; it may be called again.
+    """Makes expert layers without quantisation, if they are created after this call, run as plans: `OpfacadeFusedMoEMethod`
+    replaces `UnquantizedFusedMoEMethod` in vLLM's registry of custom ops. Call it in the worker processes, before the model is
+    loaded; repeated calls have no effect.
 
     Raises as `register` does, and UnsupportedError (OPF-I001) if another plug-in has replaced that method. An untested vLLM
     release gives a ReleaseWarning."""

@@ -85,7 +85,7 @@ class OpfacadeBackend(AttentionBackend):  # type: ignore[misc]
         has_sink: bool, use_sparse: bool, use_mm_prefix: bool, use_per_head_quant_scales: bool, device_capability: Capability,
         attn_type: str, has_sliding_window: bool = False, use_non_causal: bool = False, **more: bool,
     ) -> list[str]:  # fmt: skip
-        """vLLM's own reasons, and those against a window on both sides of a row, which rows that are not causal have."""
+        """vLLM's own reasons, and reasons against a window on both sides of a row, which is used if attention is not causal."""
         found: list[str] = super().validate_configuration(
             head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
             use_per_head_quant_scales, device_capability, attn_type, has_sliding_window, use_non_causal, **more,

@@ -1,4 +1,4 @@
-"""vLLM's names for the dtype of a cache; None is the dtype of the model."""
+"""vLLM's names for the dtype of a cache; None stands for the dtype of the model."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _FP8 = {"f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2}
 
 
 def fp8_of(name: str) -> torch.dtype | None:
-    """The fp8 dtype of a cache's bytes; None where they are not fp8."""
+    """The fp8 dtype of a cache that is stored as bytes; None if the cache is not fp8."""
     return _FP8.get(CACHE_DTYPES[name] or "")

@@ -1,4 +1,4 @@
-"""The parts of vLLM's layers of experts, and of their configuration, that the adapter reads."""
+"""The attributes of vLLM's expert layers, and of their configuration, that the adapter reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MoeConfig(Protocol):
 
 
 class ExpertsLayer(Protocol):
-    """vLLM's RoutedExperts. Biases are there with has_bias alone."""
+    """vLLM's RoutedExperts. It has biases only if has_bias is true."""
 
     w13_weight: Tensor
     w2_weight: Tensor

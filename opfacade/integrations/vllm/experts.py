@@ -1,8 +1,8 @@
-"""vLLM's method for experts that are not quantised: each layer is one plan, behind vLLM's own router.
+"""vLLM's method for experts without quantisation: each layer is one plan, after vLLM's own router.
 
-The method has no kernel object of vLLM's (`moe_kernel` is None), so its runner applies the shared experts, dispatches rows
-between data-parallel ranks, and reduces over ranks, as for every method without one. Weights keep the layout in which vLLM
-loads them and are read in place, so weights that are loaded or moved later count from the next call on."""
+The method has no kernel object of vLLM (`moe_kernel` is None), so vLLM's runner applies the shared experts, dispatches rows
+between data-parallel ranks, and reduces over ranks, as for every method without a kernel object. Weights keep the layout in
+which vLLM loads them and are read in place, so weights that are loaded or moved later are used from the next call on."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _LIMITED = (MoEActivation.SILU, MoEActivation.SWIGLUOAI, MoEActivation.SWIGLUOAI
 
 
 class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
-    """Raises UnsupportedError (OPF-I001) for a layer that no plan runs, when the layer is made."""
+    """Raises UnsupportedError (OPF-I001) when a layer is created that no plan supports."""
 
     def __init__(self, moe: MoeConfig) -> None:
         _refuse_config(moe)
-        FusedMoEMethodBase.__init__(self, moe)  # the parent's would choose a kernel of vLLM's
+        FusedMoEMethodBase.__init__(self, moe)  # the parent class's method would choose a vLLM kernel
         self.unquantized_backend, self.experts_cls = UnquantizedMoeBackend.OOT, None
         self.supports_pre_processed_weights = True
         self.form = Form()
 
     @property
     def is_monolithic(self) -> bool:
-        """False: vLLM's router chooses the experts."""
+        """False, because vLLM's router chooses the experts."""
         return False
 
     def create_weights(
@@ -69,21 +69,22 @@ class OpfacadeFusedMoEMethod(UnquantizedFusedMoEMethod):  # type: ignore[misc]
         )
 
     def process_weights_after_loading(self, layer: ExpertsLayer) -> None:
-        """Nothing: a plan reads the layout in which weights are loaded."""
+        """Does nothing, because plans read weights in the layout in which vLLM loads them."""
 
     def apply(
         self, layer: ExpertsLayer, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, shared_experts: object = None,
         shared_experts_input: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """[rows, hidden] in the dtype of x: of this rank's experts, without the shared ones, which vLLM's runner applies.
+        """The sum over this rank's experts, [rows, hidden] in the dtype of x, without the shared experts, which vLLM's runner
+        applies.
 
-        x [rows, hidden]; topk_weights and topk_ids [rows, top_k], ids of all ranks; -1: padding."""
+        x [rows, hidden]; topk_weights and topk_ids [rows, top_k], global ids; -1: padding."""
         of = Weights(layer.w13_weight, layer.w2_weight, getattr(layer, "w13_bias", None), getattr(layer, "w2_bias", None))
         return run(WAY, self.form, x, local_ids(topk_ids, layer.expert_map), topk_weights, of)
 
 
 def _refuse_config(moe: MoeConfig) -> None:
-    """Parts of a configuration that would run other code of vLLM's than this method."""
+    """Settings for which vLLM would run other code than this method."""
     parallel = moe.moe_parallel_config
     sent_by = parallel.all2all_backend if parallel.use_all2all_kernels else "allgather_reducescatter"
     facts = {
@@ -104,7 +105,7 @@ def _form(moe: MoeConfig, layer: ExpertsLayer) -> Form:
     if limit is not None and kind not in _LIMITED:
         refuse(WAY, "OPF-I001", "swiglu_limit", expected=f"None with {kind.value}", got=limit, hint=_HINT, part=PART)
     alpha, beta = _first(layer, moe, "swiglu_alpha"), _first(layer, moe, "swiglu_beta")
-    if kind is MoEActivation.SWIGLUOAI:  # whose numbers vLLM has as constants of the function
+    if kind is MoEActivation.SWIGLUOAI:  # vLLM has its parameters as constants in the function
         limit, alpha, beta = (
             7.0 if limit is None else limit, 1.702 if alpha is None else alpha, 1.0 if beta is None else beta
         )  # fmt: skip
@@ -116,7 +117,7 @@ def _form(moe: MoeConfig, layer: ExpertsLayer) -> Form:
 
 
 def _first(layer: ExpertsLayer, moe: MoeConfig, name: str) -> float | None:
-    """A number of the layer, else of its configuration, as vLLM's own activation takes it."""
+    """A number from the layer, otherwise from its configuration, as in vLLM's own activation."""
     given = getattr(layer, name, None)
     found = getattr(moe, name) if given is None else given
     return None if found is None else float(found)

@@ -23,7 +23,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None, sinks: Tensor | None = None, **unknown: object,
     ) -> None:  # fmt: skip
-        """Raises UnsupportedError that names the argument which no plan of this adapter takes."""
+        """Raises UnsupportedError, naming the first argument that this adapter does not support."""
         for name, value in {"alibi_slopes": alibi_slopes, **unknown}.items():
             if value is not None and (isinstance(value, Tensor) or value):
                 got = "a tensor" if isinstance(value, Tensor) else value
@@ -53,7 +53,7 @@ class OpfacadeImpl(AttentionImpl):  # type: ignore[misc]
         for name, scale in {"output_scale": output_scale, "output_block_scale": output_block_scale}.items():
             if scale is not None:
                 refuse(WAY, "OPF-I001", name, expected="to be absent", got="a tensor", hint="No plan quantises its output so.")
-        if attn_metadata is None:  # a run that measures memory
+        if attn_metadata is None:  # vLLM's run that measures memory
             return output.fill_(0)
         rows, pool = attn_metadata.rows, self._pool(layer, kv_cache)
         if self._writes and key is not None and value is not None:

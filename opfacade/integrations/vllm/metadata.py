@@ -1,4 +1,4 @@
-"""Metadata of a step for the layers of vLLM: the runner's own index tensors, which stay on the device."""
+"""Metadata of a step for vLLM's layers: the runner's own index tensors, which stay on the device."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ WAY = "vllm"
 
 @dataclass(frozen=True)
 class OpfacadeMetadata(AttentionMetadata):  # type: ignore[misc]
-    """rows: number of rows of the step, padding of a captured graph included. slots [rows] i64: where each is stored; -1 is
-    nowhere, as for padding, for a draft past the longest length and for rejected rows of parallel drafting."""
+    """rows: the number of rows of the step, including padding of a captured graph. slots [rows] i64: the slot of each row; -1:
+    the row is not stored, as for padding, for a draft beyond the maximum length, and for rejected rows of parallel drafting."""
 
     rows: int
     requests: Requests
     slots: Tensor
 
     def places(self, layer: object, page_size: int) -> Places:
-        """Where the rows of this step go, shared by its layers."""
+        """The destinations of this step's rows, shared by its layers."""
         return self.requests.memo.get("places", layer, self.slots, lambda: places_of(self.slots, page_size))
 
 
 class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
-    """Copies nothing and reads nothing back: the device assigns work from the lengths in its memory."""
+    """Copies nothing and does not synchronise: the device assigns work from the lengths in its memory."""
 
-    # A captured graph is right for any lengths within its shapes, prefill and decode mixed.
+    # A captured graph is valid for any lengths within its shapes, also with prefill and decode mixed.
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.ALWAYS
     supports_update_block_table: bool = True
 
     def __init__(self, kv_cache_spec: object, layer_names: list[str], vllm_config: Config, device: torch.device) -> None:
-        """Raises UnsupportedError for a model whose requests have masks of their own, where no kernel has them (OPF-I001)."""
+        """Raises UnsupportedError if requests have individual masks that no kernel supports (OPF-I001)."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # The longest request of a step would need another plan for each step, and could be too short for a graph's next replay.
+        # Not the step's longest request: that would need a plan per step, and a graph's next replay may have a longer one.
         self._max_kv_len = int(vllm_config.model_config.max_model_len)
         _refuse_masks(vllm_config)
 
@@ -68,7 +68,7 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
 
 
 def _decodes(step: Step) -> bool:
-    """Whether row b is the one row of request b, with requests that pad a graph last. The starts are read on the host."""
+    """Whether row b is the only row of request b; padding requests of a graph come last. Reads the starts on the host."""
     if step.max_query_len != 1 or step.num_actual_tokens != step.num_reqs:
         return False
     starts = step.query_start_loc_cpu[: step.num_reqs + 1].tolist()
@@ -76,7 +76,7 @@ def _decodes(step: Step) -> bool:
 
 
 def _refuse_masks(config: Config) -> None:
-    """A diffusion model gives each request of a step a mask of its own."""
+    """Whether each request of a step has its own mask, as in a diffusion model."""
     if not getattr(config.model_config, "is_diffusion", False):
         return
     kind = CACHE_DTYPES.get(config.cache_config.cache_dtype)

@@ -1,4 +1,4 @@
-"""The parts of vLLM that the adapter reads, as it expects them."""
+"""The attributes of vLLM's objects that the adapter reads."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Step(Protocol):
 
 
 class CacheLayer(Protocol):
-    """An attention layer, with the factors of its cache."""
+    """An attention layer, with the scales of its cache."""
 
     _k_scale: Tensor
     _v_scale: Tensor
 
 
 class Processor(Protocol):
-    """A LogitsProcessor. Each kind has its own of the other fields."""
+    """A LogitsProcessor. Each kind has some of the other fields."""
 
     biases: Mapping[int, Mapping[int, float]]
     bias_tensor: Tensor

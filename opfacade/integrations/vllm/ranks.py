@@ -1,4 +1,4 @@
-"""vLLM's calls over ranks on opfacade: the merge of decode context parallel, and the all-reduce that is fused with a norm."""
+"""vLLM's multi-rank calls on opfacade: the merge for decode context parallelism, and the all-reduce fused with a norm."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from opfacade.integrations.over_ranks import EngineGroup, OverRanks, replace_eve
 if TYPE_CHECKING:
     from torch import Tensor
 
-FUSED = "flashinfer_trtllm_fused_allreduce_norm"  # an op of torch, in whose place the fusion pass of vLLM puts calls
-_libraries: list[Any] = []  # an implementation lasts as long as its library
+FUSED = "flashinfer_trtllm_fused_allreduce_norm"  # the torch op that vLLM's fusion pass inserts into graphs
+_libraries: list[Any] = []  # an implementation is registered as long as its library object exists
 
 
 def use_ranks(*, attention: OverRanks | None = None, norm: OverRanks | None = None, device: str = "CUDA") -> None:
-    """Replace `cp_lse_ag_out_rs`, and the implementation of the op of fused all-reduce and norm, in this process. Call it in
-    the processes of the workers, before the model is loaded. attention: over the ranks of decode context parallel; norm:
-    over those of tensor parallelism, where `fuse_allreduce_rms` is on. A call for which no plan fits runs vLLM's own
-    function. device: the dispatch key of the op.
+    """Replaces `cp_lse_ag_out_rs`, and the implementation of the op for fused all-reduce and norm, in this process. Call it in
+    the worker processes, before the model is loaded. attention: the plans for the ranks of decode context parallelism; norm:
+    the plans for the ranks of tensor parallelism, used if `fuse_allreduce_rms` is on. A call for which no plan fits runs vLLM's
+    own function. device: the dispatch key of the op.
 
-    Raises UnsupportedError without vLLM (OPF-I006), and where its release has no such functions (OPF-I005).
+    Raises UnsupportedError without vLLM (OPF-I006), or if its release does not have these functions (OPF-I005).
     """
     with VLLM.importing():
         from vllm.compilation.passes.fusion import allreduce_rms_fusion
@@ -47,7 +47,7 @@ def _override(call: Callable[..., None], device: str) -> None:
 
 
 def merge_of_heads(ranks: OverRanks, own: Callable[..., Any], empty: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `cp_lse_ag_out_rs`. empty: vLLM's function that sets the lse of requests without keys here to -inf."""
+    """Replaces `cp_lse_ag_out_rs`. empty: vLLM's function that sets the lse to -inf for requests without keys on this rank."""
 
     @wraps(own)
     def cp_lse_ag_out_rs(
@@ -72,7 +72,7 @@ def merge_of_heads(ranks: OverRanks, own: Callable[..., Any], empty: Callable[..
 
 
 def fused_norm(ranks: OverRanks, own: Callable[..., None]) -> Callable[..., None]:
-    """In place of `call_trtllm_fused_allreduce_norm`, for its pattern without quantisation: results overwrite the arguments."""
+    """Replaces `call_trtllm_fused_allreduce_norm` for its pattern without quantisation: results overwrite the arguments."""
 
     @wraps(own)
     def call_trtllm_fused_allreduce_norm(
@@ -97,7 +97,7 @@ def fused_norm(ranks: OverRanks, own: Callable[..., None]) -> Callable[..., None
         if found is None:
             rest = (launch_with_pdl, fp32_acc, max_token_num, pattern_code, norm_out, quant_out, scale_out, scale_factor)
             return own(allreduce_in, residual, rms_gamma, rms_eps, world_size, *rest, weight_bias)
-        # Without norm_out the norm overwrites the terms and the sum the residual; else the sum overwrites the terms.
+        # Without norm_out, the norm overwrites the input and the sum the residual; with norm_out, the sum overwrites the input.
         to_norm, to_sum = (rows, kept) if norm_out is None else (norm_out.view(rows.shape), rows)
         to_sum.copy_(found[1])
         to_norm.copy_(found[0])

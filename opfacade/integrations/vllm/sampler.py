@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class OpfacadeSampler(Sampler):  # type: ignore[misc]
-    """Tokens of the runner `gpu_model_runner`. If a step needs log-probabilities or processors that `sample` does not support,
-    vLLM computes them, and only the token is drawn here."""
+    """The sampler for the runner `gpu_model_runner`. If a step needs log-probabilities or processors that `sample` does not
+    support, vLLM computes them, and only the token is drawn here."""
 
     def __init__(self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
         """Raises UnsupportedError for log probabilities of processed logits."""
@@ -50,7 +50,7 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     def sample(
         self, logits: Tensor, sampling_metadata: SamplingMetadata, logprobs_mode_override: str | None = None
     ) -> tuple[Tensor, None]:
-        """Tokens of adjusted logits, i32 [requests]: vLLM calls this when it has adjusted them."""
+        """Tokens i32 [requests] from adjusted logits: vLLM calls this after it has adjusted the logits itself."""
         operands = filters(logits, sampling_metadata)
         if not plain_processors(sampling_metadata):
             logits, operands = self._filtered_before(logits, sampling_metadata, operands)
@@ -63,20 +63,20 @@ class OpfacadeSampler(Sampler):  # type: ignore[misc]
     def _filtered_before(
         self, logits: Tensor, metadata: SamplingMetadata, operands: dict[str, Tensor | None]
     ) -> tuple[Tensor, dict[str, Tensor | None]]:
-        """vLLM's processors see logits over the temperature, and top_p the mass that they leave."""
+        """Applies vLLM's processors to logits divided by the temperature; top_p then refers to the remaining mass."""
         if metadata.all_greedy:
             return logits, operands
         logits = self.apply_temperature(logits, metadata.temperature, metadata.all_random)
         for processor in metadata.logitsprocs.argmax_invariant:
             logits = processor.apply(logits)
         temperature = operands["temperature"]
-        if temperature is not None:  # 0 stays greedy
+        if temperature is not None:  # temperature 0 stays greedy
             temperature = torch.where(temperature > 0, 1.0, 0.0)
         return logits, operands | {"temperature": temperature, "min_p": None}
 
     @staticmethod
     def _is_one_draw(metadata: SamplingMetadata) -> bool:
-        """Whether nothing but tokens is wanted, and a draw has every adjustment."""
+        """Whether the step needs only tokens, and a draw supports every adjustment."""
         holder = metadata.thinking_budget_state_holder
         reports = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         others = bool(metadata.bad_words_token_ids) or (holder is not None and holder.has_tracked_requests())

@@ -1,4 +1,4 @@
-"""vLLM's `SamplingMetadata` as operands of a draw: every tensor stays on the device, lists of the host are copied to it."""
+"""Converts vLLM's `SamplingMetadata` to operands of a draw. Tensors stay on the device; lists on the host are copied to it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from opfacade.integrations.vllm.parts import Processor, SamplingMetadata
 
 WAY = "vllm"
-_EPS = 1e-5  # below it a temperature means greedy in vLLM
-_PER_DRAW = 4  # by which vLLM moves the offset of a request's generator back when it discards a token
+_EPS = 1e-5  # in vLLM, a lower temperature means greedy
+_PER_DRAW = 4  # the distance by which vLLM moves a generator's offset back when it discards a token
 _PROCESSED = ("processed_logits", "processed_logprobs")
 Operands = dict[str, Tensor | None]
 
 
 def refuse_processed(mode: str) -> None:
-    """Raises UnsupportedError for log probabilities of filtered logits, which a draw does not write."""
+    """Raises UnsupportedError for log probabilities of filtered logits, because a draw does not compute them."""
     if mode in _PROCESSED:
         refuse_draw(WAY, "OPF-I001", "logprobs_mode", expected="raw_logprobs or raw_logits", got=mode)
 
 
 def plain_processors(metadata: SamplingMetadata, adjust: bool = False) -> bool:
-    """Whether a draw has all processors: min_p without top_p, and with `adjust` biases of logits.
+    """Whether a draw supports all processors: min_p without top_p, and with `adjust` also logit biases.
 
-    vLLM applies min_p before top_p, which then refers to the mass that is left.
+    In vLLM, min_p comes before top_p, which then refers to the remaining mass; a draw cannot do this.
     """
     mapped = all(
         _has_no_effect(p) or (_is(p, "MinP") and metadata.top_p is None) for p in metadata.logitsprocs.argmax_invariant
@@ -44,14 +44,14 @@ def _is(processor: object, name: str) -> bool:
 
 
 def _has_no_effect(processor: Processor) -> bool:
-    """One of vLLM's own without a request that needs it."""
+    """Whether this is one of vLLM's own processors that no request uses."""
     if _is(processor, "MinTokens"):
         return not processor.min_toks
     return not processor.biases if _is(processor, "LogitBias") else _is(processor, "MinP") and not processor.min_p_count
 
 
 def filters(logits: Tensor, metadata: SamplingMetadata) -> Operands:
-    """temperature, top_k, top_p and min_p."""
+    """The operands temperature, top_k, top_p and min_p."""
     found: Operands = {"temperature": _temperature(logits, metadata)}
     found["top_k"] = None if metadata.top_k is None else metadata.top_k.to(torch.int32)
     found["top_p"] = None if metadata.top_p is None else metadata.top_p.float()
@@ -68,7 +68,7 @@ def _temperature(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
 
 
 def adjustments(logits: Tensor, metadata: SamplingMetadata, bias: SparseBias) -> Operands:
-    """bitmask, biases and penalties; their order is that of vLLM."""
+    """The operands for bitmask, biases and penalties, which a draw applies in vLLM's order."""
     found: Operands = {}
     if metadata.allowed_token_ids_mask is not None:  # True bans a token
         _check_banned(logits, metadata.allowed_token_ids_mask)
@@ -80,7 +80,8 @@ def adjustments(logits: Tensor, metadata: SamplingMetadata, bias: SparseBias) ->
 
 
 def _check_banned(logits: Tensor, banned: Tensor) -> None:
-    """The words of a bitmask may be as many for another vocabulary, whose missing tokens would be banned."""
+    """Refuses a mask for another vocabulary: its bitmask may have the same number of words, and the missing tokens would be
+    banned."""
     if banned.dtype != torch.bool:
         refuse_draw(WAY, "OPF-I003", "allowed_token_ids_mask", expected="torch.bool", got=banned.dtype)
     if banned.shape != logits.shape:
@@ -102,14 +103,14 @@ def _penalties(logits: Tensor, metadata: SamplingMetadata) -> Operands:
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """i64 [rows, longest]; -1, which is not a token, at the ends."""
+    """The lists as i64 [rows, longest], padded with -1, which is not a token."""
     longest = max(map(len, rows), default=0)
     found = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], dtype=torch.int64)
     return found.view(len(rows), longest).to(device)
 
 
 class SparseBias:
-    """Biases as lists of tokens and values, [rows, n]; made again when vLLM's processor has made its own again."""
+    """Biases as lists of tokens and values, [rows, n]; rebuilt when vLLM's processor has rebuilt its tensors."""
 
     def __init__(self) -> None:
         self._source: tuple[Tensor, int] | None = None
@@ -118,7 +119,7 @@ class SparseBias:
     def of(self, logits: Tensor, processor: Processor) -> Operands:
         source = self._source
         if source is None or source[0] is not processor.bias_tensor or source[1] != len(logits):
-            self._made = _listed(processor.biases, logits)  # may refuse them, and then the last ones stay known as those
+            self._made = _listed(processor.biases, logits)  # may raise; then the cached lists stay unchanged
             self._source = (processor.bias_tensor, len(logits))
         return self._made
 
@@ -136,7 +137,7 @@ def _listed(biases: Mapping[int, Mapping[int, float]], logits: Tensor) -> Operan
 
 
 def _entries(entries: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """Tokens i32 [n] and values f32 [n] of one request."""
+    """The biased tokens i32 [n] and biases f32 [n] of one request."""
     try:
         return torch.tensor(list(entries), dtype=torch.int32), torch.tensor(list(entries.values()), dtype=torch.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -144,7 +145,7 @@ def _entries(entries: Mapping[int, float]) -> tuple[Tensor, Tensor]:
 
 
 def noise(logits: Tensor, generators: Mapping[int, torch.Generator]) -> Operands:
-    """Seeds of rows: of the request's generator where it has one, else new ones from torch's generator of the device."""
+    """One seed per row: from the request's generator if it has one, otherwise from torch's generator of the device."""
     seed = new_seeds(logits)
     offset = torch.zeros_like(seed)
     own = {row: _next(generator) for row, generator in generators.items() if row < len(logits)}
@@ -156,7 +157,7 @@ def noise(logits: Tensor, generators: Mapping[int, torch.Generator]) -> Operands
 
 
 def _next(generator: torch.Generator) -> tuple[int, int]:
-    """Seed and position of a request's next token. A generator of the CPU has no position: it gives a seed a token."""
+    """Seed and position for a request's next token. A CPU generator has no position, so it draws a new seed for each token."""
     if generator.device.type != "cuda":
         return int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, dtype=torch.int64)), 0
     position = generator.get_offset()

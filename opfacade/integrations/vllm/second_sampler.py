@@ -26,7 +26,7 @@ class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
         logprobs_mode: str = "raw_logprobs", num_speculative_tokens: int = 1, use_fp64_gumbel: bool = False,
         enable_trace_replay: bool = False, return_sampling_mask: bool = False, custom_logits_processors: object = (),
     ) -> None:  # fmt: skip
-        """Raises UnsupportedError for what needs filtered logits: processed log probabilities and sampling masks."""
+        """Raises UnsupportedError for options that need filtered logits: processed log probabilities and sampling masks."""
         refuse_processed(logprobs_mode)
         if return_sampling_mask:
             refuse_draw(WAY, "OPF-I001", "return_sampling_mask", expected="False", got=True)
@@ -39,7 +39,8 @@ class OpfacadeRunnerSampler(Sampler):  # type: ignore[misc]
         self, processed_logits: Tensor, expanded_idx_mapping: Tensor, idx_mapping_np: object, pos: Tensor, top_k: Tensor | None,
         top_p: Tensor | None, has_topp_only_rows: bool, use_fused_sampler: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Tokens i64 [rows] of logits [rows, vocab] after the temperature, which therefore counts as 1; 0 stays greedy."""
+        """Tokens i64 [rows] from logits [rows, vocab] that vLLM has divided by the temperature, so the draw uses temperature 1,
+        or 0 for greedy rows."""
         states, rows = self.sampling_states, expanded_idx_mapping
         operands = {
             "temperature": (states.temperature.gpu[rows] > 0).float(),
