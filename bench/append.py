@@ -1,7 +1,8 @@
-"""Writing the paged cache and merging states on one GPU: `python -m bench.append [--out FILE]`.
+"""Times writes to the paged cache and merges of states on one GPU: `python -m bench.append [--out FILE]`.
 
-Large problems: microseconds, L2 cold, and bytes read and written a second as a fraction of what copying a tensor reaches in
-this run. Small ones: microseconds of one launch in a CUDA graph of many. Every output is held to its bound before it is timed.
+Large problems: microseconds, L2 cold, and bytes read and written per second as a fraction of the rate of a tensor copy in this
+run. Small ones: microseconds of one launch in a CUDA graph with many launches. Every output is checked against its error bound
+before it is timed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def args_of(descriptor: Any) -> Any:
 def moved(descriptor: Any, args: Any) -> int:
     """Bytes that must be read and written: each new row, state and result once."""
     if descriptor.op == "merge_states":
-        # An empty state is not looked at.
+        # An empty state is not read.
         shown = int((args.states_lse > float("-inf")).sum()) * descriptor.head_dim * args.states_o.element_size()
         return shown + sum(t.numel() * t.element_size() for t in (args.states_lse, args.o, args.lse))
     new = sum(t.numel() for t in (args.k_new, args.v_new))
@@ -93,7 +94,7 @@ def measured(name: str, descriptor: Any, copy_TBs: float) -> dict[str, Any]:
 
 
 def copying() -> float:
-    """TB/s read and written of a copy of 2 GB."""
+    """TB/s, read plus written, of a copy of 2 GB."""
     x = torch.empty(2**30, device="cuda", dtype=torch.bfloat16).normal_()
     y = torch.empty_like(x)
     return 2 * x.numel() * 2 / time_gpu(lambda: y.copy_(x), samples=10).median * 1e-6

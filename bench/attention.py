@@ -1,9 +1,9 @@
-"""Attention on one GPU beside its peers, in one run: `python -m bench.attention [--peers] [--out FILE]`.
+"""Attention on one GPU and its peers, in one run: `python -m bench.attention [--peers] [--out FILE]`.
 
-Random normal data, shuffled pages, L2 flushed; outputs are held to the SKU's bound first, and a wrong one is not timed. Ours
-and peers alternate (bench/interleaved.py).
-Rates: TFLOP/s for prefill (masked products not counted), TB/s for decode (K and V once). Ceilings are measured here too.
-Peers: FlashInfer (fa2, fa3) where it is installed, torch SDPA with cuDNN for dense shapes.
+Random normal data, shuffled pages, L2 flushed; outputs are first checked against the SKU's error bound, and a wrong one is not
+timed. Ours and peers alternate (bench/interleaved.py). Rates: TFLOP/s for prefill (masked products not counted), TB/s for
+decode (K and V once). Ceilings are measured here too. Peers: FlashInfer (fa2, fa3) if it is installed, torch SDPA with cuDNN
+for dense shapes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def dims(self) -> int:
-        """Elements of a key and a value together."""
+        """The number of elements of a key and its value together."""
         return self.dim + (self.dim if self.dim_vo is None else self.dim_vo)
 
     @property
@@ -123,7 +123,7 @@ def problem(shape: Shape):
 
 
 def ours(shape: Shape) -> Contender:
-    """Ours: error first; the first use, and what a repeated select and a check cost the host."""
+    """Our times: the error is checked first; then the first use, and the host time of a repeated select and of a check."""
     descriptor, args = problem(shape)
     started = time.perf_counter()
     plan = Plan.select(descriptor, CUDA)
@@ -160,7 +160,7 @@ def flashinfer(shape: Shape, backend: str) -> Contender:
 
 
 def hold_peer(descriptor, args) -> float:
-    """A peer's error over the bound of our kernel. `o` only: a peer's lse has another base or is missing."""
+    """A peer's error over the bound of our kernel. Checks only `o`, because a peer's lse has another base or is missing."""
     report = numerics.check(descriptor, replace(args, lse=None), Plan.select(descriptor, CUDA).sku, rows=8)
     if not report.worst <= 1:
         raise ValueError(f"wrong result, not timed: {report}")

@@ -1,9 +1,10 @@
-"""Prefill of batches as servers have them, beside peers: `python -m bench.batches [--data DIR] [--peers] [--out FILE]`.
+"""Prefill of batches with the request lengths of real services, compared with peers: `python -m bench.batches [--data DIR]
+[--peers] [--out FILE]`.
 
 DIR holds published request lengths (azure-llm-2023-*.csv). For each service: whole prompts; the second half of each prompt,
-with the first half cached; and 64 decodes beside a chunk of 2048 tokens in one launch. Then rows on 240,000 keys beside 512
-rows of a prompt, and each of the two alone. Then the cost of a variant, a mask or an fp8 cache against the plain kernel on
-8192 tokens, round-robin. TFLOP/s count visible pairs only. Outputs are checked against the bound first.
+with the first half cached; and 64 decodes together with a chunk of 2048 tokens in one launch. Then rows on 240,000 keys
+together with 512 rows of a prompt, and each of the two alone. Then the cost of a variant, a mask or an fp8 cache against the
+plain kernel on 8192 tokens, round-robin. TFLOP/s count visible pairs only. Outputs are checked against the bound first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Batch:
     kv: tuple[int, ...]
     dtype: str = "bf16"
     facts: dict[str, Any] = field(default_factory=dict)
-    tokens: int = 0  # of the pool, which requests share; 0: each has its own
+    tokens: int = 0  # pages of a pool that requests share; 0: each request has its own pages
 
     @property
     def flops(self) -> float:
@@ -81,7 +82,7 @@ LONG, PROMPT = 240_000, 512
 
 
 def mixed() -> Iterator[Batch]:
-    """Long rows beside a prompt, and each alone."""
+    """Long rows together with a prompt, and each alone."""
     yield Batch(f"{PROMPT} rows alone", (PROMPT,), (PROMPT,))
     for count in (1, 8, 64):
         tokens = min(count, 8) * (LONG + PROMPT)
@@ -94,7 +95,7 @@ def mixed() -> Iterator[Batch]:
 
 
 def changed() -> Iterator[Batch]:
-    """One prompt of 8192 tokens: plain, and what may be changed about it."""
+    """One prompt of 8192 tokens: the plain kernel, and each option that may be added."""
     one = (8192,)
     yield Batch("8192, plain", one, one)
     yield Batch("8192, ALiBi", one, one, facts={"variant": alibi(HEADS)})
@@ -107,7 +108,7 @@ def changed() -> Iterator[Batch]:
 
 
 def shared_args(batch: Batch) -> Any:
-    """Requests share a pool too large to be made in f32; each has its pages in an order of its own."""
+    """Requests share a pool that is too large to be created in f32; each has its pages in a separate random order."""
     args = inputs.make_args(batch.work.descriptor, 1, "cuda", inputs.DrawnLengths(q=list(batch.q), kv=list(batch.q)))
     for pool in (args.k_data, args.v_data):
         pool.normal_()
@@ -145,7 +146,7 @@ def ours(batch: Batch, args: Any) -> Contender:
 def theirs(peer: peers.Peer, batch: Batch, args: Any) -> Contender | dict[str, Any]:
     try:
         call, facts = peers.call(peer, batch.work, args, Target.current())
-    except OpfacadeError as error:  # a peer that does not take a batch is recorded as such and never left out
+    except OpfacadeError as error:  # a peer that does not support a batch is recorded with its reason
         return {"impl": peer.name, "declined": str(error)[:200]}
     return Contender({"impl": peer.name, **facts}, call)
 
@@ -164,7 +165,7 @@ def with_rate(batch: Batch, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def variants_of_one(only: str) -> Iterator[dict[str, Any]]:
-    """Ours alone: plain and changed alternate."""
+    """Times only our kernels, alternating the plain call and the changed calls."""
     batches = [batch for batch in changed() if re.search(only, batch.name)]
     contenders = [ours(batch, args_of(batch)) for batch in batches]
     for batch, row in zip(batches, interleaved.timed(contenders, interleaved.DIRTY) if contenders else (), strict=True):

@@ -1,8 +1,8 @@
-"""Two commits beside each other: `python -m bench.between --old FILE... --new FILE... [--out FILE]` anywhere.
+"""Compares the times of two commits: `python -m bench.between --old FILE... --new FILE... [--out FILE]` anywhere.
 
-The files are records of bench.decode, bench.prefill or bench.append without peers, from one machine on which the two
-commits took turns. A row is the median over the files of each commit, in microseconds, and the new one over the old one. The
-record keeps every figure, so that a ratio can be held against the spread of runs.
+The files are records of bench.decode, bench.prefill or bench.append without peers, measured alternately on one machine. A row
+contains each commit's median over its files, in microseconds, and the ratio of new to old. The record keeps every figure, so
+that a ratio can be compared with the spread of runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def times(record: Record) -> Iterator[tuple[Name, float]]:
 
 
 def gathered(of: Sequence[Record]) -> dict[Name, list[float]]:
-    """Every time of some records; the same problem may be in several tables of one."""
+    """All times in the records; a problem may be in several tables of a record."""
     found: dict[Name, list[float]] = {}
     for record in of:
         for name, value in times(record):
@@ -46,7 +46,7 @@ def row_of(name: Name, old: list[float], new: list[float]) -> Record:
 
 
 def rows(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """A row for each time that both have, the slowest first."""
+    """A row for each time in both commits, the largest slowdown first."""
     before, after = gathered(old), gathered(new)
     found = [row_of(name, before[name], after[name]) for name in after if name in before]
     return sorted(found, key=lambda row: -float(row["ratio"]))

@@ -1,13 +1,13 @@
-"""Limits of the kernels that are below their target, by ncu's counters: `python -m bench.bounds [--only NAMES] [--out FILE]`.
+"""Measures with ncu what limits kernels that miss their target: `python -m bench.bounds [--only NAMES] [--out FILE]`.
 
-Each piece of work is run under ncu once, its kernel built before, L2 cold, clocks left alone. A row has the time and the clock
-of that run, how busy each part of the GPU was in percent of what it could have done in that time, what warps waited for between
-two of their instructions, and the launch; the longest kernel stands for a call of several. ncu runs a kernel several times and
-alone: its times are for a row's own percentages, not for comparing with a benchmark.
+Each problem runs under ncu once, with a built kernel, a cold L2 and unlocked clocks. A row contains the time and the clock of
+that run, the utilisation of each part of the GPU in percent of its peak, what warps waited for between two instructions, and
+the launch. If a call has several kernels, the row shows the longest one. ncu runs a kernel several times and alone, so its
+times only explain the percentages of the row; do not compare them with a benchmark.
 
-`--only '^(rows|maps|sample) ' --out bench/results/program_bounds.json` is the work of bench/slower.py: programs at which a peer
-is faster, with the peer's kernel beside ours, large programs that are short of their goal, and samples that have one. A record
-with all of those programs has the goals and their names in `asked`.
+`--only '^(rows|maps|sample) ' --out bench/results/program_bounds.json` runs the problems of bench/slower.py: programs for which
+a peer is faster, together with the peer's kernel; large programs that miss their goal; and samples that have a goal. If a
+record contains all these programs, `asked` contains the goals and the names.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SECTIONS = (
     *("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "WarpStateStats", "SchedulerStats"),
     *("LaunchStats", "Occupancy", "InstructionStats"),
 )
-MARK = "spin_kernel"  # of torch.cuda._sleep: it comes before each piece of work
-# Parts of the GPU, and the counters that say how busy they were.
+MARK = "spin_kernel"  # of torch.cuda._sleep, which runs before each problem
+# Parts of the GPU, and the counters of their utilisation.
 BUSY = {
     "tensor cores": "sm__pipe_tensor_cycles_active",
     "instructions": "sm__inst_issued",
@@ -46,7 +46,7 @@ BUSY = {
     "L2": "lts__throughput",
     "memory": "gpu__dram_throughput",
 }
-# The launch, and what it did in all.
+# The launch, and its total counts.
 LAUNCH = {
     "grid": "launch__grid_size",
     "threads": "launch__block_size",
@@ -113,7 +113,7 @@ def works(only: str) -> Iterator[Work]:
 
 
 def run_all(only: str, profiled: bool) -> list[str]:
-    """Each call once, and where profiled once more, for ncu to see. Returns their names."""
+    """Runs each call once, and again under the profiler if ncu is present. Returns the names."""
     names = []
     for name, make in works(only):
         names.append(name)
@@ -130,7 +130,7 @@ def run_all(only: str, profiled: bool) -> list[str]:
 
 
 def ncu(only: str) -> list[list[dict[str, str]]]:
-    """Counters of each kernel of each profiled run, in their order."""
+    """The counters of each kernel of each profiled run, in order."""
     tool = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     sections = [word for section in SECTIONS for word in ("--section", section)]
     how = ["--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
@@ -154,7 +154,7 @@ def numbers(row: dict[str, str]) -> dict[str, float]:
 
 
 def dram_bytes(kernels: list[dict[str, str]]) -> dict[str, int]:
-    """Bytes that DRAM read and wrote in a call, if ncu says so of each kernel."""
+    """The bytes that DRAM read and wrote in a call; None unless ncu counted them for each kernel."""
     each = [numbers(row) for row in kernels]
     rate, ns = "dram__bytes.sum.per_second", "gpu__time_duration.sum"
     if not all(rate in row for row in each):
@@ -163,7 +163,7 @@ def dram_bytes(kernels: list[dict[str, str]]) -> dict[str, int]:
 
 
 def summary(kernels: list[dict[str, str]]) -> dict[str, Any]:
-    """Figures of the longest kernel of a call."""
+    """The figures of the longest kernel of a call."""
     row = max(kernels, key=lambda row: numbers(row)["gpu__time_duration.sum"])
     counters = numbers(row)
     found = (re.search(r"issue_stalled_(\w+)_per_issue_active", name) for name in counters)

@@ -36,13 +36,13 @@ def cold(arch):
     cuda, target = Preference(backend="cuda"), Target.parse(arch)
     for number, example in enumerate(examples()):
         if explain(example, cuda, target).chosen is None:
-            continue  # only the reference has it
+            continue  # only the reference supports it
         plan = Plan.select(example, cuda, target)
         spec = plan._candidate.jit_spec(plan.descriptor, plan.target)
         if spec in seen:
             continue
         seen.add(spec)
-        jit.key(spec)  # digests of the compilers are made once a machine, not once a build
+        jit.key(spec)  # digests of the compilers are computed once per machine, not once per build
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         jit.build(spec)
         wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,10 +1,11 @@
 """The cost of index safety: `python -m bench.clamp [--out FILE]`.
 
-Times each kernel with and without its clamps of page ids, lengths and indptr and its dropped writes, alternately in one run.
+Times each kernel with and without its clamps of page ids, lengths and indptr and its dropped writes; the two alternate in one
+run.
 
-Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. Below 1.01 everywhere,
-SAFE_PAGES in opfacade/backends/cuda/support.py can be True. With --dry it only chooses both kernels of each problem, for
-sm_90a and without a GPU.
+Prints microseconds of both and the ratio of medians, per shape; the last line is the worst. If all ratios are below 1.01,
+SAFE_PAGES in opfacade/backends/cuda/support.py can be True. With --dry it only selects both kernels of each problem, for sm_90a
+and without a GPU.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def plan_of(descriptor, safe: bool, target: Target | None = None) -> Plan:
 
 
 def chosen(name: str, descriptor, lengths) -> dict:
-    """The kernels that would be timed: two of one choice but for the clamps."""
+    """The kernels that would be timed: the same kernel with and without clamps."""
     target = Target.parse("sm_90a")
     skus = {safe: plan_of(descriptor, safe, target).sku.id for safe in (False, True)}
     return {"shape": name, "plain": skus[False], "clamped": skus[True]}

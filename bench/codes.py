@@ -1,8 +1,8 @@
-"""Products whose weight has codes of few bits, beside cuBLAS and our kernel with a weight of 16 bits, on one GPU:
-`python -m bench.codes`.
+"""Products with low-bit weight codes, compared with cuBLAS and with our kernel for 16-bit weights, on one GPU: `python -m
+bench.codes`.
 
-Microseconds, L2 cold, all by turns in one run. A row states the floor of its bytes, 1.8 us + bytes / (0.97 * copy), with the
-rate of a copy of this run. Our outputs are held to their bound before they are timed.
+Microseconds, L2 cold, alternately in one run. A row states the lower bound by bytes, 1.8 us + bytes / (0.97 * copy), with the
+rate of a copy in this run. Our outputs are checked against their error bound before they are timed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ FORMATS = {
     "e4m3": Weight(dtype="f8_e4m3", scale_dtype="f32"),
     "activation order": Weight(dtype="uint4", num_groups=32, zero="int", dequantise="rounded"),
 }
-SECOND = ("8B o", "gpt-oss qkv")  # layers of the formats behind the first
+SECOND = ("8B o", "gpt-oss qkv")  # layers for all formats except the first
 DEVICE = "cuda"
-CHECKED = 2  # rows that are held to fp64
+CHECKED = 2  # rows that are compared with fp64
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def problems() -> Iterator[Problem]:
 
 
 def bytes_of(args: MatmulArgs) -> int:
-    """Bytes of all operands, each once."""
+    """The bytes of all operands, each counted once."""
     tensors = (getattr(args, name) for name in ("x", "weight", "weight_scale", "weight_zero", "weight_groups", "out"))
     return sum(one.numel() * one.itemsize for one in tensors if one is not None)
 
@@ -79,7 +79,7 @@ def plan_of(descriptor: MatmulDescriptor) -> Plan[Any]:
 
 
 def wide(descriptor: MatmulDescriptor) -> MatmulDescriptor:
-    """The same product with a weight of 16 bits."""
+    """The same product with a 16-bit weight."""
     return descriptor.model_copy(update={"weight_format": None}).revalidated()
 
 

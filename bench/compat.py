@@ -1,4 +1,4 @@
-"""Host time of plan() and of a call, and FlashInfer's where it is installed: `python -m bench.compat [--out FILE]`.
+"""Host time of plan() and of a call, also of FlashInfer if it is installed: `python -m bench.compat [--out FILE]`.
 
 plan_device, plan_host: microseconds of plan() with index tensors on the device and on the host. call_seen: from a wrapper's
 arguments to the plan and its bundle, without the launch, with sizes of an earlier call; call_new: with new sizes.
@@ -79,7 +79,7 @@ def plans(library: Any, batch: int, device: torch.device, number: int) -> dict[s
 
 
 def calls(batch: int, device: torch.device, number: int) -> dict[str, dict[str, float]]:
-    """Host time between the arguments of a call and its launch."""
+    """The host time from the arguments of a call to its launch."""
     table = Batch.of(batch, device)
     wrapper = ours.BatchDecodeWithPagedKVCacheWrapper(torch.empty(1, dtype=torch.uint8, device=device))
     wrapper.plan(*table, HEADS, KV_HEADS, DIM, PAGE, q_data_type=torch.bfloat16)

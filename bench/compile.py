@@ -2,8 +2,8 @@
 
 Every EXAMPLE for one architecture: built alone from an empty cache (wall and CPU seconds, medians of three), the whole set at
 once, and the warm load in a new process. DIR holds an unpacked FlashInfer package, whose modules for the same work are then
-built by the same compiler in the same run. CPU seconds are those of all processes of a build: on a shared machine wall says
-less.
+built by the same compiler in the same run. CPU seconds include all processes of a build; on a shared machine they are more
+reliable than wall time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opfacade.jit import cache, toolchain
 from opfacade.select.registry import examples
 from opfacade.tools.warmup import warmup
 
-BUILDS = 3  # of each alone; walls of one kernel differ by less than 3 %, and there are more than a hundred
+BUILDS = 3  # builds of each kernel; wall times of one kernel differ by less than 3 %, and there are more than 100 kernels
 HERE = Path(__file__).resolve().parent
 WARM = """
 import sys, time
@@ -71,7 +71,7 @@ def identify_compilers() -> None:
 
 
 def alone(plan: Plan[Any]) -> dict[str, Any]:
-    """Cold builds, each from an empty cache (medians), and warm loads of the last."""
+    """Cold builds, each from an empty cache (medians), and warm loads of the last build."""
     assert plan.jit_spec is not None
     colds = []
     for left in reversed(range(BUILDS)):
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--target", default="sm_90a")
     records.add_out(parser, "compile")
     options = parser.parse_args()
-    os.environ["OPFACADE_JIT_STRICT"] = "1"  # what ships has no slow code
+    os.environ["OPFACADE_JIT_STRICT"] = "1"  # the shipped kernels have no slow code
     out = records.place(options.out, "compile_flashinfer" if options.flashinfer else "compile")
     with empty_cache():
         tools = toolchain.find(cache.toolchain_memo())

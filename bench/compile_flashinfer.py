@@ -1,9 +1,9 @@
-"""Builds FlashInfer's modules for the work of our attention EXAMPLES (bf16, head_dim 128), one JSON line a module.
+"""Builds FlashInfer's modules for the work of our attention EXAMPLES (bf16, head_dim 128), one JSON line per module.
 
     PYTHONPATH=DIR python bench/compile_flashinfer.py WORKDIR CUDA_HOME [decode|prefill_fa2|prefill_fa3 ...]
 
-DIR holds the unpacked package. Needs CPU torch and curand's headers (pip install nvidia-curand); a libcuda to link
-against is made here. Nothing is loaded, so no GPU is needed.
+DIR holds the unpacked package. Needs CPU torch and curand's headers (pip install nvidia-curand); this script creates a libcuda
+to link against. Nothing is loaded, so no GPU is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODULES = ("decode", "prefill_fa2", "prefill_fa3")
 
 
 def prepare(work: Path, cuda_home: Path) -> None:
-    """FlashInfer's variables: one architecture, a workspace of this run's own, the compiler that we use too."""
+    """FlashInfer's environment variables: one architecture, a separate workspace for this run, and the compiler that we use."""
     nvidia = [Path(p) for p in spec.submodule_search_locations or ()] if (spec := find_spec("nvidia")) else []
     headers = [f"-isystem {path}" for root in nvidia for path in root.glob("*/include") if (path / "curand.h").exists()]
     os.environ.update(

@@ -1,12 +1,13 @@
-"""Paged decode on one GPU beside FlashInfer, in one run: `python -m bench.decode [--peers] [--out FILE]`, and
-`python -m bench.decode --show RECORD --picture FILE` anywhere.
+"""Paged decode on one GPU compared with FlashInfer, in one run: `python -m bench.decode [--peers] [--out FILE]`, and `python -m
+bench.decode --show RECORD --picture FILE` anywhere.
 
-Random normal data, shuffled pages, L2 cold. Every output is held to the SKU's bound before it is timed. A row is a median with
-p10 and p90, in microseconds, the bytes of K and V a second, and that as a fraction of the read ceiling measured here. Two
-ways of being cold: "dirty" (256 MB written before each call, so that write-backs fall into it; what bench/attention.py and
-most others do) and "clean" (another 256 MB read after that). Short contexts are timed as a CUDA graph of many launches, each
-on pages of its own, divided by their number. All other rows of ours and of a peer alternate (bench/interleaved.py). With
-`--variants` short contexts are timed with other numbers of clusters too, which only a pin chooses.
+Random normal data, shuffled pages, L2 cold. Every output is checked against the SKU's error bound before it is timed. A row
+contains the median with p10 and p90, in microseconds, the bytes of K and V per second, and this rate as a fraction of the read
+ceiling of this run. L2 is cold in one of two ways: "dirty" (256 MB are written before each call, so the call also waits for
+write-backs; bench/attention.py and most other benchmarks do this) and "clean" (after that, another 256 MB are read). Short
+contexts are timed as a CUDA graph of many launches, each on separate pages, divided by their number. For all other rows, we and
+a peer alternate (bench/interleaved.py). With `--variants`, short contexts are also timed with other numbers of clusters, which
+only a pinned SKU selects.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ SHARED = ("", "cluster=8", "teams=2", "teams=4", "cluster=2,teams=8")
 
 
 def traces(folder: Path, batch: int = 64) -> Iterator[Shape]:
-    """Batches of contexts drawn from published request lengths: prompt and answer of 64 requests in their order."""
+    """Batches from published request lengths: prompt plus answer of 64 requests, in the order of the trace."""
     for path in sorted(folder.glob("azure-llm-2023-*.csv")):
         with path.open() as lines:
             rows = list(csv.DictReader(lines))[:: max(1, 4000 // batch)][:batch]
@@ -168,7 +169,7 @@ def on_own_pages(shape: Shape) -> list[BatchPagedDecodeArgs]:
 
 
 def time_graph(runs: list[Callable[[], object]]) -> dict[str, Any]:
-    """One replay holds all of them: microseconds of one."""
+    """One replay contains all launches; returns the microseconds of one launch."""
     for run in runs:
         run()
     graph = torch.cuda.CUDAGraph()
@@ -181,7 +182,7 @@ def time_graph(runs: list[Callable[[], object]]) -> dict[str, Any]:
 
 
 def pinned(descriptor: BatchPagedDecodeDescriptor) -> dict[str, Preference]:
-    """Preferences for the default and for its configs with several clusters, as far as they are eligible."""
+    """Preferences for the default and for its configs with several clusters, if they are eligible."""
     options = eligible(descriptor, CUDA, Target.current())
     return {
         o.candidate.config: CUDA.model_copy(update={"pin": o.sku.id}) for o in options if o.sku and o.candidate.config in SHARED
@@ -232,7 +233,8 @@ def peer(shape: Shape) -> Contender:
 
 
 def ceilings() -> dict[str, float]:
-    """TB/s of a library's reduction over 2 GB and 4 GB: what reading alone reaches; and an empty launch in a graph, in us."""
+    """TB/s of a library's reduction over 2 GB and 4 GB, as the ceiling for reading; and the time of an empty launch in a graph,
+    in us."""
     x = torch.randn(2**31, device="cuda", dtype=torch.bfloat16)
     read = {size: x[: size << 29].view(torch.int32) for size in (2, 4)}
     found = {
@@ -268,7 +270,7 @@ def rows(shapes: list[Shape], peers: bool, ceiling: float, clusters: bool = Fals
         if peers:
             try:
                 found.append(beside(shape))
-            except Exception as error:  # a peer that does not take a shape is recorded as such and never left out
+            except Exception as error:  # a peer that does not support a shape is recorded with its reason
                 yield {"shape": shape.name, "impl": "flashinfer-fa2", "failed": f"{type(error).__name__}: {error}"[:200]}
         for row in found if shape.short else interleaved.timed(found, interleaved.BOTH):
             yield with_rate(row, shape, ceiling)
@@ -276,7 +278,7 @@ def rows(shapes: list[Shape], peers: bool, ceiling: float, clusters: bool = Fals
 
 
 def picture(record: dict[str, Any], path: Path) -> None:
-    """Bytes a second of every row, ours and peers, under the ceiling."""
+    """Bytes per second of every row, ours and peers, below the ceiling."""
     from matplotlib.figure import Figure
 
     shapes = list(dict.fromkeys(row["shape"] for row in record["rows"]))

@@ -1,4 +1,4 @@
-"""Device code alone, compiled and judged as a build does it, without binding, cache or GPU."""
+"""Compiles only the device code and checks it as a build does, without binding, cache or GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from opfacade.jit.spec import JitSpec
 from opfacade.jit.toolchain import Toolchain
 from opfacade.plan import forget_selections
 
-_OLDEST, _FEATURES = 80, 90  # from sm_90 on a device has the letter
+_OLDEST, _FEATURES = 80, 90  # from sm_90 on, architectures of devices end in "a"
 _SECONDS = 300.0
 _ERROR = re.compile(r"^.*(?:\berror\b|\bfatal\b|ptxas fatal).*$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Built:
-    """One source: why it failed, in a line, or what makes its code slow."""
+    """One source: the error in a line if it failed, and the reasons why its code is slow."""
 
     failure: str = ""
     findings: tuple[SassFinding, ...] = ()
@@ -43,7 +43,7 @@ class DeviceBuilds:
 
     @classmethod
     def by(cls, nvcc: str | None) -> DeviceBuilds:
-        """Builds by an nvcc, or by the one that opfacade takes. Selections made before are forgotten."""
+        """Builds with this nvcc, or by default with the nvcc that opfacade finds. Earlier selections are dropped."""
         if nvcc:
             os.environ["OPFACADE_NVCC"] = nvcc
             ptxas.release.cache_clear()
@@ -55,7 +55,7 @@ class DeviceBuilds:
         return {"nvcc": _dotted(self.tools.nvcc_release), "ptxas": _dotted(self.tools.ptxas_release)}
 
     def claim(self, spec: JitSpec) -> bool:
-        """Whether this source is new for this architecture; it counts as built from now on."""
+        """Whether this source is new for this architecture; from now on it counts as built."""
         key = codegen.source_digest(spec, rendered.sources(spec))
         with self.lock:
             fresh = key not in self.seen
@@ -63,7 +63,7 @@ class DeviceBuilds:
         return fresh
 
     def build(self, spec: JitSpec, deadline: float) -> Built | None:
-        """None where the deadline is over."""
+        """Builds a source; None after the deadline."""
         if time.monotonic() > deadline:
             return None
         try:
@@ -89,7 +89,7 @@ class DeviceBuilds:
 
 
 def architectures(tools: Toolchain) -> list[str]:
-    """Every architecture that nvcc knows from sm_80 on, as a device names it."""
+    """Every architecture from sm_80 on that nvcc supports, in the form of a device's name."""
     listed = subprocess.run([tools.nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
     numbers = sorted(int(number) for number in re.findall(r"compute_(\d+)", listed))
     return [f"sm_{number}{'a' if number >= _FEATURES else ''}" for number in numbers if number >= _OLDEST]

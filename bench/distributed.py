@@ -1,11 +1,11 @@
 """Calls over several GPUs of one host: `python -m bench.distributed [--out FILE] [--only NAMES] [--world N]`.
 
-`--cpu` tries it with small problems on gloo. It starts a process for each rank and probe, which is killed at its deadline: the
-record has "failed" then. P1, P4 and a short P2 say what torch's symmetric memory and NCCL do here, without multicast; others
-time our ops beside them, each in a graph, in turns, after results were checked. By --only: P2 by rounds of our own, P3,
-packets that may be torn, P6, a header; P5 and P8, graphs and bits; P7, ranks that share a GPU; P10, a gather beside prefill;
-nccl_windows, NCCL's kernels for symmetric memory. A time is that of the slowest rank. Where a result is wrong no time is
-recorded, and the run fails.
+`--cpu` runs small problems on gloo, to try the script. It starts a process for each rank and probe, and kills it at the
+deadline; then the record says "failed". P1, P4 and a short P2 measure torch's symmetric memory and NCCL on this machine,
+without multicast. Others time our ops and these libraries, each in a graph, alternately, after the results were checked. With
+--only: P2 with our own rounds; P3, packets that may be seen in parts; P6, the cost of a header; P5 and P8, graphs and bits; P7,
+ranks that share a GPU; P10, a gather overlapped with prefill; nccl_windows, NCCL's kernels for symmetric memory. Each time is
+the time of the slowest rank. If a result is wrong, no time is recorded, and the run fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from opfacade.core.target import Target
 from opfacade.jit.spec import JitSpec
 from opfacade.tools.machine import machine
 
-LIMIT = 145.0  # s of the whole
+LIMIT = 145.0  # seconds for the whole run
 ON_REQUEST = (
     "p2_rounds",
     "p3_packets",
@@ -47,7 +47,7 @@ WITHOUT_KERNELS = ("p1_rendezvous", "p4_peer_memory", "p4_nccl", "p2_curves", "p
 
 
 class Probe(NamedTuple):
-    """run: what a rank does. seconds: its deadline. dead: ranks that it kills."""
+    """run: the function that each rank runs. seconds: its deadline. dead: the ranks that the probe kills."""
 
     run: Callable[[process.Ranks], dict[str, Any]]
     seconds: float
@@ -55,7 +55,8 @@ class Probe(NamedTuple):
 
 
 def _build(ranks: process.Ranks) -> dict[str, Any]:
-    """Compile all kernels once, beside the first probes. ranks: one process, for the world of the others."""
+    """Compiles all kernels once, in parallel with the first probes. ranks: one process that compiles for the given number of
+    ranks."""
     norms, draws = sums.descriptors(ranks.world, ranks.cpu).values(), decode.draws(ranks.world, ranks.cpu).values()
     merges = decode.merges(ranks.world, ranks.cpu).values()
     alone = [d.normed_rows(rows) for d in norms for rows in (d.total_num_rows, d.own_rows)]
@@ -73,13 +74,13 @@ def _build(ranks: process.Ranks) -> dict[str, Any]:
 
 
 def _build_prefill(ranks: process.Ranks) -> dict[str, Any]:
-    """Compile what P10 attends."""
+    """Compiles the attention kernels of P10."""
     plans = [] if ranks.cpu else [Plan.select(d) for d in prefill.problems(ranks.world)]
     return _compiled({spec for plan in plans for spec in plan.jit_specs})
 
 
 def _compiled(specs: set[JitSpec]) -> dict[str, Any]:
-    with ThreadPoolExecutor(12) as pool:  # nvcc is a process of its own
+    with ThreadPoolExecutor(12) as pool:  # nvcc runs in a separate process
         for future in [pool.submit(jit.build, spec) for spec in specs]:
             future.result()
     return {"compiled": len(specs)}
@@ -107,7 +108,8 @@ PROBES = {
 
 
 def measure(names: list[str], world: int, cpu: bool, seconds: float, keep: Callable[[dict[str, Any]], None]) -> None:
-    """keep(the results so far) behind each probe, in order. Kernels are compiled meanwhile, and the next ranks import."""
+    """Runs the probes in order and calls keep(results so far) after each one. Meanwhile kernels are compiled, and the next
+    ranks import their modules."""
     end, found = time.monotonic() + seconds, {}
     limit = min(seconds, PROBES["build"].seconds)
 
@@ -133,7 +135,7 @@ def measure(names: list[str], world: int, cpu: bool, seconds: float, keep: Calla
 
 
 def one_rank(given: argparse.Namespace) -> None:
-    """Run one rank of a probe, and leave its result where the parent looks."""
+    """Runs one rank of a probe, and writes its result to the file that the parent reads."""
     ranks = process.Ranks(given.rank, given.world, given.folder, given.cpu)
     ranks.await_turn()
     try:
@@ -145,7 +147,7 @@ def one_rank(given: argparse.Namespace) -> None:
     path.rename(given.folder / f"{given.rank}.json")
     if given.probe not in BUILDS:
         _wait_for_others(ranks, PROBES[given.probe].dead)
-    os._exit(0)  # threads that wait for ranks that are gone end with the process
+    os._exit(0)  # threads that wait for dead ranks end with the process
 
 
 def _wait_for_others(ranks: process.Ranks, dead: tuple[int, ...]) -> None:
@@ -156,7 +158,7 @@ def _wait_for_others(ranks: process.Ranks, dead: tuple[int, ...]) -> None:
 
 
 def wrong(found: Any, at: str = "") -> list[str]:
-    """Where results were wrong."""
+    """The probes with wrong results."""
     if not isinstance(found, dict):
         return []
     here = [at] if found.get("wrong") else []

@@ -1,7 +1,8 @@
 """Functions of f64 on random arguments: `python -m bench.functions --f64 [--count N] [--seconds S]`, on a GPU.
 
-Arguments are dense beside zeros, poles and the ends of ranges. A screen in long double (`bench/f64_screen.cc`) looks at each
-result; mpmath judges the worst of them, and as many at random: where the two disagree the screen is of no use, and that fails.
+Arguments are dense near zeros, poles and the ends of ranges. A screen in long double (`bench/f64_screen.cc`) computes the error
+of each result. mpmath then checks the worst results and as many random ones; if the two disagree, the run fails, because the
+screen is not reliable.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 CHUNK = 2_500_000  # arguments of one launch
-WORST, SPOTS = 24, 40  # results of a chunk that mpmath judges
-AGREED = 0.02  # units of 2^-52: how far the screen may be from mpmath where an error is less than 64
+WORST, SPOTS = 24, 40  # results per chunk that mpmath checks
+AGREED = 0.02  # units of 2^-52: allowed difference between screen and mpmath for errors below 64
 
 
 @dataclass
 class Found:
-    """One function. inputs: how many were screened. judged: by mpmath. apart: of screen and mpmath at most. at: the worst."""
+    """The result for one function. inputs: the number of screened arguments. judged: the number that mpmath checked. apart: the
+    largest difference between screen and mpmath. at: the arguments of the worst result."""
 
     function: str
     inputs: int = 0
@@ -49,7 +51,7 @@ class Found:
 
 
 def problem(name: str, count: int, root: Callable[[Node], Node] | None = None) -> MapDescriptor:
-    """root: what is measured in place of the function."""
+    """root: an expression that is measured instead of the function."""
     names = ("x", "y")[: 1 + (name in BINARY_FUNCTIONS)]
     nodes = [value(one, "f64") for one in names]
     output = Output(name="z", dtype="f64", value=root(*nodes) if root else apply(name, *nodes))
@@ -57,8 +59,8 @@ def problem(name: str, count: int, root: Callable[[Node], Node] | None = None) -
 
 
 def arguments(name: str, count: int, seed: int) -> list[Tensor]:
-    """A quarter each: of all exponents, over the range, of all sizes in it, and beside the points; for pow and its sisters the
-    second is of other ranges."""
+    """A quarter each: all exponents; uniform over the range; all magnitudes in the range; near the special points. The second
+    argument of pow and similar functions has other ranges."""
     import torch
 
     draw = torch.Generator().manual_seed(seed)
@@ -67,7 +69,7 @@ def arguments(name: str, count: int, seed: int) -> list[Tensor]:
         return [_column(known, count, draw)]
     x = _column(known, count, draw)
     y = _column(f64_oracle.Range(-400, 400, (0.0, 1.0, 0.5, 2.0)) if name == "pow" else known, count, draw)
-    if name == "pow":  # half of the powers are of the size of a number
+    if name == "pow":  # half of the powers are within the range of f64
         y[::2] = (torch.rand(y[::2].shape, generator=draw, dtype=torch.float64) * 1500 - 750) / x[::2].log()
     else:
         y[::2] = x[::2] * (torch.rand(x[::2].shape, generator=draw, dtype=torch.float64) * 4 - 2)
@@ -94,7 +96,7 @@ def _column(known: f64_oracle.Range, count: int, draw: Any) -> Tensor:
 
 
 def built(folder: Path) -> Any:
-    """The screen as a library. Raises where there is no compiler of C++."""
+    """The compiled screen as a library. Raises if there is no C++ compiler."""
     place = folder / "screen.so"
     words = ["g++", "-O2", "-shared", "-fPIC", f"-I{ROOT}", "-o", str(place), str(ROOT / "bench/f64_screen.cc")]
     subprocess.run(words, check=True)
@@ -102,7 +104,7 @@ def built(folder: Path) -> Any:
 
 
 def screened(library: Any, name: str, columns: Sequence[Tensor], got: Tensor, threads: ThreadPoolExecutor) -> Tensor:
-    """The error of each result, by long double. Threads: a call gives the interpreter away."""
+    """The error of each result, computed in long double. Uses threads, because a call of the library releases the GIL."""
     import torch
 
     found, size = torch.empty_like(got), -(-len(got) // 64)
@@ -124,13 +126,13 @@ def screened(library: Any, name: str, columns: Sequence[Tensor], got: Tensor, th
 
 
 class Judge:
-    """One function after another: screen, then mpmath."""
+    """Measures one function after another: first the screen, then mpmath."""
 
     def __init__(self, library: Any, threads: ThreadPoolExecutor, processes: ProcessPoolExecutor) -> None:
         self.library, self.threads, self.processes = library, threads, processes
 
     def add(self, found: Found, columns: Sequence[Tensor], got: Tensor) -> None:
-        """The results of one chunk."""
+        """Checks the results of one chunk."""
         import torch
 
         name = found.function
@@ -167,7 +169,8 @@ def _units(job: tuple[str, tuple[float, ...], float, float]) -> float:
 def measured(
     make: Callable[[Any], Any], judge: Judge, count: int, seconds: float, names: Sequence[str] = FUNCTIONS
 ) -> Iterator[Found]:
-    """Each function over `count` arguments; after `seconds` the rest have fewer, and say so by `inputs`."""
+    """Measures each function on `count` arguments. After `seconds`, the remaining functions get fewer; `inputs` shows the
+    number."""
     import torch
 
     begin, left = time.monotonic(), len(names)

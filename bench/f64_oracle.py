@@ -1,4 +1,4 @@
-"""Functions of f64 in mpmath, and where their arguments are drawn: in their ranges, beside zeros, poles and ends."""
+"""The functions of f64 in mpmath, and the distribution of their arguments: in their ranges, near zeros, poles and ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = mpmath.ldexp(2**54 - 1, 970)  # from here on the nearest f64 is infinite
 
 
 class Range(NamedTuple):
-    """Where most arguments lie, the ends of the domain, and what they are dense beside."""
+    """The range of most arguments, the ends of the domain, and the points near which arguments are dense."""
 
     low: float
     high: float
@@ -79,16 +79,16 @@ def _lgamma(a: Any) -> Any:
     return mpmath.loggamma(a) if a > 0 else mpmath.log(mpmath.pi / abs(mpmath.sinpi(a))) - mpmath.loggamma(1 - a)
 
 
-_FAR = 1e8  # mpmath takes no erfc of much larger arguments
+_FAR = 1e8  # mpmath cannot compute erfc of much larger arguments
 
 
 def _erfc(a: Any) -> Any:
-    """Far out some number below every f64."""
+    """Returns a tiny number for large arguments, below every f64."""
     return mpmath.erfc(a) if a < _FAR else TINY * TINY
 
 
 def _erfcx(a: Any) -> Any:
-    """Far out the first two terms of the series in 1 / a^2; the third is 10^-32 of them."""
+    """For large arguments, the first two terms of the series in 1 / a^2; the third is 10^-32 of their sum."""
     if a < _FAR:
         return mpmath.exp(a * a) * mpmath.erfc(a)
     return (1 - 1 / (2 * a * a)) / (a * mpmath.sqrt(mpmath.pi))
@@ -117,8 +117,8 @@ REAL: dict[str, Callable[..., Any]] = {
 
 
 def units(name: str, given: tuple[float, ...], got: float, absolute: float) -> float:
-    """The error of one result: 2^-52 of the value, beside the least subnormal and what is absolute. A value above the
-    largest f64 may be any large number."""
+    """The error of one result in units of 2^-52 of the value, after subtracting the smallest subnormal and the allowed absolute
+    error. If the value exceeds the largest f64, any large result is accepted."""
     with mpmath.workdps(DIGITS):
         want = REAL[name](*map(mpmath.mpf, given))
         if abs(want) >= MOST:

@@ -1,9 +1,10 @@
-"""Time of a forward by the kind of parameters that its plans are given: `python -m bench.forward [--small] [--out FILE]`.
+"""The time of a forward pass, by the kind of parameters that are passed to its plans: `python -m bench.forward [--small] [--out
+FILE]`.
 
-A Llama with random weights decodes one token, with use_ops and its attention on opfacade. paths: milliseconds of a forward with
-the fast paths of a call, and with them removed, so that each call is checked in full; before parameters that require a gradient
-had a fast path under no_grad, each call of a norm was. calls: runs of plans in one forward. Without a GPU, plans are the
-reference's, which has no fast path: both times are then the same, and nothing is recorded without --out.
+A Llama with random weights decodes one token, with use_ops and its attention on opfacade. paths: milliseconds of a forward pass
+with the fast paths of a call, and without them, so that each call is checked in full. calls: plan runs in one forward pass.
+Without a GPU, the plans run on the reference, which has no fast path; then both times are the same, and nothing is recorded
+without --out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def model(small: bool, device: str, attention: str) -> Any:
 
 
 def turn_into(made: Any, kind: str) -> None:
-    """Every parameter of every module, in its place."""
+    """Replaces every parameter of every module."""
     for module in made.modules():
         for name, value in list(module.named_parameters(recurse=False)):
             delattr(module, name)
@@ -51,7 +52,7 @@ def turn_into(made: Any, kind: str) -> None:
 
 
 def milliseconds(work: Callable[[], Any], repeats: int, device: str) -> float:
-    """The median of forwards; each ends when the device has."""
+    """The median time of forward passes; each is timed until the device has finished."""
     found = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -63,7 +64,7 @@ def milliseconds(work: Callable[[], Any], repeats: int, device: str) -> float:
 
 
 def without_fast_paths() -> list[tuple[Any, Any, Any]]:
-    """Every plan that was selected checks each call in full; the paths that they had."""
+    """Makes every selected plan check each call in full; returns the fast paths that the plans had."""
     had = [(plan, plan._fast, plan._replay) for plan in set(plans._selected.values())]
     put([(plan, NO_FAST_PATHS.fast, NO_FAST_PATHS.replay) for plan, _, _ in had])
     return had

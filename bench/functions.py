@@ -1,7 +1,7 @@
 """Errors of the functions of programs: `python -m bench.functions [--only NAME ...] [--out FILE]`, on a GPU.
 
-Each unary function runs over all 2^32 f32, and over all f16, bf16 and 8-bit floats. SKUs take their `ulp.*` from the record,
-opfacade/programs/measured.json. `--f64` measures those of f64 on random arguments against mpmath (`bench/f64.py`), for
+Each unary function runs over all 2^32 f32, and over all f16, bf16 and 8-bit floats. SKUs get their `ulp.*` from the record,
+opfacade/programs/measured.json. `--f64` measures the functions of f64 on random arguments against mpmath (`bench/f64.py`), for
 `ulp64.*`. A function that exceeds its documented error fails, and writes nothing.
 """
 
@@ -69,7 +69,7 @@ def _told(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged(place: Path, rows: list[dict[str, Any]], words: argparse.Namespace) -> dict[str, Any]:
-    """The record with new rows in place of those of the same functions; both kinds have a date and a machine of their own."""
+    """The record, with new rows replacing the rows of the same functions. f32 and f64 have separate dates and machines."""
     nvcc = toolchain.find(cache.toolchain_memo()).nvcc
     told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout.strip().splitlines()
     facts = machine("cuda") | {"nvcc": told[-1], "commit": records.commit(words.commit)}

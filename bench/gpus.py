@@ -6,7 +6,7 @@ import os
 
 
 def visible() -> list[str]:
-    """Their names for CUDA_VISIBLE_DEVICES; one empty name where there is none."""
+    """The names of the GPUs for CUDA_VISIBLE_DEVICES; one empty name if there are none."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return given.split(",")
@@ -16,6 +16,6 @@ def visible() -> list[str]:
 
 
 def environment(number: int) -> dict[str, str]:
-    """The environment of the process of a number: GPUs take turns."""
+    """The environment for process `number`; processes are assigned to the GPUs in turn."""
     names = visible()
     return os.environ | {"CUDA_VISIBLE_DEVICES": names[number % len(names)]}

@@ -47,7 +47,7 @@ CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8,
 
 
 def microseconds(call, number: int = 2000) -> float:
-    """The best mean of seven: what the code costs when nothing else runs."""
+    """The best mean of seven: the cost of the code without other load."""
     return round(min(timeit.repeat(call, number=number, repeat=7)) / number * 1e6, 3)
 
 
@@ -75,7 +75,7 @@ def telemetry_on(plan, args) -> dict[str, float]:
 
 
 def stub_libraries(place: Path):
-    """A driver that launches nothing, a kernel library that calls it, and the host library, built below `place`."""
+    """Builds, below `place`, a stub driver that launches nothing, a kernel library that calls it, and the host library."""
     sys.path.insert(0, str(ROOT))
     from tests.jit.fake_driver import FakeDriver
 
@@ -92,14 +92,14 @@ def stub_libraries(place: Path):
 
 
 def stub_plan(descriptor, pair):
-    """A plan whose kernel is launched by a driver that launches nothing, on tensors of the host, with its driver and paths.
+    """A plan whose kernel is launched by a stub driver on host tensors; also the driver and the paths.
 
-    Raises CompileError or ToolchainError where there is no compiler.
+    Raises CompileError or ToolchainError without a compiler.
     """
     with tempfile.TemporaryDirectory() as place:
         driver, module, host = stub_libraries(Path(place))
     plan = Plan.select(descriptor, target=Target.cpu())
-    # As the launcher of the CUDA plan makes it, but on the host; seven scalars, as decode has. The last: how many launches.
+    # As in the launcher of a CUDA plan, but on the host; seven scalars, as for decode. The last one is the number of launches.
     kernel = KernelCall(module.run, (2, 0.1, 0.0, -1, 264, 400, 1), False, 0, device_type=1)
     direct = Direct(host, kernel, descriptor)
     direct.learn(pair[0])
@@ -111,7 +111,7 @@ def stub_plan(descriptor, pair):
 
 
 def stub_runs(descriptor, pair) -> dict[str, float | dict[str, float]]:
-    """Runs on tensors of the host, by a driver that launches nothing."""
+    """Times runs on host tensors with a stub driver."""
     try:
         driver, plan, direct = stub_plan(descriptor, pair)
     except (CompileError, ToolchainError) as error:
@@ -155,7 +155,7 @@ def of_kinds(plan, direct, args) -> dict[str, float]:
     return found
 
 
-_GROWING = ("total_num_rows", "batch_size", "shape", "width", "n")  # the first of these that an op has is its size
+_GROWING = ("total_num_rows", "batch_size", "shape", "width", "n")  # the first of these fields that an op has is its size
 
 
 NEW_SIZE_LIMIT = 40.0  # microseconds of a selection
@@ -173,7 +173,7 @@ def over_limit(found: dict[str, list[float]]) -> list[str]:
 
 
 def new_sizes(target: Target) -> dict[str, list[float]]:
-    """[to describe, to select] a size that was never seen, of each op."""
+    """For each op, the times [to create, to select] a descriptor with a new size."""
     first = {one.op: one for one in reversed(registry.examples())}
     return {op: new_size(example, target) for op, example in sorted(first.items())}
 

@@ -1,7 +1,7 @@
-"""Memory of the host side with many kernels loaded: `python bench/host_memory.py [--out FILE]`. Needs no GPU; nvcc and g++.
+"""Host memory with many kernels loaded: `python bench/host_memory.py [--out FILE]`. Needs no GPU; nvcc and g++.
 
-Resident MB of one process: what a real decode kernel takes, loaded --kernels times from as many files; what a stub kernel
-takes, whose driver launches nothing, loaded as often and called with --calls bundles each until they are recorded; and of all.
+Resident MB of one process: for a real decode kernel, loaded --kernels times from as many files; for a stub kernel whose driver
+launches nothing, loaded as often and called with --calls bundles each until they are recorded; and in total.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def resident_mb() -> float:
 
 
 def copies(library: Path, place: Path, count: int) -> list[object]:
-    """The library, loaded from as many files: each is a library of its own to the loader."""
+    """Loads copies of the library from separate files, which the loader treats as different libraries."""
     paths = [Path(shutil.copy(library, place / f"{i}-{library.name}")) for i in range(count)]
     return [tvm_ffi.load_module(str(path)) for path in paths]
 
@@ -69,7 +69,7 @@ def called_kernels(place: Path, count: int, calls: int) -> dict[str, float]:
         assert paths[0].paths.fast(args, None, False)
     before, launches = resident_mb(), driver.launches
     for direct in paths:
-        for args in 3 * bundles:  # twice to be recorded, once to be replayed; as a plan runs them
+        for args in 3 * bundles:  # called twice to be recorded and once to be replayed, as in a plan
             assert not direct.paths.replay(id(args), id(None)) or direct.paths.fast(args, None, True)
     found = {"called_MB": round(resident_mb() - before, 1), "calls_each": calls, "launches": driver.launches - launches}
     return {**found, "cached_launches": host.cached_launches(), "cached_MB": round(host.cached_bytes() / 2**20, 1)}

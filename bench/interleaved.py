@@ -1,5 +1,5 @@
-"""Contenders for one problem are timed alternately, in a random order, so that clocks and temperature hit all alike: timed one
-behind the other, the same kernel differs by as much as 8 % where power is the limit.
+"""Contenders for one problem are timed alternately in random order, so that clocks and temperature affect all equally. If they
+are timed one after the other, times of the same kernel differ by up to 8 % when power is the limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from opfacade.testing import timing as bench
 from opfacade.tune.measure import MeasureEffort, race
 
 SAMPLES, WARMUP = 30, 3
-DIRTY = {"us": False}  # by the name of a time: whether other memory is read after the L2 was written over
+DIRTY = {"us": False}  # name of a time: whether other memory is read after L2 was overwritten
 BOTH = {"dirty_us": False, "clean_us": True}
 
 
@@ -26,7 +26,8 @@ class Contender:
 
 
 def timed(contenders: Sequence[Contender], ways: Mapping[str, bool]) -> list[dict[str, Any]]:
-    """The row of each with its times in microseconds; the host's when all others are taken, because it keeps the GPU busy."""
+    """The row of each contender with its times in microseconds. The host time is measured last, because it keeps the GPU
+    busy."""
     calls = {str(i): contender.call for i, contender in enumerate(contenders)}
     found = [dict(contender.row) for contender in contenders]
     for name, clean in ways.items():

@@ -1,7 +1,7 @@
-"""Why a large program is short of its goal, or a peer is faster: ncu's counters of their kernels in words.
+"""Explains with ncu's counters why a large program misses its goal, or why a peer is faster.
 
-The goal is a time of at most 1.05 of the time model, and 0.95 of the speed of a copy where as much is moved as makes a launch's
-start and end small. Counters are a row of program_bounds.json, as `bench.bounds` makes it.
+The goal is a time of at most 1.05 times the time model, and for programs that move so many bytes that start and end of a launch
+do not matter, 0.95 of the speed of a copy. Counters are a row of program_bounds.json, which `bench.bounds` writes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from bench.operators import Record
 
 OVER_MODEL = 1.05
 OF_COPYING = 0.95
-LEAST_BYTES = 64e6  # read and written: what moves less is held to no goal
-COPIES_BYTES = 2**28  # from here on a program is held to the speed of a copy as well
-MORE_BYTES = 1.05  # of the model's bytes: DRAM moved some of them twice
-IDLE = 0.15  # of the time: a last wave of CTAs that leaves as much of the GPU without work
-FEW_WARPS = 60.0  # percent of the warps that an SM holds
-ROOM = 1.15  # times the warps that ran: so many more had room
-STREAMS = 85.0  # percent of memory: so much in both kernels, and a difference of instructions or warps says nothing
+LEAST_BYTES = 64e6  # bytes read and written; smaller problems have no goal
+COPIES_BYTES = 2**28  # bytes from which a program must also reach the speed of a copy
+MORE_BYTES = 1.05  # times the model's bytes: above it, DRAM moved some bytes twice
+IDLE = 0.15  # fraction of the time that the GPU idles in the last wave of CTAs
+FEW_WARPS = 60.0  # percent of the maximum warps of an SM
+ROOM = 1.15  # if this factor more warps would fit than ran, capacity was free
+STREAMS = 85.0  # percent of memory bandwidth: if both kernels reach it, other counters explain nothing
 MORE, FEWER = "more instructions", "fewer warps"
 MORE_INSTRUCTIONS = 1.2  # times those of a peer
 FEWER_WARPS = 0.8  # times those of a peer
 
-# A part is full at a percentage of what it could do: for memory and L2 at what the fastest streams of these records reach.
+# A part counts as saturated from this percentage of its peak; for memory and L2, what the fastest copies reach.
 FULL = {"instructions": 80.0, "memory": 90.0, "L2": 90.0, "shared memory and L1": 80.0}
 FULL |= {"exponentials": 80.0, "f32": 80.0, "tensor cores": 80.0}
 NAMES = {"instructions": "issue slots", "f32": "units of f32", "exponentials": "units of exponentials"}
@@ -49,7 +49,7 @@ WAITS = {
 
 
 def short(ours: Record) -> bool:
-    """Whether our row of rows.json or maps.json is short of its goal."""
+    """Whether our row of rows.json or maps.json misses its goal."""
     if ours.get("bytes", 0) <= LEAST_BYTES or "over_model" not in ours:
         return False
     slow = ours["bytes"] >= COPIES_BYTES and ours.get("of_copying", 1.0) < OF_COPYING
@@ -57,14 +57,14 @@ def short(ours: Record) -> bool:
 
 
 def reason(counters: Record, model_bytes: int) -> str:
-    """All that limits a kernel which moves bytes by its model, and the counters that say so."""
+    """Everything that limits a memory-bound kernel, with the counters that show it."""
     again = _times(counters, model_bytes)
     parts = [f"DRAM moves {again:.2f} x the bytes"] if again > MORE_BYTES else []
     return "; ".join([*parts, _limit(counters)]) + _figures(counters, again)
 
 
 def compared(ours: Record, theirs: Record) -> list[str]:
-    """All that a faster peer's kernel does with less; where that is nothing, what our warps wait for more often."""
+    """Everything of which a faster peer's kernel needs less; otherwise, what our warps wait for more often."""
     if min(row["busy_percent"]["memory"] for row in (ours, theirs)) >= STREAMS:
         return ["memory limits both"]
     most = MORE_INSTRUCTIONS * theirs["launch"]["instructions"]
@@ -77,18 +77,19 @@ def compared(ours: Record, theirs: Record) -> list[str]:
 
 
 def _longer(ours: Record, theirs: Record) -> str:
-    """The wait whose share of our warps' time is most above a peer's; a record has the longest waits of each alone."""
+    """The kind of wait whose share of our warps' time exceeds the peer's share most. A record contains only the longest waits
+    of each kernel."""
     most = max((name for name in ours if name != "selected"), key=lambda name: ours[name] - theirs.get(name, 0.0))
     return f"warps wait more often for {_named(most)}"
 
 
 def _times(counters: Record, model_bytes: int) -> float:
-    """Bytes that DRAM moved over those of the model; 0 where they were not counted."""
+    """The bytes that DRAM moved divided by the model's bytes; 0 if they were not counted."""
     return float(counters.get("dram_bytes", 0) / model_bytes)
 
 
 def _limit(counters: Record) -> str:
-    """The first of: a part that is full, a last wave that is not, few warps, and what warps wait for."""
+    """The first limit that applies: a saturated part, an incomplete last wave, few warps, or what warps wait for."""
     busy, launch = counters["busy_percent"], counters["launch"]
     full = [part for part in FULL if busy.get(part, 0.0) >= FULL[part]]
     if full:
@@ -104,7 +105,7 @@ def _limit(counters: Record) -> str:
 
 
 def _few(launch: Record) -> str:
-    """Whether few warps wait, and whether an SM had capacity for more, where that was counted."""
+    """Whether few warps ran, and if it was counted, whether the SM had capacity for more."""
     warps, room = launch["warps_percent"], launch.get("room_percent")
     if warps >= FEW_WARPS:
         return "warps wait "
@@ -114,7 +115,7 @@ def _few(launch: Record) -> str:
 
 
 def _waits(waits: Record) -> str:
-    """The two longest waits of warps; `selected` is the cycle in which one issues."""
+    """The two longest waits of warps, without `selected`, the cycle in which a warp issues."""
     longest, *rest = sorted((name for name in waits if name != "selected"), key=lambda name: -waits[name])[:2]
     told = [f"{waits[longest]:.0f} % of their time for {_named(longest)}"]
     return ", ".join([*told, *(f"{waits[name]:.0f} % for {_named(name)}" for name in rest)])

@@ -1,10 +1,10 @@
 """Maps, gated activations and rotations on one GPU: `python -m bench.maps [--only WORD] [--out FILE]`.
 
-Beside torch eager, torch.compile and FlashInfer, where it can be imported. Large problems: microseconds with L2 cold, dirty and
-clean, bytes read and written a second as a fraction of copying a tensor in this run, and the time over that of a model,
-1.8 us + bytes / (0.97 of copying). Small ones: microseconds of one launch in a CUDA graph of many. Ours is held to its bound
-before it is timed, and a wrong result ends the run; a peer whose result is not ours gets no time.
-`--show RECORD --picture FILE` draws a record instead.
+Peers: torch eager, torch.compile, and FlashInfer if it can be imported. Large problems: microseconds with L2 cold, dirty and
+clean, bytes read and written per second as a fraction of the rate of a tensor copy in this run, and the ratio to a time model,
+1.8 us + bytes / (0.97 of the copy rate). Small ones: microseconds of one launch in a CUDA graph with many launches. Our result
+is checked against its error bound before it is timed, and a wrong result ends the run; a peer with a different result gets no
+time. `--show RECORD --picture FILE` draws a record instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opfacade.programs.expression import value
 from opfacade.programs.fields import Input, Output
 from opfacade.testing import inputs, numerics
 
-SMALL = 128  # rows: fewer are timed in a graph
+SMALL = 128  # problems with fewer rows are timed in a graph
 SAMPLED = 2048  # rows of different lengths that are checked, one by one
 WIDTH, HEADS, KV_HEADS, DIM, POSITIONS = 14336, 32, 8, 128, 16384
 ROWS = (1, 16, 64, 128, 1024, 8192)
@@ -48,14 +48,15 @@ PANELS = (
 
 @dataclass(frozen=True)
 class Problem:
-    """A descriptor, how its tensors lie, and what peers compute of them: (args) -> the result, or None for one in place."""
+    """A descriptor, the layout of its tensors, and the function that peers compute: (args) -> the result, or None if in
+    place."""
 
     name: str
     descriptor: Any
     laid_out: Callable[[Any], Any]
     eager: Callable[[Any], Any]
     rows: int
-    flashinfer: Callable[[Any, Any], Call] | None = None  # (the package, args) -> a call that writes where ours writes
+    flashinfer: Callable[[Any, Any], Call] | None = None  # (package, args) -> a call that writes to our outputs
 
 
 def as_drawn(args: Any) -> Any:
@@ -151,7 +152,8 @@ def problems() -> Iterator[Problem]:
 
 
 def moved(descriptor: Any, args: Any) -> int:
-    """Bytes that must be read and written: each element once, one that is overwritten twice; of a table a row for each row."""
+    """The bytes that must be read and written: each element once, an overwritten element twice; for a table, one row per
+    row."""
     found = 0
     for name, spec in operands_of(descriptor).items():
         tensor = getattr(args, name)
@@ -181,7 +183,7 @@ def fresh(problem: Problem, device: str) -> Any:
 
 
 def peers(problem: Problem, device: str) -> Iterator[tuple[str, Callable[[Any], Call]]]:
-    """Name, and what makes the call that is timed of args."""
+    """The name, and a function from args to the call that is timed."""
     yield "torch eager", lambda args: lambda: problem.eager(args)
     compiled = torch.compile(problem.eager, dynamic=False)
     yield "torch.compile", lambda args: lambda: compiled(args)
@@ -195,7 +197,7 @@ def peers(problem: Problem, device: str) -> Iterator[tuple[str, Callable[[Any], 
 
 
 def agrees(problem: Problem, call_of: Callable[[Any], Call], wanted: list[torch.Tensor], device: str) -> bool:
-    """Whether a peer's result is ours, up to its roundings: it may round more often."""
+    """Whether a peer's result equals ours up to rounding; a peer may round more often."""
     args = fresh(problem, device)
     made = call_of(args)()
     found = [made] if isinstance(made, torch.Tensor) else results(problem.descriptor, args)

@@ -1,8 +1,10 @@
-"""Products on one GPU beside torch, DeepGEMM and FlashInfer: `python -m bench.matmul [--out FILE] [--seed N] [--count N]`.
+"""Products on one GPU compared with torch, DeepGEMM and FlashInfer: `python -m bench.matmul [--out FILE] [--seed N] [--count
+N]`.
 
-Microseconds, L2 cold, all contenders of a problem by turns in one run: layers of models, then random sizes. Our outputs are
-held to their bound before they are timed. A peer whose results are further from ours than its types allow, or that raises, has
-a reason instead of a time. Problems for which the time of `--budget` is not left are named, and have no row.
+Microseconds, L2 cold, all contenders of a problem alternately in one run: layers of models, then random sizes. Our outputs are
+checked against their error bound before they are timed. If a peer raises, or its results differ from ours by more than its
+types allow, its row has the reason instead of a time. Problems for which `--budget` leaves no time are listed by name, without
+a row.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ from opfacade.plans.matmul import MatmulArgs
 from opfacade.testing import numerics
 from opfacade.tools.machine import machine
 
-WORKERS = 16  # compilers at a time
-CHECKED = 4  # rows that are held to fp64
-ALLOWED = {"bf16": 0.02, "fp8": 0.05}  # of the largest result of a row: how far those of a peer may be from ours
+WORKERS = 16  # parallel compilers
+CHECKED = 4  # rows that are compared with fp64
+ALLOWED = {"bf16": 0.02, "fp8": 0.05}  # allowed difference of a peer, relative to the largest result of a row
 COPIED = 2**30  # bytes
 Timed = Callable[[Sequence[interleaved.Contender]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where problems run, and how they are timed."""
+    """The device on which problems run, and the timer."""
 
     device: str = "cuda"
     backend: str = "cuda"
@@ -52,7 +54,7 @@ def ours(problem: Problem, args: MatmulArgs, plan: Plan[Any]) -> interleaved.Con
 
 
 def distance(problem: Problem, mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """How far results of a peer are from ours, over the largest of ours in their row."""
+    """The difference of a peer's results from ours, relative to our largest result in the row."""
     if theirs.shape != mine.shape:
         return float("inf")
     largest = mine.float().abs().amax(-1, keepdim=True).clamp(min=1e-30)
@@ -61,7 +63,7 @@ def distance(problem: Problem, mine: torch.Tensor, theirs: torch.Tensor) -> floa
 
 
 def peer(problem: Problem, args: MatmulArgs, name: str) -> interleaved.Contender | dict[str, str]:
-    """The contender, or why it is none."""
+    """The contender, or the reason why it cannot run."""
     try:
         call = PEERS[name](problem, args)
         far = distance(problem, args.out, call())  # type: ignore[arg-type]
@@ -88,13 +90,13 @@ def measured(problem: Problem, bench: Bench) -> dict[str, Any]:
 
 
 def of_best_peer(row: dict[str, Any]) -> float | None:
-    """The time of the fastest peer over ours; None without peers."""
+    """The fastest peer's time divided by ours; None without peers."""
     times = [timing["median"] for timing in row["peers"].values()]
     return round(min(times) / row["us"]["median"], 3) if times else None
 
 
 def copy_rate() -> float:
-    """Terabytes a second that a copy reads and writes, in this run."""
+    """The terabytes per second that a copy reads and writes in this run."""
     x = torch.empty(COPIED, dtype=torch.int8, device="cuda")
     y = torch.empty_like(x)
     (found,) = interleaved.timed([interleaved.Contender({}, lambda: y.copy_(x))], interleaved.DIRTY)
@@ -102,14 +104,14 @@ def copy_rate() -> float:
 
 
 def compile_all(problems: Sequence[Problem], bench: Bench) -> None:
-    """Kernels of all problems, side by side, so that no compiler runs while something is timed."""
+    """Builds the kernels of all problems in parallel, so that no compiler runs during timing."""
     plans = {plan.sku.id: plan for plan in map(bench.plan, problems)}
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda plan: plan.compile(), plans.values()))
 
 
 def run_all(problems: Sequence[Problem], bench: Bench, until: float, keep: Callable[[dict[str, Any]], None]) -> list[str]:
-    """Rows of problems until a time; the names of those for which none was left."""
+    """The rows of the problems until the deadline, and the names of the problems that were not reached."""
     for at, problem in enumerate(problems):
         if time.monotonic() > until:
             return [one.name for one in problems[at:]]
@@ -126,7 +128,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many rows have a peer, how many are slower than the best one, and the three worst."""
+    """The number of rows with a peer, the number that are slower than the best peer, and the three worst rows."""
     beside = sorted((row for row in rows if row["of_best_peer"] is not None), key=lambda row: row["of_best_peer"])
     slower = sum(row["of_best_peer"] < 1 for row in beside)
     return {"rows": len(rows), "beside_a_peer": len(beside), "slower": slower, "worst": [shown(row) for row in beside[:3]]}

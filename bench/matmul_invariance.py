@@ -1,8 +1,9 @@
 """The cost of batch invariance of products: `python -m bench.matmul_invariance [--out FILE]`. One GPU, L2 cold.
 
-The order of k follows n and k alone. A free choice may follow the number of rows too: it is the fastest of all tiles, with k
-as one chain, or in four or eight segments, by one CTA or by the CTAs of a cluster. All are timed by turns, in microseconds.
-`share` is the time of the free choice over that of the chosen kernel. A result far from that of the chosen one ends the run.
+The order of sums over k depends only on n and k. A free choice may also depend on the number of rows: it is the fastest of all
+tiles, with k as one chain, or in four or eight segments, by one CTA or by the CTAs of a cluster. All are timed alternately, in
+microseconds. `share` is the time of the free choice divided by the time of the selected kernel. If a result differs much from
+the selected kernel's, the run ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from opfacade.tools.machine import machine
 
 WEIGHTS = ((96, 7168), (256, 7168), (512, 4096), (1040, 4096), (2112, 7168), (4096, 4096), (4096, 14336), (10240, 8192))
 ROWS = (1, 64, 256, 1024)
-MOST = 132  # CTAs of clusters: more take turns
+MOST = 132  # maximum number of clusters' CTAs that run concurrently
 NEAR = 0.02  # of the largest result of a row
 
 
@@ -40,7 +41,7 @@ def problems() -> Iterator[Problem]:
 
 
 def shapes(d: MatmulDescriptor) -> list[Shape]:
-    """All tiles that fit: with one chain, and with segments."""
+    """All tiles that fit, with one chain and with segments."""
     one = d.model_copy(update={"order": "k"}).revalidated()
     found = [Shape(tile, None) for tile in tiles_of(one)]
     for many in (4, 8):
@@ -80,7 +81,7 @@ def row_of(problem: Problem, all_shapes: Sequence[Shape], chosen: Shape, times: 
 
 
 def _shape_words(shape: Shape) -> list[Any]:
-    """The tile, and how many segments of which length."""
+    """The tile, and the number and length of its segments."""
     return [list(shape.tile), None if shape.segments is None else list(shape.segments)]
 
 

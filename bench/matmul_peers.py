@@ -1,7 +1,8 @@
-"""Products of other libraries, on the tensors of ours: each returns its call, or raises where it does not take the problem.
+"""Products of other libraries on our tensors. Each function returns a call, or raises if the library does not support the
+problem.
 
-torch takes the first algorithm that the heuristics of cuBLASLt name. Another peer is the fastest of all that they name, each
-timed here before the problem is.
+torch uses the first algorithm that the heuristics of cuBLASLt suggest. Another peer is the fastest of all suggested algorithms,
+which are timed here beforehand.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _library(name: str) -> Iterator[None]:
 
 
 def _torch(problem: Problem, args: MatmulArgs, library: str) -> Call:
-    """The library is chosen for each call: contenders take turns."""
+    """Selects torch's BLAS library in each call, because contenders alternate."""
     made = _torch_halves(problem, args) if problem.descriptor.scaling is None else _torch_scaled(problem, args)
 
     def call() -> torch.Tensor:
@@ -49,7 +50,7 @@ def _torch(problem: Problem, args: MatmulArgs, library: str) -> Call:
 
 
 def _torch_halves(problem: Problem, args: MatmulArgs) -> Call:
-    """Codes are decoded before anything is timed: torch has a weight of 16 bits."""
+    """Codes are decoded before the timing, so torch gets a 16-bit weight."""
     x, weight, out = args.x, args.weight, args.out
     weight = dense(problem.descriptor, args) if problem.kind == "W4A16" else weight
     assert x is not None
@@ -59,7 +60,7 @@ def _torch_halves(problem: Problem, args: MatmulArgs) -> Call:
 
 
 def _torch_scaled(problem: Problem, args: MatmulArgs) -> Call:
-    """Scales as torch wants them: one, a column and a row, or blocks of which those of x lie column by column."""
+    """Scales in torch's form: a single scale, a column and a row, or blocks; the blocks of x are column-major."""
     x, weight, x_scale, weight_scale = args.x, args.weight, args.x_scale, args.weight_scale
     assert weight is not None
     assert x_scale is not None
@@ -74,7 +75,7 @@ def _torch_scaled(problem: Problem, args: MatmulArgs) -> Call:
 
 
 def _best_algorithm(problem: Problem, args: MatmulArgs) -> Call:
-    """The fastest of the algorithms that the heuristics name, with the workspace that NVIDIA recommends."""
+    """The fastest algorithm that the heuristics suggest, with the workspace that NVIDIA recommends."""
     if problem.kind != "bf16":
         raise NotImplementedError(f"operands of kind {problem.kind}")
     found = torch.empty_like(args.out)
@@ -130,7 +131,7 @@ PEERS: dict[str, Callable[[Problem, MatmulArgs], Call]] = {
 
 
 def versions() -> dict[str, str]:
-    """The releases of peers that are installed."""
+    """The versions of the installed peers."""
     found = {}
     for package in ("deep_gemm", "flashinfer-python", "nvidia-cublas", "nvidia-cublas-cu12"):
         try:

@@ -1,4 +1,4 @@
-"""Facts about tensor cores that the kernels of products rest on: `python -m bench.matmul_probes [--out FILE]`.
+"""Tests facts about tensor cores on which the matrix product kernels rely: `python -m bench.matmul_probes [--out FILE]`.
 
 Bits: random tiles of 64 x 256 x 4 k-steps are multiplied by wgmma of each width, with A in registers, with the operands
 exchanged, in each layout, onto a sum of 0, with k permuted inside a k-step, and by mma.sync; elements with other bits than
@@ -23,12 +23,12 @@ from opfacade.tools.machine import machine
 HERE = Path(__file__).parent / "probes"
 KINDS = {"BF16": ("k16.f32.bf16.bf16", 0), "F16": ("k16.f32.f16.f16", 1), "E4M3": ("k32.f32.e4m3.e4m3", 2)}
 WIDTHS = range(8, 257, 8)
-IN_REGISTERS = (8, 64, 128, 256)  # widths for which A also comes from registers
-LAYOUTS = {"ts": "1, 0", "st": "0, 1", "tt": "1, 1"}  # which operands have rows of k
+IN_REGISTERS = (8, 64, 128, 256)  # widths that are also tested with A in registers
+LAYOUTS = {"ts": "1, 0", "st": "0, 1", "tt": "1, 1"}  # which operands are k-major
 
 
 def product(name: str, parameters: str, operands: str, flags: str, given: str, registers: int) -> str:
-    """One wrapper of an instruction. The last operand is whether the sum before counts."""
+    """One wrapper of an instruction. Its last operand says whether the previous sum is added."""
     count = len(given.split("), ")) - 1  # operands before that flag
     sums = ", ".join(f"%{i}" for i in range(registers))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(registers))
@@ -40,7 +40,7 @@ def product(name: str, parameters: str, operands: str, flags: str, given: str, r
 
 
 def instruction(kind: str, tag: str, width: int) -> str:
-    """The products of one width: of shared operands, and where probed of A in registers and of other layouts."""
+    """The products of one width: with operands in shared memory, and if probed, with A in registers and with other layouts."""
     n, sixteen = width // 2, tag != "E4M3"
     shared = ("uint64_t a, uint64_t b", f"%{n}, %{n + 1}", '"l"(a), "l"(b), "r"(add)')
     found = product("ss", shared[0], shared[1], "1, 1, 0, 0" if sixteen else "1, 1", shared[2], n)

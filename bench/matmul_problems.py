@@ -86,7 +86,7 @@ def _coded_args(d: MatmulDescriptor, made: torch.Generator) -> MatmulArgs:
 
 
 def dense(d: MatmulDescriptor, args: MatmulArgs) -> torch.Tensor:
-    """The weight [n, k] in the type of x that codes stand for: what peers without codes multiply."""
+    """The decoded weight [n, k] in the type of x, for peers without support for codes."""
     assert args.weight is not None
     assert args.weight_scale is not None
     assert args.weight_zero is not None
@@ -111,7 +111,7 @@ def _coded(layer: str, rows: int, n: int, k: int) -> Problem:
 
 
 def layers() -> Iterator[Problem]:
-    """The layers of models, the kinds of scales of one layer among them."""
+    """The layers of models, including all kinds of scales for one layer."""
     for layer, (n, k) in HALVES.items():
         yield from (halves("bf16", layer, rows, n, k) for rows in ROWS)
     for layer, (n, k) in BYTES.items():
@@ -122,7 +122,7 @@ def layers() -> Iterator[Problem]:
 
 
 def drawn(seed: int, count: int) -> list[Problem]:
-    """Random sizes, uniform in their logarithms and odd as often as not; every third is fp8 in blocks."""
+    """Random sizes, log-uniform, odd with probability 1/2; every third problem is fp8 with block scales."""
     rng, found = random.Random(seed), []
     while len(found) < count:
         rows, n, k = (_size(rng, least, most) for least, most in ((1, 8192), (16, 16384), (16, 16384)))

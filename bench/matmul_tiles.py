@@ -1,7 +1,7 @@
-"""Every tile of some products, by turns: `python -m bench.matmul_tiles [--out FILE]`. One GPU, microseconds, L2 cold.
+"""Times every tile of some products, alternately: `python -m bench.matmul_tiles [--out FILE]`. One GPU, microseconds, L2 cold.
 
-The model of opfacade/backends/cuda/matmul/tiles.py chooses the tile of a product. A row has the times of all tiles, the tile
-that was chosen, and its regret: its time over that of the fastest, less one. All tiles have the same bits, or the run ends.
+The model of opfacade/backends/cuda/matmul/tiles.py chooses the tile of a product. A row contains the times of all tiles, the
+chosen tile, and its regret: its time divided by the fastest time, minus one. If two tiles give different bits, the run ends.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def problems() -> Iterator[Problem]:
 
 
 def tiles_of(d: MatmulDescriptor, most: int = 2) -> list[Tile]:
-    """Tiles that fit registers, without tiles that lie mostly outside of the product."""
+    """The tiles that fit in registers, except tiles that are mostly outside the product."""
     columns = 256 if d.dtype == "bf16" and segments_of(d) is None else 128
     fit = [tile for tile in (*TILES, *(MORE if columns == 256 else ())) if tile.columns <= min(columns, max(64, most * d.n))]
     return [tile for tile in fit if tile.rows * tile.cluster <= max(64, most * d.total_num_rows)]
 
 
 def plan_with(d: MatmulDescriptor, tile: Tile, target: Target) -> Plan[Any]:
-    """The plan of a product with a tile of one's own choice."""
+    """The plan of a product with a given tile."""
     own = candidate(matmul._FORM, matmul._declines, lambda problem, on: Shape(tile, segments_of(problem)))
     return Plan._make(d, Preference(backend="cuda"), target, Option(own, (), own.sku(d, target), own.workspace(d, target)))
 

@@ -1,8 +1,9 @@
-"""Latent decode (MLA, 512 + 64) on one GPU beside FlashInfer, in one run: `python -m bench.mla [--peers] [--out FILE]`.
+"""Latent decode (MLA, 512 + 64) on one GPU compared with FlashInfer, in one run: `python -m bench.mla [--peers] [--out FILE]`.
 
-Random normal bf16 data, shuffled pages, L2 cold in the two ways of bench/decode.py. Every output is held to the SKU's bound
-before it is timed, a peer's to the same. A row is a median with p10 and p90, in microseconds, TFLOP/s (of 2 * heads * keys *
-(576 + 512)), bytes of latents a second, and both as fractions of what a library's product and reduction reach here.
+Random normal bf16 data, shuffled pages, L2 cold in the two ways of bench/decode.py. Every output, also a peer's, is checked
+against the SKU's error bound before it is timed. A row contains the median with p10 and p90, in microseconds, TFLOP/s (from 2 *
+heads * keys * (576 + 512)), bytes of latents per second, and both rates as fractions of a library's product and reduction in
+this run.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ Call = Callable[[], object]
 @dataclass(frozen=True)
 class Shape:
     batch: int
-    kv: int  # of each request, or of the longest
+    kv: int  # tokens of each request, or of the longest one
     heads: int
     page: int = 64
     split: str | int = "auto"
-    shortest: int | None = None  # lengths from this to kv, evenly spread and in no order
+    shortest: int | None = None  # lengths from this to kv, evenly spaced and shuffled
     q: int = 1  # rows of each request, causal
 
     @property
@@ -95,7 +96,7 @@ SHAPES = (
 
 
 def check(shape: Shape, descriptor: BatchMlaDecodeDescriptor, args: BatchMlaDecodeArgs, sku: Any) -> float:
-    report = numerics.check(descriptor, args, sku, rows=256)  # with 128 heads fewer are a request or two
+    report = numerics.check(descriptor, args, sku, rows=256)  # with 128 heads, fewer rows are one or two requests
     if not report.worst <= 1:
         raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
     return round(report.worst, 3)
@@ -131,7 +132,7 @@ def rows(shape: Shape, peers: bool) -> Iterator[dict[str, Any]]:
             call()
             error = check(shape, descriptor, own, plan.sku)
             found.append(Contender({"impl": name, "error_over_bound": error}, call))
-        except Exception as failure:  # a peer that does not take a shape is recorded as such and never left out
+        except Exception as failure:  # a peer that does not support a shape is recorded with its reason
             yield {"impl": name, "failed": f"{type(failure).__name__}: {failure}"[:200]}
     yield from interleaved.timed(found, interleaved.BOTH)
 

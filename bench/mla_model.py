@@ -1,12 +1,11 @@
 """Time of a latent decode tile in a model of one SM: `python -m bench.mla_model`. No measurement.
 
 The score group computes scores and weights of a tile of 32 tokens, two value groups accumulate its values, as in
-kernels/mla/decode.cuh.
-Tensor cores execute products in order of issue. A value group issues all products of a tile at once. The score group may have
-few short products in flight and then waits, so it makes little progress beside values, but its issued products precede those of
-weights that it publishes later. Copies take part of the shared memory bandwidth, which slows products that need more than the
-rest. A tile is loaded when all three groups have released its stage, and arrives one latency later, in order. The model ranks
-schedules and shows where time goes; it does not predict a GPU.
+kernels/mla/decode.cuh. Tensor cores execute products in order of issue. A value group issues all products of a tile together.
+The score group may have only a few short products in flight and then waits, so it progresses slowly while value products run,
+but its issued products precede the value products for weights that it publishes later. Copies take part of the shared memory
+bandwidth, which slows products that need more than the rest. A tile is loaded when all three groups have released its stage,
+and arrives one latency later, in order. The model ranks schedules and shows where time goes; it does not predict a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import Literal, get_args
 
 PEAK = 790.0  # TFLOP/s
 STEP = 4
-_WIDTH = 128  # bytes of shared memory a cycle
-_COPIED, _WEIGHTS = 36 * 1024, 4 * 1024  # bytes of a tile, written
-# Cycles of a product alone, and bytes it reads: of scores with queries in registers and in shared memory, and of values.
+_WIDTH = 128  # bytes of shared memory bandwidth per cycle
+_COPIED, _WEIGHTS = 36 * 1024, 4 * 1024  # bytes of a tile, written to shared memory
+# Cycles and bytes read of one product: scores with queries in registers, scores with queries in shared memory, values.
 _KEPT, _OTHER, _VALUES = (19, 1024), (24, 3072), (64, 6144)
 PRODUCTS = 36 * 16 + 2 * 4 * 64  # cycles of a tile: tensor cores for scores and values, and shared memory for all
 SHARED = (20 * _KEPT[1] + 16 * _OTHER[1] + 2 * 4 * _VALUES[1] + _COPIED + _WEIGHTS) // _WIDTH
@@ -31,7 +30,7 @@ Show = Literal["put", "asked", "made"]
 
 class Product:
     def __init__(self, cycles: int, read: int) -> None:
-        self.left, self.wants = float(cycles), read / cycles  # cycles, bytes a cycle
+        self.left, self.wants = float(cycles), read / cycles  # cycles, bytes per cycle
 
 
 def _no_more(cycles: float, products: list[Product]) -> Condition:
@@ -40,8 +39,9 @@ def _no_more(cycles: float, products: list[Product]) -> Condition:
 
 @dataclass
 class Sm:
-    """latency: cycles until a tile begins to come. rate: its bytes a cycle. softmax: cycles from scores to weights put down.
-    asking: cycles for which scores alone keep the weigher. signal: from weights that are shown to products of them."""
+    """latency: cycles until a tile begins to arrive. rate: its bytes per cycle. softmax: cycles from scores to stored weights.
+    asking: cycles that the score group needs for scores without contention. signal: cycles from published weights to the
+    products that use them."""
 
     show: Show = "asked"
     latency: int = 1000
@@ -54,9 +54,9 @@ class Sm:
     now: int = 0
     channel: float = 0.0
     queue: list[Product] = field(default_factory=list)
-    comes: dict[int, tuple[float, float]] = field(default_factory=dict)  # from when to when a tile does
+    comes: dict[int, tuple[float, float]] = field(default_factory=dict)  # the cycles in which a tile's transfer begins and ends
     shown: int = 0  # tiles
-    done: list[int] = field(default_factory=lambda: [0, 0, 0])  # with tiles: the weigher and the adders
+    done: list[int] = field(default_factory=lambda: [0, 0, 0])  # finished tiles of the score group and of the value groups
 
     def ask(self, tile: int) -> None:
         begin = max(self.channel, self.now + self.latency)
@@ -91,7 +91,7 @@ class Sm:
             self.shown = tile
         self.give_back(0, tile)
         yield self.after(self.softmax)
-        yield lambda: min(self.done[1:]) >= tile - 1  # weights have two places
+        yield lambda: min(self.done[1:]) >= tile - 1  # two buffers for weights
         if self.show == "put":
             self.shown = tile + 1
 
@@ -104,7 +104,7 @@ class Sm:
         self.give_back(group, tile)
 
     def multiply(self) -> None:
-        """One step of the tensor cores."""
+        """Advances the tensor cores by one step."""
         coming = any(begin <= self.now < end for begin, end in self.comes.values())
         width = max(0.0, _WIDTH - coming * self.rate * (_COPIED + _WEIGHTS) / _COPIED)
         time = float(STEP)
@@ -121,7 +121,7 @@ class Sm:
         for tile in range(self.stages):
             self.ask(tile)
         programs = [self.weigh, lambda tile: self.add(1, tile), lambda tile: self.add(2, tile)]
-        work = [chain.from_iterable(map(program, range(self.tiles + 1))) for program in programs]  # one more shows the last
+        work = [chain.from_iterable(map(program, range(self.tiles + 1))) for program in programs]  # + 1 publishes the last
         waits: list[Condition | None] = [next(program) for program in work]
         while min(self.done) < self.tiles:
             self.multiply()

@@ -1,10 +1,12 @@
-"""Layers of experts on one GPU beside torch and Triton: `python -m bench.moe [--out FILE] [--only TEXT] [--budget SECONDS]`.
+"""Layers of experts on one GPU compared with torch and Triton: `python -m bench.moe [--out FILE] [--only TEXT] [--budget
+SECONDS]`.
 
-Microseconds, L2 cold, all contenders of a problem by turns in one run; calls are CUDA graphs except where the host takes part.
-Ids and weights are given. Our outputs are held to their bound before they are timed. A peer whose results are further from ours
-than its types allow, or that raises, has a reason instead of a time. `floor_us` is the larger one of 1.8 us + bytes / (0.97 of
-the rate of a copy) and of the products at the rate of one large product, both rates of this run; bytes count the experts drawn.
-Problems for which the time of `--budget` is not left are named, and have no row.
+Microseconds, L2 cold, all contenders of a problem alternately in one run; calls are CUDA graphs unless they need the host. Ids
+and weights are inputs. Our outputs are checked against their error bound before they are timed. If a peer raises, or its
+results differ from ours by more than its types allow, its row has the reason instead of a time. `floor_us` is the maximum of
+1.8 us + bytes / (0.97 of the rate of a copy) and the time of the products at the rate of one large product, with both rates
+measured in this run; bytes count only the chosen experts. Problems for which `--budget` leaves no time are listed by name,
+without a row.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from opfacade.serving.workspace import Workspace
 from opfacade.testing import numerics
 from opfacade.tools.machine import machine
 
-CHECKED = 4  # rows that are held to fp64
-ALLOWED = 0.04  # of the largest result of a row: how far those of a peer may be from ours
+CHECKED = 4  # rows that are compared with fp64
+ALLOWED = 0.04  # allowed difference of a peer, relative to the largest result of a row
 LAUNCH_US, OF_COPY = 1.8, 0.97
 LARGE = (8192, 8192, 8192)
 Call = Callable[[], object]
@@ -53,7 +55,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where problems run, and how they are timed. captured: a call as a graph."""
+    """The device on which problems run, and the timer. captured: a call as a graph."""
 
     rates: Rates
     device: str = "cuda"
@@ -66,7 +68,7 @@ class Bench:
 
 
 def captured(call: Call) -> Call:
-    """A replay of the call, whose tensors it keeps: the graph has their addresses alone."""
+    """A replay of the call. Keeps the call's tensors alive, because the graph contains only their addresses."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -92,13 +94,13 @@ def ours(problem: Problem, args: FusedMoeArgs, bench: Bench) -> interleaved.Cont
 
 
 def distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """How far results of a peer are from ours, over the largest of ours in their row."""
+    """The difference of a peer's results from ours, relative to our largest result in the row."""
     largest = mine.float().abs().amax(-1, keepdim=True).clamp(min=1e-30)
     return float(((theirs.float() - mine.float()).abs() / largest).amax().nan_to_num(float("inf")))
 
 
 def peer(problem: Problem, args: FusedMoeArgs, one: Peer, bench: Bench) -> Call | dict[str, str]:
-    """Its call, or why it is none."""
+    """The peer's call, or the reason why it cannot run."""
     try:
         call = one.make(problem, args)
         far = distance(args.out, call())
@@ -133,7 +135,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def rates() -> Rates:
-    """The best product of each kind that this run measures: bf16 by torch too."""
+    """The rate of the best product of each kind in this run; for bf16, torch's product counts too."""
     products = {}
     for kind, problem in (("bf16", halves("large", "square", *LARGE)), ("fp8", in_bytes("large", "square", LARGE, "block"))):
         args = problem.args("cuda")
@@ -154,7 +156,7 @@ def chosen(text: str) -> Iterator[tuple[str, str, list[Problem]]]:
 
 
 def compile_all(text: str) -> None:
-    """Kernels of all problems, side by side, so that no compiler runs while something is timed."""
+    """Builds the kernels of all problems in parallel, so that no compiler runs during timing."""
     problems = [one for _, _, each in chosen(text) for one in each]
     plans = {plan.sku.id: plan for plan in (Plan.select(one.descriptor, Preference(backend="cuda")) for one in problems)}
     with ThreadPoolExecutor(16) as pool:
@@ -162,7 +164,7 @@ def compile_all(text: str) -> None:
 
 
 def run_all(text: str, bench: Bench, until: float, keep: Callable[[dict[str, Any]], None]) -> list[str]:
-    """Rows of problems until a time; the names of those for which none was left."""
+    """The rows of the problems until the deadline, and the names of the problems that were not reached."""
     left: list[str] = []
     for layer, kind, problems in chosen(text):
         if time.monotonic() > until:

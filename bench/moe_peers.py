@@ -1,4 +1,5 @@
-"""Layers of experts of torch and Triton, on the tensors of ours: each returns its call, or raises where it takes no such layer.
+"""Layers of experts by torch and Triton on our tensors. Each function returns a call, or raises if it does not support the
+layer.
 
 A call writes and returns one tensor. `captured`: whether it runs as a CUDA graph; the loop over experts reads their numbers on
 the host.
@@ -38,12 +39,12 @@ def activated(d: FusedMoeDescriptor, both: torch.Tensor) -> torch.Tensor:
 
 
 def by_k(d: FusedMoeDescriptor, weight: torch.Tensor) -> torch.Tensor:
-    """A weight with its axis of k before its columns."""
+    """A weight with the k axis before the columns."""
     return weight.transpose(-2, -1) if d.weight_layout == "nk" else weight
 
 
 def loop(problem: Problem, args: FusedMoeArgs) -> Call:
-    """As transformers' eager layers: an expert after the other."""
+    """As in transformers' eager layers: one expert after the other."""
     d, out = problem.descriptor, torch.empty_like(args.out)
     if d.scaling is not None:
         raise NotImplementedError("torch has no product of scaled blocks on this GPU")

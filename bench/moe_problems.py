@@ -1,4 +1,4 @@
-"""The layers of experts that bench/moe.py times: sizes of models, numbers of tokens, and which experts tokens choose."""
+"""The layers of experts that bench/moe.py times: sizes of models, numbers of tokens, and the choice of experts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LAYERS: dict[str, dict[str, Any]] = {
 KINDS = {"gpt-oss-20b": ("bf16",), "Qwen3-30B-A3B": ("bf16", "fp8"), "DeepSeek-V3": ("bf16", "fp8")}
 TOKENS = (1, 16, 64, 256, 1024, 8192)
 ROUTINGS = ("uniform", "skewed", "one")
-GRANULE = 16  # rows of a group that a tile can end with
+GRANULE = 16  # groups are padded to a multiple of this many rows
 
 
 @dataclass(frozen=True)
 class Problem:
-    """kind: "bf16", or "fp8" in blocks of 128. routing: "uniform": any experts; "skewed": the r-th expert as often as 1 / r;
-    "one": all tokens choose the same experts."""
+    """kind: "bf16", or "fp8" in blocks of 128. routing: "uniform": any experts; "skewed": the r-th expert with a probability
+    proportional to 1 / r; "one": all tokens choose the same experts."""
 
     layer: str
     kind: str
@@ -49,7 +49,7 @@ class Problem:
         return 2.0 * d.total_num_rows * d.top_k * d.hidden * d.width * (d.columns + 1)
 
     def bytes(self, counts: torch.Tensor) -> int:
-        """Weights of the experts that are drawn, x and out, each once."""
+        """The bytes of the chosen experts' weights, x and out, each counted once."""
         d = self.descriptor
         elements, size = d.hidden * d.width * (d.columns + 1), 1 if self.kind == "fp8" else 2
         each = elements * size + (elements // 128**2 * 4 if self.kind == "fp8" else 0)
@@ -77,7 +77,7 @@ class Problem:
 
 
 def weights_of(layer: str, kind: str, device: str, seed: int = 2) -> FusedMoeArgs:
-    """Weights whose results are about as large as x; the other tensors of a call are placeholders."""
+    """Weights scaled so that results have about the size of x; the other tensors of a call are placeholders."""
     d = Problem(layer, kind, 1, "one").descriptor
     made, none = torch.Generator(device).manual_seed(seed), torch.empty(0, device=device)
     found: dict[str, torch.Tensor] = {}
@@ -98,7 +98,7 @@ def weights_of(layer: str, kind: str, device: str, seed: int = 2) -> FusedMoeArg
 
 
 def layers() -> Iterator[tuple[str, str, list[Problem]]]:
-    """(layer, kind, problems), all with the same weights. Routings of one token differ in nothing."""
+    """(layer, kind, problems) with the same weights. With one token, all routings are equivalent, so only one is used."""
     for layer, kinds in KINDS.items():
         for kind in kinds:
             chosen = ((tokens, routing) for tokens in TOKENS for routing in (ROUTINGS if tokens > 1 else ROUTINGS[:1]))
@@ -106,7 +106,7 @@ def layers() -> Iterator[tuple[str, str, list[Problem]]]:
 
 
 def counts_of(problem: Problem, ids: torch.Tensor) -> torch.Tensor:
-    """Rows of each expert."""
+    """The number of rows of each expert."""
     return torch.bincount(ids.flatten().long(), minlength=problem.descriptor.experts)
 
 

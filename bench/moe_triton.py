@@ -1,4 +1,5 @@
-"""A layer of experts in Triton, as frameworks have it: rows sorted by expert and padded to blocks, a kernel for both products.
+"""A layer of experts in Triton, as in frameworks: rows are sorted by expert and padded to blocks, and one kernel serves both
+products.
 
 The kernel was written for this benchmark. The number of rows in a block follows from the expected rows of an expert.
 """
@@ -48,7 +49,7 @@ def _product(
 
 
 def aligned(ids: torch.Tensor, experts: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(choice of each padded row, expert of each block), without a number that the host reads."""
+    """(choice of each padded row, expert of each block), computed without synchronisation."""
     flat, most = ids.flatten(), ids.numel()
     sorted_ids, order = flat.sort(stable=True)
     ends = torch.searchsorted(sorted_ids, torch.arange(experts, device=ids.device, dtype=ids.dtype), right=True)

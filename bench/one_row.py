@@ -1,8 +1,8 @@
-"""A decode beside a prefill of one row for each request, on one GPU: `python -m bench.one_row [--out FILE]`.
+"""Compares a decode with a prefill of one row per request, on one GPU: `python -m bench.one_row [--out FILE]`.
 
-Variants and masks of users need a prefill, so this prefill is what a decode with ALiBi costs. Three contenders for the same
-requests, pages and lengths take turns (bench/interleaved.py): the decode, the prefill without a variant, and the prefill with
-ALiBi. Each output is held to its bound before it is timed. Times are medians in microseconds with a cold L2.
+User-defined variants and masks need a prefill, so this prefill is the cost of a decode with ALiBi. Three contenders for the
+same requests, pages and lengths alternate (bench/interleaved.py): the decode, the prefill without a variant, and the prefill
+with ALiBi. Each output is checked against its error bound before it is timed. Times are medians in microseconds with a cold L2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The README's table of operators: status, and the figures of the records beside the fastest peer of the same run."""
+"""The README's table of operators: status, and the recorded speed relative to the fastest peer of the same run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = "sm_90a; 16-bit rows since sm_80"
 
 
 class Line(NamedTuple):
-    """One line: plans and status are checked against the registry by tests/bench/test_operators.py."""
+    """One line of the table. tests/bench/test_operators.py checks plans and status against the registry."""
 
     operator: str
     plan: str
@@ -35,20 +35,20 @@ def record(kind: str) -> Record:
 
 
 def spread(values: Iterable[float], form: str) -> str:
-    """`0.77 to 1.00`; one value where all read alike."""
+    """A range as `0.77 to 1.00`; a single value if both ends print the same."""
     told = sorted(values)
     low, high = form.format(told[0]), form.format(told[-1])
     return low if low == high else f"{low} to {high}"
 
 
 def median_of(row: Record) -> tuple[str, float] | None:
-    """The time that a row is compared by: in a graph where it is short, else with an L2 that is only cold."""
+    """The time by which a row is compared: in a graph if the problem is short, otherwise with a clean cold L2."""
     key = next((name for name in ("graph_us", "clean_us", "us") if name in row), None)
     return (key, row[key]["median"]) if key else None
 
 
 def beside(pairs: Iterable[Pair]) -> str:
-    """Range of the speed-up over the fastest peer, and the peers that were fastest in a row."""
+    """The range of the speed-up over the fastest peer, and the peers that were the fastest in some row."""
     ratios, names = [], set()
     for ours, peers in pairs:
         key, us = median_of(ours) or ("", 0.0)
@@ -60,7 +60,7 @@ def beside(pairs: Iterable[Pair]) -> str:
 
 
 def prefills(parts: Iterable[str], dense: bool) -> list[Pair]:
-    """Our rows over pages, or of contiguous K and V (dense), each with the peers of the same form."""
+    """Our rows over pages, or over contiguous K and V (dense), each with the peers of the same layout."""
     pairs = []
     for part in parts:
         of = record("prefill_uneven" if part == "uneven" else "prefill")
@@ -103,7 +103,7 @@ def copied(word: str) -> tuple[str, str]:
 
 
 def problems(of: Record, words: tuple[str, ...]) -> Iterator[Pair]:
-    """The problems of a record of programs whose names begin with one of the words: our row, and those of peers."""
+    """For each problem of a program record whose name begins with one of the words: our row and the peers' rows."""
     for name, found in groupby(of["rows"], key=lambda row: str(row["problem"])):
         if name.startswith(words):
             ours, *peers = (row | {"impl": row["who"]} for row in found)
@@ -111,7 +111,7 @@ def problems(of: Record, words: tuple[str, ...]) -> Iterator[Pair]:
 
 
 def programs(kind: str, *words: str) -> tuple[str, str]:
-    """The problems of a record of programs whose names begin with one of the words."""
+    """The names of these problems in a program record."""
     pairs = list(problems(record(kind), words))
     large = [ours["of_copying"] for ours, _ in pairs if "of_copying" in ours]
     return f"{spread(large, '{:.2f}')} of the speed of a copy", beside(pairs)
@@ -123,7 +123,7 @@ def _library(name: str) -> str:
 
 
 def with_peers(rows: Iterable[Record]) -> list[Pair]:
-    """Rows that have their peers in them; a peer whose result was wrong has no time."""
+    """Rows that include their peers; a peer with a wrong result has no time."""
     return [
         (row, [{"us": us, "impl": _library(name)} for name, us in row.get("peers", {}).items() if "median" in us])
         for row in rows

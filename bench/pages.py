@@ -1,6 +1,6 @@
-"""Writes what pages say of speed from the records in bench/results: `python -m bench.pages [--check]`. Needs no GPU.
+"""Writes the measured times on pages from the records in bench/results: `python -m bench.pages [--check]`. Needs no GPU.
 
-Each page of PAGES has a region between two marks, which is written here and nowhere else.
+Each page of PAGES has a region between two marks, which only this script writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH = 128
 
 
 def stamp(kind: str, of: Record, page: Path, what: str) -> str:
-    """Device, date, commit and file of a record, and the ceilings that were measured in its run."""
+    """Device, date, commit and file of a record, and the ceilings measured in its run."""
     machine = of["machine"]
     up = "../" * (len(page.relative_to(ROOT).parts) - 1)
     place = "results" if page.parent == RESULTS.parent else f"{up}bench/results"
@@ -42,7 +42,7 @@ def ceilings(of: Record) -> str:
 
 
 def kernel(sku: str) -> str:
-    """The implementation of a SKU, and how it splits: `split_kv, pieces`."""
+    """The implementation of a SKU and its kind of split: `split_kv, pieces`."""
     parts = sku.split("/")
     split = [fact.partition("=")[2] for fact in parts[7].split(",") if fact.startswith("split=")]
     return ", ".join([parts[4].partition("@")[0], *split])
@@ -116,7 +116,7 @@ def mla(page: Path) -> list[str]:
 
 
 def one_row(page: Path) -> list[str]:
-    """A decode beside a prefill of one row for each request, without a variant and with ALiBi."""
+    """A table that compares a decode with a prefill of one row per request, without a variant and with ALiBi."""
     of = record("one_row")
     lines = ["| requests | decode, us | prefill of one row | with ALiBi |", "|---|---|---|---|"]
     for row in of["rows"]:
@@ -126,7 +126,7 @@ def one_row(page: Path) -> list[str]:
 
 
 def moved(page: Path, word: str, what: str) -> list[str]:
-    """A table of what copies: rows of append.json whose problem begins with a word."""
+    """A table of copy speeds: the rows of append.json whose problem begins with `word`."""
     of = record("append")
     rows = [row for row in of["rows"] if row["problem"].startswith(word)]
     head = ["| work | kernel | us | rate | share of copy rate |", "|---|---|---|---|---|"]
@@ -146,7 +146,7 @@ def programs(page: Path, kind: str, *words: str) -> list[str]:
 
 
 def limits(page: Path) -> list[str]:
-    """Every problem that needs a reason, with the counters of the profiler."""
+    """Every problem whose time needs an explanation, with the profiler's counters."""
     parts = {"maps": "Maps", "rows": "Rows", "sampling": "Sampling"}
     found = {kind: record(kind) for kind in parts}
     counters = f"In brackets, ncu's counters: {'; '.join(program_pages.LEGENDS)}; of a draw, DRAM over the bytes of the logits"
@@ -197,7 +197,7 @@ def moe(page: Path) -> list[str]:
 
 
 def parameters(page: Path) -> list[str]:
-    """A run of a plan and a forward of a model, by the kind of parameters that they are given."""
+    """Tables of the time of a plan's run and of a model's forward pass, by kind of parameter."""
     host, forward = record("host"), record("forward")
     runs, models = host["us"]["kinds"], forward["ms"]
     calls, peer = models["buffer"]["calls"], models["sdpa_without_use_ops"]
@@ -239,7 +239,7 @@ def module(text: str) -> str:
     dtype = parts[5].split(",")[0].partition("=")[2]
     kept = ("head_dim", "heads", "split", "variant", "mask", "kv_scale", "rope")
     facts = [fact for fact in parts[7].split(",") if fact.partition("=")[0] in kept and not fact.endswith(("=none", "=false"))]
-    short = ["variant" if fact.startswith("variant=") else fact for fact in facts]  # without its digest
+    short = ["variant" if fact.startswith("variant=") else fact for fact in facts]  # without the digest
     return f"{parts[1]} {dtype} {', '.join([*short, parts[4]])}"
 
 
@@ -268,7 +268,7 @@ PAGES: dict[str, Callable[[Path], list[str]]] = {
 
 
 def written(name: str) -> str:
-    """The page with its region as the records give it."""
+    """The page with its region rewritten from the records."""
     page = ROOT / name
     before, mark, rest = page.read_text().partition(FIRST)
     _, last, after = rest.partition(LAST)

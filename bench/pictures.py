@@ -1,4 +1,4 @@
-"""A record of bench.rows or bench.maps as a picture: fraction of copying against the bytes of a problem."""
+"""Draws a record of bench.rows or bench.maps: speed as a fraction of the copy rate, against the bytes of a problem."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 from bench import program_pages
 from bench.operators import Record
 
-Panels = Sequence[tuple[str, str]]  # a title, and what the names of its problems begin with: a regular expression
+Panels = Sequence[tuple[str, str]]  # a title, and a regular expression for the beginning of its problems' names
 COLOURS = {"opfacade": "#0b6e4f", "torch eager": "#edae49", "torch.compile": "#30638e", "flashinfer": "#d1495b"}
 OTHER = "#7d8491"
 
 
 class Point(NamedTuple):
-    """One time: bytes of the problem, those bytes a second over copying, who ran it, and whether in a graph (L2 is warm)."""
+    """One time: bytes of the problem, bytes per second relative to the copy rate, the contender, and whether it ran in a graph
+    (L2 is warm)."""
 
     bytes: int
     fraction: float
@@ -27,7 +28,7 @@ class Point(NamedTuple):
 
 
 def points(record: Record, pattern: str) -> list[list[Point]]:
-    """Ours, and the fastest peer's where one was timed, of each problem whose name the pattern finds at its start."""
+    """Our point, and the fastest peer's if one was timed, for each problem whose name begins with the pattern."""
     found = []
     for one in program_pages.timed(record, ("",)):
         if re.match(pattern, one.ours["problem"]):
@@ -79,7 +80,7 @@ def _limits(sizes: list[int]) -> tuple[float, float]:
 
 
 def _apart(sizes: list[int], step: float) -> list[float]:
-    """Places of problems along a logarithmic axis: those of the same bytes stand beside each other, a step apart."""
+    """Positions of problems on a logarithmic axis; problems with equal bytes are shifted by one step each."""
     places = []
     for i, size in enumerate(sizes):
         places.append(size * step ** (sizes[:i].count(size) - (sizes.count(size) - 1) / 2))
@@ -95,7 +96,7 @@ def _mark(who: str, in_graph: bool) -> dict[str, Any]:
 
 
 def _legend(figure: Any, names: set[str]) -> None:
-    """Below the panels, never on the data."""
+    """Puts the legend below the panels, where it covers no data."""
     from matplotlib.lines import Line2D
 
     told = sorted(names, key=lambda name: (name != "opfacade", name))
@@ -113,7 +114,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def shown(options: argparse.Namespace, panels: Panels) -> bool:
-    """Whether a record was to be drawn, which is done then."""
+    """Draws the record if the options name a picture; returns whether they do."""
     if options.show is None:
         return False
     if options.picture is None:

@@ -1,8 +1,10 @@
-"""Prefill on one GPU beside peers, in one run: `python -m bench.prefill [--peers] [--part NAME] [--out FILE] [--picture FILE]`.
+"""Prefill on one GPU compared with peers, in one run: `python -m bench.prefill [--peers] [--part NAME] [--out FILE] [--picture
+FILE]`.
 
 Four parts: the shapes of the table, products of fp8, page sizes against our own dense (ragged) kernel, and causal lengths. A
-fifth, heads of latent attention before absorption, runs only by its name, because FlashInfer compiles for minutes. Data, checks
-and timing are those of bench/attention.py. The picture is TFLOP/s against length, with the product of this run as ceiling.
+fifth, heads of latent attention before absorption, runs only if it is named, because FlashInfer compiles for minutes. Data,
+checks and timing are those of bench/attention.py. The picture is TFLOP/s against length, with the product of this run as
+ceiling.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def flashinfer_dense(shape: Shape, backend: str) -> Contender:
 
 
 def fa3_dense(shape: Shape) -> Contender:
-    """FlashAttention-3 itself (pip install fa3-fwd), as it decides about packed heads and splits."""
+    """FlashAttention-3 itself (pip install fa3-fwd), with its own choice of packed heads and splits."""
     import fa3_fwd._C  # noqa: F401
 
     descriptor, args = attention.dense_problem(shape)
@@ -71,7 +73,7 @@ def fa3_dense(shape: Shape) -> Contender:
 def peers(rows: list, shape: Shape) -> list[Contender]:
     found = attention.attempt(rows, shape, lambda: fa3_dense(shape)) if find_spec("fa3_fwd") else []
     if shape.dtype != "bf16":
-        return found  # others are handed bf16
+        return found  # the other peers get bf16
     flashinfer = attention.flashinfer if shape.page else flashinfer_dense
     for backend in ("fa2", "fa3"):
         found += attention.attempt(rows, shape, lambda b=backend: flashinfer(shape, b))

@@ -1,6 +1,6 @@
-"""Tables of programs for docs/ops: each problem of a record beside its fastest peer.
+"""Tables of programs for docs/ops: each problem of a record with its fastest peer.
 
-`reason` is a line of docs/notebook/limits.md: why a peer is faster, and what limits a large problem that is short of its goal.
+`reason` is a line of docs/notebook/limits.md: why a peer is faster, and what limits a large problem that misses its goal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bench.operators import Record, median_of, problems
 
 HEAD = ["| work | us | share of copy rate | time / model | fastest peer, us | speed-up over it |", "|---|---|---|---|---|---|"]
 REASONS = ["| work | us | why |", "|---|---|---|"]
-NEAR = 0.98  # a peer's time over ours that needs no reason
+NEAR = 0.98  # a peer's time over ours, from which on no reason is needed
 UNEXPLAINED = "not explained yet"
 UNCOUNTED = "not counted yet"
 SHORT = "short of the goal: "
-COUNTERS = (" (instructions ", " (issued ")  # beside a peer, and of ours alone
+COUNTERS = (" (instructions ", " (issued ")  # with a peer, and without
 LEGENDS = (
     "our instructions over the peer's; warps of those that fit, and what memory moved of what it can, ours and the peer's",
     "of ours alone, cycles in which an instruction issued, waves of CTAs, and what DRAM moved over the bytes of the model",
@@ -28,7 +28,8 @@ LEGENDS = (
 
 
 class Cause(NamedTuple):
-    """Why counters of ours and of a faster peer's kernel differ so, in the problems whose name the pattern finds."""
+    """The reason why the counters of our kernel and of a faster peer's differ, for the problems whose names match the
+    pattern."""
 
     pattern: str
     finding: str  # of limits.compared
@@ -36,11 +37,11 @@ class Cause(NamedTuple):
 
 
 CAUSES = (Cause(r"^softmax ", limits.MORE, ": two exponentials an element, each within the promised error"),)
-MANY = 16  # elements of a thread, from which on they are why fewer warps run
+MANY = 16  # from this many elements per thread on, they are the reason for fewer warps
 
 
 def caused(ours: Record, finding: str) -> str:
-    """A finding, and its cause if one is known: the elements of a thread are those of our SKU."""
+    """A finding, and its cause if it is known. The elements per thread come from our SKU."""
     held = prod(int(size) for size in re.findall(r"(?:pieces|vector)=(\d+)", ours.get("sku", "")))
     if finding == limits.FEWER and held >= MANY:
         return f"{finding}, since a thread holds {held} elements"
@@ -50,24 +51,24 @@ def caused(ours: Record, finding: str) -> str:
 
 @cache
 def counted() -> dict[str, Record]:
-    """By the names that bench/slower.py gives."""
+    """The counters by problem name, as in bench/slower.py."""
     return {row["work"]: row for row in operators.record("program_bounds")["rows"]}
 
 
 def of_work(problem: str) -> Iterator[str]:
-    """The names that bench/slower.py can give a problem, each without a peer."""
+    """The names that a problem can have in bench/slower.py, without the peer's name."""
     return (f"{kind} {problem}" for kind in ("rows", "maps"))
 
 
 def both(problem: str, peer: str) -> tuple[Record, Record] | None:
-    """Counters of ours and of the peer's kernel, if they were taken."""
+    """The counters of our kernel and of the peer's, if they were measured."""
     found = counted()
     names = ((work, f"{work} by {peer}") for work in of_work(problem))
     return next(((found[ours], found[theirs]) for ours, theirs in names if ours in found and theirs in found), None)
 
 
 def beside(problem: str, peer: str) -> str:
-    """The counters that say what a faster peer's kernel does otherwise; "" where they were not taken."""
+    """The counters that show the difference to a faster peer's kernel; "" if they were not measured."""
     pair = both(problem, peer)
     if pair is None:
         return ""
@@ -78,7 +79,7 @@ def beside(problem: str, peer: str) -> str:
 
 
 class Timed(NamedTuple):
-    """A problem of a record: its own row, and its fastest peer's (microseconds, name), if one was timed the same way."""
+    """A problem of a record: our row, and the fastest peer's (microseconds, name) if one was timed in the same way."""
 
     ours: Record
     us: float
@@ -86,7 +87,7 @@ class Timed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The peer's time over ours."""
+        """The peer's time divided by ours."""
         return self.peer[0] / self.us if self.peer else float("inf")
 
     @property
@@ -95,7 +96,7 @@ class Timed(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Why a peer is faster, and why we are short of the goal: what applies."""
+        """The reasons why a peer is faster and why we miss the goal, as far as they apply."""
         return "; ".join(filter(None, [self.slower, self.short]))
 
     @property
@@ -132,11 +133,11 @@ def line(one: Timed) -> str:
 
 
 def reasons(of: Record) -> Iterator[str]:
-    """A line for each problem of a record that needs a reason."""
+    """A line for each problem of a record whose time needs an explanation."""
     return (f"| {one.name} | {one.us:.1f} | {one.why} |" for one in timed(of, ("",)) if one.why)
 
 
 def uncounted() -> list[str]:
-    """Problems of the newest records that are short of their goal, and whose kernel has no counters."""
+    """The problems of the newest records that miss their goal and have no counters."""
     every = (one for kind in ("rows", "maps") for one in timed(operators.record(kind), ("",)))
     return [one.ours["problem"] for one in every if one.short == SHORT + UNCOUNTED]

@@ -1,9 +1,9 @@
 """Builds random problems: `python -m bench.random_builds --engine norm --count 2000 --seed 1 [--nvcc A B] [--out FILE]`.
 
-Needs no GPU. Problems are those of strangers (bench/strangers.py). Each distinct device source is compiled once, on all cores,
-engines in turn, until the counts are reached or `--seconds` are over. None may fail: a failure is a bug of ours, and the status
-is 1. Slow code is counted and named: docs/using.md says what it is. `--arch all` takes every architecture that nvcc knows from
-sm_80 on, and `--examples` adds the EXAMPLES of all families. `--nvcc` takes several compilers, which build one after another.
+Needs no GPU. The problems come from bench/strangers.py. Each distinct device source is compiled once, on all cores, engines in
+turn, until the counts are reached or `--seconds` are over. A failure is a bug in opfacade, and the exit status is 1. Slow code
+(see docs/using.md) is counted and named. `--arch all` selects every architecture from sm_80 on that nvcc supports, and
+`--examples` adds the EXAMPLES of all families. `--nvcc` accepts several compilers, which build one after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from opfacade.errors import UnsupportedError
 from opfacade.select.registry import examples
 
 CUDA = Preference(backend="cuda")
-NAMED = 40  # of each engine
+NAMED = 40  # problems per engine
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Problem:
 
 
 def problems(options: argparse.Namespace, archs: Sequence[str]) -> Iterator[Problem]:
-    """Problems of the engines in turn, so that a run that is cut off has as many of each."""
+    """Problems of the engines in turn, so that an interrupted run has equally many of each."""
     if options.examples:
         yield from (Problem("examples", arch, example) for example in examples() for arch in archs)
     for number in range(options.count):
@@ -89,7 +89,7 @@ class Run:
         except UnsupportedError:
             tally.without_kernel += 1
             return
-        except Exception as error:  # whatever selection or rendering raises is what is looked for
+        except Exception as error:  # any error of selection or rendering is a finding
             tally.count(problem.descriptor, Built(f"{type(error).__name__}: {error}"))
             return
         for spec in fresh:
@@ -97,7 +97,7 @@ class Run:
             self.flying.append((problem, pool.submit(self.builds.build, spec, deadline)))
 
     def settle(self, most: int) -> None:
-        """Wait until at most so many are in flight."""
+        """Waits until at most this many builds are in flight."""
         while len(self.flying) > most:
             problem, future = self.flying.pop(0)
             built = future.result()
@@ -131,7 +131,7 @@ def table(found: Run) -> str:
 
 
 def of_toolkit(options: argparse.Namespace, nvcc: str | None) -> dict[str, Any]:
-    """The record of the builds by one compiler; `nvcc` None: by the one that builds take."""
+    """The record of the builds by one compiler; nvcc None: the default compiler."""
     builds = DeviceBuilds.by(nvcc)
     archs = architectures(builds.tools) if options.arch == ["all"] else options.arch
     started = time.monotonic()

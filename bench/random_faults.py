@@ -1,8 +1,8 @@
-"""Faults that operators make of random lines: the sums of the record by family, and what was done about each that survived.
+"""Random mutation faults: totals of the record by family, and what was done about each surviving fault.
 
-A fault that no compiler or import takes shows nothing about the tests; one that changes nothing a test could see is judged once
-by hand, with the reason (tests/mutation/operators/equivalent.json). A survivor that a test catches by now is named with that
-test in mended.json beside it.
+A fault that does not compile or import shows nothing about the tests. A fault that changes no behaviour is reviewed by hand
+once and listed with the reason (tests/mutation/operators/equivalent.json). A survivor that a later test catches is listed with
+that test in mended.json, in the same directory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def known(name: str) -> dict[str, str]:
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    """How many rows ended how; those that change nothing and were not caught are "equivalent"."""
+    """The number of rows by outcome; uncaught faults that change no behaviour are "equivalent"."""
     same = known("equivalent")
     return Counter("equivalent" if row["digest"] in same and row["outcome"] != "caught" else row["outcome"] for row in rows)
 
@@ -57,7 +57,7 @@ def score(rows: list[dict[str, Any]]) -> str:
 
 
 def by_seed() -> dict[int, list[tuple[str, dict[str, Any]]]]:
-    """{seed: the groups of its sample}."""
+    """{seed: the groups of the sample with this seed}."""
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
     for group, record in records().items():
         found.setdefault(record["seed"], []).append((group, record))
@@ -65,7 +65,7 @@ def by_seed() -> dict[int, list[tuple[str, dict[str, Any]]]]:
 
 
 def sums() -> list[str]:
-    """A line for each seed, with its commits."""
+    """A line for each seed, with the commits of its sample."""
     lines = []
     for seed, groups in by_seed().items():
         rows = [row for _, record in groups for row in record["mutants"]]
@@ -75,7 +75,7 @@ def sums() -> list[str]:
 
 
 def section() -> list[str]:
-    """For the page of reliability."""
+    """The lines for docs on reliability."""
     if not records():
         return []
     lines = ["## Random faults made by operators", ""]
@@ -87,7 +87,8 @@ def section() -> list[str]:
 
 
 def _table(groups: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Refused: no compiler or import takes it. Undecided: no test ended in time, or one that fails anyway failed."""
+    """Refused: the fault does not compile or import. Undecided: no test finished in time, or only a test failed that also fails
+    without the fault."""
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in FAMILIES}
     for group, record in groups:
         parts[_FAMILY[group]] += record["mutants"]

@@ -27,7 +27,7 @@ ROUNDS = (
 
 
 def lines(of: Record) -> list[str]:
-    """Tables of a record, each behind a sentence."""
+    """The tables of a record, each after a sentence."""
     probes = of["probes"]
     tables = {
         "norms": norms(probes["all_reduce_norm"]["bytes"]),
@@ -78,7 +78,7 @@ def draws(found: Record) -> Iterator[str]:
 
 
 def prefills(probe: Record) -> Iterator[str]:
-    """of_commit: that of this table, where the last run did not reach it."""
+    """of_commit: the commit of this table's figures, if the last run did not measure them."""
     yield "| tokens | form | us | share |"
     yield "|---|---|---|---|"
     for tokens, rows in probe["tokens"].items():

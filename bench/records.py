@@ -1,4 +1,5 @@
-"""Where a benchmark's record lies: the newest of each kind in bench/results, named without a date. git keeps the older ones."""
+"""The files of records: the newest record of each kind is in bench/results, without a date in its name. Older ones are in git's
+history."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def add_commit(parser: argparse.ArgumentParser) -> None:
 
 
 def commit(given: str | None) -> str | None:
-    """The commit of a record: the one given, else that of the checkout; None where the sources are no checkout."""
+    """The commit of a record: the argument, otherwise the commit of the checkout; None if the sources are not a checkout."""
     git = shutil.which("git")
     if given or git is None:
         return given
@@ -36,14 +37,14 @@ def commit(given: str | None) -> str | None:
 
 
 def place(out: Path | None, kind: str, whole: bool = True) -> Path | None:
-    """Where the record goes, or None: a run of a part replaces no record without `out`."""
+    """The file for the record; None if only a part was run and `out` is not set, because a part does not replace the record."""
     if out is None:
         return RESULTS / f"{kind}.json" if whole else None
     return out / f"{kind}.json" if out.is_dir() else out
 
 
 def write(path: Path | None, record: dict[str, Any]) -> None:
-    """Write a record with the kernels that it is of, unless it names them: those of parts that ran before."""
+    """Writes a record with the digests of the current kernels, unless it already has digests, from parts that ran earlier."""
     if path:
         record.setdefault("kernels", kernel_digests.stamp())
         path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,9 +1,9 @@
-"""Prints the page of reliability from what is recorded in bench/results: `scripts/reliability [--check]`.
+"""Prints the page on reliability from the records in bench/results: `scripts/reliability [--check]`.
 
-Nothing on that page is written by hand: a claim has a record, with counts, date, machine and the digest of the kernels that it
-is of, or it is under "not shown". A record of other kernels than those of today is "older than the kernels", and one in which
-something failed or is missing says so (bench/shortfalls.py); `--check` fails on both. The digests cover code without comments
-(`opfacade.tools.kernel_digests`), so a commit of words ages no record.
+No part of that page is written by hand. Each claim has a record with counts, date, machine and the digest of its kernels, or is
+listed under "not shown". A record of other kernels than the current ones is marked "older than the kernels", and a record with
+failures or missing parts says so (bench/shortfalls.py); `--check` fails on both. The digests cover code without comments
+(`opfacade.tools.kernel_digests`), so changed comments do not make a record old.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NEVER = (
 
 
 def records() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The record of each kind that there is: {kind: (file name, content)}."""
+    """The existing records: {kind: (file name, content)}."""
     files = {kind: RESULTS / f"{kind}.json" for kind in ("suite", "evidence", "sanitize", "invariance", "mutation")}
     read = {kind: json.loads(path.read_text()) for kind, path in files.items() if path.exists()}
     devices = read.pop("mutation", {})
@@ -57,7 +57,7 @@ def date(record: dict[str, Any]) -> str:
 
 
 def stamp(name: str, record: dict[str, Any]) -> str:
-    """Where, when and from which file."""
+    """Machine, date and file of a record."""
     machine = record.get("machine", {})
     words = [str(machine.get("device", "?"))]
     words += [f"{key} {machine[key]}" for key in ("torch", "cuda", "driver", "python") if machine.get(key)]
@@ -69,7 +69,7 @@ def stamp(name: str, record: dict[str, Any]) -> str:
 
 
 def outdated(kind: str, record: dict[str, Any]) -> str:
-    """Why a record does not prove the kernels of today; "" if it does."""
+    """The reason why a record does not prove the current kernels; "" if it does."""
     if kind == "evidence":
         return outdated_evidence(record)
     if not record.get("kernels"):
@@ -78,7 +78,7 @@ def outdated(kind: str, record: dict[str, Any]) -> str:
 
 
 def outdated_evidence(record: dict[str, Any]) -> str:
-    """As `outdated`, for each SKU by itself."""
+    """As `outdated`, for each SKU separately."""
     if record.get("sha256") != seal(record):
         return "changed after it was written: its sha256 is that of other content"
     missing, older = unproven(record)
@@ -88,8 +88,8 @@ def outdated_evidence(record: dict[str, Any]) -> str:
 
 
 def unproven(record: dict[str, Any]) -> tuple[int, int]:
-    """How many of the SKUs selected now a proof lacks, and how many it has with other code. Only `--check` prints these: each
-    new kernel changes them, and the page should not follow."""
+    """The number of currently selected SKUs without a proof, and the number whose proof has other code. Only `--check` prints
+    these numbers, because each new kernel changes them."""
     proven = {row["sku"]: row.get("code") for row in record["skus"]}
     present = kernel_digests.present()
     missing = sum(sku not in proven for sku in present)
@@ -133,7 +133,7 @@ def evidence(record: dict[str, Any]) -> list[str]:
 
 
 def age(row: dict[str, Any]) -> str:
-    """Whether the SKU of a proof is selected now, with the code that was proven."""
+    """Whether the SKU of a proof is currently selected, with the proven code."""
     code = kernel_digests.present().get(row["sku"])
     return "**not selected now**" if code is None else row["code"][:12] if code == row.get("code") else "**older**"
 
@@ -163,7 +163,7 @@ def invariance(record: dict[str, Any]) -> list[str]:
 
 
 def untried(record: dict[str, Any]) -> int:
-    """Planted faults that were listed and have no row. 0 where the record does not say how many were listed."""
+    """The number of listed planted faults without a row; 0 if the record does not state the number of listed faults."""
     return max(0, record.get("listed", 0) - len(record["mutants"]))
 
 
@@ -187,7 +187,7 @@ SECTIONS = {
 
 
 def sums() -> list[str]:
-    """The sums of the records, each with its commit, as the last row of the README's table of operators."""
+    """The totals of the records, each with its commit, for the last row of the README's table of operators."""
     found = records()
     told = []
     if "suite" in found:
@@ -242,7 +242,7 @@ def main() -> int:
 
 
 def faults() -> list[str]:
-    """Everything that `--check` fails on, a line each."""
+    """One line for each reason why `--check` fails."""
     found = records()
     lines = [f"no record of {MISSING[kind]}" for kind in SECTIONS if kind not in found]
     for kind, (name, record) in found.items():

@@ -1,9 +1,9 @@
 """Norms, quantisation, softmax and sums of rows on one GPU: `python -m bench.rows [--only WORD] [--without PEER] [--out FILE]`.
 
-Beside torch eager, torch.compile and FlashInfer, where it can be imported. Timing, ceilings and refusals of wrong results are
-those of `bench.maps`: large problems with L2 dirty and clean, up to 128 rows as one launch of a CUDA graph. A record has the
-machine, its date and the commit. torch.compile takes seconds a problem: `--without torch.compile` leaves it out.
-`--show RECORD --picture FILE` draws a record instead.
+Peers: torch eager, torch.compile, and FlashInfer if it can be imported. Timing, ceilings and the check of results are as in
+`bench.maps`: large problems with L2 dirty and clean, up to 128 rows as one launch of a CUDA graph. A record has the machine,
+its date and the commit. torch.compile takes seconds per problem; `--without torch.compile` omits it. `--show RECORD --picture
+FILE` draws a record instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from opfacade.programs.fields import Input
 
 HIDDEN = (1024, 4096, 7168, 8192, 16384)
 ROWS = (1, 16, 128, 1024, 8192)
-ELEMENTS = 2**26  # of a softmax or a sum
+ELEMENTS = 2**26  # rows of a softmax or a sum
 WIDTHS = (1024, 4096, 16384, 32768, 65536, 131072, 262144)
 LARGEST = 448.0
 EPS = 1e-6
@@ -60,7 +60,7 @@ def rms(rows: int, hidden: int) -> Problem:
 
 
 def add_rms(rows: int, hidden: int) -> Problem:
-    """In place, as peers are: the sum overwrites residual, the result x."""
+    """In place, as in peers: the sum overwrites residual, and the result overwrites x."""
 
     def flashinfer(package: Any, args: Any) -> Call:
         return lambda: package.norm.fused_add_rmsnorm(args.x, args.residual, args.weight, EPS)
@@ -208,7 +208,7 @@ def of_ours(problem: Problem, copy_TBs: float) -> tuple[dict[str, Any], list[tor
 
 
 def agrees(problem: Problem, call_of: Callable[[Any], Call], wanted: list[torch.Tensor], device: str) -> bool:
-    """Whether a peer's result is ours, up to its roundings: an 8-bit element may be the neighbour."""
+    """Whether a peer's result equals ours up to rounding; an 8-bit element may be the adjacent value."""
     args = maps.fresh(problem, device)
     made = call_of(args)()
     found = [made] if isinstance(made, torch.Tensor) and len(wanted) == 1 else maps.results(problem.descriptor, args)

@@ -1,8 +1,9 @@
-"""Sampling on one GPU beside torch and FlashInfer: `python -m bench.sampling [--out FILE] [--vocab N] [--rows N] [--no-peers]`.
+"""Sampling on one GPU compared with torch and FlashInfer: `python -m bench.sampling [--out FILE] [--vocab N] [--rows N]
+[--no-peers]`.
 
 Microseconds from logits to tokens, L2 cold, per problem and library, in one run. "peaked" logits are normal with sigma 4 (a
-nucleus of hundreds of tokens), "flat" ones with sigma 1 (most of the vocabulary). Our outputs are held to fp64 before they are
-timed; a peer whose tokens are outside of the fp64 kept set, or that raises, has a reason instead of a time.
+nucleus of hundreds of tokens), "flat" ones with sigma 1 (most of the vocabulary). Our outputs are checked against fp64 before
+they are timed. If a peer raises, or draws tokens outside the kept set of fp64, its row has the reason instead of a time.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ VOCABS, ROWS, DTYPES = (128256, 151936), (1, 16, 64, 256), ("f32", "bf16")
 SIGMAS = {"peaked": 4.0, "flat": 1.0}
 TOP_K, TOP_P = 50, 0.9
 FILTERS: dict[str, dict[str, Any]] = {"none": {}, "k and p": {"top_k": True, "top_p": True}, "p": {"top_p": True}}
-# Each beside the same problem without it.
+# Each is timed together with the same problem without it.
 ADJUSTMENTS: dict[str, dict[str, Any]] = {
     "penalties": {"penalties": True}, "bitmask": {"bitmask": True}, "soft cap": {"soft_cap": 30.0},
     "dense bias": {"bias": "dense"}, "300 biases": {"bias": "sparse", "num_biases": 300},
 }  # fmt: skip
-LOWERING = {"repetition": 1.2, "frequency": 0.5, "presence": 0.5}  # as most requests of a server have them
-CHECKED = 12  # rows that are held to fp64
+LOWERING = {"repetition": 1.2, "frequency": 0.5, "presence": 0.5}  # as in most requests to a server
+CHECKED = 12  # rows that are compared with fp64
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class Problem:
     name: str
     descriptor: SampleDescriptor
     sigma: float
-    lowers: bool = False  # penalties of LOWERING; else those of some rows raise logits
+    lowers: bool = False  # penalties from LOWERING; otherwise penalties of some rows raise logits
 
     @property
     def checked(self) -> int:
-        """Rows that are held to fp64."""
+        """The rows that are compared with fp64."""
         return min(CHECKED, self.descriptor.total_num_rows)
 
     def args(self) -> SampleArgs:
@@ -92,7 +93,7 @@ def ours(problem: Problem, args: SampleArgs) -> tuple[str, Callable[[], object]]
 
 
 def torch_sampler(args: SampleArgs) -> torch.Tensor:
-    """As it is commonly written: sort, cumulative sum, mask, and the race of exponentials in f32."""
+    """The common implementation: sort, cumulative sum, mask, and an exponential race in f32."""
     logits = args.logits.float() / args.temperature[:, None]
     if args.top_p is not None:
         values, ids = logits.sort(dim=-1)
@@ -119,12 +120,12 @@ PEERS: dict[str, Callable[[SampleArgs], torch.Tensor]] = {"torch": torch_sampler
 
 
 def outside(problem: Problem, args: SampleArgs, tokens: torch.Tensor) -> int:
-    """How many of the first tokens are not in their fp64 kept set."""
+    """How many of the first rows' tokens are outside the kept set of fp64."""
     return sum(not np.any(kept == token) for kept, token in zip(kept_sets(problem, args), tokens.tolist(), strict=False))
 
 
 def kept_sets(problem: Problem, args: SampleArgs) -> Iterator[Any]:
-    """The tokens of the first rows that may be drawn, by fp64 with the margins of f32."""
+    """The tokens that may be drawn in the first rows, from fp64 with the error margins of f32."""
     margins = Margins(key=2.0**-17, roundoff=2.0**-24, exp2=2.0**-20, tanh=2.0**-21)
     cut, given = first_rows(problem, args)
     names = [name for name, spec in cut.operands().items() if not spec.written]

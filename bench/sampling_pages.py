@@ -1,7 +1,7 @@
-"""Tables of sampling for docs/ops/sampling.md: draws beside the fastest peer, and what each adjustment costs.
+"""Tables of sampling for docs/ops/sampling.md: draws compared with the fastest peer, and the cost of each adjustment.
 
-`reasons` are lines of docs/notebook/limits.md: what limits a draw that takes longer than its goal, and an adjustment that
-costs more than LIMIT.
+`reasons` are lines of docs/notebook/limits.md: what limits a draw that takes longer than its goal, or an adjustment that costs
+more than LIMIT.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADJUSTMENTS = (
 SHOWN = re.compile(r"^\d+ x 128256 \w+ peaked, filters ")
 ADJUSTED = re.compile(r"^(.*), with (.*)$")
 GOALS = {f"{rows} x 128256 f32 peaked, filters k and p": us for rows, us in ((1, 10.0), (64, 20.0), (256, 60.0))}
-LIMIT = 1.05  # of the time without the adjustment
+LIMIT = 1.05  # relative to the time without the adjustment
 UNCOUNTED = "not counted yet"
 
 
@@ -60,7 +60,7 @@ def costs(of: Record) -> Iterator[str]:
 
 
 def adjusted(of: Record) -> Iterator[tuple[str, float, float]]:
-    """Problems with an adjustment: their microseconds, and these over those of the same rows without it."""
+    """Problems with an adjustment: their microseconds, and the ratio to the same rows without it."""
     times = {row["problem"]: row["us"]["median"] for row in of["rows"]}
     for name, us in times.items():
         if found := ADJUSTED.match(name):
@@ -68,7 +68,7 @@ def adjusted(of: Record) -> Iterator[tuple[str, float, float]]:
 
 
 def reasons(of: Record) -> Iterator[str]:
-    """A line for each draw beyond its goal, and for each adjustment that costs much."""
+    """A line for each draw that misses its goal, and for each adjustment that costs more than LIMIT."""
     late = [(row["problem"], row["us"]["median"]) for row in of["rows"]]
     needed = [(name, us) for name, us in late if us > GOALS.get(name, float("inf"))]
     needed += [(name, us) for name, us, over in adjusted(of) if over > LIMIT]

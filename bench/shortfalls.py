@@ -1,4 +1,4 @@
-"""Why a record of bench.reliability proves less than its claim: something failed, was left out or was not run to its end."""
+"""The reasons why a record of bench.reliability proves less than its claim: something failed, was omitted or did not finish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOOLS = frozenset({"memcheck", "racecheck", "initcheck", "synccheck"})
 
 
 def shortfalls(kind: str, record: Record) -> list[str]:
-    """The faults of a record of this kind, a line each; [] where it proves its claim."""
+    """The shortfalls of a record of this kind, one line each; [] if it proves its claim."""
     found = list(BY_KIND[kind.partition(" ")[0]](kind, record))
     return found if (record.get("machine") or {}).get("commit") else [*found, "it does not name its commit"]
 
@@ -64,13 +64,13 @@ def _lacking(what: str, wanted: Collection[str], there: Collection[str]) -> Iter
 
 
 def classes() -> dict[str, Any]:
-    """The classes of SKU of today."""
+    """The current classes of SKUs."""
     return matrix.matrix()
 
 
 def planted(device: str) -> frozenset[str]:
-    """The names of the planted faults of today."""
-    from tests.mutation.run import LISTS  # tests is no package of an installation
+    """The names of the current planted faults."""
+    from tests.mutation.run import LISTS  # an installation does not include tests
 
     return frozenset(mutant.name for mutant in LISTS[device])
 

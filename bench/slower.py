@@ -1,6 +1,7 @@
-"""Work for `bench.bounds`: rows and maps of the newest records that need a reason, and samples that have a goal.
+"""Problems for `bench.bounds`: rows and maps of the newest records whose times need an explanation, and samples that have a
+goal.
 
-A reason is needed where a peer is faster, whose kernel is counted beside ours, and where ours is short of its goal.
+An explanation is needed if a peer is faster, whose kernel is then also profiled, or if our kernel misses its goal.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from bench import limits, maps, operators, program_pages, rows, sampling
 from opfacade import Plan, Preference
 
 Call = Callable[[], Any]
-Work = tuple[str, Callable[[], Call]]  # a name, and what makes the call
+Work = tuple[str, Callable[[], Call]]  # a name, and a function that creates the call
 
 
 def slower(kind: str) -> dict[str, str]:
-    """Problems of a record, and the peer that is faster by more than the pages let pass without a reason."""
+    """Problems of a record with the peer that is faster by more than the pages allow without a reason."""
     found = program_pages.timed(operators.record(kind), ("",))
     return {one.ours["problem"]: one.peer[1] for one in found if one.peer and one.ratio < program_pages.NEAR}
 
 
 def short(kind: str) -> list[str]:
-    """Problems of a record in which ours is short of its goal."""
+    """Problems of a record in which our kernel misses its goal."""
     return [ours["problem"] for ours, _ in operators.problems(operators.record(kind), ("",)) if limits.short(ours)]
 
 
 def asked() -> dict[str, Any]:
-    """The goals, and the problems that miss them in the newest records; a record of these has counters of each problem."""
+    """The goals, and the problems of the newest records that miss them. A complete record of bench.bounds has counters of
+    each."""
     works = [f"{kind} {name}" for kind in ("rows", "maps") for name in short(kind)]
     return {"over_model": limits.OVER_MODEL, "of_copying": limits.OF_COPYING, "bytes": limits.LEAST_BYTES, "works": works}
 
 
 def works() -> Iterator[Work]:
-    """Each problem by us, and by its fastest peer where that is faster."""
+    """Each problem with our kernel, and with its fastest peer if that is faster."""
     modules: dict[str, ModuleType] = {"rows": rows, "maps": maps}
     for kind, module in modules.items():
         peers, wanted = slower(kind), short(kind)

@@ -1,10 +1,10 @@
 """Processes, threads and minutes: `python -m bench.soak [--processes 10] [--threads 8] [--minutes 30] [--device cuda]`.
 
-Each process has threads that select plans of new sizes, run them on the CPU reference (or on the kernels of a GPU, each thread
-on its own stream; children on the reference) and check every result, fork children that run too, publish
-entries of a cache that all share, clean it and collect it. The first process forgets its counts again and again; the others
-must count every run, their children's included. Fails where a result is wrong, a count is lost, a process or a child hangs (it
-is late and uses no CPU), or memory grows after the first half. Prints a line a process; it writes no record.
+Each process has threads that select plans of new sizes, run them on the CPU reference (or on GPU kernels, each thread on its
+own stream; forked children use the reference) and check every result, fork children that also run plans, publish entries to a
+shared cache, clean it and collect garbage. The first process resets its counters repeatedly; the others must count every run,
+including their children's. Fails if a result is wrong, a count is lost, a process or a child hangs (it is late and uses no
+CPU), or memory grows in the second half. Prints a line per process and writes no record.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 from bench import soaking
 from opfacade.telemetry import file as telemetry_file
 
-PATIENCE = 90.0  # seconds beyond the given time
-MOST_PLANS = 4096  # as many as a process keeps by default
-MOST_GROWTH = 8 << 20  # bytes of a process over the second half
+PATIENCE = 90.0  # seconds that a process may take longer
+MOST_PLANS = 4096  # the default limit of a process
+MOST_GROWTH = 8 << 20  # bytes by which a process may grow in the second half
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plans_of(minutes: float) -> int:
-    """So few plans that they are there long before the second half of the time, in which memory must be flat."""
+    """Limits the number of cached plans, so that caches are full long before the second half, in which memory must not grow."""
     return min(MOST_PLANS, max(64, round(150 * minutes)))
 
 
@@ -58,7 +58,7 @@ def soak(place: Path, asked: argparse.Namespace) -> list[str]:
     for number, worker in enumerate(workers):
         ended = _ended(worker, end)
         if ended is None:
-            worker.send_signal(signal.SIGUSR1)  # where it stands, on stderr
+            worker.send_signal(signal.SIGUSR1)  # prints its stack to stderr
             time.sleep(1)
             worker.kill()
             faults.append(f"process {number} hangs: {worker.communicate()[1][-3000:]}")
@@ -88,7 +88,7 @@ def _ended(worker: subprocess.Popen[str], end: float) -> tuple[str, str] | None:
 
 
 def judged(told: dict[str, Any]) -> list[str]:
-    """The faults of what one process tells of itself."""
+    """The faults in the report of one process."""
     found = [str(error) for error in told["errors"]]
     if told["grown_bytes"] > MOST_GROWTH:
         found.append(f"memory grew by {told['grown_bytes']} bytes over the second half")
@@ -98,7 +98,7 @@ def judged(told: dict[str, Any]) -> list[str]:
 
 
 def lost(path: Path, runs: int) -> list[str]:
-    """Whether the file of counters has as many runs as were made by all but the first process, and no broken line."""
+    """Whether the file of counters contains exactly the runs of all processes except the first, and no damaged line."""
     if not path.exists():
         return [] if not runs else [f"{runs} runs, and no line of counters"]
     total, broken = telemetry_file.read(path)

@@ -1,4 +1,4 @@
-"""One process of bench.soak: threads that run plans, and others that reset, fork, publish and clean beside them."""
+"""One process of bench.soak: threads that run plans, and threads that reset counters, fork, publish and clean meanwhile."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from opfacade.telemetry import file as telemetry_file
 
 CPU = Target.cpu()
 CHILD_SECONDS = 16.0
-LEAST_WORK = 0.02  # CPU seconds: a process that uses fewer in such a time hangs
-MOST_WINDOWS = 20  # of that time for a process that works
+LEAST_WORK = 0.02  # CPU seconds: a process that uses less in a window hangs
+MOST_WINDOWS = 20  # maximum number of such windows for a process that makes progress
 _OWN = threading.local()
-_KEYS = 40  # entries of the cache that all processes publish again and again
+_KEYS = 40  # cache entries that all processes publish repeatedly
 
 
 def drawn(random: Random, *shape: int) -> torch.Tensor:
-    """Numbers of a generator of their own: the lock of the default one may be held when a child is forked, for ever."""
+    """Random numbers from a separate generator, because the lock of the default generator may be held when a child is
+    forked."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(random.getrandbits(32)))
 
 
@@ -66,8 +67,8 @@ RUNS = (run_norm, run_softmax)
 
 
 def settle(sizes: int, device: str) -> None:
-    """Selects so many sizes of each op. A process keeps answers to the questions of selections, 16 KB for a size, up to 1,024
-    of each question, then forgets them all and fills the same memory again: it is flat after 2,400 sizes of an op."""
+    """Selects this many sizes of each op. A process caches up to 1,024 results of each step of selection, 16 KB per size, then
+    clears the cache and reuses the memory, so its memory is constant after 2,400 sizes of an op."""
     for number in range(sizes):
         rows, columns = 1 + number % 9, 1 + number % 4000
         _selected(NormDescriptor(kind="rms", total_num_rows=rows, hidden=columns, dtype="f32"), device)
@@ -75,7 +76,7 @@ def settle(sizes: int, device: str) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """CPU time of a process, or what it had when it ended."""
+    """The CPU time of a process; after its end, the final value."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -84,7 +85,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def _on_own_stream(run: Callable[[Random, str], None], random: Random, device: str) -> None:
-    """Each thread of a server has a stream of its own."""
+    """Each thread uses its own stream, as in a server."""
     if device == "cpu":
         run(random, device)
         return
@@ -96,7 +97,7 @@ def _on_own_stream(run: Callable[[Random, str], None], random: Random, device: s
 
 
 class Soaking:
-    """The work of one process until a moment; what went wrong, and how often something ran."""
+    """The work of one process until a deadline. Returns the errors, and the number of runs."""
 
     def __init__(self, number: int, seconds: float, device: str = "cpu") -> None:
         self.number, self.over, self.device = number, time.monotonic() + seconds, device
@@ -108,7 +109,7 @@ class Soaking:
         while time.monotonic() < self.over and not self.errors:
             try:
                 work(random)
-            except BaseException as error:  # a thread has nobody to raise to
+            except BaseException as error:  # an exception in a thread would be lost
                 self.errors.append(f"{type(error).__name__}: {error}"[:2000])
             time.sleep(pause * random.random())
 
@@ -118,8 +119,8 @@ class Soaking:
             self.runs += 1
 
     def warm_up(self) -> None:
-        """The first selection of a family imports its backends, and a child that is forked meanwhile would wait for the import
-        for ever: Python renews no lock of a module."""
+        """Imports all backends before any fork: the first selection of a family imports them, and a child that is forked
+        meanwhile would wait forever, because Python does not renew the import lock of a module."""
         for run in RUNS:
             for device in {self.device, "cpu"}:  # children use the reference: CUDA does not work after a fork
                 run(Random(self.number), device)
@@ -130,7 +131,8 @@ class Soaking:
         telemetry.snapshot()
 
     def fork(self, random: Random) -> None:
-        """A child forgets what it has of its parent or counts on, runs a few plans, and ends as a process does."""
+        """The work of a forked child: it resets its counters or continues the parent's, runs a few plans, and exits
+        normally."""
         forgets, count = random.random() < 0.5, random.randint(1, 5)
         child = os.fork()
         if not child:
@@ -142,7 +144,7 @@ class Soaking:
             self.forks, self.runs = self.forks + 1, self.runs + count
 
     def publish(self, random: Random) -> None:
-        """An entry that others publish, read and collect meanwhile."""
+        """Publishes and reads an entry that other processes also publish, read and collect."""
         key = f"{random.randrange(_KEYS):064x}"
         library = cache.obtain(key, "kernel.so", _make)
         with contextlib.suppress(FileNotFoundError):  # another process may collect it at any time
@@ -162,7 +164,7 @@ def _make(directory: Path) -> dict[str, Any]:
 
 
 def _child(forgets: bool, count: int, random: Random) -> int:
-    """0, or what went wrong: a child must not run its parent's handlers of the end."""
+    """The exit code: 0, or the error. Ends with os._exit, because a child must not run its parent's exit handlers."""
     try:
         if forgets:
             telemetry.reset()
@@ -176,7 +178,8 @@ def _child(forgets: bool, count: int, random: Random) -> int:
 
 
 def _wait(child: int) -> int:
-    """Its exit code; -1 where it hangs: it used no CPU for a while. On a busy machine, one that works may take long."""
+    """The exit code of a child; -1 if it hangs, that is, used no CPU for a while. Time alone is no sign, because the machine
+    may be busy."""
     used, until, windows = 0.0, time.monotonic() + CHILD_SECONDS, MOST_WINDOWS
     while windows:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -186,7 +189,7 @@ def _wait(child: int) -> int:
         if time.monotonic() > until:
             before, used = used, cpu_seconds(child)
             until, windows = until + CHILD_SECONDS, windows - 1 if used > before + LEAST_WORK else 0
-    os.kill(child, signal.SIGUSR1)  # where it stands, on stderr
+    os.kill(child, signal.SIGUSR1)  # prints its stack to stderr
     time.sleep(1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -199,7 +202,7 @@ def resident() -> int:
 
 
 def growth(over: float) -> tuple[int, int]:
-    """Bytes by which this process grew over the second half of its time, and those at the end."""
+    """The bytes by which this process grew in its second half, and its bytes at the end."""
     began = time.monotonic()
     marks: list[tuple[float, int]] = []
     while time.monotonic() < over - 0.2:

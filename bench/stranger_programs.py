@@ -1,4 +1,4 @@
-"""Random programs of maps and folds: every operation of the language, every dtype, inputs that lack axes or lie transposed."""
+"""Random programs of maps and folds: every operation of the language, every dtype, inputs that lack axes or are transposed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _places(rank: int, rng: random.Random) -> list[Node]:
 
 
 def grown(leaves: Sequence[Node], rng: random.Random) -> list[Node]:
-    """The leaves, and values that are computed of them."""
+    """The leaves, and values that are computed from them."""
     nodes = list(leaves)
     for _ in range(rng.choice(_STEPS)):
         nodes.append(_applied(nodes, rng))
@@ -92,7 +92,7 @@ def grown(leaves: Sequence[Node], rng: random.Random) -> list[Node]:
 
 
 def _applied(nodes: Sequence[Node], rng: random.Random) -> Node:
-    """One operation on late nodes more often than on early ones; a constant where none has the type."""
+    """One operation, which prefers recent nodes as arguments; a constant if no node has the type."""
     while True:
         name = rng.choice(tuple(OPERATIONS))
         kinds = rng.choice(tuple(OPERATIONS[name].signatures))

@@ -1,4 +1,5 @@
-"""Random recipes over shapes with extents of 0, 1, odd ones, and inputs that are expanded, turned or read elsewhere."""
+"""Random recipes over shapes with extents of 0, 1 and odd numbers, and with inputs that are expanded, transposed or read at
+computed positions."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def _arguments(name: str, x: Shaped, rng: random.Random) -> tuple[Any, ...]:
 
 
 def _beside(x: Shaped, rng: random.Random) -> Any:
-    """A second tensor that expands to the first: whole, with extents of 1, or without its first axes; or a number."""
+    """A second argument: a tensor that expands to the first (equal shape, some extents of 1, or without the first axes), or a
+    number."""
     if rng.random() < 0.1:
         return 1.5
     extents = [1 if rng.random() < 0.35 else extent for extent in x.shape]

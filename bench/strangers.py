@@ -1,6 +1,7 @@
-"""Problems as strangers have them: EXAMPLES with random fields, odd sizes first, and random programs of maps and folds.
+"""Random problems that no developer chose: EXAMPLES with random fields, mostly odd sizes, and random programs of maps and
+folds.
 
-The fields are read off the models, so a new field of any op is drawn too. A contradiction is drawn again.
+The fields come from the models, so new fields of any op are also drawn. Invalid combinations are drawn again.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "weights": ("pack_weights", "unpack_weights"),
     "moe": ("route", "moe_sort", "moe_gather", "moe_combine", "fused_moe"),
 }  # fmt: skip
-_TRIES = 200  # a contradiction is drawn again
+_TRIES = 200  # attempts until a combination is valid
 _SIZES = (1, 2, 3, 5, 7, 8, 12, 16, 30, 32, 40, 47, 59, 60, 64, 80, 94, 96, 100, 112, 127, 128, 129, 160, 192, 256)
 _WIDE = (320, 333, 500, 512, 1000, 1023, 1024, 2048, 2560, 4097, 5120, 7168, 10240, 14336, 18432, 20000, 32001, 50257, 151936)
 _REALS = (0.0, 1e-12, 1e-6, 1e-5, 0.1, 0.5, 0.7, 1.0, 1.3, 2.0, 30.0, 50.0)
 
 
 def draw(engine: str, seed: int) -> Descriptor:
-    """A problem that its descriptor takes. The engine and the seed say it all."""
+    """A valid problem, which is determined by engine and seed."""
     if engine == "recipes":
         return recipe(seed).descriptor
     rng = random.Random(f"{engine} {seed}")
@@ -77,7 +78,7 @@ def changed(example: Model, rng: random.Random) -> Any:
 
 
 def _agreed(fields: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Fields that hang together by a sum: parts of rotated pairs."""
+    """Fields that must add up to a sum: parts of rotated pairs."""
     if "rotary_dim" in fields and rng.random() < 0.7:
         cache = fields.get("paged_kv")
         room = cache.head_dim if cache is not None else fields["head_dim"]
@@ -96,7 +97,7 @@ def _sections(pairs: int, rng: random.Random) -> tuple[tuple[int, ...] | None, s
 
 
 def _value(annotation: Any, now: Any, rng: random.Random) -> Any:
-    """A value of a field; what is of no known kind stays."""
+    """A random value for a field; fields of unknown types keep their value."""
     kinds = list(_plain(annotation))
     kind = rng.choice(kinds) if kinds else None
     if kind is type(None) and len(kinds) > 1 and rng.random() < 0.5:
@@ -111,7 +112,7 @@ def _value(annotation: Any, now: Any, rng: random.Random) -> Any:
 
 
 def _made(kind: type[Model], rng: random.Random, now: Any) -> Any:
-    """A part that the example lacks, from its defaults."""
+    """An optional part that the example does not have, with its default values."""
     try:
         return changed(kind(), rng)
     except DescriptorError:
@@ -119,7 +120,7 @@ def _made(kind: type[Model], rng: random.Random, now: Any) -> Any:
 
 
 def _plain(annotation: Any) -> Iterator[Any]:
-    """The alternatives of an annotation, without what pydantic adds."""
+    """The alternatives of an annotation, without pydantic's metadata."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         yield from _plain(typing.get_args(annotation)[0])
@@ -131,7 +132,7 @@ def _plain(annotation: Any) -> Iterator[Any]:
 
 
 def shape(rng: random.Random, rank: int) -> tuple[int, ...]:
-    """Extents with 0, 1, odd and wide ones, of at most 10^8 elements."""
+    """Random extents, including 0, 1, odd and large ones, with at most 10^8 elements."""
     found: list[int] = []
     for _ in range(rank):
         found.append(rng.choice((0, 1, 1, *_SIZES, *_WIDE)) if rng.random() < 0.7 else rng.randint(1, 5000))

@@ -1,10 +1,9 @@
 """Runs the GPU tests and records what ran where: `python -m bench.suite [--out FILE] [--commit REV] [pytest arguments]`.
 
-`--jobs N` runs the tests in N processes at a time, spread over the GPUs here. Where one machine may not run so long:
-`--part 1/3 --out A`, and so on, then `--join A B C --out FILE`. Parts of another size, such as 5/6 and 6/6 for 3/3, may stand
-for one that was cut off.
-Every random problem is its (op, seed); the record holds how many there were, the worst error over its bound for each op,
-and which tests failed or were skipped. Ends with pytest's status.
+`--jobs N` runs the tests in N processes at a time, spread over the GPUs here. If one machine may not run that long: `--part 1/3
+--out A`, and so on, then `--join A B C --out FILE`. Parts of another size, such as 5/6 and 6/6 for 3/3, may replace a part that
+was interrupted. A random problem is identified by (op, seed); the record contains their number, the largest error over its
+bound for each op, and the failed and skipped tests. Ends with pytest's status.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ def compiler() -> str:
 
 
 def ended(command: list[str], limit: float | None) -> tuple[int, bool]:
-    """The status of pytest, and whether it came to its end."""
+    """The status of pytest, and whether it finished."""
     process = subprocess.Popen(command)
     try:
         return process.wait(limit), True
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it still writes what it knows
+        process.send_signal(signal.SIGINT)  # it still writes its partial results
         return process.wait(), False
 
 
@@ -105,8 +104,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], i
 
 
 def spread(options: argparse.Namespace, rest: list[str], jobs: int) -> tuple[dict[str, Any], int]:
-    """The record of all tests in several processes at a time, and the worst of their statuses. There are two parts for each, so
-    that one with long tests does not end much later than the rest."""
+    """The record of all tests, run in several parallel processes, and the worst of their statuses. Each process gets two parts,
+    so that one with long tests does not end much later than the others."""
     count, deadline = 2 * jobs, time.monotonic() + (options.limit or float("inf"))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
 
@@ -133,8 +132,8 @@ def span(part: str) -> tuple[Fraction, Fraction]:
 
 
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The record of all parts of one suite, from theirs; of a part that was cut off, smaller ones may stand for it. Raises
-    ValueError where one is missing, or is of something else."""
+    """Joins the records of all parts of one suite; smaller parts may replace an interrupted part. Raises ValueError if a part
+    is missing or belongs to another suite."""
     parts = sorted(parts, key=lambda part: span(part["part"]))
     spans = [span(part["part"]) for part in parts]
     if [Fraction(0), *(end for _, end in spans)] != [*(start for start, _ in spans), Fraction(1)]:
@@ -149,7 +148,7 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
             known = problems.setdefault(op, dict.fromkeys(row, 0))
             for name, value in row.items():
                 known[name] = max(known[name], value) if name.startswith("worst") else known[name] + value
-    not_passed = sorted({name for part in parts for name in part["not_passed"]})  # a module skipped as a whole is so in each
+    not_passed = sorted({name for part in parts for name in part["not_passed"]})  # without double entries of skipped modules
     cut_off = sum(not part["ran_to_its_end"] for part in parts)
     told = Counter(name.rpartition(": ")[2] for name in not_passed)
     return {

@@ -8,7 +8,7 @@ import pytest
 
 
 def cut(text: str) -> tuple[int, int]:
-    """(which, of how many), from 1 on."""
+    """(number of the part, from 1; number of parts)."""
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     which, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= which <= count:
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", type=cut, default=(1, 1))
 
 
-@pytest.hookimpl(trylast=True)  # behind what deselects by marker
+@pytest.hookimpl(trylast=True)  # after other plugins have deselected by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first, end = bounds(*config.getoption("--part"), len(items))
     config.hook.pytest_deselected(items=items[:first] + items[end:])

@@ -1,10 +1,11 @@
-"""Random problems beside their peers on one GPU: `python -m bench.sweep KIND --seed N [--count 200] [--limit SECONDS]`.
+"""Random problems compared with their peers on one GPU: `python -m bench.sweep KIND --seed N [--count 200] [--limit SECONDS]`.
 
-A kind is a module of bench/sweeps. A seed gives the same problems everywhere. Ours is held to its bound in fp64 before it is
-timed, and a wrong result ends the run. Beside torch eager, FlashInfer (norms, where it can be imported) and, for one problem
-in three, torch.compile: it compiles for seconds. `--limit` bounds the time of the whole; problems that were not reached are
-counted in the record, which is written every 20 problems, and so are the seconds of compiling, checking, peers and timing. A
-peer of a sampler that takes more than a millisecond has 5 samples, any other 30. The three worst ratios are printed last.
+A kind is a module of bench/sweeps. A seed gives the same problems everywhere. Our result is checked against its error bound in
+fp64 before it is timed, and a wrong result ends the run. Peers: torch eager, FlashInfer (for norms, if it can be imported) and,
+for one problem in three, torch.compile, because it compiles for seconds. `--limit` bounds the total time. The record, which is
+written every 20 problems, contains the number of problems that were not reached, and the seconds of compiling, checking, peers
+and timing. A sampler's peer that takes more than a millisecond is timed with 5 samples, others with 30. The three worst ratios
+are printed last.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMPILING = 0.5  # of the time limit, at most
 
 
 def kinds() -> list[str]:
-    """The modules that have problems."""
+    """The modules that define problems."""
     found = (path.stem for path in (Path(__file__).parent / "sweeps").glob("[a-z]*.py"))
     return sorted(name for name in found if name not in HELPERS)
 
@@ -47,7 +48,7 @@ def module_of(kind: str) -> ModuleType:
 
 
 def worst(rows: Sequence[dict[str, Any]], count: int = WORST) -> list[dict[str, Any]]:
-    """The rows in which the fastest peer takes least beside ours."""
+    """The rows with the smallest ratio of the fastest peer's time to ours."""
     return sorted((row for row in rows if "ratio" in row), key=lambda row: float(row["ratio"]))[:count]
 
 
@@ -57,7 +58,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def measure_of(kind: str) -> Callable[[Any, int], dict[str, Any]]:
-    """(problem, index) -> its row: by the module itself, where it has `measured` and peers of its own."""
+    """(problem, index) -> its row; by the module's `measured` if it has its own peers."""
     found: Callable[[Any, int], dict[str, Any]] = getattr(module_of(kind), "measured", contest.measured)
     return found
 
@@ -80,7 +81,7 @@ def run(kind: str, problems: Sequence[Problem], record: dict[str, Any], ends: fl
 
 
 def summary(record: dict[str, Any]) -> dict[str, Any]:
-    """The worst rows so far, and the seconds of each part of the work."""
+    """Prints the worst rows so far, and the seconds of each phase."""
     rows = [{name: row[name] for name in ("problem", "us", "ratio")} for row in worst(record["rows"])]
     return {"worst": rows, "spent_s": {name: round(seconds, 1) for name, seconds in contest.SPENT.items()}}
 
@@ -98,7 +99,7 @@ def parsed() -> argparse.Namespace:
 
 
 def contest_of(problems: Sequence[Problem], options: argparse.Namespace) -> None:
-    """Compile, time, write and tell."""
+    """Compiles, times, writes and reports."""
     started, out = time.monotonic(), records.place(options.out, f"sweep_{options.kind}", whole=options.count >= WHOLE)
     words = [options.kind, "--seed", str(options.seed), "--count", str(options.count)]
     prepare.by_processes(words, COMPILING * options.limit)

@@ -1,4 +1,4 @@
-"""Random problems beside their peers, for pages: how many there were, how many are slower than the fastest peer, the worst."""
+"""Summaries of random problems for pages: their number, how many are slower than the fastest peer, and the worst ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _WORST = 3
 
 
 def lines(rows: Sequence[Record], not_reached: int = 0) -> list[str]:
-    """rows: problem, us by name with ours as opfacade, ratio: the time of the fastest peer over ours, if there is one.
-    not_reached: problems for which there was no time."""
+    """rows: each has the problem, the us by contender (ours is opfacade), and the ratio of the fastest peer's time to ours if
+    there is a peer. not_reached: the number of problems for which no time was left."""
     beside = sorted((row for row in rows if row.get("ratio") is not None), key=lambda row: row["ratio"])
     slower = sum(row["ratio"] < 1 for row in beside)
     counted = (
@@ -29,7 +29,7 @@ def _line(row: Record) -> str:
 
 
 def products(of: Record) -> list[Record]:
-    """Rows of matmul.json in the form that `lines` takes."""
+    """The rows of matmul.json in the form that `lines` expects."""
     found = []
     for row in of["rows"]:
         us = {"opfacade": row["us"]["median"]} | {name: one["median"] for name, one in row["peers"].items()}

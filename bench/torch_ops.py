@@ -1,10 +1,9 @@
 """Cost of torch.ops.opfacade over `plan.run`, in microseconds: `python -m bench.torch_ops [--out FILE]`. Needs no GPU.
 
-The CUDA launcher with a driver that launches nothing, as in bench/host.py: all of torch, Python and the host library is real.
-run: a plan with a new bundle for each call, as a layer does. op, op_named: torch.ops.opfacade.paged_decode with operands
-by position, and by name. functional: the form that makes its outputs. bundle: making the bundle, which `run` includes.
-run_same: the identical bundle. compiled: the op in a graph of torch.compile (backend "eager"), less an empty graph of the same
-inputs. Needs nvcc and g++.
+Uses the CUDA launcher with a stub driver, as in bench/host.py; torch, Python and the host library are real. run: a plan with a
+new bundle for each call, as a layer does. op, op_named: torch.ops.opfacade.paged_decode with operands by position, and by name.
+functional: the form that makes its outputs. bundle: making the bundle, which `run` includes. run_same: the identical bundle.
+compiled: the op in a graph of torch.compile (backend "eager"), minus an empty graph with the same inputs. Needs nvcc and g++.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BATCH = 16
 
 
 def microseconds(call) -> float:
-    """The best of 300 means of 100 calls: a short series escapes other load of the machine."""
+    """The best of 300 means of 100 calls; a short series is less affected by other load."""
     return round(min(timeit.repeat(call, number=100, repeat=300)) / 100 * 1e6, 3)
 
 

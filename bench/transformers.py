@@ -1,10 +1,10 @@
 """Tokens per second of transformers, its attention on opfacade and on peers: `python -m bench.transformers [--out FILE]`.
 
 A Llama with random weights, bf16 on a GPU. generate: 8 prompts of 512 tokens, 128 new ones each, and the same left-padded.
-continuous: 32 prompts of 64 to 1024 tokens, 64 new ones each, with the cache's own pages where the release gives them. Peers:
-sdpa, and flash_attention_2 and 3 where they, or the package `kernels`, are installed; a peer that does not load or run gives
-a row with the reason. Before timing, the error of its logits against f32 must be at most 1.25 times that of sdpa.
---small runs in seconds on a CPU, to try the script.
+continuous: 32 prompts of 64 to 1024 tokens, 64 new ones each, over the cache's own pages if the release provides them. Peers:
+sdpa, and flash_attention_2 and 3 if they or the package `kernels` are installed. A peer that does not load or run has a row
+with the reason. Before timing, the error of its logits against f32 must be at most 1.25 times that of sdpa. --small runs in
+seconds on a CPU, to try the script.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def measured(attention: str, made: Any, options: argparse.Namespace) -> list[dic
 
 
 def judged(attention: str, options: argparse.Namespace, exact: torch.Tensor, limit: float) -> list[dict[str, Any]]:
-    """Rows of one attention, or one row with the reason for none. A wrong result raises an error."""
+    """The rows of one attention implementation, or one row with the reason why it did not run. A wrong result raises an
+    error."""
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     try:
         made = model(options.small, options.device, attention, dtype)

@@ -1,7 +1,8 @@
-"""Tunes a workload twice, each time from nothing, and says what it is worth: `python -m bench.tune work.jsonl [--out FILE]`.
+"""Tunes a workload twice, each time from an empty store, and measures the benefit: `python -m bench.tune work.jsonl [--out
+FILE]`.
 
-agreement: the share of problems on which both tunings chose the same SKU. gain: what the choice saves over the default, shape
-by shape, as the second tuning measured what the first chose.
+agreement: the share of problems on which both tunings chose the same SKU. gain: the time that the first tuning's choice saves
+over the default for each shape, as measured by the second tuning.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from opfacade.tune.tune import Setup, tune
 
 
 def once(works, effort: MeasureEffort, say):
-    """One tuning in a store of its own."""
+    """One tuning with an empty store."""
     with tempfile.TemporaryDirectory() as place:
         return tune(works, setup=Setup(effort=effort, store=MeasurementStore(Path(place) / "tune.db")), report=say)
 
 
 def compared(work, one, two) -> dict:
-    """A problem with a choice: what both tunings found."""
+    """A problem with a choice: the results of both tunings."""
     times = {m.sku: m.median_us for m in two.row.measured}
     chosen, default = one.row.winner, one.default
     return {

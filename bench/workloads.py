@@ -2,7 +2,7 @@
 
 Each model serves requests whose prompts and answers are as long as those of the trace (columns ContextTokens and
 GeneratedTokens), or drawn in the shape of a conversation service. For each model: decode steps of several batch sizes, a step
-of chunked prefill, and whole prompts; each descriptor as a server would construct it, with the lengths of one step. Feed it to
+of chunked prefill, and whole prompts; each descriptor is as a server would create it, with the lengths of one step. Feed it to
 `opfacade tune`, `bench`, `warmup` or `verify`.
 """
 
@@ -27,7 +27,7 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class Model:
-    """Attention of one layer on one GPU: heads after tensor parallelism. window: of its local layers; 0 is none."""
+    """Attention of one layer on one GPU: heads after tensor parallelism. window: the window of its local layers; 0: none."""
 
     name: str
     heads: int
@@ -57,14 +57,14 @@ class Step:
 
 
 def decode_steps(lengths, rng: random.Random) -> Iterator[Step]:
-    """Requests somewhere in their answers."""
+    """Requests at random positions in their answers."""
     for batch in BATCHES:
         picked = rng.choices(lengths, k=batch)
         yield Step((1,) * batch, tuple(x.context + rng.randint(1, x.generated) for x in picked))
 
 
 def prefill_steps(lengths, rng: random.Random) -> Iterator[Step]:
-    """A chunk of one prompt behind what is cached; a chunk of several prompts; four whole prompts."""
+    """A chunk of one prompt after cached tokens; a chunk of several prompts; four whole prompts."""
     long = max(lengths[:256], key=lambda x: x.context).context
     yield Step((min(CHUNK, long),), (long,))
     several, left = [], CHUNK

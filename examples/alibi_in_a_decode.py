@@ -1,4 +1,4 @@
-"""ALiBi, or any variant or mask, for one row of each request: decode has none, so it is a prefill of one row."""
+"""ALiBi, or any variant or mask, for one row per request: decode supports none, so this is a prefill of one row."""
 
 import torch
 from common import DEVICE, attention, bf16, i32, near, rows_of
@@ -14,7 +14,7 @@ from opfacade.variant_examples import alibi, alibi_slopes
 cache = PagedKvCacheDescriptor(num_total_pages=8, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="NHD")
 desc = BatchPagedPrefillDescriptor(
     batch_size=2,
-    total_num_rows=2,  # a row of each request
+    total_num_rows=2,  # one row per request
     num_qo_heads=4,
     causal=True,
     paged_kv=cache,

@@ -1,4 +1,4 @@
-"""Shared by the examples: the device, random tensors, and attention in float64 that results are compared with."""
+"""Shared by the examples: the device, random tensors, and attention in float64, with which results are compared."""
 
 import math
 
@@ -37,7 +37,7 @@ def attention(q, k, v, causal=False, window=None, sinks=None, bias=None, seen=No
     hidden |= (key < row - window) if window is not None else False
     hidden |= ~seen if seen is not None else False
     scores = scores.masked_fill(hidden, -math.inf)
-    if sinks is not None:  # a logit that takes weight and has no value
+    if sinks is not None:  # a logit that gets weight but has no value
         scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, n, 1)], -1)
         v = torch.cat([v, torch.zeros_like(v[:1])])
     return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v)

@@ -1,4 +1,4 @@
-"""A decode captured once and replayed with other lengths. Without a GPU the step runs as it is."""
+"""A decode captured once and replayed with other lengths. Without a GPU, the step runs without a graph."""
 
 import torch
 from common import DEVICE, attention, bf16, i32, near, rows_of
@@ -17,7 +17,7 @@ plans = PlanCache(
 )
 plans.compile()  # builds, loads, and reserves the workspace
 workspace.freeze()
-size = plans.size_for(3)  # 4: three requests and one of padding, of length 0
+size = plans.size_for(3)  # 4: three requests, and a padding request of length 0
 plan, k_data, v_data, q = plans.at(size), bf16(16, 16, 2, 64), bf16(16, 16, 2, 64), bf16(size, 8, 64)
 pages = [[3, 1, 4], [5, 9, 2], [6, 8, 7], [0, 0, 0]]
 args = BatchPagedDecodeArgs(

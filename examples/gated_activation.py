@@ -1,4 +1,4 @@
-"""silu(gate) * up of an MLP, and one of your own as an expression."""
+"""silu(gate) * up of an MLP, and a user-defined activation as an expression."""
 
 import torch
 from common import bf16, near

@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as folder:
 Plan.select(decode(3, "off"), manifest.enforce(), H100)
 code = ""
 try:
-    Plan.select(decode(3, 256), manifest.enforce(), H100)  # another split is another SKU
+    Plan.select(decode(3, 256), manifest.enforce(), H100)  # another split would be another SKU
 except UnsupportedError as error:
     code = error.code
 assert code == "OPF-S015"

@@ -1,4 +1,4 @@
-"""A mask that changes with each call, as for a tree of drafts: bits, packed on the device."""
+"""A mask that changes with each call, as for a tree of drafts; its bits are packed on the device."""
 
 import torch
 from common import DEVICE, attention, bf16, i32, near

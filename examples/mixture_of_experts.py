@@ -12,7 +12,7 @@ desc = FusedMoeDescriptor(
     total_num_rows=ROWS, experts=EXPERTS, top_k=TOP_K, hidden=HIDDEN, width=WIDTH, dtype=name, router=router
 )
 x, logits = f32(ROWS, HIDDEN).to(dtype), f32(ROWS, EXPERTS)
-up = (f32(EXPERTS, 2 * WIDTH, HIDDEN) / 8).to(dtype)  # for each expert the rows of the gate, then those of up
+up = (f32(EXPERTS, 2 * WIDTH, HIDDEN) / 8).to(dtype)  # for each expert, the gate rows, then the up rows
 down = (f32(EXPERTS, HIDDEN, WIDTH) / 6).to(dtype)
 ids = torch.empty(ROWS, TOP_K, dtype=torch.int32, device=DEVICE)
 weights = torch.empty(ROWS, TOP_K, device=DEVICE)

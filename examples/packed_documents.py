@@ -1,4 +1,4 @@
-"""Packed documents: tokens of one request see those of their own document alone, by a mask that is an expression."""
+"""Packed documents: tokens of one request see only their own document, by a mask that is an expression."""
 
 import torch
 from common import DEVICE, attention, bf16, i32, near

@@ -1,4 +1,4 @@
-"""Penalties, a bias of chosen tokens, and a grammar's bitmask, before the draw."""
+"""Penalties, a bias for chosen tokens, and a grammar's bitmask, applied before the draw."""
 
 import torch
 from common import DEVICE, f32, i32
@@ -27,7 +27,7 @@ args = SampleArgs(
     repetition=ones,  # off
     frequency=0.5 * ones,
     presence=0.25 * ones,
-    bias_tokens=i32([[9, -1], [9, 11]]),  # -1 is no token
+    bias_tokens=i32([[9, -1], [9, 11]]),  # -1: unused entry
     bias_values=torch.tensor([[2.0, 0.0], [2.0, -torch.inf]], device=DEVICE),
     bitmask=bitmask,
     token=i32([-2] * ROWS),

@@ -22,8 +22,8 @@ args = BatchPagedPrefillArgs(
     q_indptr=i32([0, 5, 7]),  # five new rows of request 0, two of request 1
     k_data=k_data,
     v_data=v_data,
-    block_table=i32([[3, 9], [4, -1]]),  # what is past a request's length may be anything
-    kv_lens=i32([20, 6]),  # the new rows are counted
+    block_table=i32([[3, 9], [4, -1]]),  # entries past a request's length may have any value
+    kv_lens=i32([20, 6]),  # lengths include the new rows
     o=torch.empty_like(q),
 )
 BatchPagedPrefillPlan.select(desc).run(args)

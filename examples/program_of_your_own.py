@@ -1,4 +1,4 @@
-"""An elementwise kernel and a reduction of rows from expressions."""
+"""An elementwise kernel and a reduction over rows, written as expressions."""
 
 import torch
 from common import f32, near

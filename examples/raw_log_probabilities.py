@@ -1,4 +1,4 @@
-"""Log-probabilities as vLLM reports them by default: of the model's logits, before penalties and temperature."""
+"""Log-probabilities as in vLLM's default: of the model's logits, before penalties and temperature."""
 
 import torch
 from common import DEVICE, f32, i32, near
@@ -21,10 +21,10 @@ def sampled(temperature):
 
 drawn = sampled(temperature)
 token = drawn["token"].long()[:, None]
-# The report is of the adjusted logits: divided by the temperature; a greedy row is not divided.
+# The draw reports log-probabilities of adjusted logits, divided by the temperature unless the row is greedy.
 scale = torch.where(temperature > 0, temperature, 1.0)[:, None]
 near(drawn["logprob"], (logits / scale).double().log_softmax(-1).gather(1, token)[:, 0], 1e-4)
-# Raw ones are those of the logits that came in. Rows that are greedy, or have a temperature of 1, and no penalty have them.
+# Raw log-probabilities use the input logits. They are equal for rows without penalties that are greedy or have temperature 1.
 raw = (logits.gather(1, token) - logits.logsumexp(-1, keepdim=True))[:, 0]
 near(drawn["logprob"][[0, 2]], raw[[0, 2]], 1e-4)
 assert (drawn["logprob"][1] - raw[1]).abs() > 1e-3

@@ -1,4 +1,4 @@
-"""A token of each row: greedy, with top-k and with top-p, in one launch; the same seed gives the same token."""
+"""Draws one token per row, greedy, with top-k or with top-p, in one launch. The same seed gives the same token."""
 
 import torch
 from common import DEVICE, bf16, i32
@@ -16,7 +16,7 @@ def draw():
         top_k=i32([0, 5, 0]),  # 0 is off
         top_p=torch.tensor([1.0, 1.0, 0.5], device=DEVICE),  # 1 is off
         seed=torch.tensor([1, 2, 3], device=DEVICE),
-        offset=torch.tensor([17, 0, 5], device=DEVICE),  # the token's place in its request
+        offset=torch.tensor([17, 0, 5], device=DEVICE),  # the token's position in its request
         token=i32([-2, -2, -2]),
         valid=torch.zeros(3, dtype=torch.uint8, device=DEVICE),
     )

@@ -1,4 +1,4 @@
-"""Tensor parallel attention: each rank has a share of the heads, and a descriptor with those numbers."""
+"""Tensor-parallel attention: each rank has a part of the heads, and a descriptor with these numbers of heads."""
 
 import torch
 from common import attention, bf16, i32, near, rows_of
@@ -21,7 +21,7 @@ plan = BatchPagedDecodePlan.select(desc)  # the same on every rank, so one kerne
 k_data, v_data, q = bf16(4, 16, KV_HEADS, 64), bf16(4, 16, KV_HEADS, 64), bf16(1, HEADS, 64)
 shares = []
 for own_k, own_v, own_q in zip(k_data.chunk(RANKS, 2), v_data.chunk(RANKS, 2), q.chunk(RANKS, 1), strict=True):
-    args = BatchPagedDecodeArgs(  # what one rank runs on its GPU; here one after the other
+    args = BatchPagedDecodeArgs(  # each rank runs this on its GPU; here they run one after the other
         q=own_q.contiguous(),
         k_data=own_k.contiguous(),
         v_data=own_v.contiguous(),

@@ -1,4 +1,4 @@
-"""A layer under torch.compile: add and norm in place, by an op of torch."""
+"""A layer under torch.compile: add and norm in place, by a torch op."""
 
 import torch
 from common import DEVICE, f32, near

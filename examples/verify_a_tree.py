@@ -11,8 +11,8 @@ from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor, Ve
 #                   /       \
 #             node 3: 5    node 4: 9
 drafts, vocab = [7, 8, 5, 9], 12
-first_child = [1, -1, 3, -1, -1]  # of each node; -1: no child
-next_sibling = [-1, 2, -1, 4, -1]  # of each node; -1: no more siblings
+first_child = [1, -1, 3, -1, -1]  # first child of each node; -1: none
+next_sibling = [-1, 2, -1, 4, -1]  # next sibling of each node; -1: none
 
 
 def verified(likely):
@@ -24,13 +24,13 @@ def verified(likely):
         first_child=i32([first_child]),
         next_sibling=i32([next_sibling]),
         seed=torch.tensor([3], device=DEVICE),
-        offset=torch.tensor([20], device=DEVICE),  # the position of the first draft in the text
+        offset=torch.tensor([20], device=DEVICE),  # position of the first draft in the text
         tokens=i32([[-2] * 5]),
         nodes=i32([[-2] * 5]),
         accepted=i32([-2]),
         emitted=i32([-2]),
     )
-    VerifyDraftsPlan.select(desc).run(args)  # OPFACADE_VALIDATE=full refuses links that are no tree
+    VerifyDraftsPlan.select(desc).run(args)  # OPFACADE_VALIDATE=full refuses links that do not form a tree
     return args
 
 
@@ -39,5 +39,5 @@ assert args.tokens.tolist() == [[8, 9, 6, -1, -1]]  # two drafts, then a token o
 assert args.nodes.tolist() == [[2, 4, -1, -1, -1]]  # whose keys and values stay in the cache
 assert (args.accepted.item(), args.emitted.item()) == (2, 3)
 
-args = verified([1, 0, 0, 0, 0])  # no draft is the target's token
+args = verified([1, 0, 0, 0, 0])  # the target accepts no draft
 assert args.tokens.tolist() == [[1, -1, -1, -1, -1]]

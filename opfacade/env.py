@@ -12,7 +12,7 @@ from typing import TypeVar
 from opfacade.errors import SettingError
 
 LEVELS = ("off", "metadata", "indices", "full")  # of validation
-_SET: Mapping[object, bytes] | None = getattr(os.environ, "_data", None)  # CPython's own table; another Python may have none
+_SET: Mapping[object, bytes] | None = getattr(os.environ, "_data", None)  # CPython's internal table
 _T = TypeVar("_T")
 
 
@@ -208,7 +208,7 @@ def _encoded(name: str) -> object:
 
 
 def _share(name: str, given: str) -> float:
-    """0, or a share whose inverse is a number of runs that a process can make."""
+    """A fraction: 0, or a number whose inverse is a possible number of runs."""
     return _parsed(name, given, float, "0 or a share from 1e-9 to 1", lambda share: share == 0 or 1e-9 <= share <= 1)
 
 

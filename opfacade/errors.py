@@ -54,7 +54,7 @@ class OpfacadeError(Exception):
 
     code: as in the message. op, stage: the op and the part of its call; op is empty if no plan is involved."""
 
-    _stage: ClassVar[str] = ""  # where most of a kind come from
+    _stage: ClassVar[str] = ""  # the usual origin of errors of this class
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class IndexDataError(ArgumentError, IndexError):
 
 
 class MissingNameError(OpfacadeError, AttributeError):
-    _stage = "import"  # `from ... import` makes an ImportError of it, without the code
+    _stage = "import"  # `from ... import` turns this into an ImportError without the code
 
 
 class SettingError(OpfacadeError, ValueError):
@@ -273,13 +273,13 @@ class FallbackWarning(OpfacadeWarning): ...  # on a GPU the reference was chosen
 class TargetWarning(OpfacadeWarning): ...  # the target's name or age, or the compiler here, costs speed
 
 
-class SettingWarning(OpfacadeWarning): ...  # an OPFACADE_* variable is set that nothing reads, or without effect here
+class SettingWarning(OpfacadeWarning): ...  # an OPFACADE_* variable is set but is unknown, or has no effect here
 
 
-class ReleaseWarning(OpfacadeWarning): ...  # an adapter serves another release of its framework than it was tested with
+class ReleaseWarning(OpfacadeWarning): ...  # the framework's release differs from the release for which the adapter was tested
 
 
-class LagWarning(OpfacadeWarning): ...  # a rank of a group is late, and still waited for
+class LagWarning(OpfacadeWarning): ...  # a rank of a group is late; the others still wait for it
 
 
 class DroppedWarning(OpfacadeWarning):

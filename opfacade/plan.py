@@ -117,7 +117,7 @@ class Plan(Generic[ArgsT]):
         key = (cls, descriptor, prefer, target if target is not None else Target.current())
         try:
             plan = _selected.get(key)
-        except TypeError:  # unhashable, so not a valid descriptor: the slow path says what is wrong with it
+        except TypeError:  # unhashable, so not a valid descriptor: the slow path raises the reason
             plan = None
         if plan is None:
             plan = cls._select(descriptor, prefer, key[3])
@@ -250,7 +250,7 @@ class Plan(Generic[ArgsT]):
             launch = unchecked(bare[0], launch, self.workspace_size, self._operands) if self._admitted else launch
             object.__setattr__(self, "_wrote", written.counter(self._operands, self.descriptor.args_type.__slots__))
             object.__setattr__(self, "_launch", launch)
-        telemetry.emit("load", sku=self.sku.id)  # outside the lock: a sink may run this very plan
+        telemetry.emit("load", sku=self.sku.id)  # outside the lock, because a sink may run this plan
         return launch
 
     def _take_fast_paths(self, bare: Launcher, wrapped: bool) -> None:

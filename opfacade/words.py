@@ -1,9 +1,9 @@
-"""The one vocabulary: what programs and variants of attention are written with. docs/programs.md has the table of operations.
+"""The functions with which programs and variants of attention are written. docs/programs.md has the table of operations.
 
     from opfacade.words import Variant, exp, f32, kv_pos, maximum, per_head, q_pos, score, value
 
-A word of an operation takes nodes of a program, or expressions of a variant, and means the same in both: the same function of
-the same types, with the same NaN.
+Each function accepts nodes of a program or expressions of a variant, and computes the same in both: the same types, the same
+results, the same treatment of NaN.
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ def square(x: Tensor) -> Any:
 if TYPE_CHECKING:
     from torch import Tensor
 
-    def __getattr__(name: str) -> Any: ...  # every word of the table
+    def __getattr__(name: str) -> Any: ...  # the functions in the table of operations

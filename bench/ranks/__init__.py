@@ -1,1 +1,1 @@
-"""Parts of bench.distributed: processes and what each measures."""
+"""Parts of bench.distributed: the processes, and the probes that they run."""

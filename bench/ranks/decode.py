@@ -1,4 +1,4 @@
-"""The exchange of decode over a sharded cache, and draws from a sharded vocabulary."""
+"""Probes of decode over a sharded cache, and of draws from a sharded vocabulary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKENS, DRAWS, VOCAB, TOP_K = (1, 8, 16, 64), (64, 256), 131072, 50
 
 
 def merges(world: int, cpu: bool) -> dict[tuple[str, int], MergeAcrossDescriptor]:
-    """By shape and tokens; each rank keeps its heads."""
+    """The plans by shape and number of tokens; each rank keeps its heads."""
     return {
         (name, tokens): MergeAcrossDescriptor(
             world=world, total_num_rows=tokens, num_heads=heads, head_dim=dim, dtype="bf16", scatter="heads"
@@ -38,13 +38,13 @@ def merges(world: int, cpu: bool) -> dict[tuple[str, int], MergeAcrossDescriptor
 
 
 def merged_alone(d: MergeAcrossDescriptor) -> MergeStatesDescriptor:
-    """The merge of the states of all ranks on one."""
+    """The merge of all ranks' states on one rank."""
     shape = {"total_num_rows": d.total_num_rows, "num_heads": d.kept_heads, "head_dim": d.head_dim}
     return MergeStatesDescriptor(num_states=d.world, dtype=d.dtype, **shape)
 
 
 def exchange(ranks: Ranks) -> dict[str, Any]:
-    """`merge_across` beside NCCL's packed exchange and all-gather of the same bytes, alone."""
+    """`merge_across` compared with NCCL's packed exchange and all-gather of the same bytes, without the merge."""
     pg, known = ranks.join(), merges(ranks.world, ranks.cpu)
     group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
     plans = {d: Plan.select(d, target=Target.cpu() if ranks.cpu else group.target) for d in known.values()}
@@ -76,7 +76,7 @@ def _merged(ranks: Ranks, group: Group, plan: Plan[MergeAcrossArgs]) -> dict[str
     want = sum(w * part[0][:, own].double() for w, part in zip(weight, parts, strict=True))
     if not torch.allclose(o.double(), want, rtol=0.01, atol=0.01):
         return {"wrong": "merge_across"}
-    size = kept[0] * kept[1] * (d.head_dim * 2 + 4)  # to each rank
+    size = kept[0] * kept[1] * (d.head_dim * 2 + 4)  # bytes to each rank
     sent = torch.zeros(ranks.world * size, dtype=torch.uint8, device=o.device)
     got, wide = torch.empty_like(sent), sent.new_empty(ranks.world * len(sent))
     merge = _merge_alone(d, parts, ranks.rank, args)
@@ -101,7 +101,7 @@ def _merged(ranks: Ranks, group: Group, plan: Plan[MergeAcrossArgs]) -> dict[str
 def _merge_alone(
     d: MergeAcrossDescriptor, parts: list[tuple[Any, Any]], rank: int, args: MergeAcrossArgs
 ) -> Callable[[], None]:
-    """The merge of states that have come, as an exchange of packed states leaves them at best."""
+    """Only the merge of states that have arrived, in the best layout that an exchange of packed states can give."""
     import torch
 
     alone, own = merged_alone(d), slice(rank * d.kept_heads, (rank + 1) * d.kept_heads)
@@ -130,7 +130,7 @@ def draws(world: int, cpu: bool) -> dict[int, SampleAcrossDescriptor]:
 
 
 def sampling(ranks: Ranks) -> dict[str, Any]:
-    """`sample_across` beside a gather of logits with our `sample` behind it."""
+    """`sample_across` compared with a gather of logits followed by our `sample`."""
     pg, known = ranks.join(), draws(ranks.world, ranks.cpu)
     group = Group(pg, timeout_s=20, peer_memory=ranks.peer_memory)
     group.reserve([Plan.select(d) for d in known.values()])
@@ -138,7 +138,7 @@ def sampling(ranks: Ranks) -> dict[str, Any]:
 
 
 def specs(world: int) -> set[JitSpec]:
-    """Kernels of draws over ranks."""
+    """Compiles the kernels of draws over ranks."""
     here, found = Target.current(), set()
     for d in draws(world, False).values():
         found |= {sample_across.list_spec(d, here), sample_across.draw_spec(d, here)}

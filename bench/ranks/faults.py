@@ -1,4 +1,4 @@
-"""P1 and P4: torch's symmetric memory without multicast, and what is left of a rank whose peer dies or stops."""
+"""P1 and P4: torch's symmetric memory without multicast, and what happens to a rank when a peer dies or stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _WORDS = 1 << 18
 
 
 def rendezvous(ranks: Ranks) -> dict[str, Any]:
-    """P1: seconds of a rendezvous, data through every pair both ways, again after a free, and whether multicast is off."""
+    """P1: the seconds of a rendezvous; whether data arrive between every pair in both directions, also after a free; whether
+    multicast is off."""
     import torch
 
     pg = ranks.join()
@@ -41,7 +42,7 @@ def rendezvous(ranks: Ranks) -> dict[str, Any]:
 
 
 def pairs_that_differ(ranks: Ranks, buffer: Any, handle: Any) -> list[list[Any]]:
-    """Pairs whose data arrived wrong: pushes into a peer's memory, and then reads of it."""
+    """Pairs with wrong data: after writes to a peer's memory, and then after reads of it."""
     import torch
 
     count = buffer.numel() // ranks.world
@@ -64,7 +65,7 @@ def pairs_that_differ(ranks: Ranks, buffer: Any, handle: Any) -> list[list[Any]]
 
 
 def peer_memory(ranks: Ranks) -> dict[str, Any]:
-    """P4: pushes into the memory of a rank that stops for a second, and then of one that is killed."""
+    """P4: writes to the memory of a rank that stops for a second, and then of a rank that is killed."""
     import torch
 
     pg = ranks.join()
@@ -94,7 +95,7 @@ def peer_memory(ranks: Ranks) -> dict[str, Any]:
 
 
 def _pushed(theirs: Any, seconds: float) -> Any:
-    """How many pushes succeeded, or the error."""
+    """The number of successful writes, or the error."""
     import torch
 
     def pushes() -> int:
@@ -116,7 +117,8 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def library(ranks: Ranks) -> dict[str, Any]:
-    """P4, NCCL: a peer dies while this rank waits for it, eager or in a replay: seconds until an abort ends the wait."""
+    """P4 with NCCL: a peer dies while this rank waits for it, eagerly or in a replay. Measures the seconds until an abort ends
+    the wait."""
     import torch
     import torch.distributed as dist
 

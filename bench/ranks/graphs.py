@@ -17,7 +17,7 @@ ROWS = (1, 32, 512)
 
 
 class Sums:
-    """A plan of one group, and its result by hand. weight None: no norm."""
+    """A plan of one group, and its expected result. weight None: no norm."""
 
     def __init__(self, ranks: Ranks, group: Group, plan: Plan[AllReduceNormArgs]) -> None:
         import torch
@@ -51,7 +51,8 @@ def _made(ranks: Ranks, pg: Any, channel: int, rows: tuple[int, ...]) -> dict[tu
 
 
 def replays(ranks: Ranks) -> dict[str, Any]:
-    """P5: many replays, two graphs in turns on one channel, and two channels at once on two streams; outputs stay the same."""
+    """P5: many replays, two graphs alternately on one channel, and two channels concurrently on two streams; outputs must stay
+    the same."""
     import torch
 
     pg = ranks.join()
@@ -81,8 +82,8 @@ def replays(ranks: Ranks) -> dict[str, Any]:
 
 
 def bits(ranks: Ranks) -> dict[str, Any]:
-    """P8: one step and two, eager and in a graph, run after run; and how many elements of NCCL's sum differ from that in the
-    order of ranks, by bytes."""
+    """P8: compares the bits of one-step and two-step sums, eager and in a graph, over repeated runs; and counts by message size
+    the elements in which NCCL's sum differs from the sum in rank order."""
     import torch
     import torch.distributed as dist
 
@@ -109,7 +110,7 @@ def bits(ranks: Ranks) -> dict[str, Any]:
 
 
 def one_gpu(ranks: Ranks) -> dict[str, Any]:
-    """P7: the memory of peers where all ranks have the same GPU: whether data arrive."""
+    """P7: whether data arrive through the memory of peers if all ranks share one GPU."""
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     pg = ranks.join()
     if ranks.cpu:

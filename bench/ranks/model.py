@@ -1,7 +1,8 @@
-"""The time of ops over ranks by a model: `python -m bench.ranks.model [--record FILE]`.
+"""A time model for ops over ranks: `python -m bench.ranks.model [--record FILE]`.
 
-A round takes a1 + bytes in / b if it is alone in its launch, and a2 + bytes in / b behind another one. The probe p2_rounds fits
-a1, a2 and b on the GPUs of a record. Other numbers of ranks, and several hosts, are predictions: nobody has measured them.
+A round takes a1 + bytes received / b if it is alone in its launch, and a2 + bytes received / b after another round. The probe
+p2_rounds fits a1, a2 and b on the GPUs of a record. Figures for other numbers of ranks and for several hosts are predictions
+and have not been measured.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from opfacade.plans.collective import (
     SampleAcrossDescriptor,
 )
 
-US_OF_A_PEER = 0.16  # us that each further peer adds to a round: an assumption of the research, not a measurement
+US_OF_A_PEER = 0.16  # us that each additional peer adds to a round: an assumption, not a measurement
 RECORD = records.RESULTS / "distributed_links.json"
 
 
 class Wire(NamedTuple):
-    """us of a round alone and behind another, of two ranks; GB/s that a GPU receives."""
+    """For two ranks: us of a round alone in its launch, and after another round; GB/s that a GPU receives."""
 
     alone: float
     behind: float
@@ -39,14 +40,14 @@ class Network(NamedTuple):
 
 
 class Host(NamedTuple):
-    """Ranks, and on how many hosts they are, equally many on each."""
+    """world: the number of ranks, distributed evenly over the hosts."""
 
     world: int
     hosts: int = 1
 
 
 def rounds_of(d: Any) -> list[int]:
-    """The bytes that a rank sends to each other one, of each round of a call."""
+    """The bytes that a rank sends to each other rank, for each round of a call."""
     if isinstance(d, AllReduceNormDescriptor):
         row = d.hidden * {"f32": 4}.get(d.dtype, 2)
         made = row * (2 if d.residual == "replicated" else 1)
@@ -60,7 +61,7 @@ def rounds_of(d: Any) -> list[int]:
 
 
 def us_of(payloads: list[int], at: Host, wire: Wire, network: Network = Network()) -> float:  # noqa: B008 - a value
-    """The time of rounds in us, without what a kernel does behind them."""
+    """The time of the rounds in us, without the kernel's other work."""
     near, far = at.world // at.hosts - 1, at.world - at.world // at.hosts
     total = 0.0
     for number, payload in enumerate(payloads):
@@ -90,7 +91,7 @@ PLACES = {"2 GPUs": Host(2), "4 GPUs": Host(4), "8 GPUs": Host(8), "2 hosts of 8
 
 
 def table(wire: Wire) -> dict[str, dict[str, float]]:
-    """us of the rounds of each op, by place."""
+    """The us of each op's rounds, by number of ranks and hosts."""
     found: dict[str, dict[str, float]] = {}
     for place, at in PLACES.items():
         for name, d in descriptors(at.world).items():

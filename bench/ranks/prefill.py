@@ -1,8 +1,8 @@
-"""P10: prefill over ranks by gathered K and V: the gather before it, and beside it, by groups of heads.
+"""P10: prefill over ranks with gathered K and V: with the gather before it, and overlapped with it by groups of heads.
 
-A group of heads is attended while K and V of the next one come, by NCCL or by copies out of the memory of peers. The
-parts that arrive are the cache: pages lie as ranks sent them, and block tables say so. A row's arithmetic is that of one GPU,
-and so are its bits.
+Attention of a group of heads runs while K and V of the next group arrive, by NCCL or by copies from the memory of peers. The
+received parts are used as the cache: pages stay in the order in which ranks sent them, and block tables describe this order.
+The arithmetic of a row, and so its bits, are the same as on one GPU.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from opfacade.plans.attention import (
 
 HEADS, KV, DIM = 32, 8, 128
 TOKENS = (8192, 32768)  # 4 KB of K and V for each: gathers of 34 and 134 MB
-GROUPS = (1, 2, 4)  # parts of one head of K are so small at 8192 tokens that keys are split, which changes bits
+GROUPS = (1, 2, 4)  # with one head per part, keys are split at 8192 tokens, which changes bits
 Bring = Callable[[int], None]
 
 
 def beside(ranks: Ranks) -> dict[str, Any]:
-    """By tokens of all ranks: causal prefill on one GPU, of this rank's share alone, and with the gather, in us."""
+    """For each total number of tokens, in us: causal prefill on one GPU, of only this rank's share, and with the gather."""
     ranks.join()
     found: dict[str, Any] = {}
     for tokens in (64,) if ranks.cpu else TOKENS:
@@ -64,7 +64,7 @@ class Heads:
 
 
 class Problem(NamedTuple):
-    """Sizes of a prefill. page: tokens of a page."""
+    """The sizes of a prefill. page: tokens per page."""
 
     tokens: int
     world: int
@@ -80,7 +80,7 @@ class Problem(NamedTuple):
 
     @property
     def pages(self) -> int:
-        """Pages of the pool that K begins, and V ends."""
+        """The pages of the pool, in which K comes first and V last."""
         return (2 * self.world - 1) * self.tokens // self.world // self.page
 
     def of(self, rows: int, requests: int, groups: int) -> BatchPagedPrefillDescriptor:
@@ -96,13 +96,13 @@ class Problem(NamedTuple):
 
 
 def problems(world: int) -> list[BatchPagedPrefillDescriptor]:
-    """All that the probe attends on GPUs."""
+    """All attention problems of the probe on GPUs."""
     every = [Problem(tokens, world, False) for tokens in TOKENS]
     return [p.of(p.tokens // world, 2, groups) for p in every for groups in GROUPS] + [p.of(p.tokens, 1, 1) for p in every]
 
 
 class Rows:
-    """Rows of one request over ranks: q, k and v of all of them, made alike on all ranks, and those of this rank."""
+    """The rows of one request over ranks: q, k and v of all rows, which are equal on all ranks, and the rows of this rank."""
 
     def __init__(self, ranks: Ranks, tokens: int) -> None:
         import torch
@@ -116,7 +116,7 @@ class Rows:
         self.own = shares.rows(ranks.rank).to(ranks.device)
         self.q_indptr, self.kv_lens = (x(ranks.rank).to(ranks.device) for x in (shares.q_indptr, shares.kv_lens))
         self.requests = len(self.kv_lens)
-        pages = len(self.own) // self.page  # of K of a rank; those of V lie behind them
+        pages = len(self.own) // self.page  # pages of a rank's K, which precede the pages of V
         at = shares.places()[:: self.page] // self.page
         table = (at // pages * 2 * pages + at % pages).to(torch.int32).to(ranks.device)
         self.table = table.expand(self.requests, -1).contiguous()
@@ -124,12 +124,12 @@ class Rows:
         assert self.problem.pages == (2 * ranks.world - 1) * pages
 
     def pages_of(self, came: Any) -> tuple[Any, Any]:
-        """K and V as pools in which a page has one number: [2 * world * pages - pages, page, heads, dim] each."""
+        """K and V as pools [2 * world * pages - pages, page, heads, dim], in which the same page id serves both."""
         pool = came.view(-1, self.page, *came.shape[-2:])
         return pool[: -self.behind], pool[self.behind :]
 
     def whole(self, came: Any) -> tuple[Callable[[], None], Any]:
-        """Prefill of all rows on this GPU, over the K and V that came, and its output."""
+        """Prefill of all rows on this GPU over the received K and V, and its output."""
         import torch
 
         k, v = self.pages_of(came)
@@ -187,7 +187,7 @@ def _by_library(heads: Heads) -> Bring:
 
 
 def _by_copies(heads: Heads, ranks: Ranks) -> Bring:
-    """Reads out of the memory of peers, which copy engines may make. All ranks wait for each other before the first."""
+    """Reads from the memory of peers, which copy engines may perform. All ranks synchronise before the first read."""
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symm
 
@@ -230,7 +230,7 @@ def _overlapped(ranks: Ranks, heads: Heads, bring: Bring) -> Callable[[], None]:
 
 
 def _brought(side: Any, bring: Bring, g: int) -> Any:
-    """An event behind the arrival of one group of heads."""
+    """An event after the arrival of one group of heads."""
     import torch
 
     with torch.cuda.stream(side):

@@ -1,4 +1,4 @@
-"""One rank of a probe, and how ranks are started: a process each, killed at the deadline of the probe."""
+"""Starts the ranks of a probe: one process per rank, which is killed at the deadline of the probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TURN = "turn"  # a file: the probe may begin
 
 @dataclass
 class Ranks:
-    """The place of a probe, its device, and a process group."""
+    """The directory of a probe, its device, and a process group."""
 
     rank: int
     world: int
@@ -33,7 +33,7 @@ class Ranks:
     cpu: bool
 
     def await_turn(self) -> None:
-        """Import what every probe needs, and wait for the turn of this one."""
+        """Imports the modules that every probe needs, and waits until this probe may begin."""
         import torch
         import torch.distributed  # noqa: F401 - before the turn
 
@@ -48,7 +48,7 @@ class Ranks:
         return not self.cpu and os.environ.get("OPFACADE_BENCH_LINK") != "nccl"
 
     def join(self) -> Any:
-        """The process group, over a store in a file."""
+        """The process group, with a file store."""
         import torch
         import torch.distributed as dist
 
@@ -68,7 +68,7 @@ class Ranks:
         return torch.device("cpu") if self.cpu else torch.device("cuda", self.rank)
 
     def meet(self) -> None:
-        """Wait for all ranks, on the host."""
+        """Synchronises all ranks on the host."""
         import torch
         import torch.distributed as dist
 
@@ -86,20 +86,20 @@ class Ranks:
         return [float(value) for value in told]
 
     def keep(self, found: dict[str, Any]) -> None:
-        """Keep this for the record, in case the probe does not end."""
+        """Saves this partial result for the record, in case the probe does not finish."""
         if self.rank == 0:
             (self.folder / "partial.json").write_text(json.dumps(found))
 
 
 class Started:
-    """The ranks of a probe, which have their imports behind them when their turn comes. alone: rank 0 alone."""
+    """Starts the ranks of a probe ahead of time, so that their imports are done when it begins. alone: only rank 0."""
 
     def __init__(self, probe: str, world: int, cpu: bool, alone: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._processes = [_start(probe, rank, world, cpu, self._folder.name) for rank in range(1 if alone else world)]
 
     def run(self, seconds: float, dead: tuple[int, ...] = ()) -> dict[str, Any]:
-        """The result of rank 0; {"failed": why} where a rank ended late or with an error. dead: ranks that may die."""
+        """The result of rank 0; {"failed": reason} if a rank was late or failed. dead: ranks that may die."""
         started, folder = time.monotonic(), Path(self._folder.name)
         with self._folder:
             (folder / _TURN).touch()
@@ -115,7 +115,7 @@ class Started:
 
 
 def run(probe: str, world: int, cpu: bool, seconds: float, dead: tuple[int, ...] = (), alone: bool = False) -> dict[str, Any]:
-    """The result of a probe whose turn is now."""
+    """Lets the probe begin and returns its result."""
     return Started(probe, world, cpu, alone).run(seconds, dead)
 
 

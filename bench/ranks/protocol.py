@@ -1,4 +1,5 @@
-"""P2 by our own pushes, P3 and P6: rounds of the protocol alone, packets that may be torn, and what a header costs."""
+"""P2 with our own writes, P3 and P6: rounds of only the protocol, packets that may be seen in parts, and the cost of a
+header."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from opfacade.jit.spec import JitSpec
 
 NAMES = ("rounds_places", "rounds_lines", "rounds_bare", "packets_8", "packets_16", "packets_128")
 BYTES, CTAS, MANY = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 21), (8, 32, 64), 20
-PACKETS, SLOTS = 10**9, 16 * 512  # packets of each size, and threads that write them
+PACKETS, SLOTS = 10**9, 16 * 512  # packets per size, and threads that write them
 _ON_CPUS = {"failed": "on CPUs there is no memory of peers"}
 
 
@@ -26,7 +27,7 @@ def specs() -> tuple[JitSpec, ...]:
 
 
 class Probe:
-    """The probes of one group. found: words that they count in."""
+    """The probes of one group. found: the words in which kernels count."""
 
     def __init__(self, ranks: Ranks) -> None:
         import torch
@@ -57,7 +58,7 @@ class Probe:
 
 
 def rounds(ranks: Ranks) -> dict[str, Any]:
-    """P2: a round of each format, by bytes and CTAs, alone in a launch and as one of many; and the line that fits them."""
+    """P2: the time of a round in each format, by bytes and CTAs, alone in a launch and as one of many, and a linear fit."""
     if ranks.cpu:
         return _ON_CPUS
     probe, found = Probe(ranks), {}
@@ -79,7 +80,7 @@ def rounds(ranks: Ranks) -> dict[str, Any]:
 
 
 def fitted(found: dict[str, Any], world: int) -> dict[str, Any]:
-    """a1, a2 in us and b in GB/s, by least squares of the fastest of each size: a round alone, and one of many."""
+    """a1 and a2 in us, b in GB/s, by least squares over the fastest times per size, of a round alone and of one of many."""
     sizes = [int(size) for size, one in found.items() if "wrong" not in one]
     lines = {}
     for times, name in ((1, "a1"), (MANY, "a2")):
@@ -94,7 +95,7 @@ def _least(one: dict[str, Any], times: int) -> float:
 
 
 def line_of(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """(y at 0, slope) of the line whose squares, relative to y, are least."""
+    """(y at 0, slope) of the line with the smallest sum of squared relative errors."""
     weight = [1 / one**2 for one in y]
     total = sum(weight)
     mx = sum(w * a for w, a in zip(weight, x, strict=True)) / total
@@ -105,7 +106,8 @@ def line_of(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
 
 def packets(ranks: Ranks) -> dict[str, Any]:
-    """P3: whether a store of 8, 16 or 128 bytes (of a warp) is seen in parts: every rank writes to the next, and reads."""
+    """P3: whether a store of 8, 16 or 128 bytes (by a warp) can be seen in parts; every rank writes to the next rank and reads
+    its own memory."""
     if ranks.cpu:
         return _ON_CPUS
     import time
@@ -127,13 +129,13 @@ def packets(ranks: Ranks) -> dict[str, Any]:
 
 
 def _blank(probe: Probe) -> None:
-    """Zeros in the places that packets are written to: no round is in flight, and rounds leave nothing that later ones need."""
+    """Zeros the memory for packets. No round may be in flight; later rounds do not need old contents."""
     assert isinstance(probe.link, PeerLink)
     probe.link.blank()
 
 
 def header(ranks: Ranks) -> dict[str, Any]:
-    """P6: flagged lines with a header that is compared, and without, at 8 KB and at most that lines carry."""
+    """P6: flagged lines with and without a compared header, at 8 KB and at the largest size for lines."""
     if ranks.cpu:
         return _ON_CPUS
     probe, found = Probe(ranks), {}

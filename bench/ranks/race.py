@@ -1,4 +1,4 @@
-"""Times of calls that all ranks make together: each in a graph, in turns, the slowest rank counts."""
+"""Times calls that all ranks make together: each in a graph, alternately; the slowest rank's time counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Calls = Mapping[str, Callable[[], Any]]
 
 
 def race(ranks: Ranks, calls: Calls, copies: int = COPIES) -> dict[str, Any]:
-    """{name: {us, low, high}} of calls whose results were checked, or {name: {"failed": why}}."""
+    """{name: {us, low, high}} for calls with correct results, otherwise {name: {"failed": reason}}."""
     timers: dict[str, Callable[[], float]] = {}
     found: dict[str, Any] = {}
     for name, call in calls.items():
@@ -72,7 +72,7 @@ def _by_graph(call: Callable[[], Any], copies: int) -> Callable[[], float]:
 
     def timed() -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        graph.replay()  # hosts start apart, but calls over ranks end together, and so the next ones begin
+        graph.replay()  # synchronises the ranks: their hosts start apart
         start.record()
         graph.replay()
         end.record()

@@ -1,4 +1,4 @@
-"""Sums over ranks: alone, and with a norm behind."""
+"""Probes of sums over ranks, alone and followed by a norm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = (1, 3)
 
 
 def curves(ranks: Ranks) -> dict[str, Any]:
-    """P2, short: all-reduce of NCCL and of torch's symmetric memory, and NCCL's all-gather, by bytes of a rank."""
+    """Short P2: all-reduce by NCCL and by torch's symmetric memory, and NCCL's all-gather, by bytes per rank."""
     import torch
     import torch.distributed as dist
 
@@ -45,8 +45,8 @@ def curves(ranks: Ranks) -> dict[str, Any]:
 
 
 def windows(ranks: Ranks) -> dict[str, Any]:
-    """NCCL's kernels for symmetric memory, without multicast: an all-reduce in a window of NCCL, alone and with our norm behind
-    it, beside one in ordinary memory."""
+    """NCCL's kernels for symmetric memory, without multicast: an all-reduce in an NCCL window, alone and followed by our norm,
+    compared with one in ordinary memory."""
     import torch
     import torch.distributed as dist
 
@@ -103,7 +103,7 @@ def _check_sum(call: Any, y: Any, want: Any) -> str:
 
 
 def _symmetric(ranks: Ranks, pg: Any, x: Any, want: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All-reduces of torch's symmetric memory, and why there are none."""
+    """The all-reduces of torch's symmetric memory, or the reason why there are none."""
     if ranks.cpu:
         return {}, {"symm_mem": {"failed": "on CPUs there is none"}}
     import torch
@@ -137,7 +137,7 @@ def descriptors(world: int, cpu: bool) -> dict[tuple[int, str], AllReduceNormDes
 
 
 def norms(ranks: Ranks) -> dict[str, Any]:
-    """`all_reduce_norm`, by rounds of the link and by one kernel, beside an all-reduce with our norm behind it."""
+    """`all_reduce_norm`, by rounds of the link and by one kernel, compared with an all-reduce followed by our norm."""
     pg, known = ranks.join(), descriptors(ranks.world, ranks.cpu)
     groups = [Group(pg, timeout_s=20, channel=i, peer_memory=ranks.peer_memory) for i in range(2)]
     of_all: dict[int, dict[str, Ready]] = {}
@@ -155,7 +155,7 @@ def norms(ranks: Ranks) -> dict[str, Any]:
 
 
 def forms(module: Any, call: Callable[[], None]) -> dict[str, Callable[[], None]]:
-    """A call in flagged lines wherever they fit, and one in bulk data. module: has MOST_LINES, which decides."""
+    """The call with flagged lines wherever they fit, and with bulk data. module: contains MOST_LINES, which decides."""
 
     def within(most: int) -> Callable[[], None]:
         def run() -> None:
@@ -209,7 +209,7 @@ def _normed(ranks: Ranks, known: dict[str, Ready], rows: int) -> dict[str, Any]:
 
 
 def _alone(ranks: Ranks, descriptor: AllReduceNormDescriptor, total: Any, weight: Any) -> tuple[Any, Any]:
-    """The norm of a sum on one rank: its result, and a call of it on other sums."""
+    """The norm of a sum on one rank: its result, and a call that applies it to other sums."""
     import torch
 
     problem = descriptor.normed_rows(len(total))

@@ -1,1 +1,1 @@
-"""Kinds of random problems for `bench.sweep`: a module each, with `problems(draw)`, which yields them without end."""
+"""Kinds of random problems for `bench.sweep`: one module per kind, whose `problems(draw)` yields problems endlessly."""

@@ -1,7 +1,7 @@
-"""One random problem: ours is checked, then it and its peers are timed.
+"""One random problem: our result is checked, then our kernel and the peers are timed.
 
-A problem that moves little is timed as one launch of a CUDA graph of many, L2 warm; any other with L2 flushed, ours and the
-peers in turns. A peer whose result is not ours, or that cannot run, gets no time.
+A problem that moves few bytes is timed as one launch in a CUDA graph with many launches, with a warm L2. Other problems are
+timed with a flushed L2, alternating with the peers. A peer that cannot run, or has a different result, gets no time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bench.maps import Call, Problem
 from opfacade import Preference
 
 IN_GRAPHS = 2**22  # bytes
-COMPILED_EVERY = 3  # torch.compile is a peer of one problem in as many, for it compiles for seconds
+COMPILED_EVERY = 3  # torch.compile is a peer of every n-th problem, because it compiles for seconds
 REFUSALS = (RuntimeError, ValueError, TypeError)
-SPENT: dict[str, float] = {}  # seconds of the run so far, by what took them
+SPENT: dict[str, float] = {}  # seconds of the run so far, by phase
 
 
 @contextmanager
@@ -39,12 +39,12 @@ def has_compiled(index: int) -> bool:
 
 
 def peers(problem: Problem, index: int) -> Iterator[tuple[str, Callable[[Any], Call]]]:
-    """Peers of bench.maps, of which torch.compile meets a part of the problems."""
+    """The peers of bench.maps; torch.compile is used for only some problems."""
     return (one for one in maps.peers(problem, "cuda") if one[0] != "torch.compile" or has_compiled(index))
 
 
 def joined(problem: Problem, args: Any, wanted: list[torch.Tensor], index: int) -> Iterator[tuple[str, Call | str]]:
-    """Each peer with its call, or with why it has none."""
+    """{peer: its call, or the reason why it has none}."""
     for name, call_of in peers(problem, index):
         try:
             agrees = rows.agrees(problem, call_of, wanted, "cuda")
@@ -62,7 +62,7 @@ def times(calls: dict[str, Call], moved: int) -> dict[str, float]:
 
 
 def measured(problem: Problem, index: int) -> dict[str, Any]:
-    """The row of a problem: microseconds of all, and the time of the fastest peer over ours."""
+    """The row of a problem: the microseconds of all contenders, and the ratio of the fastest peer's time to ours."""
     with spending("check"):
         args = maps.fresh(problem, "cuda")
         plan, error = maps.checked(problem, args, Preference(backend="cuda"))

@@ -1,6 +1,6 @@
-"""Several processes compile our kernels and those of the peers at once, before anything is timed.
+"""Compiles our kernels and the peers' in several processes, before anything is timed.
 
-Both lie in caches on disk then (opfacade's, inductor's, FlashInfer's), where the process that times finds them.
+The results are in caches on disk (of opfacade, inductor and FlashInfer), from which the timing process loads them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bench.maps import Problem
 from bench.sweeps import contest
 from opfacade import Plan, Preference
 
-PROCESSES = max(4, min(28, (os.cpu_count() or 4) - 2))  # each has a part of the problems; two cores are left
+PROCESSES = max(4, min(28, (os.cpu_count() or 4) - 2))  # each process compiles a part of the problems; two cores stay free
 
 
 def share(problems: Sequence[Problem], part: int, peers: bool = True) -> None:
-    """Compile what one of the processes has to; a peer that cannot run is recorded when it is timed."""
+    """Compiles the part of one process. A peer that cannot run is recorded later, by the timing."""
     for index, problem in enumerate(problems):
         if index % PROCESSES != part:
             continue
@@ -44,8 +44,8 @@ def _once(problem: Problem, call_of: Callable[[Any], maps.Call]) -> None:
 
 
 def by_processes(words: Sequence[str], seconds: float) -> None:
-    """The same command in each process, with its part. All have `seconds` together; one that takes longer is ended, and its
-    rest compiled later."""
+    """Runs the same command in each process, with different parts. A process that takes longer than `seconds` is terminated,
+    and its remaining kernels are compiled later."""
     ends = time.monotonic() + seconds
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-m", "bench.sweep", *words, "--part"]

@@ -1,4 +1,4 @@
-"""Sums, places, norms, quantisation, gated activations and maps of rows, of random shapes."""
+"""Random shapes of sums, argmax, norms, quantisation, gated activations and maps of rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def norm(draw: Random) -> Problem:
 
 
 def quantised(draw: Random) -> Problem:
-    """8 bits with a scale a row."""
+    """8 bits with one scale per row."""
     rows, width = shapes.shape(draw, WIDEST_MAP)
     of = dtype(draw)
     described = QuantizeDescriptor(total_num_rows=rows, hidden=width, dtype=of, quant=Quant(dtype="i8", scale="token"))

@@ -1,7 +1,7 @@
 """Samplers of random rows: without filters, with p or min_p alone, with a long k and p, and with a short k.
 
-Tokens of a peer are no function of ours, so that each peer is held to the kept set in fp64 instead. `over_goal` is our time
-over 2.5 reads of the logits and 6 us.
+A peer's tokens cannot be compared with ours, so each peer is checked against the kept set of fp64 instead. `over_goal` is our
+time divided by (2.5 reads of the logits + 6 us).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FILTERS: dict[str, tuple[str, ...]] = {
     "k and p": ("top_k", "top_p"),
 }  # fmt: skip
 WIDEST, NARROWEST, MOST_ROWS, ELEMENTS = 262_144, 1000, 1000, 2**27
-CHECKED = 2**19  # logits of a problem that are held to fp64 on the CPU, at most: whole rows, and one at least
-LEAST, SLOW = 5, 1000.0  # samples of a peer that takes more than as many microseconds; others have 30
-READ, REST = 4.2e6, 6.0  # bytes a microsecond of an H200, and what a launch of several passes takes
+CHECKED = 2**19  # maximum number of logits compared with fp64 on the CPU; whole rows, at least one
+LEAST, SLOW = 5, 1000.0  # fewer samples for a peer above this many microseconds; others get 30
+READ, REST = 4.2e6, 6.0  # bytes per microsecond of an H200, and the time of a launch with several passes
 DType = Literal["f32", "f16", "bf16"]
 
 
 @dataclass(frozen=True)
 class Problem(sampling.Problem):
-    """values: of the filters, for every row."""
+    """values: the filters' parameters, for every row."""
 
     values: Mapping[str, float] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ def problems(draw: Random) -> Iterator[Problem]:
 
 
 def by_torch(args: SampleArgs) -> torch.Tensor:
-    """k by a threshold, p by a sort, min_p by the largest, and a race of exponentials in f32."""
+    """top-k by a threshold, top-p by a sort, min_p by the maximum, then an exponential race in f32."""
     logits = args.logits.float() / args.temperature[:, None]
     if args.top_k is not None:
         least = logits.topk(int(args.top_k[0]), -1).values[:, -1:]
@@ -111,17 +111,18 @@ PEERS: dict[str, Callable[[SampleArgs], torch.Tensor]] = {"torch": by_torch, "fl
 
 
 def floors(problem: Problem, args: SampleArgs) -> list[float]:
-    """The least likely logit that is kept in each of the first rows."""
+    """The smallest kept logit in each of the first rows."""
     return [float(args.logits[row, ids.tolist()].min()) for row, ids in enumerate(sampling.kept_sets(problem, args))]
 
 
 def outside(kept: Sequence[float], args: SampleArgs, tokens: torch.Tensor) -> int:
-    """How many of the first tokens are less likely than all kept ones: peers keep any of those that tie at a cut."""
+    """How many of the first rows' tokens are less likely than all kept tokens; with ties at the cut, peers may keep any of
+    them."""
     return sum(float(args.logits[row, tokens[row]]) < least for row, least in enumerate(kept))
 
 
 def peer(kept: Sequence[float], args: SampleArgs, call: Callable[[SampleArgs], torch.Tensor]) -> float | str:
-    """Microseconds, or why there are none."""
+    """The microseconds, or the reason why there are none."""
     try:
         tokens = call(args)
         torch.cuda.synchronize()
@@ -136,7 +137,7 @@ def peer(kept: Sequence[float], args: SampleArgs, call: Callable[[SampleArgs], t
 
 
 def measured(problem: Problem, index: int) -> dict[str, Any]:
-    """The row of a problem. index: of no concern here, since no peer compiles for a shape."""
+    """The row of a problem. index: not used, because no peer compiles per shape."""
     with contest.spending("check"):
         args = problem.args()
         sku, run = sampling.ours(problem, args)

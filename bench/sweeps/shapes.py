@@ -1,4 +1,4 @@
-"""Random extents: widths from 1 to 2,000,000, most of them odd, and as many rows as memory and time allow."""
+"""Random extents: widths from 1 to 2,000,000, mostly odd, and as many rows as memory and time allow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AHEAD = 3  # elements before the first one of a row that is part of a longer one
 
 
 def between(draw: Random, least: int, most: int) -> int:
-    """Each octave is as likely as the others."""
+    """A log-uniform integer: each octave is equally likely."""
     return min(most, max(least, round(math.exp(draw.uniform(math.log(least), math.log(most + 1))))))
 
 
@@ -30,14 +30,14 @@ def shape(draw: Random, widest: int = WIDEST) -> tuple[int, int]:
 
 
 def apart(args: Any, name: str) -> Any:
-    """The bundle with the rows of one tensor as parts of longer ones, which begin at no multiple of 16 bytes."""
+    """The bundle with the rows of one tensor as parts of longer rows, with unaligned starts (not multiples of 16 bytes)."""
     tensor = getattr(args, name)
     wide = tensor.new_empty(tensor.shape[0], tensor.shape[1] + AHEAD + 2)
     return replace(args, **{name: wide[:, AHEAD : AHEAD + tensor.shape[1]].copy_(tensor)})
 
 
 def laid_out(draw: Random, name: str) -> tuple[str, Any]:
-    """How a tensor lies, in words, and what lays it so."""
+    """A layout's description, and a function that applies it to a tensor."""
     if draw.random() < STRIDED:
         return ", rows apart", lambda args: apart(args, name)
     return "", lambda args: args

@@ -85,7 +85,7 @@ def main(
     """Serve requests with continuous batching over a paged cache, and check every step against an fp64 oracle.
 
     Compiles every kernel first, on all cores; then serves, with a line of progress; then prints a table of the operators, the
-    tokens a second, and PASS or FAIL. Where two defaults are given, the second is that of a GPU.
+    tokens per second, and PASS or FAIL. If an option has two defaults, the second is for a GPU.
     """
     import torch
 
@@ -107,7 +107,7 @@ def main(
 
     chosen = settings(device, **given)
     if chosen.device == "cpu":
-        # The shapes are small: more threads gain little, and lose much where other processes want the cores.
+        # The shapes are small, so more threads gain little, and they lose much if other processes use the cores.
         torch.set_num_threads(1)
     lengths = from_trace(trace, chosen.requests) if trace else drawn(chosen.requests, chosen.seed)
     click.echo(f"request lengths: {trace or 'drawn, in the shape of a conversation service'}")

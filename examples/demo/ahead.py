@@ -1,4 +1,4 @@
-"""Everything that a demo will run, compiled before it begins: all cores at once, and no kernel while it serves."""
+"""Compiles everything that a demo will run before it begins, on all cores, so that no kernel is compiled while it serves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plans(settings: Settings, lengths: Sequence[Length], num_pages: int, target:
 
 
 def compile_all(chosen: Sequence[Plan[Any]], show: Callable[[str], None]) -> str:
-    """Build what is missing, with a line of progress for each kernel; the sentence that tells of it, "" without kernels."""
+    """Builds the missing kernels, with a line of progress for each. Returns a summary sentence; "" without kernels."""
     kernels = {spec for plan in chosen for spec in plan.jit_specs}
     if not kernels:
         return ""

@@ -1,6 +1,6 @@
-"""One decoder layer of a model around the attention of a step, and the logits behind it: every operation is a plan's.
+"""One decoder layer of a model around the attention of a step, and the logits after it: every operation is a plan.
 
-A caller runs each call before it takes the next one, which reads the outputs.
+The caller must run each call before it takes the next one, which reads the outputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _TABLE_STEP = 4096  # positions by which the table of angles grows
 
 
 class Layer:
-    """Random weights of a layer, each [outputs, inputs]. before, behind, logits: calls, each a descriptor and its args."""
+    """Random weights of a layer, each [outputs, inputs]. before, behind, logits: the calls before attention, after it, and for
+    the logits; each is a descriptor and its args."""
 
     def __init__(self, settings: Settings, problems: Problems, random: Generator) -> None:
         self._settings, self._problems, self._random = settings, problems, random
@@ -42,7 +43,7 @@ class Layer:
         self.head_norm = self._weight(1, settings.head_dim)[0] + 1
 
     def before(self, x: Tensor, positions: Tensor, tables: Mapping[str, Tensor]) -> Iterator[Call]:
-        """Norm of x [rows, hidden], its q, k and v; norm and rotation of q and k, which go with v to their pages."""
+        """Norm of x [rows, hidden]; projections q, k and v; norm and rotation of q and k; append of k and v to their pages."""
         s = self._settings
         normed = self._normed(x, None)
         yield normed
@@ -59,7 +60,7 @@ class Layer:
     def behind(self, o: Tensor, residual: Tensor) -> Iterator[Call]:
         """Output product; norm of its sum with the residual; gated activation between two products, and its rows in e4m3.
 
-        residual is overwritten by the sum. The last call's out is the row that the next layer reads.
+        The sum overwrites residual. The out of the last call is the input of the next layer.
         """
         import torch
 
@@ -85,7 +86,7 @@ class Layer:
         yield self._product(normed[1].out, self.head)
 
     def table(self, positions: Tensor) -> Tensor:
-        """Cosines and sines of every position so far."""
+        """A table with cosines and sines for at least `positions` positions."""
         s = self._settings
         return _table(s.head_dim // 2 * 2, -(-(int(positions.max()) + 1) // _TABLE_STEP) * _TABLE_STEP, s.device)
 

@@ -1,4 +1,4 @@
-"""How long requests are: from a trace of a real service, or drawn with a like shape."""
+"""The lengths of requests: from a trace of a real service, or random with a similar distribution."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GENERATED = (129, 0.86, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """One request in tokens: its prompt, and what is generated after it."""
+    """One request: the number of tokens in its prompt, and of generated tokens."""
 
     context: int
     generated: int
 
     @property
     def cached(self) -> int:
-        """Tokens in the cache at the end: the last generated one is never fed back."""
+        """The number of tokens in the cache at the end; the last generated token is not fed back."""
         return self.context + self.generated - 1
 
     def capped(self, most: int | None) -> Length:
@@ -55,7 +55,7 @@ def _bad(path: Path, line: int, expected: str, got: str) -> ValueError:
 
 
 def drawn(count: int, seed: int) -> list[Length]:
-    """Log-normal lengths of a conversation service's shape."""
+    """Log-normal lengths, distributed as in a conversation service."""
     rng = random.Random(seed)
     return [Length(_draw(rng, *_CONTEXT), _draw(rng, *_GENERATED)) for _ in range(count)]
 
@@ -65,5 +65,5 @@ def _draw(rng: random.Random, median: int, sigma: float, most: int) -> int:
 
 
 def page_counts(lengths: Iterable[Length], page_size: int) -> list[int]:
-    """Pages that each request needs at its end."""
+    """The number of pages that each request needs at its end."""
     return [-(-length.cached // page_size) for length in lengths]

@@ -47,7 +47,7 @@ class Demo:
 
     @property
     def sound(self) -> bool:
-        """No result was beyond its bound."""
+        """Whether every result was within its error bound."""
         return report.worst(self.runs) <= 1
 
     def totals(self) -> dict[str, Any]:
@@ -69,7 +69,8 @@ class Demo:
 
 @dataclass
 class Output:
-    """Where a demo reports. say: a line. progress: where the one line of progress goes. verbose: every block and SKU too."""
+    """The output of a demo. say: prints a line. progress: the stream for the line of progress. verbose: also print every block
+    and SKU."""
 
     say: Callable[[str], None]
     progress: Progress
@@ -78,7 +79,7 @@ class Output:
 
 
 def run(settings: Settings, lengths: Sequence[Length], out: Output) -> bool:
-    """Serve the requests and report. True when every result was within its bound."""
+    """Serves the requests and reports. True if every result was within its bound."""
     demo, skus, started = Demo(settings, lengths), report.Skus(), time.monotonic()
     for line in _opening(demo, out.verbose):
         out.say(line)
@@ -101,7 +102,7 @@ def run(settings: Settings, lengths: Sequence[Length], out: Output) -> bool:
 
 
 def _serve(demo: Demo, steps: int, skus: report.Skus, out: Output) -> None:
-    """All steps, with the line of progress, and with `verbose` a block of lines every few steps."""
+    """Runs all steps, with the line of progress, and with `verbose` a block of lines every few steps."""
     pending = 0
     for step in demo.steps():
         out.progress.show(f"step {step.number} of {steps}, {demo.scheduler.completed} of {len(demo.lengths)} requests served")

@@ -1,4 +1,4 @@
-"""`--model tiny-llama`: a real client. transformers generates with continuous batching, on opfacade and on sdpa."""
+"""`--model tiny-llama`: transformers as a real client, which generates with continuous batching on opfacade and on sdpa."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = ("tiny-llama",)
 PAGE = 16
 NEW_TOKENS = 16
 SEEDS = (7, 8)
-# Tokens of the prompts: below, at and above a page, longer than a step, and two that begin as the longest one does.
+# Lengths of the prompts: below, at and above a page, longer than a step, and two that share a prefix with the longest.
 PROMPTS = (3, 90, 17, 33, 64, 16)
 SHARED = 64
 # Two tokens whose logits are nearer than this, in standard deviations of all logits, are a tie in bf16.
@@ -27,7 +27,7 @@ TIE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Tokens of each prompt, and the seconds that all of them took."""
+    """The tokens for each prompt, and the total seconds."""
 
     attention: str
     tokens: list[list[int]]
@@ -39,9 +39,10 @@ class Generated:
 
 
 def run(device: str, say: Callable[[str], None], json_path: Path | None = None) -> bool:
-    """Generate twice and report through `say`. True when the tokens are the same, ties of bf16 excepted.
+    """Generates twice and reports through `say`. True if the tokens are the same, except for ties in bf16.
 
-    Raises UnsupportedError (OPF-I006) without transformers, and (OPF-I005) where its release permits no other's attention.
+    Raises UnsupportedError (OPF-I006) without transformers, and (OPF-I005) if its release does not permit attention of other
+    packages.
     """
     transformers = _transformers()
     from opfacade.integrations.transformers import names, use_continuous_batching
@@ -92,7 +93,7 @@ def _prompts() -> list[list[int]]:
 
 
 def _model(device: str, attention: str, exact: bool = False) -> Any:
-    """The same weights whatever the attention. f32 on a CPU, bf16 on a GPU."""
+    """A model with the same weights for every attention. f32 on a CPU, bf16 on a GPU."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -104,7 +105,7 @@ def _model(device: str, attention: str, exact: bool = False) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(4.0)  # as initialised, all logits are near each other
+                parameter.mul_(4.0)  # with the initial weights, all logits are close to each other
     return model.to(device, torch.float32 if exact or device == "cpu" else torch.bfloat16).eval()
 
 
@@ -144,7 +145,7 @@ def _generated(name: str, model: Any, prompts: Sequence[list[int]]) -> Generated
 
 
 def _continued(device: str, prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Sampled tokens after each prompt, each with a seed of its own; torch's generator has no part in them."""
+    """Samples tokens after each prompt, each with a separate seed; torch's generator is not used."""
     import torch
 
     from opfacade.integrations.transformers import sample
@@ -161,7 +162,7 @@ def _continued(device: str, prompts: Sequence[list[int]]) -> list[list[int]]:
 
 
 def _tie(device: str, prompt: list[int], ours: list[int], theirs: list[int]) -> bool:
-    """Whether two answers part where f32 finds their tokens too near for bf16."""
+    """Whether the first difference of two answers is a tie: in f32, the logits of the two tokens are too close for bf16."""
     import torch
 
     if device == "cpu":

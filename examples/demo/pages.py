@@ -1,4 +1,4 @@
-"""The page allocator: a free list, and the promise that an admitted request never waits for a page."""
+"""The page allocator: a free list with reservations, so that an admitted request never waits for a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from opfacade.errors import InternalError
 
 
 class PageAllocator:
-    """Pages 0 to num_pages - 1. A request reserves all it will ever need, then takes pages as its tokens arrive."""
+    """Pages 0 to num_pages - 1. A request reserves all pages that it will need, then takes pages as its tokens arrive."""
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
@@ -20,18 +20,18 @@ class PageAllocator:
 
     @property
     def owners(self) -> dict[int, int]:
-        """Which request owns each page in use."""
+        """{page: the request that owns it}, for the pages in use."""
         return dict(self._owner)
 
     def reserve(self, request: int, pages: int) -> bool:
-        """Promise pages to a request, if they can be kept beside all other promises."""
+        """Reserves pages for a request, if enough unreserved pages are left."""
         if pages > len(self._free) - sum(self._reserved.values()):
             return False
         self._reserved[request] = pages
         return True
 
     def take(self, request: int) -> int:
-        """A page, out of the request's reservation."""
+        """Takes a page from the request's reservation."""
         if self._reserved.get(request, 0) < 1:
             raise InternalError(f"demo.pages: request {request} takes a page beyond its reservation")
         self._reserved[request] -= 1
@@ -40,7 +40,7 @@ class PageAllocator:
         return page
 
     def give_back(self, request: int, pages: list[int]) -> None:
-        """All of a request's pages, and what is left of its reservation."""
+        """Frees all of a request's pages, and the rest of its reservation."""
         for page in pages:
             if self._owner.pop(page, None) != request:
                 raise InternalError(f"demo.pages: page {page} is not request {request}'s to return")

@@ -1,4 +1,4 @@
-"""The decoder layer of the demo in plain torch and f64, written from the model's formulas: no plan has a part in it."""
+"""The decoder layer of the demo in plain torch and f64, written from the model's formulas, without plans."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 _EPS = 1e-6  # of the norms
 _BASE = 10000.0  # of the angles
-# In steps of the dtype near 1, times the standard deviation of a row's logits: the root mean square of a row's errors, which
-# is 0.7 of a step for layers that were tried, and the distance of two logits that are a tie.
+# In units of the dtype's spacing near 1, times the standard deviation of a row's logits: the rms of a row's errors, which
+# is 0.7 units for the tried layers, and the largest difference of two logits that count as a tie.
 _ERROR, _TIE = 2, 10
 
 
 def logits(layer: Layer, settings: Settings, x: Tensor, positions: Tensor, cached: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """[rows, vocab] for x [rows, hidden]. cached: K and V of each row's request, [tokens, kv_heads, head_dim], its own too."""
+    """The logits [rows, vocab] for x [rows, hidden]. cached: K and V of each row's request, [tokens, kv_heads, head_dim],
+    including the row's own."""
     s, x = settings, x.double()
     qkv = _rms(x, layer.norm) @ layer.qkv.double().T
     q = qkv[:, : s.heads * s.head_dim].reshape(-1, s.heads, s.head_dim)
@@ -34,14 +35,14 @@ def logits(layer: Layer, settings: Settings, x: Tensor, positions: Tensor, cache
 
 
 def unequal(found: Tensor, wanted: Tensor) -> int | None:
-    """The first row of logits that is not `wanted` [rows, vocab] within the error of a layer in the dtype of `found`, or whose
-    largest one is another token's, ties excepted."""
+    """The first row whose logits differ from `wanted` [rows, vocab] by more than the error of a layer in the dtype of `found`,
+    or whose largest logit belongs to another token, except for ties."""
     import torch
 
     step = torch.finfo(found.dtype).eps * wanted.std(1)
     error = (found.double() - wanted).square().mean(1).sqrt()
     behind = wanted.amax(1) - wanted.gather(1, found.argmax(1, keepdim=True))[:, 0]
-    right = (error < _ERROR * step) & (behind < _TIE * step)  # not so of a NaN
+    right = (error < _ERROR * step) & (behind < _TIE * step)  # false for NaN
     return None if bool(right.all()) else int((~right).nonzero()[0])
 
 
@@ -50,7 +51,8 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rotated(q: Tensor, positions: Tensor) -> Tensor:
-    """q [rows, heads, dim]: element i turns with element i + half by position * base^(-i / half); an odd last one stays."""
+    """Rotates q [rows, heads, dim]: elements i and i + half by the angle position * base^(-i / half); an odd last element is
+    unchanged."""
     import torch
 
     half = q.shape[-1] // 2
@@ -61,7 +63,7 @@ def _rotated(q: Tensor, positions: Tensor) -> Tensor:
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q [heads, dim] over k, v [tokens, kv_heads, dim], of which each serves a group of heads."""
+    """Attention of q [heads, dim] over k, v [tokens, kv_heads, dim]; each KV head serves a group of heads."""
     import torch
 
     grouped = q.reshape(k.shape[1], -1, q.shape[-1])

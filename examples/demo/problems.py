@@ -1,4 +1,4 @@
-"""The problems of a step, by the requests in it: what the server runs, and what is compiled before it begins."""
+"""The problems of a step, derived from its requests. The server runs them, and they are compiled before it begins."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from opfacade.plans.quantize import QuantizeDescriptor
 from opfacade.plans.rotary import QkvPrepareDescriptor
 from opfacade.plans.sampling import SampleDescriptor
 
-WIDTH = 2  # gates and ups of a row, in rows of the model
+WIDTH = 2  # width of gates plus ups, relative to the model's hidden size
 
 
 class Problems:
-    """Descriptors over a pool of pages. hidden: elements of a row of the model."""
+    """The descriptors over a pool of pages. hidden: the model's hidden size."""
 
     def __init__(self, settings: Settings, num_pages: int) -> None:
         s = self._settings = settings
@@ -41,7 +41,7 @@ class Problems:
 
     @property
     def has_layer(self) -> bool:
-        """Whether heads can be rotated and rows have a dtype of norms."""
+        """Whether heads can be rotated, and norms support the dtype of rows."""
         return self._settings.head_dim >= 2 and self._settings.dtype in ("f16", "bf16", "f32")
 
     def begins_block(self, step: ServingStep) -> bool:
@@ -88,12 +88,12 @@ class Problems:
 
     @property
     def qkv_columns(self) -> int:
-        """Elements of q, k and v of a row."""
+        """The number of elements of q, k and v in a row."""
         s = self._settings
         return (s.heads + 2 * s.kv_heads) * s.head_dim
 
     def of(self, step: ServingStep) -> Iterator[Descriptor[Any]]:
-        """All of a step."""
+        """All problems of a step."""
         yield self.append(step.parts)
         if step.prefill:
             yield self.prefill(step.prefill)
@@ -123,7 +123,8 @@ def _rows(parts: Sequence[Part]) -> int:
 
 
 def planned(settings: Settings, lengths: Sequence[Length], num_pages: int) -> Iterator[ServingStep]:
-    """The steps of a demo, from its lengths alone, for a schedule does not depend on results. Read each before the next."""
+    """The steps of a demo, derived from the lengths alone, because the schedule does not depend on results. Read each step
+    before the next one."""
     scheduler = Scheduler(lengths, PageAllocator(num_pages), settings.page_size, settings.chunk)
     while (step := scheduler.next_step()) is not None:
         yield step

@@ -1,4 +1,4 @@
-"""One line that tells how far the demo is: written over on a terminal, else a line every ten seconds."""
+"""One line with the progress of the demo: overwritten on a terminal, otherwise a new line every ten seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EVERY = 10.0  # seconds
 
 
 class Progress:
-    """A line on a stream. terminal: whether it can be written over."""
+    """A line on a stream. terminal: whether the line can be overwritten."""
 
     def __init__(self, stream: TextIO, terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._terminal, self._clock = stream, terminal, clock
@@ -25,7 +25,7 @@ class Progress:
             self._last = self._clock()
 
     def clear(self) -> None:
-        """Take the line away, before another one is printed."""
+        """Clears the line, before another line is printed."""
         if self._width:
             self._put("\r" + " " * self._width + "\r")
             self._width = 0

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BATCH, _HEADS, _KV_HEADS, _DIM, _PAGE, _VOCAB = 4, 4, 2, 64, 16, 300
-_PROMPT, _STEPS = 45, 8  # tokens of a request before the demo begins, and those that it draws
-_CPU = Target.cpu()  # also on a machine with GPUs: tensors and groups are on the host
-_CHUNK = 16  # tokens on a rank in a row, which are a state of the merge
+_PROMPT, _STEPS = 45, 8  # tokens of a request at the start, and tokens that the demo draws
+_CPU = Target.cpu()  # tensors and groups are on the host, even on a machine with GPUs
+_CHUNK = 16  # consecutive tokens on one rank, which form one state of the merge
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The toy model, the same on all ranks: a vector a token, projections, and an output matrix."""
+    """The toy model, equal on all ranks: one vector per token, projections, and an output matrix."""
 
     embedding: Tensor
     qkv: Tensor
@@ -71,7 +71,7 @@ class Ranks:
 
         self.weights, self.world, self.rank = weights, world, rank
         self.shard = KvShard(world=world, interleave=_CHUNK)
-        self.pages = -(-(_PROMPT + _STEPS) // (_CHUNK * world))  # of a request on a rank
+        self.pages = -(-(_PROMPT + _STEPS) // (_CHUNK * world))  # of one request on one rank
         pool = PagedKvCacheDescriptor(
             num_total_pages=_BATCH * self.pages,
             page_size=_PAGE,
@@ -86,7 +86,7 @@ class Ranks:
         self.plans = _Plans(world, self.pages, pool, self.shard)
 
     def step(self, tokens: Tensor, lens: Tensor, offset: int, group: Joined | None) -> Tensor:
-        """The next token of each request, whose last ones `tokens` [batch, n] are new at `lens` tokens in all."""
+        """The next token of each request. tokens [batch, n]: the new tokens; lens: the total tokens including them."""
         new = (self.weights.embedding[tokens.long()] @ self.weights.qkv).view(_BATCH, tokens.shape[1], -1, _DIM)
         q, k, v = new.tensor_split([_HEADS, _HEADS + _KV_HEADS], 2)
         self._append(k.flatten(0, 1), v.flatten(0, 1), lens, tokens.shape[1])
@@ -104,7 +104,7 @@ class Ranks:
         )  # fmt: skip
 
     def _attend(self, q: Tensor, lens: Tensor, group: Joined | None) -> Tensor:
-        """Each chunk of this rank is a request of its own and a state: bits do not depend on the number of ranks."""
+        """Each chunk of this rank is one request and gives one state, so the bits do not depend on the number of ranks."""
         import torch
 
         local = self.shard.local_lens(lens, self.rank)
@@ -126,18 +126,18 @@ class Ranks:
         return args.o
 
     def _logits(self, x: Tensor) -> Tensor:
-        """Logits of this rank's columns."""
+        """The logits of this rank's columns."""
         import torch
 
         shard = self.plans.draw.shard
         own = self.weights.out[:, self.rank * shard : (self.rank + 1) * shard]
-        # One column at a time: the sums of a column must not depend on how many there are.
+        # One column at a time, because a column's sums must not depend on the number of columns.
         columns = [(x * column).sum(1) for column in own.T]
         padding = [torch.zeros(_BATCH)] * (shard - len(columns))
         return torch.stack(columns + padding, 1)
 
     def _draw(self, logits: Tensor, offset: int, group: Joined | None) -> Tensor:
-        """One rank draws by the op that knows no ranks."""
+        """With one rank, uses the op without ranks."""
         import torch
 
         token, valid = torch.zeros(_BATCH, dtype=torch.int32), torch.zeros(_BATCH, dtype=torch.uint8)
@@ -158,7 +158,7 @@ class Ranks:
 
 
 class _Plans:
-    """Descriptors of a rank: those with a world go to `Group.reserve`."""
+    """The descriptors of a rank. `Group.reserve` gets the descriptors that have a field `world`."""
 
     def __init__(self, world: int, pages: int, pool: PagedKvCacheDescriptor, shard: KvShard) -> None:
         self._pool, self._world = pool, world
@@ -180,7 +180,7 @@ class _Plans:
         )
 
     def append(self, rows: int) -> PagedKvAppendDescriptor:
-        """rows: new ones of each request."""
+        """rows: the number of new rows per request."""
         bound = self._pool.num_total_pages * self._world
         return PagedKvAppendDescriptor(
             batch_size=_BATCH, total_num_rows=_BATCH * rows, paged_kv=self._pool, page_table="block", max_kv_indices=bound
@@ -203,7 +203,7 @@ def generate(ranks: Ranks, group: Group | None) -> list[list[int]]:
 
 
 def compare(group: Group, say: Callable[[str], None]) -> bool:
-    """Whether this rank draws, with the others, the tokens that it draws alone."""
+    """Whether this rank draws the same tokens together with the others as alone."""
     weights = Weights.drawn(7)
     alone = generate(Ranks(weights, 1, 0), None)
     together = generate(Ranks(weights, group.world, group.rank), group)
@@ -223,7 +223,7 @@ def _verdict(same: bool) -> str:
 
 
 def serve(world: int) -> bool:
-    """`compare` in `world` processes of this machine, on gloo; whether all drew the tokens of one rank."""
+    """Runs `compare` in `world` processes on this machine, with gloo. Returns whether all drew the same tokens as one rank."""
     with tempfile.TemporaryDirectory() as folder:
         spawn = multiprocessing.get_context("spawn")
         processes = [spawn.Process(target=_process, args=(rank, world, folder)) for rank in range(world)]

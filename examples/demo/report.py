@@ -19,7 +19,7 @@ _SHORT = {
     "paged_kv_append": "append", "paged_prefill": "prefill", "paged_decode": "decode", "qkv_prepare": "qkv",
     "gated_activation": "gated", "quantize": "quant", "sample": "sample",
 }  # fmt: skip
-# The bound of these is the interval between two neighbouring numbers of the dtype: an error over it is 0, 1, or more.
+# Their bound is the spacing of the dtype, so an error over its bound is 0, 1, or more.
 _ROUNDED = ("qkv_prepare",)
 _LINE = "{:<9} {:<7} {:<44} {:<14} {:<9} {:<41} {:>11} {:>9}"
 HEADER = _LINE.format("steps", "what", "work", "SKU", "backend", "guarantee", "error/bound", "ms")
@@ -42,23 +42,23 @@ class Skus:
 
 
 def guarantee(sku: KernelSku) -> str:
-    """The error model and the flags, in short words."""
+    """The error model and the flags of a guarantee, in short words."""
     return " ".join((sku.precision_guarantee.error_model.id, *promises(sku.precision_guarantee)))
 
 
 def worst(runs: Sequence[Ran]) -> float:
-    """The largest error over its bound; infinite if any is not a number."""
+    """The largest error over its bound; infinite if any is NaN."""
     return max((math.inf if math.isnan(ran.report.worst) else ran.report.worst for ran in runs), default=0.0)
 
 
 def largest(runs: Sequence[Ran]) -> float:
-    """The worst error over its bound for the verdict: one of two neighbours counts only if it is neither."""
+    """The worst error over its bound for the verdict. If the bound is the dtype's spacing, an error of 1 does not count."""
     found = worst(runs)
     return found if found > 1 else worst([ran for ran in runs if ran.plan.sku.op not in _ROUNDED])
 
 
 def block(runs: Sequence[Ran], skus: Skus) -> Iterator[str]:
-    """A line for each SKU that ran in a few consecutive steps."""
+    """A line for each SKU that ran in these consecutive steps."""
     first, last = runs[0].step, runs[-1].step
     steps = f"{first}" if first == last else f"{first}-{last}"
     for sku_id in dict.fromkeys(ran.plan.sku.id for ran in runs):
@@ -84,7 +84,7 @@ def table(runs: Sequence[Ran]) -> Iterator[str]:
 
 
 def served(totals: dict[str, Any]) -> str:
-    """How many tokens passed, and how many each second of the operators' time."""
+    """The number of tokens, and the tokens per second of operator time."""
     tokens, seconds = totals["prompt_tokens"] + totals["decode_tokens"], totals["operator_seconds"]
     parts = f"{totals['prompt_tokens']} of prompts and {totals['decode_tokens']} of answers"
     rate = f"{tokens / seconds:.0f} tokens/s" if seconds else "no rate"
@@ -117,7 +117,7 @@ def _text(value: Any) -> str:
 
 
 def on_a_gpu(runs: Sequence[Ran]) -> Iterator[str]:
-    """The kernel chosen for the last descriptor of each op, on an absent GPU: a line each."""
+    """A line for each op: the kernel that a GPU which is not present would get for the op's last descriptor."""
     latest = {ran.plan.descriptor.op: ran.plan.descriptor for ran in runs}
     for descriptor in latest.values():
         found = explain(descriptor, target=Target.parse(_TYPICAL_GPU))
@@ -139,7 +139,7 @@ def verdict(totals: dict[str, Any], seconds: float) -> str:
 
 
 def as_dict(settings: Settings, totals: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """The full report as JSON, for programs."""
     skus = {ran.plan.sku.id: ran.plan.sku for ran in runs}
     snapshot = telemetry.snapshot()
     return {
@@ -157,5 +157,5 @@ def _ran(ran: Ran) -> dict[str, Any]:
 
 
 def _jsonable(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Converts infinity, which JSON does not have."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -48,12 +48,12 @@ class ServingStep:
 
     @property
     def drawing(self) -> tuple[Part, ...]:
-        """The last row of each request that draws a token: a prompt does so at its end."""
+        """The last row of each request that draws a token; a prompt draws one after its last chunk."""
         return tuple(Part(part.request, 1) for part in self.parts if part.request.decodes)
 
 
 class Scheduler:
-    """Continuous batching with chunked prefill. Requests come in order; a step processes at most about `chunk` rows."""
+    """Continuous batching with chunked prefill. Requests are admitted in order; a step processes about `chunk` rows at most."""
 
     def __init__(self, lengths: Sequence[Length], pool: PageAllocator, page_size: int, chunk: int) -> None:
         self._waiting = deque(Request(number, length) for number, length in enumerate(lengths))
@@ -63,7 +63,7 @@ class Scheduler:
         self._steps = 0
 
     def next_step(self) -> ServingStep | None:
-        """The next step, its pages taken and its tokens counted as cached; None when every request is done."""
+        """The next step. Takes its pages and counts its tokens as cached. None if every request is done."""
         self._admit()
         if not self.running:
             return None

@@ -1,4 +1,4 @@
-"""One step of the server: append every new row, attend, draw tokens, and hold each output to its SKU's bound.
+"""One step of the server: append every new row, attend, draw tokens, and check each output against its SKU's bound.
 
 Every few steps the rows go through a whole layer of a model.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One operator call: what it worked on, how long it took, and its worst error over the bound."""
+    """One operator call: its inputs, its time, and its largest error over the bound."""
 
     step: int
     plan: Plan[Any]
@@ -54,7 +54,7 @@ def target_of(settings: Settings) -> Target:
 
 
 class Server:
-    """The cache and the operators. Slots start as NaN, so anything read by mistake shows in the results."""
+    """The cache and the operators. Slots start as NaN, so a wrong read shows in the results."""
 
     def __init__(self, settings: Settings, num_pages: int) -> None:
         import torch
@@ -70,7 +70,8 @@ class Server:
         self._compiled: set[str] = set()
 
     def run(self, step: ServingStep) -> Iterator[Ran]:
-        """Run and check the operators of one step. A prompt's last chunk yields its first token, decode all others."""
+        """Run and check the operators of one step. A prompt's last chunk yields the first token, and decodes yield all
+        others."""
         yield self._append(step)
         logits, begins = None, self._problems.begins_block(step)
         if self._layer is not None and begins:
@@ -116,7 +117,7 @@ class Server:
         return found
 
     def _calls(self, step: ServingStep, parts: Sequence[Part], calls: Iterable[Call]) -> Generator[Ran, None, tuple[Ran, Any]]:
-        """Run at least one call, in turn; the last one and its args."""
+        """Runs the calls (at least one) in order; returns the last call and its args."""
         for descriptor, args in calls:
             ran = self._measured(step, parts, descriptor, args, numerics.snapshot(descriptor, args))
             yield ran
@@ -151,7 +152,8 @@ class Server:
         return self._measured(step, step.decode, self._problems.decode(step.decode), args)
 
     def _draw(self, step: ServingStep, logits: Tensor) -> Ran:
-        """Tokens of logits [drawing, vocab], with a seed for each request, drawn again with the requests in reverse order."""
+        """Draws tokens from logits [drawing, vocab], with a seed for each request. Draws again with the requests in reverse
+        order, to compare."""
         import torch
 
         s, parts = self._settings, step.drawing
@@ -174,7 +176,7 @@ class Server:
         s, count = self._settings, len(parts)
         numbers = [(s.seed + part.request.number, part.request.cached - part.request.length.context) for part in parts]
         seed, offset = torch.tensor(numbers, dtype=torch.int64, device=s.device).t().contiguous()
-        shares = torch.linspace(0.0, 1.0, count, device=s.device)  # of them the first request is greedy
+        shares = torch.linspace(0.0, 1.0, count, device=s.device)  # the first request is greedy
         return SampleArgs(
             logits=logits,
             temperature=shares,
@@ -248,5 +250,5 @@ class Server:
 
 
 def _wrong(ran: Ran, where: str) -> Ran:
-    """A run whose outputs passed alone and are wrong beside others."""
+    """The error for a run whose outputs were correct alone but are wrong together with others."""
     return replace(ran, report=replace(ran.report, worst=math.inf, where=where))

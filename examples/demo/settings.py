@@ -8,7 +8,7 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.model import Count, Model, Size
 from opfacade.core.target import Target
 
-# Small on the CPU, so that sixty real requests end within a minute; an 8B model's attention on a GPU.
+# Small sizes on the CPU, so that sixty real requests finish within a minute; an 8B model's attention on a GPU.
 _SHAPES: dict[str, dict[str, Any]] = {
     "cpu": {"heads": 4, "kv_heads": 1, "head_dim": 64, "chunk": 512, "checked_rows": 4, "max_generated": 256, "vocab": 1003},
     "cuda": {
@@ -24,11 +24,11 @@ _SHAPES: dict[str, dict[str, Any]] = {
 
 
 class Settings(Model):
-    """chunk: tokens a step may process.  pages: size of the pool; None is half of what all requests need together.
+    """chunk: the tokens that a step may process. pages: the size of the pool; None: half the pages that all requests need.
 
-    max_generated: cap on the answer of a request; None is no cap.  checked_rows: query rows of an operator call compared
+    max_generated: the limit for the answer of a request; None: no limit.  checked_rows: query rows of an operator call compared
     with the fp64 oracle.  every: steps that share a block of the table; the first one draws tokens.  vocab: logits of a row.
-    max_steps: 0 is until all requests are served.
+    max_steps: 0: run until all requests are served.
     """
 
     device: Literal["cpu", "cuda"]
@@ -49,7 +49,7 @@ class Settings(Model):
 
 
 def settings(device: str | None = None, **given: Any) -> Settings:
-    """The settings of a device, by default the current one; `given` replaces single fields."""
+    """The settings for a device, by default the current one; `given` replaces some fields."""
     device = device or ("cpu" if Target.current().is_cpu else "cuda")
     chosen = {name: value for name, value in given.items() if value is not None}
     return Settings.model_validate({"device": device, **_SHAPES.get(device, _SHAPES["cpu"]), **chosen})

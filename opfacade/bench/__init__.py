@@ -1,6 +1,7 @@
-"""Benchmarks of the problems in a workload: our candidates and installed peers round-robin, cold, correct ones only.
+"""Times our candidates and installed peers on the problems of a workload: round-robin, with a cold L2.
 
-`measure` gives a plain record (JSON), `table` and `picture` show it. A wrong output is never timed; its entry reports it.
+`measure` returns a plain record (JSON); `table` and `picture` show it. A contender with a wrong output is not timed; its entry
+reports the error.
 """
 
 from __future__ import annotations

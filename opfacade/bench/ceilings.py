@@ -1,4 +1,4 @@
-"""Ceilings of this machine, measured in the same run: memory read bandwidth, and a matrix product."""
+"""Ceilings of this machine, measured in the same run: memory read bandwidth, and the speed of a matrix product."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opfacade.tune.measure import device_timer, host_timer
 
 @lru_cache(maxsize=2)
 def of(device: str) -> dict[str, float]:
-    """TB/s of reading and TFLOP/s of a large product: bf16 on a GPU, float32 on the CPU."""
+    """The TB/s of reading, and the TFLOP/s of a large product: bf16 on a GPU, float32 on the CPU."""
     import torch
 
     timer, count = (device_timer, 2**30) if device == "cuda" else (host_timer, 2**24)

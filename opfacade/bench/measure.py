@@ -1,4 +1,4 @@
-"""Runs the contenders of each problem against each other and writes down what they took."""
+"""Times the contenders of each problem against each other."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """backends: of ours, each with what it chooses by default. variants: also everything else that may be chosen.
-    peers: names of those to run beside ours; None is all that are installed. timer: None is the best one that is here."""
+    """backends: our backends, each with its default candidate. variants: also time all other eligible candidates. peers: the
+    names of the peers to time; None: all installed ones. timer: None: the best available one."""
 
     backends: tuple[str, ...] = ()
     variants: bool = False
@@ -42,7 +42,7 @@ class Options:
 
 
 def measure(works: Iterable[Work], options: Options | None = None, say: Say | None = None) -> dict[str, Any]:
-    """The record of a benchmark: where it ran, how fast this machine can be, and a row for each contender of each problem."""
+    """The record of a benchmark: the machine, its ceilings, and a row for each contender of each problem."""
     options, target = options or Options(), Target.current()
     device = "cpu" if target.is_cpu else "cuda"
     name, timer = ("given", options.timer) if options.timer else timers.best(device)
@@ -77,12 +77,12 @@ def _facts(work: Work) -> Row:
 
 
 def described(work: Work) -> str:
-    """A problem in a few words: how many requests, how long, which heads."""
+    """A problem in a few words: the number of requests, their lengths, the heads."""
     return harness_of(work.descriptor).label(work.descriptor, lengths_of(work))
 
 
 def _problem(work: Work, options: Options, target: Target, timer: Timer) -> list[Row]:
-    """One row a contender, ours first. A contender that is wrong or does not take the problem has the reason in its row."""
+    """One row per contender, ours first. If a contender is wrong or does not support the problem, its row has the reason."""
     found = lengths_of(work)
     device = "cpu" if target.is_cpu else "cuda"
     args = inputs.make_args(work.descriptor, seed=1, device=device, lengths=inputs.DrawnLengths(q=found.q, kv=found.kv))
@@ -111,7 +111,7 @@ def _contenders(work: Work, options: Options, target: Target, args: Args) -> Ite
         try:
             found = eligible(work.descriptor, prefer, target)
         except UnsupportedError:
-            # Left to its turn: `select` says there why no candidate of this backend fits.
+            # Not handled here: `select` later raises the reason why no candidate of this backend fits.
             yield f"opfacade {backend}", partial(_ours, work, prefer, target, args)
             continue
         for option in found if options.variants else found[:1]:

@@ -1,8 +1,7 @@
-"""Other libraries on our tensors: what is installed, what it declines, and a call whose output was held to a bound first.
+"""Other libraries on our tensors: the installed ones, the problems that they decline, and a call whose output was checked.
 
-A peer is one that a harness names. It gets our arguments, prepares once what it needs (a page table of its own, gathered K and
-V), and gives a call that fills the outputs. Preparation is not timed; what a peer pays for it at each step of a server is not
-in its time.
+Harnesses define peers. A peer gets our arguments, prepares its data once (for example its own page table, or gathered K and V),
+and returns a call that fills the outputs. The preparation is not timed, although a server would repeat it in each step.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PEERS = _OF_FAMILIES
 
 
 def call(peer: Peer, work: Work, args: Args, target: Target) -> tuple[Call, dict[str, Any]]:
-    """The peer's call, and its error over the bound that a kernel of ours with such arithmetic has."""
+    """The peer's call, and its error relative to the bound of our kernel with the same kind of arithmetic."""
     if find_spec(peer.module) is None:
         raise declined(f"{peer.module} is not installed")
     harness, descriptor = harness_of(work.descriptor), work.descriptor
@@ -51,7 +50,7 @@ def call(peer: Peer, work: Work, args: Args, target: Target) -> tuple[Call, dict
     except OpfacadeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, AttributeError, KeyError) as error:
-        # An exception of another library is its answer to this problem, not our error.
+        # An exception from another library means that it does not support the problem; it is not our error.
         raise declined(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]) from error
     if not worst <= 1:
         raise GuaranteeViolation(f"{worst:.3g} of the bound", code="OPF-B003", op="bench", stage="peer")
@@ -59,7 +58,7 @@ def call(peer: Peer, work: Work, args: Args, target: Target) -> tuple[Call, dict
 
 
 def _worst(work: Work, args: Args, target: Target, before: dict[str, Any]) -> float:
-    """Over what a peer writes."""
+    """The error report for the outputs that a peer writes."""
     d, names = work.descriptor, harness_of(work.descriptor).peer_outputs(work.descriptor)
     plan: Plan[Any] = Plan.select(d, Preference(backend="reference"), target)
     others = {name: None for name, spec in d.operands().items() if spec.written and name not in names}
@@ -67,7 +66,7 @@ def _worst(work: Work, args: Args, target: Target, before: dict[str, Any]) -> fl
 
 
 def _bound(descriptor: Descriptor[Any], otherwise: KernelSku) -> KernelSku:
-    """The SKU of a kernel of ours for this problem. Without one: the arithmetic that the harness calls usual."""
+    """The SKU of our kernel for this problem; without a kernel, one with the harness's usual arithmetic."""
     target = Target.parse("sm_90a")
     kernels = (c for c in candidates_for(descriptor.__class__) if c.backend == "cuda")
     found = next((c.sku(descriptor, target) for c in kernels if not c.declines(descriptor, target)), None)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#0b6e4f", "#d1495b", "#30638e", "#edae49", "#6c5b7b", "#7d8491")
-_MOST = 24  # problems that a picture can hold and still be read
-_TALL = 6.5  # inches that a roofline may be high
+_MOST = 24  # maximum number of problems in a readable picture
+_TALL = 6.5  # maximum height of a roofline in inches
 
 
 def picture(record: dict[str, Any], path: Path) -> None:
@@ -38,7 +38,7 @@ def picture(record: dict[str, Any], path: Path) -> None:
     _roofline(left, record, shown, colours)
     _bars(right, shown, colours)
     marks, words = left.get_legend_handles_labels()
-    figure.legend(marks, words, fontsize=8, frameon=False, loc="outside lower left", ncols=4)  # beside the data, never on it
+    figure.legend(marks, words, fontsize=8, frameon=False, loc="outside lower left", ncols=4)  # not on the data
     figure.suptitle(f"{record['machine']['device']}  ·  {record['machine']['date'][:10]}  ·  {record['timer']}", fontsize=11)
     figure.savefig(path, dpi=120)
 
@@ -71,7 +71,7 @@ def _has_flops(row: dict[str, Any]) -> bool:
 
 
 def _bars(axes: Axes, shown: list[list[dict[str, Any]]], colours: dict[str, str]) -> None:
-    """Times over the best of each problem, so that problems of any size stand beside each other."""
+    """Times relative to the best of each problem, so that problems of different sizes can be compared."""
     place, ticks, labels = 0.0, [], []
     for rows in shown:
         timed = [row for row in rows if "us" in row]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(record: dict[str, Any]) -> Any:
-    """A rich table: the contenders of each problem, the fastest marked, and what the machine could do."""
+    """A rich table: the contenders of each problem, with the fastest marked, and the machine's ceilings."""
     from rich.table import Table
 
     where, top = record["machine"], record["ceilings"]
@@ -36,7 +36,7 @@ def fastest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def duration(us: float) -> str:
-    """A time with its unit, in three digits."""
+    """A time with its unit and three digits."""
     return f"{us / 1000:.3g} ms" if us >= 10_000 else f"{us:.0f} us" if us >= 100 else f"{us:.3g} us"
 
 

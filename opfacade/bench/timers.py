@@ -1,4 +1,5 @@
-"""The best clock that is here: CUPTI, which knows when each kernel began and ended; else CUDA events; on the CPU its clock."""
+"""The best available timer: CUPTI, which records the start and end of each kernel; otherwise CUDA events; on a CPU, its
+clock."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Cupti:
 
     @staticmethod
     def made() -> Cupti | None:
-        """The timer, if CUPTI can be used and sees a kernel of ours; it cannot under another profiler, for instance."""
+        """The timer, if CUPTI can be used and sees one of our kernels; under another profiler, for example, it cannot."""
         import torch
 
         try:

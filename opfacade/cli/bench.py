@@ -59,7 +59,7 @@ def bench(
 
 
 def _written(text: bytes) -> dict[str, Any] | None:
-    """The record that a file is, if it is one."""
+    """The record in a file; None if it does not contain a record."""
     try:
         found = strict_json.loads(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _measured(found: Sequence[Work], most: int, given: dict[str, Any]) -> dict[s
 
 
 def _saying(total: int) -> Callable[[dict[str, Any]], None]:
-    """A line on stderr for each contender, with the pace where a problem is the next one."""
+    """Prints a line to stderr for each contender, and the progress when a new problem begins."""
     pace, seen = Pace(total), 0
 
     def say(row: dict[str, Any]) -> None:

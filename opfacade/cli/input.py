@@ -24,14 +24,14 @@ def content(file: IO[bytes]) -> bytes:
 
 
 def name(file: IO[bytes]) -> str:
-    """Display name of a file; standard input may have a number, or nothing, as its name."""
+    """The display name of a file; the name of standard input may be a number or empty."""
     found = getattr(file, "name", None)
     return found if isinstance(found, str) else "standard input"
 
 
 @contextmanager
 def of(origin: object) -> Iterator[None]:
-    """Within the block, errors of the library name the file."""
+    """Adds the file's name to errors of the library within the block."""
     try:
         yield
     except OpfacadeError as error:

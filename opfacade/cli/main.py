@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from opfacade.tools.catalogue import SkuRow, Variable
 
 _GPU = "sm_90a"
-_WIDE = 120  # columns: what a table with refusals needs
+_WIDE = 120  # columns that a table with refusals needs
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as a line for a reader of a terminal, without a place in the sources."""
+    """A warning as one line, without its position in the sources."""
     click.echo(f"warning: {message}", err=True)
 
 
@@ -92,7 +92,7 @@ def list_(target: str, form: str | None) -> None:
 
 
 def _print_candidates(rows: tuple[SkuRow, ...], target: str) -> None:
-    """A table with refusals where the terminal is wide, else a few short lines for each candidate."""
+    """A table with refusals if the terminal is wide, otherwise a few short lines for each candidate."""
     from rich.console import Console
 
     console = Console()

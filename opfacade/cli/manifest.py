@@ -103,7 +103,7 @@ def _loaded(path: Path) -> SkuManifest:
 
 
 def _selecting(sku: str, selected: Sequence[tuple[str, ...]]) -> str:
-    """Where in FILE the problems are that select a SKU."""
+    """The positions in FILE of the problems that select a SKU."""
     places = [str(place) for place, skus in enumerate(selected, 1) if sku in skus]
     return f"\n  selected by problem {', '.join(places)}" if places else ""
 

@@ -115,7 +115,7 @@ def _log(step: WarmupStep) -> None:
 
 
 def _with_progress(run: Callable[[Report], tuple[WarmupStep, ...]]) -> tuple[WarmupStep, ...]:
-    """A line with a clock for each build under way; what is done scrolls up."""
+    """Shows a line with a clock for each running build; finished builds scroll up."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as progress:

@@ -72,7 +72,7 @@ class Table(NamedTuple):
     fixed: bool = False
 
     def bounds(self, page_size: int, kv_split: str | int) -> tuple[tuple[str, int | None], ...]:
-        """max_kv_indices and max_kv_len. They select the kernel unless the caller says the split, so they stay constant while
+        """max_kv_indices and max_kv_len. They select the kernel unless the caller fixes the split, so they stay constant while
         the requests grow."""
         pages, length, batch, page_size = self.max_pages, self.max_len, max(1, self.batch), max(1, page_size)
         if kv_split == "auto" and not self.fixed:
@@ -83,7 +83,7 @@ class Table(NamedTuple):
         return ("max_kv_indices", pages), ("max_kv_len", length)
 
 
-ALIGNMENT = 16  # bytes, the default of an operand
+ALIGNMENT = 16  # bytes, as in the default of an operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,8 @@ def over_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> 
 
 
 def _split_of_rows(ask: Ask, q: torch.Tensor, q_indptr: torch.Tensor, keys: Rows) -> str | int:
-    """A prompt has as many keys as rows, which choose its kernel; other rows get one that more keys do not change."""
+    """The split of keys. A prompt, which has as many keys as rows, keeps "auto", because its rows select the kernel. Other
+    calls get a split that does not change when keys are added."""
     rows, requests, (kv_rows, kv_heads, _) = q.shape[0], q_indptr.shape[0] - 1, keys.k.shape
     if ask.kv_split != "auto" or requests < rows >= kv_rows:
         return ask.kv_split
@@ -204,7 +205,7 @@ def _kind_of_factor(factor: torch.Tensor | None) -> str:
 
 
 def _output_dtype(ask: Ask, q: torch.Tensor) -> torch.dtype:
-    """That of q unless the call names one; bf16 for an fp8 q, as flash-attn returns it."""
+    """The dtype of o: the call's, by default q's; bf16 for an fp8 q, as in flash-attn."""
     return ask.o_dtype or (torch.bfloat16 if q.dtype in FP8 else q.dtype)
 
 

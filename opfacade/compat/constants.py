@@ -30,7 +30,7 @@ def factor(value: float, device: torch.device) -> torch.Tensor:
 
 
 def head_values(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """[len(values)] f32. A capture cannot copy from the host, so an earlier call must make them."""
+    """[len(values)] f32. A capture cannot copy from the host, so an earlier call must create the tensor."""
     return _all_head_values.get(device, values)
 
 

@@ -21,7 +21,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def name_of(op: str, argument: str, dtype: torch.dtype) -> str:
-    """The name of a dtype in a descriptor; UnsupportedError, with the argument's name, if there is none."""
+    """The name of a dtype in a descriptor. UnsupportedError, with the argument's name, if the dtype has no name."""
     name = NAMES.get(dtype)
     if name is None:
         raise unmapped(op, argument, f"one of {', '.join(map(str, NAMES))}", dtype)
@@ -29,7 +29,7 @@ def name_of(op: str, argument: str, dtype: torch.dtype) -> str:
 
 
 def as_dtype(op: str, argument: str, value: torch.dtype | str | None) -> torch.dtype | None:
-    """A dtype, which may be given by name, such as "float16"."""
+    """Converts a dtype or its name, such as "float16", to a dtype."""
     found = getattr(torch, value, None) if isinstance(value, str) else value
     if found is not None and not isinstance(found, torch.dtype):
         raise wrong(op, argument, "a torch dtype or its name", repr(value))
@@ -52,13 +52,13 @@ def require_integers(op: str, argument: str, x: torch.Tensor) -> None:
 
 
 def require_reals(op: str, argument: str, x: torch.Tensor) -> None:
-    """The same if elements are bools or complex numbers. FlashInfer casts integers too."""
+    """ArgumentError if elements are bools or complex numbers. Integers are allowed, because FlashInfer casts them too."""
     if x.dtype == torch.bool or x.is_complex():
         raise wrong(op, argument, "a float or integer dtype", x.dtype)
 
 
 def fp8_name(op: str, argument: str, x: torch.Tensor) -> Literal["f8_e4m3", "f8_e5m2"]:
-    """The same for an 8-bit result."""
+    """The name of an fp8 dtype in a descriptor; UnsupportedError for any other dtype."""
     if x.dtype not in FP8:
         raise unmapped(op, argument, " or ".join(map(str, FP8)), x.dtype)
     return "f8_e4m3" if x.dtype == torch.float8_e4m3fn else "f8_e5m2"

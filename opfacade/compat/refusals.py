@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "call"
-_MOST = 2**127  # an integer beyond it is none of f32
+_MOST = 2**127  # an integer above it does not fit in f32
 
 
 def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
@@ -22,7 +22,7 @@ def unmapped(op: str, argument: str, expected: str, got: object, hint: str = "")
 
 
 def wrong(op: str, argument: str, expected: str, got: object, hint: str = "") -> OpfacadeError:
-    """An invalid value of an argument."""
+    """An argument value that is invalid."""
     return _error(op, Issue("OPF-C002", argument, expected, str(got), hint, kind="ArgumentError"))
 
 
@@ -58,7 +58,7 @@ def shared(op: str, argument: str, other: str) -> OpfacadeError:
 
 
 def wrong_type(op: str, argument: str, expected: str, got: object) -> OpfacadeError:
-    """A value that is not a tensor, or not of another type that the argument accepts."""
+    """A value whose type the argument does not accept."""
     return _error(op, Issue("OPF-C007", argument, expected, str(got), kind="ArgumentTypeError"))
 
 
@@ -82,7 +82,7 @@ def require_integer(op: str, argument: str, value: object) -> int:
 
 
 def require_real(op: str, argument: str, value: object, expected: str) -> float:
-    """The same for any number; an integer beyond 2^127 in magnitude becomes 2^127."""
+    """A number of Python or numpy, but not a bool; an integer above 2^127 in magnitude becomes 2^127 with its sign."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong(op, argument, expected, _shown(value))
     return float(max(-_MOST, min(int(value), _MOST)) if isinstance(value, Integral) else value)
@@ -97,7 +97,7 @@ def number(op: str, argument: str, value: object) -> float:
 
 
 def refuse_unless(op: str, given: Mapping[str, tuple[object, object]], hint: str = "") -> None:
-    """given: each argument's value and its neutral value; the first argument with another value is refused by name."""
+    """Refuses by name the first argument whose value is not neutral. given: each argument's value and its neutral value."""
     for argument, (value, neutral) in given.items():
         if value is not None and (not isinstance(value, (Real, str)) or value != neutral):
             expected = "None" if neutral is None else f"None or {neutral!r}"
@@ -118,7 +118,7 @@ def refuse_gradients(op: str, tensors: Mapping[str, Tensor | None]) -> None:
 
 
 def require_tensor(op: str, argument: str, value: object, dims: str) -> tuple[int, ...]:
-    """The shape of a tensor with the named dimensions."""
+    """The shape of a tensor; refuses a tensor without exactly the named dimensions."""
     tensor = require_dense(op, argument, value, dims)
     if tensor.dim() != dims.count(",") + 1:
         raise wrong_shape(op, argument, f"[{dims}]", list(tensor.shape))

@@ -13,11 +13,10 @@ Bias = Literal["none", "causal", "distance", "from_row"]
 class Scores(NamedTuple):
     """The map from q.k to a weight, and the keys that a row sees.
 
-    window_left, window_right: the number of keys that a row sees before and after its own position; -1 means unbounded.
-    bias: a slope per query head times kv_pos - q_pos if a row sees no later key ("causal"), times -|kv_pos - q_pos|
-    ("distance"), or times the key's position less the row's number among its request's rows ("from_row").
-    capped_first: the soft cap applies before the bias.
-    left_padding: each row has a first visible key. head_factor: each query head has a factor.
+    window_left, window_right: the number of keys that a row sees before and after its own position; -1 means unbounded. bias: a
+    slope per query head times kv_pos - q_pos if a row sees no later key ("causal"), times -|kv_pos - q_pos| ("distance"), or
+    times (the key's position minus the row's index in its request) ("from_row"). capped_first: the soft cap applies before the
+    bias. left_padding: each row has a first visible key. head_factor: each query head has a factor.
     """
 
     causal: bool = False
@@ -39,7 +38,7 @@ class Scores(NamedTuple):
         return self.window_right > 0 and not self.causal
 
     def of_last_row(self) -> Scores:
-        """The same for the last row of each request, after which there is no key."""
+        """The parameters for the last row of each request, after which there is no key."""
         return self._replace(causal=False, window_right=-1)
 
     def fields(self) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def target_of(device: torch.device) -> Target:
 
 
 def rounded_up(bound: int) -> int:
-    """A bound with three significant bits, at most 1.25 times the length, so that growing lengths make few descriptors."""
+    """Rounds a length up to a bound with three significant bits, at most 1.25 times the length, so that growing lengths need
+    few descriptors."""
     shift = max(0, bound.bit_length() - 3)
     return -(-bound >> shift) << shift

@@ -1,4 +1,4 @@
-"""Sizes of named models, as their configurations have them. Tests compare them with transformers where it has a default."""
+"""Sizes of named models, from their published configurations. Tests compare them with the defaults in transformers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opfacade.plans.moe import Router
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Latent attention: elements of the part of a head with and without a rotated key, of a value, and of the latent rows of
-    queries and of keys."""
+    """Sizes of latent attention: a head's part without and with rotation, a value, and the latent rows of queries and of
+    keys."""
 
     q_rank: int = 1536
     rank: int = 512
@@ -27,11 +27,12 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """One model. hidden, intermediate, vocab: elements of a row; width: of an expert's activation, for `top` experts a token.
+    """One model. hidden, intermediate, vocab: elements of a row; width: elements of an expert's activation, with `top` experts
+    per token.
 
-    rounding: whose norms it has. qk_norm: whether heads of q and k have a norm. windows: window_left of its kinds of layers.
-    biased: whether products of attention and the router have biases. experts, router, shared_width: of a layer of experts.
-    dense_layers: how many of its layers have none.
+    rounding: the model whose norms it uses. qk_norm: whether heads of q and k have a norm. windows: window_left of its kinds of
+    layers. biased: whether products of attention and the router have biases. experts, router, shared_width: sizes of a layer of
+    experts. dense_layers: the number of layers without experts.
     """
 
     name: str
@@ -54,7 +55,7 @@ class ModelFacts:
     shared_width: int = 0
     dense_layers: int = 0
     biased: bool = False
-    scale: Literal["token", "group"] = "token"  # of fp8 rows
+    scale: Literal["token", "group"] = "token"  # the group size for fp8 rows
     latent: Latent | None = None
 
 

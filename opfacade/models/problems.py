@@ -1,4 +1,4 @@
-"""The descriptors of a model: what a server of it runs, for usual batches, in bf16."""
+"""The descriptors that a server of a model runs for usual batches in bf16."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def descriptors(name: str) -> tuple[Descriptor[Any], ...]:
     """Norms, rotation and append, attention, gated activations, quantisation, matrix products, layers of experts and sampling
     of a model, each once.
 
-    Steps are decodes of 1, 8, 64 and 256 requests and a prefill of 2048 rows, over block tables of pages of 16 tokens and of
-    requests of up to 8192 tokens; rows and caches are bf16, what is quantised e4m3. Raises DescriptorError (OPF-D060).
+    Steps are decodes of 1, 8, 64 and 256 requests and a prefill of 2048 rows, over block tables with pages of 16 tokens and
+    requests of up to 8192 tokens. Rows and caches are bf16; quantised tensors are e4m3. Raises DescriptorError (OPF-D060).
     """
     model = facts_of(name)
     made = [one for rows in (*BATCHES, CHUNK[1]) for one in _of_rows(model, rows)]
@@ -62,12 +62,12 @@ def _of_rows(model: ModelFacts, rows: int) -> Iterator[Descriptor[Any]]:
 
 
 def _quant(model: ModelFacts) -> norm.Quant:
-    # A scale for each group lies as fp8 products with scaled blocks read it.
+    # Group scales have the layout that fp8 products with block scales read.
     return norm.Quant(scale="group", scale_layout="column") if model.scale == "group" else norm.Quant(scale="token")
 
 
 def _widths(model: ModelFacts, rows: int) -> Iterator[tuple[int, int]]:
-    """Rows and widths of activations: of dense layers, and of the experts of all tokens."""
+    """The rows and widths of activations, of dense layers and of the experts for all tokens."""
     if model.width != model.intermediate:
         yield rows, model.intermediate
     if model.width is not None:

@@ -10,13 +10,15 @@ from opfacade.models.facts import Latent, ModelFacts
 from opfacade.plans.matmul import MatmulDescriptor, Scaling
 from opfacade.plans.moe import FusedMoeDescriptor
 
-_BLOCK = Scaling(kind="block", x_scale_layout="column")  # as Quant(scale="group", scale_layout="column") writes scales of rows
+_BLOCK = Scaling(kind="block", x_scale_layout="column")  # as Quant(scale="group", scale_layout="column") writes row scales
 
 
 def products(model: ModelFacts, rows: int) -> Iterator[Descriptor[Any]]:
-    """The products of a step with so many rows, each once. The head is there up to 256 rows, which are those of requests.
+    """The products of a step with `rows` rows, each once.
 
-    A model whose weights are published with scales of blocks multiplies in e4m3, except for its head and its router."""
+    The head is included for up to 256 rows, because it is applied to one row per request. A model that is published with block
+    scales multiplies in e4m3, except for its head and its router.
+    """
     for n, k in dict.fromkeys(_shapes(model)):
         yield _product(model, rows, n, k)
     if model.latent is not None:
@@ -29,7 +31,7 @@ def products(model: ModelFacts, rows: int) -> Iterator[Descriptor[Any]]:
 
 
 def _shapes(model: ModelFacts) -> Iterator[tuple[int, int]]:
-    """n and k of products whose weights are quantised if any are."""
+    """n and k of the products whose weights are quantised in quantised models."""
     values, latent = model.heads * model.head_dim, model.latent
     if latent is None:
         yield (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden
@@ -46,7 +48,7 @@ def _shapes(model: ModelFacts) -> Iterator[tuple[int, int]]:
 
 
 def _absorbed(model: ModelFacts, latent: Latent, rows: int) -> Iterator[Descriptor[Any]]:
-    """Queries into the latent space, and values out of it: a product for each head."""
+    """The products for each head: queries into the latent space, and values out of it."""
     for n, k in ((latent.rank, latent.nope_dim), (latent.value_dim, latent.rank)):
         yield MatmulDescriptor(total_num_rows=rows, n=n, k=k, batch=model.heads, dtype="bf16")
 
@@ -62,7 +64,7 @@ def _plain(rows: int, n: int, k: int, bias: bool) -> MatmulDescriptor:
 
 
 def _experts(model: ModelFacts, rows: int) -> FusedMoeDescriptor:
-    """The whole layer; experts of gpt-oss have pairs of gates and ups, biases and limits."""
+    """The whole layer of experts; in gpt-oss, experts have interleaved gates and ups, biases and limits."""
     pairs: dict[str, Any] = {"halves": "interleaved", "limit": 7.0, "alpha": 1.702, "beta": 1.0, "bias": True}
     return FusedMoeDescriptor(
         total_num_rows=rows, experts=model.experts, top_k=model.top, hidden=model.hidden, width=model.width, dtype="bf16",

@@ -67,7 +67,7 @@ class Draft:
         return [coord(axis) for axis in (range(len(self.shape)) if axes is None else axes)]
 
     def map(self, *values: Node, dtype: DType | None = None, names: Sequence[str] = ()) -> MapDescriptor:
-        """The descriptor. dtype: the dtype of results that are computed in its type; other results keep their own type. names:
+        """The descriptor. dtype: the dtype of results whose type can be stored in it; other results keep their own type. names:
         the names of the results; default: out, or out0, out1 and so on."""
         told = list(names) or named(values)
         outputs = tuple(Output(name=name, dtype=kept(node, dtype), value=node) for name, node in zip(told, values, strict=True))

@@ -72,7 +72,7 @@ class FoldDraft(Draft):
         return tuple(axis for axis in range(len(self.shape)) if axis not in self.folded)
 
     def _made(self, values: list[Node], overs: list[Shape], dtype: DType | None, ones: int = 0) -> FoldDescriptor:
-        """ones: axes of 1 behind all others. Without an axis to fold there is one more."""
+        """ones: the number of axes of size 1 after all others. If no axis is folded, one more is added."""
         fold = self.folded or (len(self.shape) + ones,)
         shape = (*self.shape, *(1,) * (ones + (not self.folded)))
         every = tuple(range(len(self.shape)))
@@ -91,7 +91,7 @@ def _over(axes: Shape, shape: Shape) -> Shape | None:
 
 
 def _over_own(given: Input, every: Shape, shape: Shape) -> Input:
-    """An input over all axes of the elements, where the descriptor has more."""
+    """An input over all axes of the elements, if the descriptor has additional axes."""
     if given.shape is not None or given.over is not None or len(every) == len(shape):
         return given
     return Input(name=given.name, dtype=given.dtype, over=every)

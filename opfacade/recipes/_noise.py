@@ -13,7 +13,7 @@ from opfacade.recipes._draft import Draft
 from opfacade.recipes._tensors import Shaped, refuse
 from opfacade.recipes.data_movement.indexing import raveled
 
-DIGITS: dict[DType, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}  # bits of a uniform number: those of a significand
+DIGITS: dict[DType, int] = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}  # bits of a uniform number
 
 
 class Key(NamedTuple):
@@ -37,16 +37,16 @@ class Noise:
         self.index = w.u64(raveled(len(draft.shape))) if index is None else index
 
     def word(self, place: Node) -> Node:
-        """32 bits: word `place % 4` of the counter `offset + place / 4`."""
+        """32 random bits: word `place % 4` of the counter `offset + place / 4`."""
         seed, offset, stream = self._key
         return w.bits(seed, offset, place, stream)
 
     def wide(self, place: Node) -> Node:
-        """64 bits: a word and the next word."""
+        """64 random bits: a word and the next word."""
         return w.or_(w.shl(w.u64(self.word(place)), 32), w.u64(self.word(w.or_(place, 1))))
 
     def uniform(self, dtype: DType) -> Node:
-        """The low bits of a word (f64: of two words) as a number in [0, 1), as in torch's stateless generator."""
+        """The low bits of one word (for f64: of two words) as a number in [0, 1), as in torch's stateless generator."""
         type, digits = _type_of(dtype)
         bits = self.wide(self.index * 2) if type == "f64" else self.word(self.index)
         return w.apply(type, w.and_(bits, 2**digits - 1)) * 2.0**-digits
@@ -73,7 +73,7 @@ class Noise:
         return w.sqrt(-2.0 * w.log(size)) * w.select(odd, w.sin(angle), w.cos(angle))
 
     def _fine(self, place: Node) -> Node:
-        """64 bits as an f64 in (0, 1]."""
+        """64 random bits as an f64 in (0, 1]."""
         low = w.f64(self.word(w.or_(place, 1))) * 2.0**-64 + 2.0**-65
         return w.f64(self.word(place)) * 2.0**-32 + low
 
@@ -97,7 +97,7 @@ def _seed(draft: Draft, key: Key) -> tuple[Node, Node]:
 
 
 def _whole(name: str, given: object) -> int:
-    """An integer as its 64 bits: a negative one as torch's seeds are."""
+    """An integer as its 64 bits; negative ones are converted as torch converts seeds."""
     if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**64:
         refuse(name, "a 64-bit integer", given)
     return int(given) % 2**64

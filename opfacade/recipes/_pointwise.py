@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from opfacade.core.descriptor import Args
 
 
-TRUTHS = ("condition", "mask", "input_mask", "other_mask")  # tensors of bool beside others of any dtype
-CHOICES = ("decimals", "p", "n")  # numbers that choose the program
+TRUTHS = ("condition", "mask", "input_mask", "other_mask")  # bool tensors may be combined with tensors of any dtype
+CHOICES = ("decimals", "p", "n")  # numbers that select the program
 HINT = 'Convert with recipes.to(x, "f32"): nothing is promoted.'
 
 
 def pointwise(function: Callable[..., Any]) -> Callable[..., MapDescriptor]:
-    """A function that makes the descriptor. Numbers among the arguments are stored in the plan; None, bools and strings are
-    passed on."""
+    """A function that creates the descriptor. Number arguments are stored in the plan; None, bools and strings are passed to
+    the function."""
     signature = inspect.signature(function)
 
     def make(*args: Args, **options: object) -> MapDescriptor:
@@ -48,7 +48,7 @@ def as_nodes(draft: Draft, given: Mapping[str, Any], dtype: DType) -> dict[str, 
 
 
 def common(tensors: Mapping[str, Shaped]) -> DType:
-    """The common dtype of some tensors; f32 if all of them are conditions."""
+    """The common dtype of some tensors; f32 if all of them are bool conditions."""
     name, first = next(((name, one) for name, one in tensors.items() if name not in TRUTHS), ("", None))
     for other, one in tensors.items():
         if other in TRUTHS and one.dtype != "bool":
@@ -82,7 +82,7 @@ def floats(node: Node) -> Node:
 
 
 def truth(node: Node) -> Node:
-    """Whether the value is not 0."""
+    """Converts a value to a bool: true if it is not 0."""
     return node if node.type == "bool" else apply("bool", node)
 
 

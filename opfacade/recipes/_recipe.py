@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 REMEMBERED = 1024  # descriptors
-RAW = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)  # what Python raises for a value of a wrong kind
-# By the annotation of a parameter: what is expected, and whether a value is that.
+RAW = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)  # for a value of a wrong type
+# By the annotation of a parameter: the expected value in words, and a test of a value.
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
     {
         "Shaped": (TENSOR, is_like),
@@ -33,15 +33,15 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
         "Node": ("a tensor or a number", lambda given: is_like(given) or isinstance(given, (int, float))),
     }
 )
-MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, one of both, or a MatmulDescriptor
+MadeT = TypeVar("MadeT")  # a MapDescriptor, a FoldDescriptor, either of them, or a MatmulDescriptor
 
 
 @dataclass(frozen=True)
 class Recipe(Generic[MadeT]):
     """A function of shapes, dtypes and the other arguments of its namesake. Equal arguments return the same descriptor.
 
-    name: the attribute in `opfacade.recipes`. names: the operators that it implements, by the names in torch's tests. note: how
-    it differs from them."""
+    name: the attribute in `opfacade.recipes`. names: the operators that it implements, with their names in torch's tests. note:
+    the differences from these operators."""
 
     name: str
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class Recipe(Generic[MadeT]):
 
 
 def _check(bound: inspect.BoundArguments) -> None:
-    """Refuses numbers in place of tensors or bools, because recipes do not check this."""
+    """Refuses numbers where tensors or bools are expected, because recipes do not check this."""
     for name, given in bound.arguments.items():
         kind = bound.signature.parameters[name].annotation
         if kind in ("Shaped", "bool") and not KINDS[kind][1](given):
@@ -78,8 +78,8 @@ def _check(bound: inspect.BoundArguments) -> None:
 
 
 def _blamed(recipe: Recipe[Any], bound: inspect.BoundArguments) -> Refusal:
-    """The argument for which a recipe failed: one whose type differs from its annotation, otherwise one without which the
-    recipe does not fail, otherwise the first that is not a tensor."""
+    """The argument for which a recipe failed: one whose type differs from its annotation, otherwise an argument without which
+    the recipe does not fail, otherwise the first argument that is not a tensor."""
     facts, given = bound.signature.parameters, bound.arguments
     odd = [name for name in given if facts[name].annotation in KINDS and not KINDS[facts[name].annotation][1](given[name])]
     loose = (name for name in given if facts[name].default is not inspect.Parameter.empty and _runs(recipe, bound, name))
@@ -91,7 +91,7 @@ def _blamed(recipe: Recipe[Any], bound: inspect.BoundArguments) -> Refusal:
 
 
 def _runs(recipe: Recipe[Any], bound: inspect.BoundArguments, name: str) -> bool:
-    """Whether it gives a descriptor, or a refusal of its own, without an argument."""
+    """Whether the recipe, called without this argument, returns a descriptor or raises its own error."""
     rest = inspect.BoundArguments(
         bound.signature, OrderedDict((key, one) for key, one in bound.arguments.items() if key != name)
     )
@@ -114,7 +114,7 @@ def _made(recipe: Recipe[Any], args: Any, options: Any) -> Any:
 
 
 def _number(given: Any) -> Any:
-    """A scalar of numpy, which has a shape and a dtype too, is the number of Python that torch takes it for."""
+    """Converts a numpy scalar, which also has a shape and a dtype, to the Python number as which torch treats it."""
     if isinstance(given, (list, tuple)) and not isinstance(given, Shaped):
         return [_number(one) for one in given]
     of_numpy = any(kind.__module__ == "numpy" and kind.__name__ == "generic" for kind in type(given).__mro__)
@@ -122,7 +122,7 @@ def _number(given: Any) -> Any:
 
 
 def _frozen(given: object) -> Any:
-    """As a part of a key, in which 1, 1.0 and True differ, and 0.0 and -0.0."""
+    """A value as a part of a key, in which 1, 1.0 and True differ, and also 0.0 and -0.0."""
     if is_like(given):
         return seen("tensor", given)
     if isinstance(given, (list, tuple)):
@@ -159,6 +159,6 @@ def recipe(names: str, note: str = "") -> Callable[[Callable[..., MadeT]], Recip
 
 
 def table(rows: Mapping[str, Callable[..., Any]], form: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Registers one recipe per row: names -> a function of expressions."""
+    """Registers one recipe per item {names: function of expressions}."""
     for names, function in rows.items():
         add(names, form(function))

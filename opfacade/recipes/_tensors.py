@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Dims: TypeAlias = "int | Sequence[int] | None"  # one axis, several, or all
-Scalar: TypeAlias = "bool | int | float"  # a number of Python
-AnyDType: TypeAlias = "DType | torch.dtype"  # its name, or torch's
+Scalar: TypeAlias = "bool | int | float"  # a Python number
+AnyDType: TypeAlias = "DType | torch.dtype"  # a name, or a torch dtype
 _NAMES = {facts.torch: name for name, facts in DTYPES.items()}
 NUMBER = (int, float)
 TENSOR = "a tensor or a Shaped"
@@ -41,7 +41,7 @@ class Shaped(NamedTuple):
 
     @property
     def type(self) -> Type:
-        """The type in which the elements are computed."""
+        """The type in which the elements are loaded and computed."""
         return widened(self.dtype)
 
     @property
@@ -94,7 +94,7 @@ class Refusal(Exception):
 def _text(got: object) -> str:
     try:
         return str(got)[:200]
-    except ValueError:  # Python prints no integer of more than 4300 digits
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
         return shown(got)
 
 

@@ -1,4 +1,5 @@
-"""One static page from what was measured, tuned, proven and compiled, joined on the SKU. No script, no network."""
+"""One static page with the measurements, tuning results, proofs and kernels of each SKU. It contains no script and loads
+nothing from the network."""
 
 from __future__ import annotations
 

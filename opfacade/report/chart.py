@@ -1,4 +1,4 @@
-"""Charts as inline SVG, drawn from a bench record: a roofline, and bars side by side. Colours are classes of the page."""
+"""Charts as inline SVG from a bench record: a roofline, and adjacent bars. Colours are CSS classes of the page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 30, 14, 46
 _BAR, _GAP, _LETTER = 17, 12, 6.6
 
 
-NOISY = 0.1  # of a time: what is known no better is marked
+NOISY = 0.1  # relative noise of a time, above which it is marked
 
 
 def noise(share: float) -> str:
-    """How well a time is known, with a word where that is badly."""
+    """The noise of a time, with a word if it is large."""
     return f"±{share:.1%}" + (" noisy" if share > NOISY else "")
 
 
 def names(record: dict[str, Any]) -> list[str]:
-    """The contenders that were timed, ours first: their place is their colour."""
+    """The contenders that were timed, ours first. The position determines the colour."""
     found = {row["impl"] for row in record["rows"] if "us" in row}
     return sorted(found, key=lambda name: (not name.startswith("opfacade"), name))
 
@@ -41,7 +41,8 @@ def _text(x: float, y: float, words: str, anchor: str = "start", look: str = "")
 
 
 def roofline(record: dict[str, Any]) -> str:
-    """TFLOP/s over FLOP a byte, both logarithmic, under what the machine can do; "" where nothing multiplies."""
+    """TFLOP/s against FLOP per byte, both logarithmic, below the machine's ceilings; "" if no problem has floating-point
+    operations."""
     rows = [row for row in record["rows"] if "us" in row and row["flops"] > 0 and row["bytes"] > 0]
     if not rows:
         return ""
@@ -74,7 +75,7 @@ def roofline(record: dict[str, Any]) -> str:
 
 
 def _decades(values: Iterable[float]) -> tuple[int, int]:
-    """Whole powers of ten around values."""
+    """The powers of ten that enclose the values."""
     found = [math.log10(value) for value in values if value > 0]
     low, high = math.floor(min(found) - 0.05), math.ceil(max(found) + 0.05)
     return low, max(high, low + 1)
@@ -92,7 +93,8 @@ def _grid(at: Callable[[float, float], tuple[float, float]], across: tuple[int, 
 
 
 def bars(record: dict[str, Any]) -> str:
-    """For each problem a bar for each contender, over the fastest; shorter is better. "" where nothing was timed."""
+    """For each problem, a bar for each contender with its time relative to the fastest; shorter is better. "" if nothing was
+    timed."""
     timed = [[row for row in rows if "us" in row] for rows in problems(record)]
     timed = [rows for rows in timed if rows]
     if not timed:
@@ -121,7 +123,7 @@ def bars(record: dict[str, Any]) -> str:
 
 
 def legend(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """(class, contender)."""
+    """Pairs (CSS class, contender)."""
     contenders = names(record)
     return [(_colour(contenders, name), name) for name in contenders]
 

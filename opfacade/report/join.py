@@ -28,7 +28,7 @@ class ReportSources:
 
 @dataclass(frozen=True, slots=True)
 class SkuLine:
-    """All that is known of one SKU. parts: its id in readable pieces. noise: of `share`. None: not known."""
+    """All facts about one SKU. parts: its id in readable parts. noise: the noise of `share`. None: unknown."""
 
     sku: str
     op: str
@@ -49,21 +49,22 @@ class SkuLine:
 
 
 def joined(sources: ReportSources) -> Facts:
-    """Everything that a page shows."""
+    """The complete content of a page."""
     for name, records in (("bench", sources.bench), ("verify", sources.verify)):
         for record in records:
             require(name, record)
     try:
         lines = sorted((_line(sku, sources) for sku in _skus(sources)), key=lambda line: (line.op, line.kernel, line.facts))
         return {"lines": lines, "glance": glance(sources, lines), "sources": sources}
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as wrong:  # the rows are of no schema
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as wrong:  # rows may have any content
         expected = "report: expected rows as `opfacade bench` and `opfacade verify` write them"
         message = f"{expected}, got one of another form: {type(wrong).__name__}: {wrong}. [OPF-P001]"
         raise DescriptorError(message, code="OPF-P001", op="report", stage="read") from wrong
 
 
 def require(name: str, record: object) -> None:
-    """DescriptorError for what is no record of the command `name`, "bench" or "verify", or was changed after it was written."""
+    """Raises DescriptorError if this is not a record of the command `name` ("bench" or "verify"), or was changed after it was
+    written."""
     needed = {"bench": ("rows", "ceilings"), "verify": ("skus", "ok")}[name]
     if not isinstance(record, dict) or any(key not in record for key in ("machine", *needed)):
         message = f"report: {name} expected a record that `opfacade {name}` wrote, got something else. [OPF-P001]"
@@ -73,7 +74,7 @@ def require(name: str, record: object) -> None:
 
 
 def _require_seal(record: Facts) -> None:
-    """A record of verify holds the digest of all its other content."""
+    """A record of verify contains the digest of all its other fields."""
     from opfacade.tools.verify import seal
 
     got, wanted = record.get("sha256"), seal(record)
@@ -116,7 +117,7 @@ def _line(sku: str, sources: ReportSources) -> SkuLine:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Facts of an id; an element type shared by all operands appears once."""
+    """The facts in a SKU id; an element type that all operands share appears once."""
     found = [tuple(pair.split("=", 1)) for pair in text.split(",") if "=" in pair]
     types = [value for name, value in found if name in ("kv", "o", "q")]
     if types and len(set(types)) == 1:
@@ -136,7 +137,7 @@ def _promises(promise: Facts) -> tuple[str, ...]:
 
 
 def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float]]:
-    """For each problem that it was timed on: its share of what the machine can do, and how well that is known."""
+    """For each problem on which it was timed: the fraction of the machine's ceiling, and the noise of this fraction."""
     for record in records:
         for row in (row for row in record["rows"] if row.get("sku") == sku and "us" in row):
             top = record["ceilings"]
@@ -144,7 +145,7 @@ def _timed(sku: str, records: Sequence[Facts]) -> Iterator[tuple[float, float]]:
 
 
 def _leads(sku: str, records: Sequence[Facts]) -> Iterator[float]:
-    """Its speed relative to the best other kernel, for each problem that another kernel ran too."""
+    """Its speed relative to the best other kernel, for each problem that another kernel also ran."""
     for record in records:
         for rows in problems(record):
             for row in (row for row in rows if row.get("sku") == sku and "us" in row):
@@ -158,7 +159,7 @@ def _most(entry: Entry | None, name: str) -> int | None:
 
 
 def glance(sources: ReportSources, lines: Sequence[SkuLine]) -> list[tuple[str, str, str]]:
-    """(number, what it is, what to think of it: "good", "bad" or "") for the head of the page."""
+    """Triples (number, label, rating: "good", "bad" or "") for the head of the page."""
     held, proven = sum(line.held is True for line in lines), sum(line.held is not None for line in lines)
     rows = [row for record in sources.bench for row in record["rows"]]
     timed, wrong = sum("us" in row for row in rows), sum("wrong" in row for row in rows)
@@ -178,7 +179,7 @@ def glance(sources: ReportSources, lines: Sequence[SkuLine]) -> list[tuple[str, 
 
 
 def _firsts(records: Sequence[Facts]) -> tuple[int, int]:
-    """Problems on which ours is the fastest, of those that a peer ran too."""
+    """(problems on which we are the fastest, problems that a peer also ran)."""
     first = total = 0
     for record in records:
         for rows in problems(record):

@@ -11,7 +11,7 @@ from opfacade.report.join import ReportSources, joined
 
 
 def html(sources: ReportSources, title: str = "opfacade report") -> str:
-    """The report as one text. DescriptorError if a record is none."""
+    """The report as HTML text. DescriptorError if a record is invalid."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("opfacade.report", "")
@@ -35,5 +35,5 @@ def html(sources: ReportSources, title: str = "opfacade report") -> str:
 
 
 def _known(value: object, form: str = "{}") -> str:
-    """A value in a form, or a dash where it is not known."""
+    """A formatted value, or a dash if it is unknown."""
     return "-" if value is None else form.format(value)

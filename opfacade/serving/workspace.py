@@ -99,11 +99,11 @@ class Workspace:
         old, new = self._tensor, self._made(needed)
         ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # a fake tensor needs no driver
         if old is not None and old.is_cuda and ready:
-            read_by(old, torch.cuda.current_stream(old.device))  # it may not be the stream that it was allocated on
+            read_by(old, torch.cuda.current_stream(old.device))  # may differ from the stream on which it was allocated
         self._tensor, self.size = new, needed
 
     def _made(self, size: int) -> Tensor:
-        """Aligned on a CPU too, whose allocations begin anywhere."""
+        """Allocates aligned memory, also on a CPU, whose allocations may begin at any address."""
         import torch
 
         spare = WORKSPACE_ALIGNMENT if self._device.type == "cpu" else 0

@@ -1,7 +1,7 @@
 """A pytest plugin: `flashinfer` is opfacade.compat.flashinfer, and each test is counted under one of the words of `judging`.
 
-FlashInfer's tests compare a wrapper with the call of one request. So that ours are not compared with ours, that call is a dense
-oracle in float64, but in the files that test the call itself.
+FlashInfer's tests compare a wrapper with the call for a single request. So that our results are not compared with our own, this
+call is replaced by a dense oracle in float64, except in the files that test the call itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opfacade.compat import preferring
 
 install()
 
-# Their subject is the call of one request, and their oracle is their own.
+# These files test the call for a single request, with their own oracle.
 OF_SINGLE_CALLS = {
     "test_alibi",
     "test_hopper",
@@ -96,7 +96,7 @@ def _count(item: pytest.Item, word: str, reason: str = "") -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Several processes share the GPU: none keeps the memory of its largest test."""
+    """Frees cached memory after each test, because several processes share the GPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

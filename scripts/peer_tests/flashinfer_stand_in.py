@@ -1,4 +1,4 @@
-"""`import flashinfer` gives opfacade.compat.flashinfer; what that has not is a stand-in that says so when it is called."""
+"""`import flashinfer` imports opfacade.compat.flashinfer. A missing name becomes a stand-in that raises when it is called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NotHere(NotImplementedError):
 
 
 class Missing:
-    """Stands for what is not here."""
+    """A stand-in for a missing name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class Missing:
             raise AttributeError(name)
         return Missing(f"{self._name}.{name}")
 
-    def __getitem__(self, key: object) -> Missing:  # a table of sources of kernels
+    def __getitem__(self, key: object) -> Missing:  # FlashInfer's table of kernel sources
         return Missing(f"{self._name}[{key!r}]")
 
     def __or__(self, other: object) -> Missing:  # in annotations
@@ -52,7 +52,7 @@ class Missing:
 
 
 def _utilities() -> dict[str, Any]:
-    """Questions that tests ask about the machine."""
+    """Functions by which tests query the machine."""
 
     def capability(device: object = None) -> tuple[int, int]:
         return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (9, 0)
@@ -94,7 +94,7 @@ def _jit() -> dict[str, Any]:
 
 
 def _check_of_fp8(wanted: list[torch.Tensor], got: list[torch.Tensor], *, max_mismatch_pct: float, **more: object) -> bool:
-    """Whether at most so many elements of fp8 tensors are a step or more apart."""
+    """Whether at most this many elements of two fp8 tensors differ by one step or more."""
     pairs = zip(wanted, got, strict=True)
     shares = [torch.isclose(b.float(), a.float(), rtol=0.1, atol=0.1).float().mean().item() for a, b in pairs]
     return all(100 * (1 - share) <= max_mismatch_pct for share in shares)

@@ -1,4 +1,4 @@
-"""FlashInfer's call of one request as a dense oracle in float64, and torch with every device the CPU."""
+"""FlashInfer's call for a single request as a dense oracle in float64, and a torch that maps every device to the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("single_prefill_with_kv_cache", "single_decode_with_kv_cache", "single_
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """q [n, h, d], k and v [m, hk, *]. o float64, and lse of base 2."""
+    """Attention of q [n, h, d] over k and v [m, hk, *]. Returns o in float64, and lse in base 2."""
     mode = asked.get("pos_encoding_mode") or "NONE"
     if mode not in ("NONE", "ALIBI"):
         raise OracleLacks(f"oracle: pos_encoding_mode={mode} rotates inside attention")
@@ -78,7 +78,7 @@ ORACLES = dict(zip(NAMES, (_prefill, _decode, _with_lse), strict=True))
 
 @contextlib.contextmanager
 def oracle_of_single_calls(wanted: bool) -> Iterator[None]:
-    """Within the block the calls of one request are the oracle, where tests look them up."""
+    """Within the block, the calls for a single request that tests look up are the oracle."""
     if not wanted:
         yield
         return
@@ -111,14 +111,14 @@ def _is_device(x: object) -> bool:
 
 
 class _Generator(torch.Generator):
-    """A generator of the CPU, whatever device is named."""
+    """A CPU generator, for any device."""
 
     def __new__(cls, device: object = None) -> torch.Generator:
         return super().__new__(cls)
 
 
 def on_cpu() -> None:
-    """From now on every tensor is made on the CPU, and questions about a device are answered as an H100's."""
+    """From now on, every tensor is created on the CPU, and device queries return the properties of an H100."""
     _OnCpu().__enter__()
     capability = lambda *args: (9, 0)  # noqa: E731
     torch.cuda.get_device_capability = capability

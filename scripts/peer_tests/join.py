@@ -1,6 +1,6 @@
 """Joins the tables of scripts/flashinfer_tests into a record: `python scripts/peer_tests/join.py TABLE... --tests COMMIT`.
 
-COMMIT is FlashInfer's, whose tests ran. A file of tests may run again: its counts come from the last table that has it.
+COMMIT is the FlashInfer commit whose tests ran. If a test file ran several times, the last table with it counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.attention import machine
 
 
 def joined(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts of each file and of all, how often each reason was given, and the tests that failed."""
+    """The counts per file and in total, the number of tests per reason, and the failed tests."""
     files = {name: counts for table in tables for name, counts in table["files"].items()}
     of = {name: table for table in tables for name in table["files"]}
     used = [table for table in tables if any(found is table for found in of.values())]

@@ -1,4 +1,4 @@
-"""How a test of FlashInfer that did not pass is counted: a refusal by name is one kind, and each other kind has its own word.
+"""Classifies FlashInfer's tests by outcome; each kind of outcome has one word.
 
 pass; refuse: the adapter names an argument or a part that it does not have; kernel: no kernel takes the problem on this GPU;
 oracle: the oracle of these scripts lacks it; wider: a call works where a refusal is expected; words: an error in other words;
@@ -14,9 +14,9 @@ from flashinfer_stand_in import NotHere
 from opfacade.errors import UnsupportedError
 
 WORDS = ("pass", "refuse", "kernel", "oracle", "wider", "words", "removed", "setup", "fail", "skip")
-# They start a process that imports FlashInfer itself, or compile its sources.
+# These tests start a process that imports FlashInfer itself, or compile its sources.
 OF_FLASHINFER_ITSELF = ("torch_compile_cuda_graph", "cuda_graph_bad_scale", "test_norm_compilation_without_fp8")
-# They expect FlashInfer's refusal of calls that give right results here.
+# These tests expect FlashInfer to refuse calls that give correct results here.
 WIDER = {
     "test_layernorm_quant_invalid_inputs": "layernorm_quant takes f16 and rows with a stride",
     "test_batch_decode_rejects_unequal_kv_strides_nvfp4_contract": "K and V may have strides of their own",
@@ -26,11 +26,11 @@ WIDER = {
 
 
 class OracleLacks(Exception):
-    """The oracle of these scripts does not know what a test asks of it: that says nothing of the adapter."""
+    """The oracle of these scripts does not support a test's arguments, so the test says nothing about the adapter."""
 
 
 def removed(test: str) -> str:
-    """The pattern by which a test is never run; empty if it runs."""
+    """The pattern that excludes a test; empty if the test runs."""
     return next((f"never run: {name}" for name in OF_FLASHINFER_ITSELF if name in test), "")
 
 
@@ -51,7 +51,7 @@ def judged(test: str, error: BaseException | None, when: str) -> tuple[str, str]
 
 
 def _raised(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from. An error that merely was in flight is no reason: a handler failed then."""
+    """An error and its explicit causes. Errors that were only being handled do not count, because then the handler failed."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -1,4 +1,4 @@
-"""The files of FlashInfer's tests that run when none is named, and what their questions about the machine are answered."""
+"""The FlashInfer test files that run by default, and the answers to their queries about the machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ANSWERS: dict[str, dict[str, Callable[[], int]]] = {"test_fused_rmsnorm_silu": {
 
 
 def here(checkout: Path) -> list[str]:
-    """The files that a checkout has: an older one has fewer."""
+    """The files that exist in a checkout; older checkouts have fewer."""
     return [name for name in FILES if (checkout / name).exists()]
 
 
 def answer(module: object) -> None:
-    """Replace functions of a module of tests that ask which GPU is here."""
+    """Replaces functions in a test module that query the GPU."""
     for name, function in ANSWERS.get(str(getattr(module, "__name__", "")).rpartition(".")[2], {}).items():
         setattr(module, name, function)

@@ -15,7 +15,7 @@ from opfacade.compat.refusals import require_tensor, wrong_dtype, wrong_shape
 def attention_calls(
     meaning: Meaning, ask: Ask, q: torch.Tensor, pools: Pools, table: Table, leftpad: torch.Tensor | None
 ) -> list[Call]:
-    """q [batch, rows, heads, dim]. leftpad [batch]: the first visible position of each request."""
+    """q [batch, rows, heads, dim]. leftpad [batch]: the index of the first visible key of each request."""
     if leftpad is not None:
         if require_tensor(ask.op, "cache_leftpad", leftpad, "batch_size") != (table.batch,):
             raise wrong_shape(ask.op, "cache_leftpad", f"[batch_size={table.batch}]", list(leftpad.shape))

@@ -15,7 +15,8 @@ from opfacade.compat.refusals import unmapped
 
 
 def factors(ask: Ask, q: torch.Tensor, k: torch.Tensor, descales: Mapping[str, torch.Tensor | None]) -> Ask:
-    """`ask` with k_scale, v_scale and q_scale. Only a scale that is expanded with stride 0 counts as equal for all requests.
+    """Returns `ask` with k_scale, v_scale and q_scale. A scale counts as equal for all requests only if it is expanded with
+    stride 0.
 
     k: pages, [num_blocks, block_size, nheads_k, headdim].
     """

@@ -159,7 +159,7 @@ def _longer(table: Table, rows: int) -> Table:
 
 
 def _rows_of_requests(k: torch.Tensor, v: torch.Tensor, batch: int) -> int:
-    """New rows of each request."""
+    """The number of new rows of each request."""
     new = require_tensor(_OP, "k", k, _NEW)[1]
     for name, tensor in (("k", k), ("v", v)):
         shape = require_tensor(_OP, name, tensor, _NEW)
@@ -185,7 +185,8 @@ def _turns_on(meaning: Meaning) -> bool:
 
 
 def _positions(lengths: torch.Tensor, rows: int, moves: bool) -> torch.Tensor:
-    """[batch, rows]: the rotary position of each row of q; if rows do not move, that of the first new token."""
+    """[batch, rows]: the rotary position of each row of q. If all rows use the same angles, the position of the first new
+    token."""
     first = lengths[:, None].long()
     return first + torch.arange(rows, device=first.device) if moves else first.expand(-1, rows)
 

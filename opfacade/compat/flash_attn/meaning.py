@@ -76,7 +76,8 @@ def require_dense(op: str, argument: str, value: object, dims: str) -> None:
 
 def _window(op: str, window: object) -> tuple[int, int]:
     """(left, right) of a pair or of a tensor of two, where None, negative numbers and more keys than a request can have mean
-    unbounded. A row's position plus its right side is an i32, so a right side is none from 2^30 on."""
+    unbounded. A right side of 2^30 or more counts as unbounded, because a row's position plus its right side must fit in an
+    i32."""
     if window is None:
         return -1, -1
     if isinstance(window, torch.Tensor) and window.dim() == 1:
@@ -94,14 +95,14 @@ def _scalar(side: object) -> Any:
 
 
 def _slopes(op: str, slopes: torch.Tensor | None, heads: int, batch: int) -> torch.Tensor | None:
-    """[heads], or [batch, heads] where requests differ."""
+    """[heads], or [batch, heads] if requests have different slopes."""
     if slopes is None:
         return None
     require_dense(op, "alibi_slopes", slopes, "nheads")
     if tuple(slopes.shape) not in ((heads,), (batch, heads)):
         raise wrong_shape(op, "alibi_slopes", f"[nheads={heads}] or [batch_size={batch}, nheads={heads}]", list(slopes.shape))
     if slopes.dim() == 2 and batch == 0:
-        return slopes.new_zeros(heads)  # those of no request
+        return slopes.new_zeros(heads)  # without requests, any row of slopes is valid
     same = slopes.dim() == 2 and (batch == 1 or slopes.stride(0) == 0)
     return slopes[0] if same else slopes
 
@@ -115,7 +116,7 @@ def _sinks(op: str, sinks: torch.Tensor | None, heads: int) -> torch.Tensor | No
 
 
 def kv_split(op: str, num_splits: int | None, capacity: int) -> str | int:
-    """0 lets the library choose the split, 1 never splits, and n divides `capacity` keys into at most n chunks."""
+    """0 lets the library choose the split, 1 never splits, and n splits `capacity` keys into at most n chunks."""
     if num_splits is None or require_integer(op, "num_splits", num_splits) == 0:
         return "auto"
     if num_splits < 0:

@@ -47,7 +47,7 @@ def rotary_of(
 
 
 def _table(cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """[positions, rotary_dim], kept while both are unchanged: layers and steps share them."""
+    """[positions, rotary_dim], cached while cos and sin are unchanged, so layers and steps share it."""
     return _tables.get((cos, sin), lambda: torch.cat([cos, sin], -1))
 
 
@@ -61,8 +61,8 @@ def check_query(op: str, q: torch.Tensor, like: torch.Tensor) -> None:
 
 
 def check_positions(op: str, rotary: Rotary, lengths: int | torch.Tensor, rows: int) -> None:
-    """Raises if a position of the `rows` rows after a length has no angles. Lengths in device memory are not read; then the
-    last angles are used, as in the append."""
+    """Raises if a position of the `rows` rows after a length has no angles. Lengths in device memory are not checked; rows
+    beyond the table use its last angles, as in the append."""
     known = rotary.cos.shape[0]
     if isinstance(lengths, torch.Tensor):
         is_read = lengths.device.type == "cpu" and lengths.numel()
@@ -76,7 +76,7 @@ def check_positions(op: str, rotary: Rotary, lengths: int | torch.Tensor, rows: 
 
 def rotated(q: torch.Tensor, rotary: Rotary, at: torch.Tensor) -> torch.Tensor:
     """q [batch, rows, heads, dim] with its first rotary_dim elements rotated by the angles of `at` [batch, rows], in f32."""
-    at = at.clamp(0, max(0, rotary.cos.shape[0] - 1))  # an index outside ends a CUDA context
+    at = at.clamp(0, max(0, rotary.cos.shape[0] - 1))  # an out-of-range index would destroy the CUDA context
     cos, sin = (x[at].float()[..., None, :] for x in (rotary.cos, rotary.sin))
     turned, rest = q[..., : rotary.dim].float(), q[..., rotary.dim :]
     a, b = (turned[..., ::2], turned[..., 1::2]) if rotary.interleaved else turned.chunk(2, -1)

@@ -113,7 +113,7 @@ def _ragged(
 
 
 def _bound(op: str, longest: object) -> int | None:
-    """max_seqlen_k as a bound of plans, larger by at most a quarter; None if it is in a tensor, which is not read."""
+    """max_seqlen_k as a bound of plans, rounded up by at most a quarter. None if it is a tensor, which is not read."""
     if longest is None or isinstance(longest, torch.Tensor):
         return None
     bound = require_integer(op, "max_seqlen_k", longest)

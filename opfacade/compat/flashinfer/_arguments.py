@@ -1,4 +1,4 @@
-"""Permitted values of FlashInfer's arguments, and arguments without effect; any other value is refused by name."""
+"""The permitted values of FlashInfer's arguments, and the arguments without effect. Other values are refused by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def scores_of(op: str, arguments: Mapping[str, Any]) -> Scores:
 
 
 def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | int:
-    """fixed: pages of a chunk; kv_split counts tokens."""
+    """fixed: the number of pages per chunk; kv_split counts tokens."""
     if disabled:
         return "off"
     pages = -1 if fixed is None else require_integer(op, "fixed_split_size", fixed)
@@ -80,7 +80,7 @@ def _split(op: str, fixed: int | None, disabled: bool, page_size: int) -> str | 
 
 
 def require_sizes(op: str, arguments: Mapping[str, Any], *names: str) -> None:
-    """Non-negative 32-bit integers; page_size is at least 1."""
+    """Requires non-negative 32-bit integers; page_size must be at least 1."""
     for name in names:
         least = 1 if name == "page_size" else 0
         if not least <= require_integer(op, name, arguments[name]) < 2**31:

@@ -19,7 +19,7 @@ from opfacade.programs.words import exp
 
 
 class Norm(NamedTuple):
-    """weight [hidden], the number added to the variance, and the field `weight` of NormDescriptor."""
+    """weight [hidden], eps, and the field `weight` of NormDescriptor."""
 
     weight: torch.Tensor
     eps: float
@@ -77,7 +77,7 @@ def quantised(op: str, x: torch.Tensor, out: torch.Tensor, quant: Quant, scale: 
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor | None:
-    """x as a view `[rows, hidden]`; None where its rows have no common stride."""
+    """x as a view `[rows, hidden]`; None if its rows have no common stride."""
     if x.dim() == 2:
         return x
     if min(x.shape[:2]) < 2 or x.stride(0) == x.shape[1] * x.stride(1):

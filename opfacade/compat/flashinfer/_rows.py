@@ -27,5 +27,5 @@ def same_memory(x: torch.Tensor, out: torch.Tensor) -> bool:
 
 
 def stored(made: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Returns out, whose rows are `made` or to which `made` is copied."""
+    """Returns out. If `made` is not already stored in out, it is copied to out."""
     return out if made.data_ptr() == out.data_ptr() else out.copy_(made.view(out.shape))

@@ -22,7 +22,7 @@ class BatchAttention:
     def __init__(self, kv_layout: str = "NHD", device: str | torch.device = "cuda") -> None:
         try:
             buffer = torch.empty(0, dtype=torch.uint8, device=device)
-        except (AssertionError, RuntimeError, TypeError) as error:  # torch's own, of a device that it lacks
+        except (AssertionError, RuntimeError, TypeError) as error:  # torch's error for a missing device
             raise wrong("BatchAttention", "device", "a device of this process", f"{device!r} ({error})") from error
         self._inner = BatchPrefillWithPagedKVCacheWrapper(buffer, kv_layout)
 

@@ -43,7 +43,7 @@ class _Planned(NamedTuple):
     kv_heads: int
     dim: int
     page_size: int
-    rows: int  # of each request
+    rows: int  # rows per request
 
 
 class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
@@ -260,7 +260,8 @@ def fast_decode_plan(
     q_len_per_req: int = 1,
     global_override_indptr_cpu: torch.Tensor | None = None,
 ) -> None:
-    """plan() of a wrapper, which a program may assign to its plan(). It is not faster here; indptr may be on the device."""
+    """FlashInfer's faster form of plan(), which a program may assign to a wrapper's plan(). Here it is not faster; indptr may
+    be on the device."""
     given = {name: value for name, value in locals().items() if name not in ("self", "global_override_indptr_cpu")}
     if q_data_type is None:
         given["q_data_type"] = data_type or "float16"

@@ -26,13 +26,13 @@ from opfacade.compat.refusals import (
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
 
-# Sizes, dtype, the activation and whether it has ups, the dtype of biases.
+# Sizes, dtype, the activation and whether it is gated, the dtype of biases.
 _Facts = tuple[tuple[int, int, int, int, int, int, int], Any, tuple[Any, bool], Any]
 _NUMBERS = "FusedMoeDescriptor has alpha, beta and limit as numbers of all experts."
 
 
 class ActivationType(IntEnum):
-    """FlashInfer's numbers of activations."""
+    """FlashInfer's numbers for activations."""
 
     Gelu = 0
     Relu = 1
@@ -48,7 +48,7 @@ class ActivationType(IntEnum):
     InvalidType = 11
 
 
-# The function of each activation here, and whether ups stand before gates in fc1.
+# Our activation for each number, and whether ups precede gates in fc1.
 _ACTIVATIONS = {
     ActivationType.Swiglu: ("silu", True),
     ActivationType.Geglu: ("gelu", True),
@@ -171,7 +171,7 @@ def _require(op: str, argument: str, value: torch.Tensor, shape: tuple[int, ...]
 def _biases(
     op: str, up: torch.Tensor | None, down: torch.Tensor | None, of_up: tuple[int, int], of_down: tuple[int, int]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Both or none, of one dtype."""
+    """Requires both biases or none, with the same dtype."""
     if up is None and down is None:
         return None, None
     if up is None or down is None:

@@ -35,7 +35,7 @@ class _Planned(NamedTuple):
     told: Told
 
 
-# Arguments of plan() in 0.7 for other forms, at their defaults there.
+# Arguments of plan() in 0.7 for other forms, which must have their default values.
 _SAYING_NOTHING = {
     "lse_mode": "none", "output_scale": "none", "scale_mode": "default", "skip_softmax": False, "use_sinks": False,
 }  # fmt: skip
@@ -63,7 +63,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
         self._require_buffers(list(zip(names, self._buffers, strict=True)))
         self._last = None if kv_len_arr is None or not use_cuda_graph else torch.zeros_like(kv_len_arr)
-        self._captured_rows: int | None = None  # of each request, in a graph
+        self._captured_rows: int | None = None  # rows per request in a captured graph
         self._planned: _Planned | None = None
 
     def plan(
@@ -121,7 +121,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         self._planned = _Planned(table, scores, num_heads, dtypes, Told(page_size, head_dim_ckv, head_dim_kpe))
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:
-        """Rows of each request; None where their numbers differ, or there are none, which a graph cannot have."""
+        """The number of rows per request; None if the numbers differ or there are no rows, which a graph does not allow."""
         counts = set(q_lens.tolist()) or {1}
         each = counts.pop() if len(counts) == 1 else 0
         if each > 0 and not self._use_cuda_graph:
@@ -187,7 +187,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
 
 
 def _factors(op: str, cache: torch.Tensor, given: tuple[float | None, float | None]) -> tuple[float, float]:
-    """The factor of scores and of o, and the further factor of q_pe."""
+    """The factor of scores, the factor of o, and the additional factor of q_pe."""
     if cache.dtype not in FP8:
         refuse_unless(op, {"ckv_scale": (given[0], 1.0), "kpe_scale": (given[1], 1.0)}, "It is for a cache of fp8.")
         return 1.0, 1.0

@@ -68,7 +68,7 @@ def rmsnorm_quant(
     eps: float = 1e-6,
     enable_pdl: bool | None = None,
 ) -> None:
-    """As rmsnorm of rows; the result is divided by scale (a number, or one f32 element) and rounded to the fp8 type of out,
+    """As rmsnorm, for rows; the result is divided by scale (a number, or one f32 element) and rounded to the fp8 type of out,
     saturating."""
     op, quant = "rmsnorm_quant", _static("rmsnorm_quant", out)
     plan = plan_of_rows(op, input, Norm(weight, eps), quant=quant)
@@ -149,7 +149,7 @@ _QUANTS: dict[str, Quant] = {
 
 
 def _scale(op: str, scale: object, x: torch.Tensor) -> torch.Tensor:
-    """One f32 element on the device of x."""
+    """The scale as one f32 element on the device of x."""
     require_tensor(op, "input", x, "rows, hidden")
     if not isinstance(scale, torch.Tensor):
         return factor(number(op, "scale", scale), x.device)

@@ -54,7 +54,7 @@ def get_batch_indices_positions(
 
 
 def _new_rows(indptr: torch.Tensor, seq_lens: torch.Tensor, nnz: int) -> tuple[int, int]:
-    """Requests, and new rows."""
+    """The number of requests, and of new rows."""
     op = "get_batch_indices_positions"
     (entries,) = _require_index(op, "append_indptr", indptr, "batch + 1")
     if entries < 1:
@@ -159,7 +159,7 @@ def _append(op: str, new: tuple[torch.Tensor, torch.Tensor], pools: Pools, where
 
 def _one_page_a_row(where: Where, stored: torch.Tensor, page_size: int) -> Table:
     """Each new row as one request with the page that receives it, so that rows may have any positions. A row that is not stored
-    has page NOWHERE, and one without a page in its request's part of the table has page -1: nothing writes to either."""
+    has page NOWHERE, and a row whose request has no page for it has page -1; neither is written."""
     request, position, indices, indptr = where
     count, batch, most = request.shape[0], indptr.shape[0] - 1, indices.shape[0]
     last = (position % page_size + 1).to(torch.int32)
@@ -177,7 +177,7 @@ def _one_page_a_row(where: Where, stored: torch.Tensor, page_size: int) -> Table
 
 
 def _starts(stored: torch.Tensor) -> torch.Tensor:
-    """[nnz + 1]: one row per request; none for the last rows, which are not stored."""
+    """indptr [nnz + 1]: one row per request; the last requests, for rows that are not stored, have none."""
     rows = even_indptr(stored.shape[0], 1, stored.device)
     if not stored.shape[0]:
         return rows

@@ -206,7 +206,7 @@ def _new(op: str, heads: Heads, angles: Angles, interleave: bool) -> Heads:
 
 
 def _sizes(op: str, q: torch.Tensor, rotary_dim: int | None) -> tuple[int, int]:
-    """Rows, and elements of a head that are rotated."""
+    """nnz: the number of rows; rotary_dim: the rotated elements of a head."""
     rows, _, dim = require_tensor(op, "q", q, "nnz, num_qo_heads, head_dim")
     return rows, dim if rotary_dim is None else require_integer(op, "rotary_dim", rotary_dim)
 

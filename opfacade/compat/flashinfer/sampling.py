@@ -137,7 +137,7 @@ def top_k_top_p_sampling_from_logits(
     seed: Value = None,
     offset: Value = None,
 ) -> torch.Tensor:
-    """The same for logits, in one launch that reads them once."""
+    """As top_k_top_p_sampling_from_probs, for logits, in one launch that reads them once."""
     op = "top_k_top_p_sampling_from_logits"
     x = checked_rows(op, "logits", logits, truth(op, "check_nan", check_nan))
     order = order_of(op, filter_apply_order)
@@ -156,11 +156,12 @@ def _from_probs(op: str, probs: torch.Tensor, how: How, controls: Controls, orde
 
 
 def _require_rows(op: str, indices: torch.Tensor | None, x: torch.Tensor) -> None:
-    """indices on the host name rows of x. Those on a GPU are read by the plan, as OPFACADE_VALIDATE says."""
+    """Checks that indices on the host are rows of x. Indices on a GPU are checked by the plan, depending on
+    OPFACADE_VALIDATE."""
     if not isinstance(indices, torch.Tensor) or indices.device.type != "cpu" or indices.is_nested or not x.shape[0]:
         return
     if indices.layout != torch.strided or indices.dtype not in (torch.int32, torch.int64) or not indices.numel():
-        return  # refused later, by its form
+        return  # empty, or refused later
     for found in map(int, indices.aminmax()):
         if not 0 <= found < x.shape[0]:
             raise wrong(op, "indices", f"rows 0 to {x.shape[0] - 1}", found)

@@ -63,7 +63,7 @@ def _checked_k(op: str, x: torch.Tensor, k: int, tie_break: int) -> int:
 
 
 def _highest(op: str, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keeps the highest positions of equal values at the cut; equal values that are kept still rise by position."""
+    """Keeps the highest positions of equal values at the cut; kept equal values are still in ascending order of position."""
     values, positions = _found(op, x.flip(1), k)
     positions, rising = torch.where(positions < 0, -1, x.shape[1] - 1 - positions).sort(1)
     values, falling = values.gather(1, rising).sort(dim=1, descending=True, stable=True)

@@ -41,7 +41,7 @@ def full(size: int | Sequence[int], fill_value: Scalar, dtype: AnyDType = "f32")
 
 @recipe("full_like")
 def full_like(input: Shaped, fill_value: Any, dtype: AnyDType | None = None) -> MapDescriptor:
-    """The input is not an operand; only its shape and dtype are used."""
+    """The input is not an operand, because only its shape and dtype are used."""
     return filled(input.shape, fill_value, input.dtype if dtype is None else dtype)
 
 
@@ -73,7 +73,7 @@ add("scalar_tensor", lambda s, dtype="f32": filled((), s, dtype))
 
 @recipe("arange", "exact for integers; for floats start + i * step, rounded twice")
 def arange(start: Any, end: Any = None, step: Any = 1, dtype: AnyDType | None = None) -> MapDescriptor:
-    """A single number is the end."""
+    """With a single number, it is the end of the range."""
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(one, int) for one in (first, last, step))
     wanted, type = type_of(dtype or ("i64" if whole else "f32"))

@@ -28,7 +28,7 @@ def tensors_of(given: Sequence[Any]) -> list[Shaped]:
 
 def joined(tensors: Sequence[Shaped], dim: int, numbers: Sequence[int] = range(MAX_INPUTS)) -> MapDescriptor:
     """Concatenates along an axis: an element comes from the last tensor that begins at or before its position. numbers: the
-    numbers of the tensors in the names of the inputs."""
+    indices that appear in the names of the inputs."""
     axis = axis_of("dim", dim, tensors[0].rank)
     for i, one in enumerate(tensors):
         if one.rank != tensors[0].rank or any(
@@ -107,7 +107,7 @@ def kron(input: Shaped, other: Shaped) -> MapDescriptor:
 
 @recipe("block_diag", MANY)
 def block_diag(*tensors: Sequence[Shaped]) -> MapDescriptor:
-    """Matrices along a diagonal; all other elements are 0."""
+    """Puts matrices on the diagonal; all other elements are 0."""
     given = [Shaped((1,) * (2 - one.rank) + one.shape, one.dtype) for one in tensors_of(tensors)]
     if any(one.rank > 2 for one in given):
         refuse("tensors", "at most 2 axes each", [one.shape for one in given])

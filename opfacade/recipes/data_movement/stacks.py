@@ -13,7 +13,7 @@ Grown = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
 def _at_least(rank: int) -> Grown:
-    """Axes of 1 as numpy's atleast_nd puts them."""
+    """Adds axes of size 1 where numpy's atleast_nd adds them."""
 
     def grown(shape: tuple[int, ...]) -> tuple[int, ...]:
         if rank == 3 and len(shape) < 3:

@@ -65,7 +65,7 @@ def _plane(dim1: int, dim2: int, rank: int) -> tuple[int, int]:
 
 
 def _diagonal_shape(input: Shaped, offset: int, a: int, b: int) -> Shape:
-    """The shape of a diagonal: the axes besides a and b, then the places along it."""
+    """The shape of a diagonal: the axes other than a and b, then the axis along the diagonal."""
     rows, columns = input.shape[a] - max(-offset, 0), input.shape[b] - max(offset, 0)
     return (*(size for axis, size in enumerate(input.shape) if axis not in (a, b)), max(min(rows, columns), 0))
 

@@ -1,4 +1,4 @@
-"""Conversions. Casts. A float is truncated toward zero and saturates, and NaN becomes 0; an integer wraps."""
+"""Casts. A float becomes an integer by truncation toward zero and saturation, and NaN becomes 0; an integer wraps."""
 
 from __future__ import annotations
 

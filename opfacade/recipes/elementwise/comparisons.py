@@ -11,7 +11,7 @@ from opfacade.recipes._recipe import table
 
 
 def _compared(word: str) -> Any:
-    """Truths are compared as 0 and 1."""
+    """Bools are compared as 0 and 1."""
 
     def compare(input: Node, other: Node) -> Node:
         a, b = (w.u8(one) if one.type == "bool" else one for one in (input, other))
@@ -29,7 +29,7 @@ def isclose(input: Node, other: Node, rtol: Any = 1e-5, atol: Any = 1e-8, equal_
 
 
 def _tested(word: str, of_integers: bool) -> Any:
-    """Integers are finite."""
+    """A test of floats; for integers, the result is always `of_integers`."""
     return lambda x: getattr(w, word)(x) if is_float(x) else _always(x, of_integers)
 
 

@@ -14,20 +14,20 @@ from opfacade.recipes._pointwise import floats
 from opfacade.recipes._recipe import add
 from opfacade.recipes._tensors import Shaped, refuse
 
-LEAST = -1.7580993408473766  # to what selu falls
+LEAST = -1.7580993408473766  # selu's limit for large negative inputs
 NOTE = "`key`, `seed`, `offset` and `stream` as in `uniform`; an element is kept if its uniform number is at least p"
 CHANNELS = f"{NOTE}; one number per channel"
 
 
 def _kept(draft: Draft, p: float, key: Key, index: Node | None) -> Node:
-    """Whether an element stays: exact, so that a backward pass draws the same."""
+    """Whether an element is kept. The comparison is exact, so a backward pass draws the same mask."""
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
         refuse("p", "0 to 1", p)
     return w.ge(Noise(draft, key, index).uniform("f32"), draft.number("p", p, "f32"))
 
 
 def _channel(input: Shaped, spatial: int) -> Node:
-    """The index of a channel: over [N, C], or over [C] where the batch lacks its axis."""
+    """The index of a channel: over [N, C], or over [C] if there is no batch axis."""
     if input.rank not in (spatial + 1, spatial + 2):
         refuse("input", f"{spatial + 1} or {spatial + 2} axes", input.shape)
     return w.u64(coord(0) * extent(1) + coord(1) if input.rank == spatial + 2 else coord(0))
@@ -39,14 +39,14 @@ def _scaled(draft: Draft, x: Node, kept: Node, p: float) -> Node:
 
 
 def _alpha(draft: Draft, x: Node, kept: Node, p: float) -> Node:
-    """Keeps mean and variance of what selu gives."""
+    """Preserves the mean and variance of selu's output."""
     scale = 0.0 if p == 1 else 1 / math.sqrt((1 - p) * (1 + p * LEAST**2))
     a, b = draft.number("scale", scale, x.type), draft.number("shift", -scale * LEAST * p, x.type)
     return w.select(kept, x, constant(LEAST, x.type)) * a + b
 
 
 def _put(names: str, form: Any, spatial: int | None, note: str) -> None:
-    """spatial: axes behind the channel; None: each element draws; 0: those behind the second."""
+    """spatial: the number of axes after the channel axis; 0: all axes after the second. None: each element has its own draw."""
 
     def make(
         input: Shaped,

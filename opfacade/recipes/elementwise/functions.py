@@ -52,7 +52,7 @@ def xlog1py(input: Node, other: Node) -> Node:
 
 
 def _zero_times(x: Node, y: Node, function: Node) -> Node:
-    """0 where x is, unless y is NaN."""
+    """0 if x is 0, unless y is NaN."""
     return w.select(w.isnan(y), y, w.select(w.eq(x, 0.0), constant(0.0, x.type), x * function))
 
 
@@ -87,7 +87,7 @@ def masked_logaddexp(
 
 
 def _apart(a: Node, b: Node) -> Node:
-    """How far, 0 of equal infinities."""
+    """|x - y|; 0 for equal infinities."""
     return w.select(w.eq(a, b), constant(0.0, a.type), w.abs_(a - b))
 
 

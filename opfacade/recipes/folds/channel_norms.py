@@ -80,7 +80,7 @@ def _beside_channels(input: Shaped) -> list[int]:
 def _channels(
     input: Shaped, folded: Sequence[int], given: dict[str, Any], eps: Scalar, with_statistics: bool = False
 ) -> FoldDescriptor:
-    """Statistics of the call, and a weight for each channel."""
+    """Normalises with statistics of the call; weights are per channel."""
     dtype = one_dtype(input=input, **given)
     if input.rank < 2 or not folded:
         refuse("input", "[N, C] or [N, C, ...], or for instance norm at least [N, C, L]", input.shape)
@@ -90,7 +90,7 @@ def _channels(
 
 
 def _known(input: Shaped, given: dict[str, Any], eps: Any) -> Any:
-    """Statistics that are given: a map."""
+    """Normalises with the given statistics, as a map."""
     dtype = one_dtype(input=input, **given)
     if input.rank < 2:
         refuse("input", "[N, C] or [N, C, ...]", input.shape)

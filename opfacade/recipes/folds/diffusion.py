@@ -1,6 +1,7 @@
 """Norms of diffusion transformers (adaLN: norm(x) * (1 + scale) + shift, with a gate on the residual branch) and of heads.
 
-scale, shift and gate are of a batch, [B, D], beside x [B, S, D], or of each element. All of it in f32, rounded once.
+For x [B, S, D], scale, shift and gate have the shape [B, D], or the shape of x. All arithmetic is f32, and results are rounded
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTE = "not in torch: norm(x) * (1 + scale) + shift; scale and shift have shape 
 
 
 def _beside(draft: Draft, name: str, given: object) -> Node:
-    """An operand of each element, or of a batch and a channel: [B, D] beside [B, ..., D]."""
+    """An operand with one value per element, or per batch entry and channel: [B, D] for x [B, ..., D]."""
     shape = draft.shape
     if isinstance(given, Shaped) and given.shape == shape:
         return draft.element(name, given)
@@ -89,7 +90,7 @@ def gated_add_norm(
     bias: Shaped | None = None,
     norm: str = "layer", eps: float = 1e-6,
 ) -> FoldDescriptor:  # fmt: skip
-    """The operations between two blocks of a transformer: out0 is the input of the next block, out1 the residual stream."""
+    """The operations between two blocks of a transformer. out0: the input of the next block; out1: the residual stream."""
     dtype = one_dtype(input=input, residual=residual, gate=gate, scale=scale, shift=shift, weight=weight, bias=bias)
     draft = _rows(input)
     if residual.shape != input.shape:
@@ -102,7 +103,7 @@ def gated_add_norm(
 
 @recipe("head_norm", "not in torch: the norm of q or k over the last axis of [..., heads, head_dim]")
 def head_norm(input: Shaped, weight: Any = None, norm: str = "rms", offset: float = 0.0, eps: float = 1e-6) -> FoldDescriptor:
-    """weight: [head_dim], or [heads, head_dim] if each head has its own. offset: is added to weight; some models use
+    """weight: [head_dim], or [heads, head_dim] if each head has its own. offset: a number added to weight; some models use
     1."""
     dtype = one_dtype(input=input, weight=weight)
     draft = _rows(input)

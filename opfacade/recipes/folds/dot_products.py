@@ -76,7 +76,8 @@ def bilinear(input1: Shaped, input2: Shaped, weight: Shaped, bias: Shaped | None
 
 
 def _covariances(input: Shaped) -> tuple[FoldDraft, list[Node]]:
-    """Deviations of two variables at each observation. Variables are the rows of a matrix; a single variable has no axis."""
+    """The deviations of two variables from their means at each observation. Variables are the rows of a matrix; a single
+    variable has no axis."""
     if input.rank > 2:
         refuse("input", "[V, N] for several variables, or [N] for one", input.shape)
     count = input.shape[-1] if input.rank else 1
@@ -131,7 +132,7 @@ def allclose(input: Shaped, other: Shaped, rtol: Any = 1e-5, atol: Any = 1e-8, e
 
 @recipe("isin", "compares every element with every test element")
 def isin(elements: Shaped, test_elements: Shaped, assume_unique: bool = False, invert: bool = False) -> FoldDescriptor:
-    """assume_unique changes nothing here."""
+    """assume_unique has no effect."""
     common({"elements": elements, "test_elements": test_elements})
     rank = elements.rank
     draft = FoldDraft((*elements.shape, test_elements.numel), (rank,))

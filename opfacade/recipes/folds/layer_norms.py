@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SPLITS = "operands have split axes: input [N, groups, C / groups, ...], weight and bias [groups, C / groups]"
-EPSILON = {"f64": 2.0**-52}  # of others that of f32, in which they are computed
+EPSILON = {"f64": 2.0**-52}  # other dtypes use f32's, because they are computed in f32
 
 
 def centered(draft: FoldDraft, x: Node, eps: Any) -> tuple[Node, Node, Node]:

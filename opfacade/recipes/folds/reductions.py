@@ -79,7 +79,7 @@ def counted(draft: FoldDraft, truths: Node) -> Node:
 
 @recipe("count_nonzero", "i64")
 def count_nonzero(input: Shaped, dim: Dims = None) -> FoldDescriptor:
-    """NaN is not 0."""
+    """NaN counts as nonzero."""
     draft = begun(input, dim)
     return draft.rows(counted(draft, truth(draft.element("input", input))))
 
@@ -108,7 +108,7 @@ def hidden(x: Node, there: Node | None, instead: Node) -> Node:
 
 @recipe("logsumexp")
 def logsumexp(input: Shaped, dim: Dims = None, keepdim: bool = False) -> FoldDescriptor:
-    """-inf where all are."""
+    """The result is -inf if all elements are -inf."""
     draft = begun(input, dim)
     found = log_of_sum(draft, floats(draft.element("input", input)))
     return draft.rows(found, dtype=input.dtype, keepdim=keepdim)

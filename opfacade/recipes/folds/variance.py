@@ -30,7 +30,7 @@ def spread(draft: FoldDraft, x: Node, correction: Any, there: Node | None = None
 
 
 def corrected(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
-    """dim and correction; in var(x, True), the argument is unbiased."""
+    """Returns dim and correction; in var(x, True), the second argument is unbiased."""
     dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
     if unbiased is not None and correction is not None:
         refuse("correction", "None beside unbiased", correction)

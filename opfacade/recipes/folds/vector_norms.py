@@ -87,7 +87,7 @@ def _matrix_norm(input: Shaped, ord: Any, dim: Any, keepdim: bool, dtype: Any) -
         refuse("ord", '"fro", 1, -1, inf or -inf, and two axes', (ord, dim))
     draft = begun(input, dim)
     x, wanted = cast(draft.element("input", input), input.dtype, dtype)
-    joined, others = axes if abs(ord) == 1 else reversed(axes)  # 1: sums of columns
+    joined, others = axes if abs(ord) == 1 else reversed(axes)  # order 1: sums of columns
     sums = draft.join("sum", w.abs_(floats(x)), axes=(joined,))
     return draft.rows(draft.join("max" if ord > 0 else "min", sums, axes=(others,)), dtype=wanted, keepdim=keepdim)
 

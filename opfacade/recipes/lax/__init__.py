@@ -26,7 +26,7 @@ LAX: dict[str, Recipe[Any]] = {}
 
 
 def _same_shape(make: Callable[..., MapDescriptor]) -> Callable[..., MapDescriptor]:
-    """Refuses shapes that differ, but those of scalars."""
+    """Refuses shapes that differ, except shapes of scalars."""
     signature = inspect.signature(make)
 
     def checked(*args: Args, **options: object) -> MapDescriptor:
@@ -41,7 +41,7 @@ def _same_shape(make: Callable[..., MapDescriptor]) -> Callable[..., MapDescript
 
 
 def _unsigned(x: Node) -> Node:
-    """The same bits without a sign."""
+    """The same bits as an unsigned type."""
     return w.apply(f"u{x.type[1:]}", x) if x.type in SIGNED else x
 
 
@@ -50,7 +50,7 @@ def _shift_right_logical(x: Node, y: Node) -> Node:
 
 
 def _population_count(x: Node) -> Node:
-    """Sums of pairs, of fours and of bytes, all in 64 bits."""
+    """Counts bits by adding neighbours: in pairs, in groups of four, then in bytes, all in a 64-bit word."""
     bits = _wide(x)
     bits = bits - w.and_(w.shr(bits, 1), 0x5555555555555555)
     bits = w.and_(bits, 0x3333333333333333) + w.and_(w.shr(bits, 2), 0x3333333333333333)
@@ -59,7 +59,7 @@ def _population_count(x: Node) -> Node:
 
 
 def _clz(x: Node) -> Node:
-    """All bits below the first one are set, and counted."""
+    """Sets all bits below the first set bit, then counts them."""
     bits = _wide(x)
     for by in (1, 2, 4, 8, 16, 32):
         bits = w.or_(bits, w.shr(bits, by))
@@ -75,7 +75,7 @@ def _as(x: Node, type: Type) -> Node:
 
 
 def _integer_pow(x: Node, n: Any) -> Node:
-    """By squares; a negative power is the inverse of the positive one."""
+    """Repeated squaring; a negative exponent inverts the result."""
     if n < 0:
         return 1.0 / _integer_pow(floats(x), -n)
     found, square = constant(1, x.type), x
@@ -85,7 +85,7 @@ def _integer_pow(x: Node, n: Any) -> Node:
 
 
 def _sign(x: Node) -> Node:
-    """NaN of NaN, and a zero with its sign."""
+    """The sign; NaN for NaN, and zeros keep their sign."""
     return w.select(w.eq(x, 0.0), x, w.sign(x)) if is_float(x) else w.sign(x)
 
 

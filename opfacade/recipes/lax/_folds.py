@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_EXPONENT, _MANTISSA = 8, 23  # bits of f32
+_EXPONENT, _MANTISSA = 8, 23  # mantissa and exponent bits of f32
 _INFINITE = 0x7F800000  # bits of an f32
 
 
 def _begun(operand: Shaped, axes: Sequence[int]) -> FoldDraft:
-    """No axes join nothing."""
+    """Without axes, no elements are combined."""
     return FoldDraft(operand.shape, axes_of("axes", tuple(axes), operand.rank)[: operand.rank])
 
 
@@ -77,7 +77,8 @@ def reduce_precision(operand: Shaped, exponent_bits: int, mantissa_bits: int) ->
 
 
 def _reduced(x: Node, exponent: int, mantissa: int) -> Node:
-    """On the bits without their sign: rounded where the mantissa ends, then held against both ends of the exponent."""
+    """Works on the bits without the sign: rounds at the end of the mantissa, then compares with both ends of the exponent
+    range."""
     bits, cut = w.as_bits(x), _MANTISSA - mantissa
     size = w.and_(bits, 0x7FFFFFFF)
     if cut:

@@ -88,7 +88,7 @@ class _Entropy:
             factor, each = weights.at([at]), weights.at([coord(self.axis)])
         loss = (self.log + (self.most - picked)) * factor
         there = w.and_(w.ge(at, constant(0, "i64")), w.lt(at, self.draft.count((self.axis,))))
-        loss = w.select(there, loss, constant("nan", self.x.type))  # no such class
+        loss = w.select(there, loss, constant("nan", self.x.type))  # an invalid class
         if smoothing is None:
             return loss, factor
         rest = self._sum((self.log + (self.most - self.x)) * each)

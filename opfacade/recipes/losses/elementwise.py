@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NOTE = 'reduction="none" gives a map, others a fold'
 REDUCTIONS = ("none", "mean", "sum")
-WEIGHTS = ("mse_loss", "l1_loss")  # a mean of these is divided by the sum of the weights
+WEIGHTS = ("mse_loss", "l1_loss")  # for these, a mean is divided by the sum of the weights
 
 
 def _weighted(loss: Node, weight: Any) -> Node:
@@ -140,7 +140,7 @@ def _loss(name: str, function: Callable[..., Node]) -> Callable[..., Any]:
 
 
 def _joined(draft: FoldDraft, loss: Node, reduction: str, weight: Any) -> Node:
-    """The sum; the mean of elements, by weight, or of the entries of axis 0."""
+    """The sum, or a mean: of elements, weighted, or over the entries of axis 0."""
     total = draft.join("sum", loss)
     if reduction == "sum":
         return total

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from opfacade.recipes._tensors import Scalar
 
 
-LEAST = 1e-12  # what torch adds to squares of lengths
+LEAST = 1e-12  # torch's eps for squared lengths
 
 
 def _rows(names: dict[str, Shaped], reduction: str) -> FoldDraft:
-    """A fold along the last axis, or with a reduction along all."""
+    """A fold along the last axis, or with a reduction along all axes."""
     first, shapes = next(iter(names)), {one.shape for one in names.values()}
     rank = len(names[first].shape)
     if len(shapes) != 1 or rank not in (1, 2):

@@ -23,7 +23,7 @@ OPERANDS = "operands: x [rows, k], weight [k, n] and add [rows, n]"
 class Product:
     """The product of [batch, rows, k] and [batch, k, n]. shape: the shape of torch's result.
 
-    layouts: of x and of weight.
+    layouts: the layouts of x and of weight.
     """
 
     batch: Shape

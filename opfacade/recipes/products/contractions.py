@@ -11,7 +11,7 @@ from opfacade.recipes.products._product import Product, one_dtype
 
 
 def _labels(equation: str) -> tuple[str, str, str]:
-    """The labels of both operands and of the result, which without an arrow are those that stand once, sorted."""
+    """The labels of both operands and of the result; without an arrow, the result has the labels that occur once, sorted."""
     given, arrow, out = equation.replace(" ", "").partition("->")
     parts = given.split(",")
     if len(parts) != 2 or not all(not part or part.isalpha() for part in (*parts, out)):
@@ -35,12 +35,12 @@ def _extents(labels: tuple[str, str], tensors: tuple[Shaped, Shaped]) -> dict[st
 
 
 def _group(wanted: set[str], own: str) -> str:
-    """Some labels, in the order in which an operand has them."""
+    """The labels, in their order in an operand."""
     return "".join(label for label in own if label in wanted)
 
 
 def _last(own: str, groups: dict[str, str]) -> str:
-    """The name of the group that an operand ends with, which is not that of the batch. Each group is one axis of it."""
+    """The group of labels at the end of an operand, other than the batch group. Each group becomes one axis of the operand."""
     for group in groups.values():
         if group and group not in own:
             refuse("equation", f"the axes {group!r} adjacent and in the same order in each operand", own)

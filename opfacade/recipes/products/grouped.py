@@ -1,4 +1,5 @@
-"""grouped_mm: products of groups of rows, or of parts of the sums, whose ends are a tensor; and of pairs of matrices."""
+"""grouped_mm: products of groups of rows, or of groups along k, whose ends are in a tensor; also products of pairs of
+matrices."""
 
 from __future__ import annotations
 

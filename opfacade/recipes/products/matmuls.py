@@ -17,7 +17,7 @@ SUMS = f"{OPERANDS}; add is the broadcast input"
 
 
 def _matrices(names: tuple[str, str], input: Shaped, other: Shaped, rank: int = 2) -> Product:
-    """rank: 2 for matrices, 3 for as many pairs of them."""
+    """rank: 2 for matrices, 3 for batches of matrices."""
     for name, one in zip(names, (input, other), strict=True):
         if one.rank != rank:
             refuse(name, "a matrix" if rank == 2 else "matrices, [batch, rows, columns]", one.shape)
@@ -84,8 +84,8 @@ def linear(input: Shaped, weight: Shaped, bias: Shaped | None = None) -> MatmulD
 
 
 def _general(input: Shaped, other: Shaped) -> Product:
-    """The rules of torch.matmul: a vector is one row, or one column, which is a row of weight; rows of all matrices are those
-    of one where the other is a matrix; other batches expand to one."""
+    """The rules of torch.matmul: a vector becomes one row or one column (a row of weight). If one factor is a single matrix,
+    the rows of all matrices of the other become rows of one matrix. Otherwise batch axes are broadcast."""
     if not input.rank or not other.rank:
         refuse("other" if input.rank else "input", "a tensor with at least one axis", ())
     k, of_other = input.shape[-1], other.shape[-1] if other.rank == 1 else other.shape[-2]

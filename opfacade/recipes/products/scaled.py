@@ -28,8 +28,8 @@ def scaled_mm(
     out_dtype: AnyDType | None = None,
     use_fast_accum: bool = False,
 ) -> MatmulDescriptor:
-    """mat2: [k, n] in column-major order, the layout in which fp8 is multiplied. use_fast_accum is ignored: sums
-    never use the less accurate accumulation.
+    """mat2: [k, n] in column-major order, which fp8 products require. use_fast_accum is ignored: sums never use the less
+    accurate accumulation.
 
     Scales are f32: a single number of any rank; [rows, 1] and [1, n]; or [rows, ceil(k / 128)] and [ceil(k / 128), ceil(n /
     128)]."""

@@ -1,4 +1,4 @@
-"""Errors of an append at arbitrary positions name FlashInfer's arguments instead of the table that is derived from them."""
+"""Errors of an append at arbitrary positions, which name FlashInfer's arguments instead of the derived table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = "append_indptr"
 
 
 class Append(NamedTuple):
-    """One append as a call of a plan whose requests are the rows of `where`, each with its own page."""
+    """One append as a call of a plan. Each row of `where` is a request with its own page."""
 
     op: str
     call: Call
@@ -31,13 +31,13 @@ class Append(NamedTuple):
             raise found from None
 
     def _judge(self) -> None:
-        """The requests of the plan are rows: whose a page is, the caller's table says."""
+        """Checks the ownership of pages by the caller's table, because the plan's requests are single rows."""
         descriptor: Any = self.call.plan.descriptor
         refuse_shared(self.op, self.where, descriptor.paged_kv.page_size)
 
 
 def _now(append: Append, found: IndexDataError) -> IndexDataError | None:
-    """The argument by which a row has no page in the pool, or is none of the new rows; None for another fault."""
+    """The argument that causes a row to have no page in the pool, or not to be a new row; None for another error."""
     if found.code != CODE:
         return None
     request, position, indices, indptr = append.where
@@ -65,7 +65,7 @@ def _now(append: Append, found: IndexDataError) -> IndexDataError | None:
 
 
 def _later(append: Append, found: IndexDataError) -> IndexDataError:
-    """The error of an earlier call, whose tensors may have changed: a page of -1 says that the row has none."""
+    """The error of an earlier call, whose tensors may have changed since. Page -1 means that the row has no page."""
     row, when = found.request, f"(found on the device during checked call {found.call_id})"
     if found.argument == _ROWS:
         descriptor: Any = append.call.plan.descriptor

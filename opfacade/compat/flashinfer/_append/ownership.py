@@ -22,7 +22,7 @@ def refuse_shared(op: str, where: Where, page_size: int) -> None:
 
 
 def _positions(op: str, where: Where) -> dict[tuple[int, int], int]:
-    """The row that goes to each (request, position)."""
+    """{(request, position): row}."""
     taken: dict[tuple[int, int], int] = {}
     for row, place in enumerate(zip(where.request.tolist(), where.position.tolist(), strict=True)):
         request, position = place
@@ -36,7 +36,7 @@ def _positions(op: str, where: Where) -> dict[tuple[int, int], int]:
 
 
 def _uses(where: Where, written: set[tuple[int, int]]) -> Iterator[PageUse]:
-    """The pages of every request. written: (request, which of its pages) of the new rows."""
+    """The uses of pages by every request. written: (request, index of its page) for each new row."""
     indices = where.indices.tolist()
     for request, (first, stop) in enumerate(pairwise(where.indptr.tolist())):
         for place in range(max(0, first), min(stop, len(indices))):

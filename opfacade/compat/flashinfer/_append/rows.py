@@ -12,7 +12,7 @@ CODE = "OPF-V001"
 
 
 class Where(NamedTuple):
-    """Request and position of each new row, and the page table of the requests."""
+    """The request and position of each new row, and the page table of the requests."""
 
     request: torch.Tensor
     position: torch.Tensor
@@ -23,7 +23,7 @@ class Where(NamedTuple):
 def index_error(
     op: str, wrong: tuple[str, int, int], allowed: str, request: int = -1, got: str = "", code: str = CODE
 ) -> IndexDataError:
-    """wrong: the argument, the position (-1 if unknown), and the value."""
+    """The error. wrong: the argument, the index of the element (-1 if unknown), and its value."""
     argument, position, value = wrong
     name = argument if position < 0 else f"{argument}[{position}]"
     got = got or f"{value}{'' if request < 0 else f' for request {request}'}"

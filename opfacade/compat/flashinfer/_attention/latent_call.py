@@ -92,7 +92,7 @@ def _require_rotated(op: str, argument: str, width: int) -> None:
 
 
 class LatentPlan(NamedTuple):
-    """Properties of the tensors of later calls, from plan()."""
+    """The properties that tensors of later calls must have, from plan()."""
 
     heads: int
     page_size: int
@@ -103,8 +103,8 @@ class LatentPlan(NamedTuple):
 
 
 def require_plan(op: str, table: Table, scores: LatentScores, told: LatentPlan) -> None:
-    """Raises the errors of `Plan.select` for calls with this table and the current preference. Without a preference there is
-    nothing to check, because the reference supports every problem."""
+    """Raises the errors that `Plan.select` would raise for calls with this table and the current preference. Without a
+    preference there is no check, because the reference supports every problem."""
     _require_rotated(op, "head_dim_kpe", told.rope)
     if preferred() is None:
         return

@@ -32,8 +32,8 @@ def bits_of(op: str, packed: torch.Tensor) -> torch.Tensor:
 
 
 def mask_of(op: str, given: Given, q_lens: torch.Tensor, kv_lens: torch.Tensor, buffers: Buffers = (None, None)) -> Mask | None:
-    """given: custom_mask `[sum of q_len * kv_len]`, row-major for each request, or its bits, where each request begins a new
-    byte. Lengths are on the device. If a graph reads the caller's buffers, the result is written to them.
+    """given: custom_mask `[sum of q_len * kv_len]`, row-major for each request, or its packed bits, where each request starts a
+    new byte. Lengths are on the device. If a graph reads the caller's buffers, the result is written to them.
 
     A mask on the host is compared with the lengths; one on a GPU is not, because that would wait for the GPU.
     """
@@ -57,12 +57,13 @@ def mask_of(op: str, given: Given, q_lens: torch.Tensor, kv_lens: torch.Tensor, 
 
 
 def _readable(mask: torch.Tensor, sizes: torch.Tensor) -> bool:
-    """Whether sizes may be read: the copy of a mask from the host waits for the GPU anyway."""
+    """Whether the lengths may be read, because copying a mask from the host waits for the GPU anyway."""
     return mask.device.type == "cpu" and sizes.device.type != "meta"
 
 
 def _require_entries(op: str, shape: torch.Size, kv_lens: list[int], sizes: list[int]) -> None:
-    """A mask of several dimensions has keys, or all entries of a request, in its last one: then it is not transposed."""
+    """Checks that the last dimension of a mask with several dimensions contains keys, or all entries of a request, so that the
+    mask is not transposed."""
     if shape.numel() != sum(sizes):
         raise wrong_shape(op, "custom_mask", f"{sum(sizes)} entries, the sum of q_len * kv_len", list(shape))
     if len(shape) > 1 and sizes and not any(set(lens) == {shape[-1]} for lens in (kv_lens, sizes, [sum(sizes)])):
@@ -76,7 +77,7 @@ def _kept(op: str, mask: Mask, buffers: Buffers) -> Mask:
     require_tensor(op, "custom_mask_buf", bits, "bytes")
     if require_tensor(op, "mask_indptr_buf", starts, "batch_size + 1") != tuple(mask.indptr.shape):
         raise wrong_shape(op, "mask_indptr_buf", str(list(mask.indptr.shape)), list(starts.shape))
-    # The packed tensor has the largest size that any lengths need. A smaller buffer may do, which only the device knows.
+    # Allocates the worst case over all lengths. A smaller buffer may suffice, but only the device knows the lengths.
     count = min(bits.shape[0], mask.packed.shape[0])
     if count < mask.packed.shape[0] and count < int(mask.indptr[-1]):
         raise wrong_shape(op, "custom_mask_buf", f"{int(mask.indptr[-1])} bytes or more", list(bits.shape))

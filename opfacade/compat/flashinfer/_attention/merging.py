@@ -14,7 +14,7 @@ from opfacade.compat.refusals import require_tensor, wrong_layout, wrong_shape
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.cascade import MergeStatesArgs, MergeStatesDescriptor
 
-_LISTED = 8  # states of a list; more are stacked
+_LISTED = 8  # maximum number of states passed as a list; more are stacked
 
 
 def merge_state(
@@ -34,7 +34,7 @@ def merge_state_in_place(
     s_other: torch.Tensor,
     mask: torch.Tensor | None = None,
 ) -> None:
-    """Like merge_state, but writes to v and s. mask `[rows]`: rows with false are not changed."""
+    """Like merge_state, but writes to v and s. mask `[rows]`: rows whose entry is false are not changed."""
     op = "merge_state_in_place"
     require_tensor(op, "s", s, "rows, heads")
     require_tensor(op, "s_other", s_other, "rows, heads")
@@ -52,7 +52,7 @@ def merge_state_in_place(
 
 
 def _require_own_memory(op: str, argument: str, out: torch.Tensor) -> None:
-    """Torch would refuse to write into an expanded tensor, but only after the other output was written."""
+    """Refuses an expanded output, because torch would refuse it only after the other output was written."""
     if any(size > 1 and not stride for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise wrong_layout(op, argument, "separate memory for each element", f"strides {out.stride()}")
 
@@ -60,7 +60,8 @@ def _require_own_memory(op: str, argument: str, out: torch.Tensor) -> None:
 def _merged_where(
     op: str, mask: torch.Tensor, states: Sequence[torch.Tensor], s: torch.Tensor, lses: Sequence[torch.Tensor]
 ) -> None:
-    """A merge with an empty state clears -0, and all of a row that is empty itself: other rows are copied, not merged."""
+    """Rows whose mask is false are copied instead of merged with an empty state, because such a merge turns -0 into 0 and
+    clears empty rows."""
     (rows,) = require_tensor(op, "mask", mask, "rows")
     if rows != s.shape[0] or mask.device != s.device:
         raise wrong_shape(op, "mask", f"[rows={s.shape[0]}] on {s.device}", f"{list(mask.shape)} on {mask.device}")

@@ -16,7 +16,7 @@ from opfacade.variant_examples import alibi_slopes
 
 
 class Mask(NamedTuple):
-    """The bits of each request, and the request's first byte."""
+    """packed: the mask bits; indptr: the first byte of each request."""
 
     packed: torch.Tensor
     indptr: torch.Tensor
@@ -37,7 +37,8 @@ class Wanted(NamedTuple):
 
 
 def csr(indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, batch: int, exact: bool) -> Table:
-    """FlashInfer's page table. Index tensors may be longer than the batch. exact: later calls have tensors of this size."""
+    """FlashInfer's page table. Index tensors may be longer than the batch. exact: tensors of later calls have exactly this
+    size."""
     operands = {"kv_indptr": indptr[: batch + 1], "kv_indices": indices, "last_page_len": last_page_len[:batch]}
     return Table("csr", operands, batch, indices.shape[0], fixed=exact)
 
@@ -83,5 +84,5 @@ def ask_of(op: str, how: How, factors: Factors, wanted: Wanted, q: torch.Tensor)
 
 
 def named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a function, from its locals."""
+    """The score arguments of a function, taken from its locals()."""
     return {name: value for name, value in arguments.items() if name not in ("self", "__class__")}

@@ -14,8 +14,8 @@ LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 
 
 class LseForm(NamedTuple):
-    """returned: whether the call returns lse. base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows].
-    given: the caller's tensor in that layout, which is written whether lse is returned or not."""
+    """returned: whether the call returns lse. base: "log2" or "ln"; layout: "NH" [rows, heads] or "HN" [heads, rows]. given:
+    the caller's tensor in that layout, which is written even if lse is not returned."""
 
     returned: bool
     base: str = "log2"
@@ -38,7 +38,7 @@ class LseForm(NamedTuple):
 
     @property
     def operand(self) -> torch.Tensor | None:
-        """The caller's tensor, if the plan may write to it."""
+        """The caller's tensor, if the plan can write to it directly."""
         return self.given if self.layout == "NH" else None
 
     def finished(self, lse: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ class LseForm(NamedTuple):
 
 
 def finished(o: torch.Tensor, lse: torch.Tensor | None, form: LseForm, after: float | torch.Tensor | None = None) -> Any:
-    """o, or o and lse."""
+    """Returns o, or o and lse."""
     if after is not None:
         o = o.copy_(o.float() * after) if o.dtype in FP8 else o.mul_(after)
     if lse is None:

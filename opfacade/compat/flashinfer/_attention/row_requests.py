@@ -27,6 +27,6 @@ def rows_apart(
 
 
 def _rows_after(q_lens: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
-    """Rows of the same request that come after each row."""
+    """The number of rows of the same request after each row."""
     ends = q_lens.long().cumsum(0)
     return ends[owner] - 1 - torch.arange(owner.shape[0])

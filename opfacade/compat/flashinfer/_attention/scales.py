@@ -20,7 +20,7 @@ class Given(NamedTuple):
 
 
 def factors_given(q: torch.Tensor, given: Given, args: tuple[Any, ...]) -> tuple[Given, tuple[Any, ...]]:
-    """Positional arguments; for an fp8 q, three of them may be the scales."""
+    """Splits positional arguments; for an fp8 q, three of them may be the scales."""
     if len(args) == 3 and isinstance(q, torch.Tensor) and q.dtype in FP8 and given == Given():
         return Given(*args), ()
     return given, args
@@ -69,7 +69,7 @@ def factors_of(op: str, sm_scale: float, given: Given, shape: Shape) -> Factors:
 
 
 def _plain(op: str, name: str, scale: Scale) -> float | torch.Tensor | None:
-    """None where it is 1; a number on the host; or [n] f32 on the device."""
+    """The scale: None if it is 1, a number on the host, or a tensor [n] f32 on the device."""
     if scale is None or isinstance(scale, (float, int)):
         return None if scale is None or scale == 1.0 else number(op, name, scale)
     if not isinstance(scale, torch.Tensor):
@@ -104,7 +104,8 @@ def _of_query_heads(op: str, tensors: dict[str, torch.Tensor], shape: Shape) -> 
 
 
 def _by_query_head(op: str, name: str, scale: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """[heads], from a factor of each query head or KV head; their number tells which, and the name where both fit."""
+    """[heads], from one factor per query head or per KV head. The number of factors decides which; if both fit, the argument's
+    name decides."""
     if name == "q_scale" and scale.shape[0] == shape.heads:
         return scale
     if scale.shape[0] == shape.kv_heads:

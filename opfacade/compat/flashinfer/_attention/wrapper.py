@@ -60,9 +60,9 @@ class Wrapper:
         return self._own[-1]
 
     def _index(self, argument: str, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """The index tensor that run() reads: on the wrapper's device, or the caller's buffer where a graph reads that.
+        """The index tensor that run() reads: on the wrapper's device, or if a graph reads it, the caller's buffer.
 
-        Nothing is written: `_fill` copies to the buffers once plan() has refused nothing.
+        Does not write: `_fill` copies to the buffers after all checks of plan().
         """
         require_tensor(self._op, argument, tensor, "n")
         if tensor.dtype != torch.int32:
@@ -78,7 +78,8 @@ class Wrapper:
         return buffer
 
     def _values(self, given: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """plan()'s index tensors on the wrapper's device. read: those of `_index`, which a graph's buffers do not have yet."""
+        """The index tensors whose values plan() uses: `read`, or with a graph copies of `given`, because the graph's buffers
+        are not filled yet."""
         return [tensor.to(self.device, non_blocking=True) for tensor in given] if self._use_cuda_graph else read
 
     def _fill(self, given: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor | None]) -> None:
@@ -87,7 +88,7 @@ class Wrapper:
                 buffer[: tensor.shape[0]].copy_(tensor, non_blocking=True)
 
     def _fixed_batch(self, batch: int, fixed: int) -> None:
-        """A captured graph has one batch size."""
+        """Refuses another batch size if a graph was captured."""
         if self._use_cuda_graph and batch != fixed:
             hint = "Pad the batch with empty requests."
             raise wrong_shape(self._op, "batch_size", f"{fixed}, the size of the graph's buffers", batch, hint)

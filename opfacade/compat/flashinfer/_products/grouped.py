@@ -22,7 +22,7 @@ from opfacade.compat.refusals import (
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.matmul import GroupedMatmulArgs, GroupedMatmulDescriptor, Scaling
 
-# Sizes, layout, dtypes of rows and result, whether weight is [k, n], whether there are scales, and whether those of x are
+# Sizes, layout, dtypes of rows and result, whether weight is [k, n], whether there are scales, and whether x's scales are
 # columns.
 _Facts = tuple[tuple[int, int, int, int], Literal["ragged", "masked"], tuple[Any, Any], bool, bool, bool]
 _BLOCK = 128
@@ -88,7 +88,7 @@ def require_groups(
 
 
 def require_integers(op: str, argument: str, value: Tensor | None, count: int) -> Tensor:
-    """int32 [count] of int32 or int64."""
+    """Converts an int32 or int64 tensor to int32 [count]."""
     if require_tensor(op, argument, value, "groups") != (count,):
         raise wrong_shape(op, argument, f"[{count}]", list(value.shape))  # type: ignore[union-attr]
     if value.dtype not in (torch.int32, torch.int64):  # type: ignore[union-attr]
@@ -97,7 +97,7 @@ def require_integers(op: str, argument: str, value: Tensor | None, count: int) -
 
 
 def require_scales(op: str, a_scale: Tensor, b_scale: Tensor, a: Tensor, b: Tensor, columns: bool) -> tuple[Tensor, Tensor]:
-    """Block scales in the layout of a plan; columns: in both, the blocks of k come before rows."""
+    """Block scales in the layout of a plan. columns: in both scale tensors, the k axis comes before the rows."""
     parts = -(-a.shape[-1] // _BLOCK)
     shapes = ((*a.shape[:-1], parts), (b.shape[0], -(-b.shape[1] // _BLOCK), parts))
     found = []
@@ -112,7 +112,7 @@ def require_scales(op: str, a_scale: Tensor, b_scale: Tensor, a: Tensor, b: Tens
 
 
 def require_blocks(op: str, granularity: object) -> None:
-    """Scales for one row, and for 128 columns, each over 128 elements of k."""
+    """The kind of scales: one per row of x and one per 128 columns of the weight, each over 128 elements of k."""
     if not isinstance(granularity, (tuple, list)) or tuple(granularity) != _BLOCKS:
         raise unmapped(op, "scale_granularity_mnk", str(_BLOCKS), granularity)
 

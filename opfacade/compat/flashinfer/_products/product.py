@@ -74,7 +74,7 @@ def require_matrices(
 
 
 def scale_of(op: str, argument: str, scale: Tensor) -> Tensor:
-    """The one element of a scale as [1]."""
+    """A scale with one element as a tensor [1]."""
     _require_f32(op, argument, require_dense(op, argument, scale, "1"))
     if scale.numel() != 1 or scale.dim() > 3:
         raise wrong_shape(op, argument, "one element", list(scale.shape))
@@ -84,7 +84,7 @@ def scale_of(op: str, argument: str, scale: Tensor) -> Tensor:
 def scales_of_blocks(
     op: str, given: Mapping[str, Tensor | None], sizes: Sizes, columns: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Scales in the layout of a plan. columns: both are given with the blocks of k as rows, which is also the layout of x's
+    """Scales in the layout of a plan. columns: in both scale tensors, the k axis comes first, which is also the layout of x's
     scales in the plan."""
     parts = -(-sizes.k // _BLOCK)
     shapes = ((sizes.m, parts), (-(-sizes.n // _BLOCK), parts))
@@ -138,7 +138,8 @@ def _run(factors: Factors, out: Tensor) -> None:
 
 
 def _oriented(rows: Tensor) -> tuple[Tensor, bool]:
-    """A matrix or its transpose, whichever has contiguous rows, and whether it is the transpose; a copy where neither has."""
+    """The matrix or its transpose, whichever has contiguous rows, and whether it is the transpose. A copy if neither has
+    contiguous rows."""
     if rows.stride(-1) == 1 or rows.shape[-1] < 2:
         return rows, False
     if rows.stride(-2) == 1 or rows.shape[-2] < 2:

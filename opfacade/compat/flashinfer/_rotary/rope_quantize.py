@@ -70,7 +70,7 @@ def mla_rope_quantize_fp8(
     k_nope_out: Tensor | None = None,
     enable_pdl: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """rope_quantize_fp8."""
+    """The same as rope_quantize_fp8."""
     scales, outs = (quant_scale_q, quant_scale_kv), (q_rope_out, k_rope_out, q_nope_out, k_nope_out)
     return rope_quantize_fp8(
         q_rope, k_rope, q_nope, k_nope, cos_sin_cache, pos_ids, is_neox, quantize_dtype, *scales, *outs, enable_pdl
@@ -163,7 +163,7 @@ def _or_empty(nope: Tensor | None, rope: Tensor) -> Tensor:
 
 
 def _dtype(op: str, given: torch.dtype | None, outs: Sequence[Tensor | None]) -> torch.dtype:
-    """That of the call, or of the first output that is given, or e4m3."""
+    """The fp8 dtype: the argument, otherwise the dtype of the first passed output, otherwise e4m3."""
     found = given or next((out.dtype for out in outs if out is not None), torch.float8_e4m3fn)
     if found not in FP8:
         raise unmapped(op, "quantize_dtype", " or ".join(map(str, FP8)), found)

@@ -91,7 +91,7 @@ def _index_name(op: str, argument: str, x: torch.Tensor) -> str:
 
 
 def _frequencies(device: torch.device, rotary_dim: int, waves: Waves) -> torch.Tensor:
-    """f64 [rotary_dim / 2]. A capture cannot copy from the host, so an earlier call must make them."""
+    """f64 [rotary_dim / 2]. A capture cannot copy from the host, so an earlier call must create the tensor."""
     found, _ = rotary_frequencies(waves.kind, rotary_dim=rotary_dim, base=waves.base, **dict(waves.scaling))
     return found.to(device)
 

@@ -66,7 +66,7 @@ def columns(op: str, controls: Controls, x: torch.Tensor) -> dict[str, torch.Ten
 
 
 def formed(op: str, x: torch.Tensor, form: str, controls: Controls, order: str = "top_k_first") -> torch.Tensor:
-    """`form` of `ProbabilitiesDescriptor` on x, f32; with "mask" in the dtype of x."""
+    """Applies `form` of `ProbabilitiesDescriptor` to x. The result is f32; for "mask", it has the dtype of x."""
     given = columns(op, controls, x)
     facts = (form, *x.shape, name_of(op, "x", x.dtype), order, tuple(given))
     plan = plan_for(_probabilities, facts, x.device)
@@ -88,7 +88,7 @@ def drawn(op: str, logits: torch.Tensor, how: How, controls: Controls, order: st
         raise wrong_shape(op, "logits", "at least one row, because indices refer to rows", list(logits.shape))
     if indices is not None:
         at = indices.long()
-        at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)  # the row that a wrong index draws from
+        at = at.masked_fill((at < 0) | (at >= logits.shape[0]), 0)  # the row used for an invalid index
         given = {name: value[at] for name, value in given.items()} | {"indices": indices}
     rows = logits.shape[0] if indices is None else indices.shape[0]
     seed, offset = noise_of(op, how.noise, rows, logits.device)
@@ -112,7 +112,7 @@ def _sample(facts: tuple[Any, ...]) -> SampleDescriptor:
 
 
 def _indices(op: str, indices: torch.Tensor | None, rows: int) -> torch.Tensor | None:
-    """i32; a wrong one stays wrong."""
+    """The indices as i32; invalid ones stay invalid."""
     if indices is None:
         return None
     require_tensor(op, "indices", indices, "rows")

@@ -11,7 +11,7 @@ from opfacade.compat.refusals import require_integer, wrong, wrong_shape
 
 Given = int | torch.Tensor
 Value = Given | None
-ROW = 1 << 40  # distance of the offsets of neighbouring rows that share one seed
+ROW = 1 << 40  # distance between the offsets of adjacent rows that share one seed
 _WHOLE = (torch.int64, torch.uint64)
 
 

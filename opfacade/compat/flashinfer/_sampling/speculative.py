@@ -13,7 +13,7 @@ from opfacade.compat.selecting import plan_for
 from opfacade.plans.sampling import VerifyDraftsArgs, VerifyDraftsDescriptor
 
 OP = "chain_speculative_sampling"
-_MOST = 128  # drafts of a request
+_MOST = 128  # maximum number of drafts per request
 Counts = torch.Tensor | None
 
 
@@ -40,7 +40,7 @@ def chain_speculative_sampling(
     first, second = counts.values()
     if first is not None and second is not None and _overlap(first, second):
         raise shared(OP, *reversed(counts))
-    # An id that 32 bits cannot hold stays outside the vocabulary.
+    # An id that does not fit in 32 bits must stay outside the vocabulary.
     drafts = draft_token_ids.long().clamp(-1, sizes[2]).to(torch.int32).contiguous()
     q, p = draft_probs.float(), target_probs.float()
     noise = noise_of(OP, Noise(generator, seed, offset), sizes[0], drafts.device)
@@ -63,7 +63,7 @@ def _check_count(name: str, given: Counts, drafts: torch.Tensor) -> None:
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether counts of one length and device may share an element: one that is given twice would have both sums."""
+    """Whether two count tensors may share an element: a tensor that is passed twice would get both sums."""
     if not a.numel() or a.device.type == "meta" or not type(a) is type(b) is torch.Tensor:
         return False
     low, high = sorted((a, b), key=torch.Tensor.data_ptr)
@@ -83,7 +83,7 @@ def _added(given: Counts, count: torch.Tensor) -> torch.Tensor:
 
 
 def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.Tensor) -> tuple[int, int, int]:
-    """batch, n, vocab, of tensors that fit each other."""
+    """batch, n and vocab; refuses tensors whose shapes do not match."""
     batch, n, vocab = require_tensor(OP, "draft_probs", draft_probs, "batch, n, vocab")
     if require_tensor(OP, "draft_token_ids", drafts, "batch, n") != (batch, n):
         raise wrong_shape(OP, "draft_token_ids", f"[{batch}, {n}]", list(drafts.shape))
@@ -102,7 +102,7 @@ def _sizes(draft_probs: torch.Tensor, drafts: torch.Tensor, target_probs: torch.
 def _verified(
     sizes: tuple[int, int, int], tensors: tuple[torch.Tensor, ...], noise: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens, and the number of accepted drafts."""
+    """The tokens, and the number of accepted drafts."""
     (batch, n, _), (drafts, q, p) = sizes, tensors
     tokens = torch.empty(batch, n + 1, dtype=torch.int32, device=drafts.device)
     accepted, emitted = (torch.empty(batch, dtype=torch.int32, device=drafts.device) for _ in range(2))
@@ -117,7 +117,8 @@ def _verified(
 def _each_alone(
     sizes: tuple[int, int, int], tensors: tuple[torch.Tensor, ...], noise: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """Each draft as a request of its own over a vocabulary of one token: its coin depends on seed and position alone."""
+    """Verifies each draft alone, as a request with a one-token vocabulary. This is valid because a draft's random number
+    depends only on seed and position."""
     (batch, n, vocab), (drafts, q, p) = sizes, tensors
     inside = (drafts >= 0) & (drafts < vocab)
     at = drafts.clamp(0, vocab - 1).long()[..., None]
