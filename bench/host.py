@@ -47,7 +47,7 @@ CACHE = PagedKvCacheDescriptor(num_total_pages=64, page_size=16, num_kv_heads=8,
 
 
 def microseconds(call, number: int = 2000) -> float:
-    """The best mean of seven: the cost of the code without other load."""
+    """The smallest of seven means, as an estimate of the cost without other load."""
     return round(min(timeit.repeat(call, number=number, repeat=7)) / number * 1e6, 3)
 
 

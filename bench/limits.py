@@ -64,7 +64,8 @@ def reason(counters: Record, model_bytes: int) -> str:
 
 
 def compared(ours: Record, theirs: Record) -> list[str]:
-    """Everything of which a faster peer's kernel needs less; otherwise, what our warps wait for more often."""
+    """The counters in which a faster peer's kernel is lower. If there are none, the events for which our warps wait more
+    often."""
     if min(row["busy_percent"]["memory"] for row in (ours, theirs)) >= STREAMS:
         return ["memory limits both"]
     most = MORE_INSTRUCTIONS * theirs["launch"]["instructions"]

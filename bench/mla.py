@@ -96,7 +96,7 @@ SHAPES = (
 
 
 def check(shape: Shape, descriptor: BatchMlaDecodeDescriptor, args: BatchMlaDecodeArgs, sku: Any) -> float:
-    report = numerics.check(descriptor, args, sku, rows=256)  # with 128 heads, fewer rows are one or two requests
+    report = numerics.check(descriptor, args, sku, rows=256)  # with 128 heads, 256 rows are two requests
     if not report.worst <= 1:
         raise SystemExit(f"{shape.name}: wrong result, not timed: {report}")
     return round(report.worst, 3)

@@ -29,4 +29,4 @@ assert torch.equal(v_data[0, 5], qkv[0, 10:])
 assert torch.equal(v_data[2, 1], qkv[1, 10:])
 assert v_data.count_nonzero() == qkv[:2, 10:].count_nonzero()
 normed = torch.nn.functional.rms_norm(qkv[0, :8].double(), (64,), eps=1e-6)
-torch.testing.assert_close(q_out[0].double(), normed, rtol=2e-2, atol=2e-2)  # position 0 has no angle
+torch.testing.assert_close(q_out[0].double(), normed, rtol=2e-2, atol=2e-2)  # position 0 has the angle 0, so it is not rotated

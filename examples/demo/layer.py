@@ -58,7 +58,8 @@ class Layer:
         )  # fmt: skip
 
     def behind(self, o: Tensor, residual: Tensor) -> Iterator[Call]:
-        """Output product; norm of its sum with the residual; gated activation between two products, and its rows in e4m3.
+        """Runs the output product, the norm of its sum with the residual, and a gated activation between two products, with its
+        rows in e4m3.
 
         The sum overwrites residual. The out of the last call is the input of the next layer.
         """
