@@ -210,8 +210,7 @@ def subscribe(sink: Sink) -> Callable[[], None]:
     """Calls `sink(event)` for every event from now on; returns a function that unsubscribes it.
 
     Exceptions of a sink do not reach runs: they are counted as "listener_failures" in `counts()`, a sink's first failure warns
-    (DroppedWarning), and a sink that fails ten times in a row is no longer called. ArgumentTypeError if `sink` is not
-    callable."""
+    (DroppedWarning), and a sink that fails ten times in a row is removed. ArgumentTypeError if `sink` is not callable."""
     _require("subscribe", "sink", "a callable", sink, callable(sink))
     return _add(sink, "_sinks")
 

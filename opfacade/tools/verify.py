@@ -67,8 +67,7 @@ def verify(
     heavy: bool = False,
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """Tests every SKU of the matrix on this machine, or one SKU id, or one op, and returns a record. `ok`: whether all tests
-    passed.
+    """Tests every SKU of the matrix on this machine, or one SKU id, or one op. Field `ok`: whether all tests passed.
 
     descriptors: replace the matrix; each SKU that they select is tested on the first problem that selects it. quick: fewer
     problems and runs, and on a CPU sizes of at most 24 if these select the same SKU. say: receives lines with the progress and
