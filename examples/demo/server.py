@@ -90,9 +90,9 @@ class Server:
             yield self._decode(step, {name: x[first:] for name, x in heads.items()})
 
     def _whole_layer(self, step: ServingStep, layer: Layer) -> Generator[Ran, None, Tensor | None]:
-        """The same new rows through a layer of a model, whose k and v replace those in the pages; the logits of the step.
+        """Passes the same new rows through a model layer, whose k and v replace those in the pages; returns the step's logits.
 
-        Logits and likeliest tokens are held to the layer in plain torch and f64, over the same keys and values.
+        Logits and most likely tokens are compared with the layer in plain torch and f64, over the same keys and values.
         """
         import torch
 
