@@ -10,8 +10,8 @@ from tests.support.transformers_here import missing
 
 cores.share(os.environ, cores.here())
 gpus_here.take_turns(os.environ)
-# Kernels that ship have no slow code; a user's problem may have (tests/jit/sass/test_slow_code.py). CI, which has no GPU, holds
-# them to that. With a GPU any toolkit of the documentation may build them.
+# Shipped kernels have no slow code; a user's problem may have (tests/jit/sass/test_slow_code.py). CI, which has no GPU, checks
+# this. With a GPU, any documented toolkit may build them.
 os.environ["OPFACADE_JIT_STRICT"] = "0" if gpus_here.now() else "1"
 
 
@@ -23,7 +23,7 @@ def _no_gpu():
     return "" if gpus_here.here() else "need a GPU"
 
 
-@pytest.hookimpl(trylast=True)  # of what -k and -m leave
+@pytest.hookimpl(trylast=True)  # tests that -k and -m select
 def pytest_collection_modifyitems(config, items):
     reasons = {}
     if not config.getoption("--heavy"):
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Around the fixtures of a test too: those of a module select plans."""
+    """Also around a test's fixtures: fixtures of a module select plans."""
     if gpus_here.marked(item) or not gpus_here.here():
         return (yield)
     with gpus_here.hidden():
@@ -47,7 +47,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_cache(tmp_path_factory):
-    """A cache of this run's own, which its workers share, unless the caller chose one."""
+    """A private cache for this run, which its workers share, unless the caller chose one."""
     if os.environ.get("OPFACADE_CACHE_DIR"):
         yield
         return
@@ -61,7 +61,7 @@ def _private_cache(tmp_path_factory):
 
 @pytest.fixture
 def one_thread():
-    """torch on one thread: with tiny tensors, threads that fight over a core cost more than all the arithmetic."""
+    """torch on one thread: with tiny tensors, threads that compete for a core cost more than the arithmetic."""
     import torch
 
     before = torch.get_num_threads()
@@ -72,7 +72,7 @@ def one_thread():
 
 @pytest.fixture
 def fresh_telemetry():
-    """Counters at zero, and no plan from an earlier test that counts into forgotten ones."""
+    """Counters start at zero, and no plan of an earlier test updates old counters."""
     from opfacade import plan, telemetry
 
     telemetry.reset()

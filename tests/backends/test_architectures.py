@@ -1,7 +1,7 @@
-"""EXAMPLES build for each architecture that nvcc knows: a sample of them.
+"""EXAMPLES compile for each architecture that nvcc knows; this test takes a sample.
 
-`python -m bench.random_builds --examples --arch all` takes all. A spill is no failure, as for users
-(tests/jit/sass/test_slow_code.py), but where it was mended it stays so.
+`python -m bench.random_builds --examples --arch all` compiles all. A spill is not a failure, as for users
+(tests/jit/sass/test_slow_code.py), but a spill that was fixed must not come back.
 """
 
 import time
@@ -45,7 +45,7 @@ def test_every_architecture_of_nvcc_has_facts_and_a_kernel_for_decode(tools):
 
 
 def test_an_example_builds_for_each_architecture(tools):
-    """Another one for each; sm_90a has tests of its own."""
+    """One more example per architecture; sm_90a has separate tests."""
     archs = [arch for arch in architectures(tools) if arch != "sm_90a"]
     for number, arch in enumerate(archs):
         for example in examples()[number * 7 % len(examples()) :]:
@@ -60,7 +60,9 @@ def test_an_example_builds_for_each_architecture(tools):
 
 @pytest.mark.parametrize("rounding", ["round_f8_e4m3", "round_f8_e5m2"])
 def test_a_program_that_rounds_to_fp8_is_refused_where_the_hardware_cannot(rounding):
-    """In a map, in every fold and in a gated activation, though no tensor has such elements. Powers of two need no hardware."""
+    """The conversion is used in a map, in every fold and in a gated activation, although no tensor has such elements. Powers of
+    two need no hardware support.
+    """
     x = value("x", "f32")
     for problem in programs(apply(rounding, x), apply(rounding, value("gate", "f32"))):
         for arch in ("sm_80", "sm_88"):

@@ -1,4 +1,4 @@
-"""Every template compiles for the oldest and the newest architecture we name, on a machine without a GPU, without spills."""
+"""Every template compiles for the oldest and the newest supported architecture, on a machine without a GPU, without spills."""
 
 import json
 
@@ -35,23 +35,23 @@ VARIED = tuple(
 
 
 def tight_decode(dim, dtype):
-    """Everything that takes registers, where up to eight heads are columns and most blocks share an SM."""
+    """Options with high register use, where up to eight heads are columns and most blocks share an SM."""
     cache = PagedKvCacheDescriptor(num_total_pages=9000, page_size=3, num_kv_heads=2, head_dim=dim, dtype=dtype, layout="HND")
     fp8 = {"q_dtype": "bf16", "kv_scale": "head"} if dtype.startswith("f8") else {}
     more = {"window_left": 900, "logits_soft_cap": 9.0, "sinks": True, "page_table": "block"}
     return BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=16, paged_kv=cache, **fp8, **more)
 
 
-MORE = (  # what EXAMPLES leave out: head_dim 256, f32 decode, no split, a group of more than 16
+MORE = (  # cases that EXAMPLES do not contain: head_dim 256, f32 decode, no split, a group of more than 16
     BatchPagedPrefillDescriptor(batch_size=1, total_num_rows=900, num_qo_heads=26, causal=True, paged_kv=WIDE, kv_split=512),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=40, paged_kv=WIDE, kv_split="off", return_lse=False),
     BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=10, paged_kv=PLAIN, window_left=5),
     BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=40, paged_kv=WIDE, logits_soft_cap=9.0),
     BatchPagedDecodeDescriptor(batch_size=40, num_qo_heads=32, paged_kv=FP8, q_dtype="bf16", kv_scale="head", sinks=True),
-    BatchPagedDecodeDescriptor(  # as many registers as a decode can need
+    BatchPagedDecodeDescriptor(  # maximum register use of a decode
         batch_size=40, num_qo_heads=66, paged_kv=FP8, q_dtype="bf16", kv_scale="head", window_left=900, logits_soft_cap=9.0
     ),
-    BatchPagedPrefillDescriptor(  # the fewest registers are left to threads that widen rows of 256
+    BatchPagedPrefillDescriptor(  # threads that widen rows of 256 have the fewest free registers
         batch_size=40,
         total_num_rows=900,
         num_qo_heads=32,
@@ -75,18 +75,19 @@ ARCHS = ("sm_80", "sm_90a")
 
 
 def kernels():
-    """(descriptor, architecture, template) of each that a kernel serves."""
+    """(descriptor, architecture, template) of each problem that a kernel accepts."""
     for descriptor in (*examples(), *MORE, *VARIED):
         for arch in ARCHS:
             if explain(descriptor, CUDA, Target.parse(arch)).chosen is not None:
                 plan = Plan.select(descriptor, CUDA, target=Target.parse(arch))
-                for spec in () if plan.jit_spec is None else (plan.jit_spec,):  # others have no template of their own
+                for spec in () if plan.jit_spec is None else (plan.jit_spec,):  # the other implementations have no template
                     yield descriptor, arch, spec.template
 
 
 def params():
-    """The kernels with most registers, and of each template and architecture the first and the last: the first is ordinary, the
-    last odd or has most options. The others are heavy; each kernel that any other test builds is refused too if it spills."""
+    """The kernels with the highest register use, and the first and the last kernel of each template and architecture: the first
+    is ordinary, the last is odd or has most options. The others are slow to compile; a spill is also refused in each kernel
+    that another test builds."""
     found = list(kernels())
     first = {(arch, template): descriptor for descriptor, arch, template in reversed(found)}
     last = {(arch, template): descriptor for descriptor, arch, template in found if arch == ARCHS[1]}
@@ -95,13 +96,13 @@ def params():
         yield pytest.param(descriptor, arch, id=f"{descriptor.op}-{arch}", marks=() if due else pytest.mark.heavy)
 
 
-# Their examples show forms that only the reference takes too, or need a group of ranks.
+# Some of their examples only run on the reference, or need a group of ranks.
 NOT_ALL = {"matmul", "grouped_matmul", "fused_moe", "route", "mla_decode"}
 OF_RANKS = {"collective", "merge_across", "logprob_across", "all_reduce_norm", "sample_across"}
 
 
 def test_every_other_example_has_a_kernel(monkeypatch):
-    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # whatever compiler is here
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # independent of the installed compiler
     ours = [one for one in examples() if one.op not in NOT_ALL | OF_RANKS]
     assert [one for one in ours if explain(one, CUDA, Target.parse("sm_90a")).chosen is None] == []
     assert len(ours) > 80
@@ -117,12 +118,12 @@ def test_every_template_compiles_without_spills(descriptor, arch):
     assert resources
     for kernel in resources.values() if isinstance(resources, dict) else resources:
         assert not any(value for name, value in kernel.items() if "spill" in name), kernel
-    if facts["sass"] != "no wgmma":  # what spills has instructions that only a disassembler names
+    if facts["sass"] != "no wgmma":  # instructions of a spill have names that only a disassembler knows
         assert_known_without_a_disassembler(library.parent / "kernel.cubin")
 
 
 def assert_known_without_a_disassembler(cubin):
-    """A new opcode would cost each build the start of a disassembler: it belongs in opfacade/jit/sass/opcodes.py."""
+    """A new opcode would make each build start a disassembler: it belongs in opfacade/jit/sass/opcodes.py."""
     assert not inspect.is_doubtful(cubin.read_bytes())
     tools = toolchain.find(cache.toolchain_memo())
     if toolchain.find_disassembler(tools):

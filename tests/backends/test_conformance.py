@@ -1,6 +1,7 @@
-"""Every candidate of every family is held to its own guarantee, over EXAMPLES and random problems.
+"""Every candidate of every family fulfils its guarantee on EXAMPLES and random problems.
 
-One call shows: the bound, inputs unchanged, outputs written everywhere, nothing written past an output or the workspace.
+One call checks the error bound, unchanged inputs, complete outputs, and that nothing is written past an output or the
+workspace.
 """
 
 import itertools
@@ -28,14 +29,14 @@ RANDOM_GPU = dict.fromkeys(problems.OPS, 40) | {
     "mla_decode": 80, "sample": 80,
 }  # fmt: skip
 SPECIAL_GPU = 120
-# One process has no peer: tests/distributed/test_link.py and tests/families/collective/test_sum_fold_kernel.py hold them.
+# One process has no peer; tests/distributed/test_link.py and tests/families/collective/test_sum_fold_kernel.py test them.
 RANKS = ("nccl", "peers")
-# Behind tiles that take all they take: test_cublaslt.py and test_cublaslt_gpu.py hold them.
+# Kernels with tiles accept all their problems first; test_cublaslt.py and test_cublaslt_gpu.py test these.
 BEHIND = {"cublaslt_matmul", "cublaslt_matmul_lean"}
-# Candidates that are chosen only where others decline: their ops, and the others.
+# Candidates that are selected only if others decline: their ops, and the other candidates.
 RIVALS = {"mma_tile": (("paged_prefill", "ragged_prefill"), ("wgmma_tile",))}
 RIVALS_GPU = 40
-# Candidates that take only problems of their own, and their ops.
+# Candidates that accept only special problems, and their ops.
 NARROW, NARROW_OPS, NARROW_GPU = "wgmma_fp8_tile", ("paged_prefill", "ragged_prefill"), 80
 
 
@@ -47,7 +48,7 @@ PLACES = [place for backend in BACKENDS for place in where(backend)]
 
 
 def accepted(subject):
-    """A kernel that declines a problem promises nothing about it; the reference declines none."""
+    """A kernel that declines a problem guarantees nothing about it; the reference declines none."""
     if subject.declined:
         assert subject.backend != "reference"
         pytest.skip(subject.declined)
@@ -139,7 +140,7 @@ def test_an_unusual_scale_keeps_the_guarantee(kind, backend, device, scale):
 
 @cache
 def _chosen(op):
-    """The implementations that run the EXAMPLES of an op."""
+    """The implementations that can run the EXAMPLES of an op."""
     found = set()
     with any_assembler():
         for example, arch, backend in itertools.product(examples(), ("sm_80", "sm_90a"), BACKENDS):
@@ -150,7 +151,7 @@ def _chosen(op):
 
 
 def test_every_candidate_is_among_those_held():
-    """A new op, backend or implementation is held to its guarantee here or this fails."""
+    """This test fails if a new op, backend or implementation is not tested here."""
     assert {e.op for e in examples()} == set(problems.OPS) == set(RANDOM_GPU)
     for descriptor in examples():
         found = candidates_for(type(descriptor))
@@ -163,7 +164,7 @@ def test_every_candidate_is_among_those_held():
 
 @pytest.fixture(scope="session")
 def _built_in_parallel():
-    """All kernels of the random problems, compiled side by side before the first is run."""
+    """Compiles all kernels of the random problems in parallel before the first one runs."""
     prebuilt.build(problems.random_descriptor(op, seed) for op, n in RANDOM_GPU.items() for seed in range(n))
 
 

@@ -1,4 +1,4 @@
-"""Candidates declared as data: what is refused, compiled, promised and launched follows from the descriptor's fields."""
+"""Candidates declared as data: refusals, builds, guarantees and launches follow from the descriptor's fields."""
 
 from pathlib import Path
 

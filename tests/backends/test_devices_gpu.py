@@ -1,4 +1,6 @@
-"""Two GPUs in one process: what runs on the second while the first is current, captured, timed, and leaves the first alone."""
+"""Two GPUs in one process: plans run on the second GPU while the first is current, are captured and timed, and leave the first
+GPU alone.
+"""
 
 import os
 import subprocess
@@ -52,7 +54,7 @@ print("contexts", *before, *contexts())
 
 @two_gpus
 def test_a_run_on_the_second_gpu_makes_no_context_on_the_first():
-    """In a process of its own, where torch has made a context on the second GPU alone."""
+    """Runs in a separate process, where torch has a context on the second GPU only."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -64,7 +66,7 @@ def test_one_plan_runs_on_both_in_turns():
     plan = norm(9)
     for device in ("cuda:1", "cuda:0", "cuda:1"):
         args = operands(9, device)
-        for _ in range(5):  # the long way, then the ways that keep what they learned
+        for _ in range(5):  # first the slow path, then the paths that reuse its results
             args.out.fill_(torch.nan)
             plan.run(args)
         right(args)

@@ -1,4 +1,6 @@
-"""On a GPU too an id keeps its bits: those of every class of SKU are on record for one GPU model and one set of compilers."""
+"""A SKU id keeps its bits on a GPU too: the bits of every class of SKU are recorded for one GPU model and one
+set of compilers.
+"""
 
 import pytest
 

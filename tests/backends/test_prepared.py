@@ -1,4 +1,4 @@
-"""Kernels are loaded on the device of a call's tensors, whichever is current; a machine without a GPU stands in for two."""
+"""Kernels are loaded on the device of a call's tensors, whichever device is current; stubs stand in for two devices."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.support.problems import decode, on_reference
 
 @pytest.fixture
 def devices(monkeypatch):
-    """Two devices, of which the first is current; what is captured where."""
+    """Stubs of two devices, of which the first is current, and the record of captures."""
     told = SimpleNamespace(current=[0], captured=set())
 
     class Device:

@@ -1,4 +1,4 @@
-"""Runs that a binding makes again from what it kept do what a run of the full binding does, on the stream of the moment."""
+"""Replayed runs of a binding do the same as full runs, on the current stream."""
 
 import math
 from dataclasses import replace
@@ -25,7 +25,7 @@ SOME = (
     "ragged-auto-fp8-products",
     "merge-bf16",
 )
-KEPT_AFTER = 4  # runs: the long way, the short one, the quick one, and again to be kept
+KEPT_AFTER = 4  # runs: the full path, the fast path, the quick path, and again to be recorded
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +38,7 @@ def written(descriptor):
 
 
 class Pair:
-    """The same call twice, on memory of their own: one runs as users run it, one by the full binding."""
+    """The same call twice, on separate memory: one runs like a user's call, one through the full binding."""
 
     def __init__(self, kind):
         self.descriptor = ALL[kind]
@@ -55,7 +55,7 @@ class Pair:
 
     def spoil(self):
         for name in self.names:
-            if operands_of(self.descriptor)[name].role == "out":  # what is also read keeps what was there
+            if operands_of(self.descriptor)[name].role == "out":  # operands that are also read keep their content
                 fill(getattr(self.ours, name), math.nan)
         self.workspaces[0].fill_(255)
 
@@ -71,7 +71,7 @@ class Pair:
 def test_runs_made_again_write_what_the_full_binding_writes(kind):
     pair = Pair(kind)
     for _ in range(KEPT_AFTER + 3):
-        for name in ("q", "q_nope", "k_new", "states_o"):  # other numbers in the same memory, which both read
+        for name in ("q", "q_nope", "k_new", "states_o"):  # other numbers in the same memory, which both calls read
             if name not in pair.names and getattr(pair.ours, name, None) is not None and getattr(pair.ours, name).itemsize > 1:
                 getattr(pair.ours, name).mul_(-0.5)
         pair.spoil()
@@ -88,7 +88,7 @@ def test_a_run_made_again_goes_to_the_stream_of_the_moment(kind):
     torch.cuda.synchronize()
     pair.spoil()
     side.wait_stream(torch.cuda.current_stream())
-    torch.cuda._sleep(20_000_000)  # of the default stream: who runs there comes late
+    torch.cuda._sleep(20_000_000)  # work on the default stream that delays what follows
     with torch.cuda.stream(side):
         pair.run()
     side.synchronize()

@@ -1,6 +1,6 @@
-"""Problems of users that a spill had stopped compile: one of each engine, by whatever ptxas this machine has.
+"""Problems that users reported because of a spill compile: one per engine, with the installed ptxas.
 
-`python -m bench.random_builds` draws thousands of their kind.
+`python -m bench.random_builds` draws thousands of similar problems.
 """
 
 import time
@@ -53,7 +53,7 @@ def test_a_reported_problem_compiles(builds, name):
 
 
 def test_a_problem_that_spills_is_compiled_and_kept(builds, monkeypatch, tmp_path):
-    """All of a build, as a user has it: no strict mode."""
+    """All steps of a build, as for a user: no strict mode."""
     monkeypatch.delenv("OPFACADE_JIT_STRICT")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(REPORTED["softmax over rows"], Preference(backend="cuda"), Target.parse("sm_90a"))

@@ -11,9 +11,9 @@ from opfacade.base.fork_lock import ForkLock
 from tests.jit.fakes import join, start
 
 PACKAGE = Path(__file__).parents[2] / "opfacade"
-# Renewed by handlers of their own modules; the last ones live for one command that does not fork.
+# These locks are renewed by handlers in their modules; the last ones exist only during one command that does not fork.
 OWN_HANDLERS = {"base/fork_lock.py", "programs/node.py", "jit/__init__.py", "jit/cache/process_cache.py", "tools/warmup.py"}
-OWN_HANDLERS |= {"distributed/group.py"}  # a group refuses calls in a forked child before it takes its lock
+OWN_HANDLERS |= {"distributed/group.py"}  # a group refuses calls in a forked child before it acquires its lock
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_who_forks_while_holding_it_goes_on_in_both_processes():
     with lock:
         pid = os.fork()
         if pid == 0:
-            lock._held.release()  # the end of the block, without the rest of the test run
+            lock._held.release()  # end of the child process, without the rest of the test run
             with lock:
                 os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,4 +1,4 @@
-"""JSON without what is no JSON."""
+"""JSON output contains no values that are not JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines that reach a file whole or not at all, and never wait."""
+"""Lines are written to a file completely or not at all, and writing never blocks."""
 
 import errno
 import io

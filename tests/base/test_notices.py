@@ -1,4 +1,4 @@
-"""Warnings of ours on a stderr that is not there, and those that may raise nothing."""
+"""Warnings of the library if stderr does not exist, and warnings that must not raise."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Only regular files are read, within a bound; everything else is an OSError at once."""
+"""Only regular files are read, up to a size limit; everything else is an OSError immediately."""
 
 import errno
 import io
@@ -11,7 +11,7 @@ from opfacade.base import regular_files
 
 
 def refused(path, **how):
-    """The errno of a refusal; a read that waits for a writer would run into the time limit."""
+    """The errno of a refusal. A read that waits for a writer would exceed the time limit."""
     found = []
 
     def read():

@@ -1,4 +1,4 @@
-"""Strict JSON: what is read means one thing, and what is refused is a ValueError."""
+"""Strict JSON: accepted text has one meaning, and refused text is a ValueError."""
 
 import json
 

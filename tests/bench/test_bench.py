@@ -1,4 +1,4 @@
-"""`opfacade bench`: what is timed, what is refused, what is declined, and that the picture and the table show it."""
+"""`opfacade bench`: what is timed, refused and declined, and that the picture and the table show the results."""
 
 import json
 import re
@@ -27,7 +27,7 @@ QUICK = MeasureEffort(least=3, most=4, hopeless=1e9, early=False)
 
 @pytest.fixture(autouse=True)
 def _ceilings(monkeypatch):
-    """A machine without measurements, so that a test needs none."""
+    """A machine without stored measurements, so that tests need none."""
     monkeypatch.setattr("opfacade.bench.ceilings.of", lambda device: {"TBs": 0.02, "TFLOPs": 0.1})
 
 
@@ -183,7 +183,7 @@ def test_a_description_names_lengths():
     assert described(work).startswith("prefill 2x q2-7 kv5-9 h4/2 d8 page4 f16 causal")
 
 
-# -- showing it --------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -284,17 +284,17 @@ def activity(kind, correlation_id, start, end):
 
 def test_a_span_is_that_of_the_work_launched_in_between():
     records = [
-        activity("runtime", 1, 50, 60), activity("kernel", 1, 100, 900),  # of the call before
+        activity("runtime", 1, 50, 60), activity("kernel", 1, 100, 900),  # of the previous call
         activity("runtime", 2, 1000, 1010), activity("kernel", 2, 1500, 2500),
         activity("driver", 3, 1020, 1030), activity("memcpy", 3, 2600, 3500),
-        activity("runtime", 4, 5000, 5010), activity("kernel", 4, 6000, 9000),  # of the call after
+        activity("runtime", 4, 5000, 5010), activity("kernel", 4, 6000, 9000),  # of the next call
     ]  # fmt: skip
     assert timers.span(records, 990, 1040, ("kernel", "memcpy"), ("runtime", "driver")) == 2.0
     assert timers.span([], 0, 10, ("kernel",), ("runtime",)) == 0.0
 
 
 class FakeCupti:
-    """CUPTI as far as the timer uses it: one kernel of 7 us for each call."""
+    """The part of CUPTI that the timer uses: one kernel of 7 us per call."""
 
     ActivityKind = SimpleNamespace(
         CONCURRENT_KERNEL="kernel", MEMCPY="memcpy", MEMSET="memset", RUNTIME="runtime", DRIVER="driver"

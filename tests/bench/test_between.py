@@ -1,4 +1,4 @@
-"""bench.between: medians of two commits beside each other, from records whose rows have their times by name."""
+"""bench.between: compares medians of two commits, from records whose rows list times by name."""
 
 import json
 import subprocess

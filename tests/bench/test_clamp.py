@@ -1,4 +1,4 @@
-"""bench/clamp.py chooses its kernels without a GPU: those of a problem differ by the clamps alone."""
+"""bench/clamp.py chooses its kernels without a GPU: the kernels of a problem differ only in the clamps."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmark of products of codes: its problems, and what a row says."""
+"""The benchmark of products with coded weights: its problems, and the content of a row."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""The record of what plan() and a call of the adapters cost on the host."""
+"""The record of the host time of plan() and of a call of the adapters."""
 
 import json
 

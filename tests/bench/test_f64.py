@@ -1,4 +1,4 @@
-"""The measurement of f64 functions: arguments, the screen and mpmath, a record, and the constants made of it."""
+"""The measurement of f64 functions: arguments, the screening, mpmath, a record, and the constants derived from it."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ COUNT = 400
 
 
 class Plain:
-    """A pool of processes that are this one."""
+    """A pool of processes that runs everything in this process."""
 
     def map(self, function, jobs, chunksize=1):
         return map(function, jobs)

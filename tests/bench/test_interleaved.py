@@ -1,4 +1,4 @@
-"""How the benchmarks time contenders: bench/interleaved.py, with a clock that the test has."""
+"""How the benchmarks time contenders: bench/interleaved.py, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opfacade.testing import timing as bench
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every call in its order, and whether it was clean. The n-th of all takes n microseconds."""
+    """Every call in order, and whether the cache was cleared before. The n-th call of all takes n microseconds."""
     seen = []
 
     def time_gpu(call, samples, warmup, clean):
@@ -29,7 +29,7 @@ def contender(name, host=0):
 
 def test_contenders_take_turns_and_not_always_in_the_same_order(calls):
     first, second = interleaved.timed([contender("a"), contender("b")], interleaved.DIRTY)
-    names = [name for name, _ in calls][2:]  # the first of each pays for what is lazy
+    names = [name for name, _ in calls][2:]  # the first call of each contender includes lazy initialisation
     rounds = [tuple(names[i : i + 2]) for i in range(0, len(names), 2)]
     assert len(rounds) == interleaved.SAMPLES
     assert set(rounds) == {("a", "b"), ("b", "a")}

@@ -1,4 +1,4 @@
-"""Large programs that are short of their goal: which they are, what limits them by counters, and that all are counted."""
+"""Large programs that miss their speed goal: their list, what limits them according to counters, and that all are counted."""
 
 import pytest
 
@@ -83,7 +83,7 @@ def test_waits_of_the_records_have_a_name():
 
 
 def of_records(monkeypatch, found):
-    """One problem, 1.2 of its model, in rows.json; program_bounds.json with the rows that were found."""
+    """Writes one problem, at 1.2 of its model, to rows.json, and program_bounds.json with the given rows."""
     ours = ROW | {"bytes": 100 * MB, "over_model": 1.2}
     records = {"rows": {"rows": [ours]}, "maps": {"rows": []}, "program_bounds": {"rows": found}}
     monkeypatch.setattr(operators, "record", records.__getitem__)

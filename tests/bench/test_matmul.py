@@ -17,7 +17,7 @@ def timing(us):
 
 
 def by_turns(contenders):
-    """Each is called, and takes as many microseconds as its place."""
+    """Each contender is called, and takes as many microseconds as its index."""
     for one in contenders:
         one.call()
     return [one.row | {"us": timing(float(place))} for place, one in enumerate(contenders, 2)]
@@ -66,7 +66,7 @@ def test_inputs_fit_their_descriptor_and_a_run_keeps_its_bound(kind, monkeypatch
 
 
 def test_a_peer_of_codes_multiplies_the_numbers_that_they_stand_for(monkeypatch):
-    """Its results are near ours, so that it is timed."""
+    """Its results are close to ours, so it is timed."""
     monkeypatch.setattr(matmul, "PEERS", {"torch": lambda problem, args: matmul_peers._torch_halves(problem, args)})
     row = measured(matmul_problems._coded("l", 5, 40, 256), CPU)
     assert (row["kind"], row["peers"], row["refused"]) == ("W4A16", {"torch": timing(3.0)}, {})
@@ -81,7 +81,7 @@ def test_a_peer_is_timed_beside_ours_and_a_wrong_one_is_not(monkeypatch):
 
 
 def test_the_best_algorithm_of_cublaslt_is_the_fastest_of_all_that_are_allowed(monkeypatch):
-    """The fake of the library has two that are allowed."""
+    """Two algorithms of the fake library are allowed."""
     problem = Problem("bf16", "small", MatmulDescriptor(total_num_rows=16, n=16, k=32, dtype="bf16"))
     for wanted in (1, 2):
         times = iter([SimpleNamespace(median=3.0), SimpleNamespace(median=5.0 - 2 * wanted)])

@@ -1,4 +1,4 @@
-"""The cost of invariance: which shapes are free to be chosen, and what a row and the summary say."""
+"""The cost of batch invariance: which shapes allow a free choice, and the content of a row and of the summary."""
 
 from bench.matmul_invariance import plan_of, problems, row_of, shapes, summary
 from opfacade import Target

@@ -1,4 +1,4 @@
-"""Facts about tensor cores that the kernels of products rest on, as they were recorded."""
+"""Recorded properties of tensor cores that the matmul kernels depend on."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The times of all tiles: which there are for a product, and that a plan has the tile that it is given."""
+"""Times of all tiles: which tiles exist for a product, and that a plan uses the requested tile."""
 
 from bench.matmul_tiles import plan_with, problems, tiles_of
 from opfacade import Target

@@ -1,4 +1,4 @@
-"""The benchmark of layers of experts: its problems, that nothing wrong is timed, and what a row says."""
+"""The benchmark of layers of experts: its problems, that wrong results are not timed, and the content of a row."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SMALL = {"experts": 6, "top_k": 2, "hidden": 256, "width": 128}
 
 
 def by_turns(contenders):
-    """Each is called, and takes as many microseconds as its place."""
+    """Each contender is called, and takes as many microseconds as its index."""
     for one in contenders:
         one.call()
     return [one.row | {"us": {"median": float(place)}} for place, one in enumerate(contenders, 2)]

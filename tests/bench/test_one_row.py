@@ -1,4 +1,4 @@
-"""bench/one_row.py compares the same requests; what its record says is on the page."""
+"""bench/one_row.py compares the same requests, and the page quotes its record."""
 
 import json
 from pathlib import Path

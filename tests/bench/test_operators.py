@@ -1,4 +1,4 @@
-"""The README's table of operators: every op is in it, its status is what selection does, a figure is the fastest peer's."""
+"""The README's table of operators: it has every op, the status agrees with selection, and figures refer to the fastest peer."""
 
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ def name_of(kind):
 
 
 def on_two_ranks(example):
-    """An op over ranks exchanges nothing with one, and then has no kernel."""
+    """An op over ranks exchanges nothing if there is one rank, and then has no kernel."""
     if "world" not in type(example).model_fields:
         return example
     changes = {"world": 2} | ({"counts": example.counts * 2} if hasattr(example, "counts") else {})
@@ -26,7 +26,7 @@ def on_two_ranks(example):
 
 
 def has_kernel(plan, arch):
-    """Whether a CUDA kernel takes an example of the plan's op on an architecture."""
+    """Whether a CUDA kernel accepts an example of the plan's op on an architecture."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         some = [on_two_ranks(e) for e in examples() if name_of(type(e)) == plan]
         found = [explain(e, target=Target.parse(arch), pins=NO_PINS).chosen for e in some]

@@ -1,4 +1,4 @@
-"""Pages say what the records say, their examples run, their links lead somewhere, and each op's page knows its candidates."""
+"""Pages agree with the records, their examples run, their links resolve, and each op's page lists its candidates."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ FIGURE = re.compile(r"\d(?:\.\d+)? ?(?:us|ms|s|TB/s|TFLOP/s|%|times)\b|\bx\d")
 
 
 def listed():
-    """Files that git has or would take; where there is no git, all of the folders that have pages and sources."""
+    """Files that git tracks or would add; without git, all files of the folders with pages and sources."""
     git = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     names = git.stdout.split("\n") if git.returncode == 0 else [str(path.relative_to(ROOT)) for path in walked()]
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
@@ -67,7 +67,7 @@ def test_a_line_compares_with_the_fastest_peer_of_the_same_time():
 
 @pytest.fixture
 def poisoned():
-    """New memory holds NaN, so that an example which reads what nobody wrote fails each time."""
+    """New memory holds NaN, so that an example that reads uninitialised memory fails each time."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -75,7 +75,7 @@ def poisoned():
 
 @pytest.mark.parametrize("page", OPS, ids=name)
 def test_the_examples_of_an_op_run(page, poisoned):
-    """The first one makes and runs a plan; further ones go on from it."""
+    """The first example creates and runs a plan; later examples continue from it."""
     examples = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     torch.manual_seed(0)
     names = {}
@@ -96,7 +96,7 @@ def test_a_figure_of_speed_stands_in_the_table_alone(page):
 
 def test_every_family_has_a_page_which_names_its_ops_and_candidates():
     families = {path.stem for path in (ROOT / "opfacade/plans").glob("[a-z]*.py")}
-    assert {page.stem for page in OPS} == families | {"recipes"}  # descriptors of maps, no family of their own
+    assert {page.stem for page in OPS} == families | {"recipes"}  # descriptors of maps, not a separate family
     texts = "".join(page.read_text() for page in OPS)
     for row in catalogue.candidates(Target.parse("sm_90a")):
         assert f"`{row.op}`" in texts, row.op
@@ -104,7 +104,7 @@ def test_every_family_has_a_page_which_names_its_ops_and_candidates():
 
 
 def linked(page):
-    """Relative links of a page, without what stands in code."""
+    """Relative links of a page, outside of code."""
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"\w+:", link)]
 
@@ -148,7 +148,7 @@ def test_what_lies_among_the_data_of_tests_is_read_by_one():
 
 @pytest.mark.parametrize("page", [page for page in MARKDOWN if NOTEBOOK not in page.parents], ids=name)
 def test_lines_are_no_longer_than_those_of_code(page):
-    """But those of a table, which cannot be broken."""
+    """Except lines of a table, which cannot be broken."""
     long = [at for at, line in enumerate(page.read_text().splitlines(), 1) if len(line) > WIDTH and not line.startswith("|")]
     assert not long, f"{name(page)}: lines {long}; scripts/wrap breaks them"
 

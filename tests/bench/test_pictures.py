@@ -1,4 +1,4 @@
-"""Pictures of records of rows and maps: each problem beside its fastest peer, as a fraction of copying."""
+"""Pictures of records of rows and maps: each problem with its fastest peer, as a fraction of copy speed."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ import pytest
 from bench import maps, pictures, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 100_000  # bytes of a picture of docs
+MOST = 100_000  # maximum bytes of a picture in docs
 
 
 def row(problem, who, us, key="clean_us", size=4_000_000):
@@ -23,7 +23,7 @@ RECORD = {
         row("rmsnorm 8 x 4", "opfacade", 2.0),
         row("rmsnorm 8 x 4", "torch eager", 8.0),
         row("rmsnorm 8 x 4", "torch.compile", 4.0),
-        row("rmsnorm 8 x 4", "flashinfer", 1.0, key="graph_us"),  # timed otherwise: no peer of this row
+        row("rmsnorm 8 x 4", "flashinfer", 1.0, key="graph_us"),  # timed in another way: not a peer of this row
         row("softmax f32 8 x 4", "opfacade", 1.0, key="graph_us"),
         {"problem": "softmax f32 8 x 4", "who": "torch eager", "bytes": 4_000_000, "refused": "its result is not ours"},
         row("softmax f32 9 x 4", "opfacade", 4.0),

@@ -1,4 +1,4 @@
-"""Tables of programs on the pages of ops: the fastest peer, and why it is faster where it is."""
+"""Tables of programs on the pages of ops: the fastest peer, and the reason if it is faster."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_a_cause_is_of_problems_of_the_records(cause):
 
 
 def test_a_row_with_a_faster_peer_has_the_counters_of_both():
-    """bench/slower.py takes the slower problems of the newest records."""
+    """bench/slower.py selects the slower problems of the newest records."""
     slow = [one for kind in ("maps", "rows") for one in timed(operators.record(kind), ("",)) if one.ratio < NEAR]
     for one in slow:
         assert UNEXPLAINED not in one.why, one.ours["problem"]

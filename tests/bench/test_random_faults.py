@@ -1,4 +1,4 @@
-"""The page's sums of random faults, and what it says of each survivor."""
+"""The page's totals of random faults, and its text on each survivor."""
 
 import json
 

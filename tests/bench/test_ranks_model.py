@@ -1,4 +1,4 @@
-"""The time model of ops over ranks, by hand."""
+"""The time model of ops over ranks, against calculations by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ WIRE = model.Wire(alone=4.0, behind=2.0, gb_per_s=200.0)
 
 
 def test_a_round_takes_its_latency_and_its_bytes():
-    """3 peers send 1 MB each: 15 us at 200 GB/s, and 4 us and two further peers before."""
+    """3 peers send 1 MB each: 15 us at 200 GB/s, after 4 us and two further peers."""
     assert model.us_of([10**6], model.Host(4), WIRE) == pytest.approx(4 + 2 * model.US_OF_A_PEER + 15)
     assert model.us_of([10**6, 2000], model.Host(2), WIRE) == pytest.approx(4 + 5 + 2 + 0.01)
 

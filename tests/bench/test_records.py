@@ -1,4 +1,4 @@
-"""Records name the commit of their sources, also where these are no checkout."""
+"""Records name the commit of their sources, even if the sources are not a checkout."""
 
 import json
 import shutil

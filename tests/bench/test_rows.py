@@ -1,4 +1,4 @@
-"""bench.rows without a GPU: small problems of each kind give the right results, and its peers the same."""
+"""bench.rows without a GPU: small problems of each kind give the right results, and so do the peers."""
 
 import pytest
 

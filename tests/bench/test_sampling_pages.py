@@ -1,4 +1,4 @@
-"""The tables of sampling say what limits each draw beyond its goal and each adjustment that costs more than its limit."""
+"""The tables of sampling state what limits each draw that misses its goal and each adjustment above its cost limit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The soak for some seconds: nothing wrong, lost, hung or grown; and it tells of each of them where they are."""
+"""A soak run of some seconds finds no wrong, lost, hung or growing call, and it reports such calls if they occur."""
 
 import itertools
 import json

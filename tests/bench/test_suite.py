@@ -1,4 +1,4 @@
-"""The suite of GPU tests in parts: each test is in one of them, and their records make one."""
+"""The suite of GPU tests in parts: each test is in exactly one part, and the records of the parts form one record."""
 
 import argparse
 import json
@@ -64,7 +64,7 @@ def test_records_of_all_parts_make_one():
     skipped = {
         "not_passed": ["x: skipped"],
         "counts": {"passed": 3, "skipped": 1},
-    }  # a module that is skipped when it is collected
+    }  # a module that is skipped at collection
     first = record("1/2", random_problems={"op": rows[0]}, **skipped)
     second = record("2/2", random_problems={"op": rows[1]}, shown=["s"], **skipped)
     whole = joined([second, first])

@@ -1,4 +1,6 @@
-"""bench.sweep without a GPU: problems follow from the seed, ours and eager agree, and what is not reached is counted."""
+"""bench.sweep without a GPU: problems follow from the seed, our results agree with eager torch, and unreached problems are
+counted.
+"""
 
 import json
 import math
@@ -13,8 +15,8 @@ from bench.sweeps import sampling as samplers
 from opfacade import Plan, Preference, Target
 
 SM_90A = Target.parse("sm_90a")
-KINDS = ("rows", "softmax")  # of maps; "sampling" has peers of its own
-SMALL = 2**16  # elements that a CPU folds in no time
+KINDS = ("rows", "softmax")  # peers of maps; "sampling" has separate peers
+SMALL = 2**16  # number of elements that a CPU folds quickly
 
 
 def few(kind, count=200):
@@ -58,7 +60,7 @@ def test_ours_is_held_to_its_bound_and_eager_agrees(problem):
 
 
 def test_samplers_are_of_every_filter_and_their_peers_keep_what_is_kept():
-    """Rows of a CPU's size; peers of a GPU are held to the same set."""
+    """Rows of a size for CPUs; peers of a GPU are compared on the same set."""
     drawn = sweep.drawn("sampling", 1, 120)
     assert len({tuple(one.values) for one in drawn}) == len(samplers.FILTERS)
     assert {one.descriptor.dtype for one in drawn} == {"f32", "f16", "bf16"}
@@ -132,7 +134,7 @@ def test_a_peer_that_cannot_run_or_whose_result_is_another_has_no_time(monkeypat
 
 @pytest.mark.parametrize(("us", "again"), [(999.0, {}), (1001.0, {"samples": 5, "warmup": 1})])
 def test_a_slow_peer_of_a_sampler_is_timed_a_few_times(us, again, monkeypatch):
-    """Sorts of long rows take milliseconds, and a run has a limit of time."""
+    """Sorts of long rows take milliseconds, and a run has a time limit."""
     asked = []
 
     def timed(call, **how):

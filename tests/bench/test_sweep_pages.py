@@ -1,4 +1,4 @@
-"""The summary of random problems on pages: the count, those that are slower, the worst first."""
+"""The summary of random problems on pages: the total, and the slower problems, the slowest first."""
 
 from bench import sweep_pages
 

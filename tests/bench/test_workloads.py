@@ -19,7 +19,7 @@ def module(name):
 
     spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
     found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found  # dataclasses look their module up
+    sys.modules[name] = found  # dataclasses look up their module by name
     spec.loader.exec_module(found)
     return found
 
@@ -52,7 +52,7 @@ def test_lengths_are_those_of_the_trace():
 
 
 def test_what_is_tuned_has_something_to_choose_from():
-    """On the GPU that it is for; what has a kernel at all has variants."""
+    """On its target GPU, every problem that has a kernel has variants."""
     choices = 0
     for _, work in workloads.works(drawn(200, 1), seed=1):
         options = [o for o in considered(work.descriptor, Preference(backend="cuda"), Target.parse("sm_90a")) if not o.reasons]

@@ -17,7 +17,7 @@ def invoke(*words):
 
 @pytest.fixture
 def entry(toolkit):  # noqa: F811
-    """The directory of the one entry of this test's cache."""
+    """The directory of the only entry in this test's cache."""
     return jit.build(TINY).parent
 
 

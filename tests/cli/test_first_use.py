@@ -1,4 +1,4 @@
-"""The command line at first use: what bad input says, what fits a narrow terminal, how far long commands are."""
+"""The command line at first use: messages for bad input, output that fits a narrow terminal, progress of long commands."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_the_pace_is_that_of_what_is_done():
 
 
 def test_quick_proofs_of_a_file_are_made_small_on_a_cpu(monkeypatch):
-    """The example of the README took eleven minutes, at its own sizes."""
+    """The README's example took eleven minutes at its original sizes."""
     pool = PagedKvCacheDescriptor(num_total_pages=512, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND")
     large = BatchPagedPrefillDescriptor(batch_size=3, total_num_rows=700, num_qo_heads=32, causal=True, paged_kv=pool)
     tried, said = [], []

@@ -1,4 +1,4 @@
-"""Input of commands, and their message for a file in which there is nothing to do."""
+"""Input of commands, and the message for a file without anything to do."""
 
 import io
 import json

@@ -22,7 +22,7 @@ def invoke(*words, text=None, env=None):
 
 def test_list_has_every_op_and_its_backends():
     result = invoke("list", "--json")
-    rows = json.loads(result.stdout)  # notes on this machine's compiler are on stderr
+    rows = json.loads(result.stdout)  # notes about the compiler are on stderr
     assert {row["op"] for row in rows} == set(descriptor_types())
     ours = {(op, backend) for op in descriptor_types() for backend in ("cuda", "reference")}
     assert {(row["op"], row["backend"]) for row in rows} == ours | {("matmul", "library")}
@@ -62,7 +62,7 @@ def test_explain_in_json_from_a_file(tmp_path):
 
 
 def test_explain_ends_with_status_1_where_nothing_is_chosen():
-    """So that a step of a deployment can ask whether a kernel takes a descriptor."""
+    """A deployment step can test whether a kernel accepts a descriptor."""
     odd = EXAMPLES[0].model_dump_json()
     assert invoke("explain", "-", "--target=sm_90a", "--backend=cuda", text=odd).exit_code == 0
     refused = invoke("explain", "-", "--target=cpu", "--backend=cuda", text=odd)

@@ -37,7 +37,7 @@ def test_the_kernels_of_a_model_are_built_once_each(monkeypatch):
 
 
 def test_a_machine_without_a_gpu_builds_nothing_and_says_so():
-    """A step of a deployment that did nothing must not look like one that is done."""
+    """A deployment step that did nothing must not look successful."""
     result = warmup("--model=llama3-8b")
     assert result.exit_code == 1
     assert "run on the reference: nothing was built. Pass --target, such as sm_90a." in result.stderr

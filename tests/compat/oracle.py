@@ -1,4 +1,4 @@
-"""Attention in float64 as flash-attn and FlashInfer describe theirs, for one request; shares no code with the library."""
+"""Attention in float64 as documented by flash-attn and FlashInfer, for one request; it shares no code with the library."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ import torch
 
 @dataclass(frozen=True)
 class Scoring:
-    """left, right: None is no bound. slopes [heads]: -slope * |distance|, or with from_row slope * (key - row number).
-    first_key: keys before it are hidden. sinks [heads]."""
+    """left, right: window sizes; None is unlimited. slopes [heads]: -slope * |distance|, or with from_row slope * (key - row
+    number). first_key: keys before it are hidden. sinks [heads]."""
 
     scale: float | None = None
     causal: bool = False
@@ -56,6 +56,6 @@ def attention(q, k, v, s=None):
 
 
 def close(got, want, dtype=None):
-    """Within one rounding to the dtype of the result, and the last bits of the arithmetic."""
+    """Equal within one rounding to the dtype of the result, plus the last bits of the arithmetic."""
     unit = {torch.float32: 2**-22, torch.float16: 2**-10, torch.bfloat16: 2**-7}[dtype or got.dtype]
     torch.testing.assert_close(got.double(), want.double(), rtol=unit, atol=unit * 4)

@@ -1,4 +1,4 @@
-"""Pages in any order for requests of given lengths, in FlashInfer's forms, and the rows that they stand for."""
+"""Pages in random order for requests of given lengths, in FlashInfer's forms, and the rows in the pages."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Paged:
     indptr: torch.Tensor
     indices: torch.Tensor
     last: torch.Tensor
-    rows: list  # of each request (k, v) [n, kv_heads, dim]
+    rows: list  # per request (k, v) [n, kv_heads, dim]
 
     @property
     def table(self):

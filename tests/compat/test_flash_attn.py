@@ -1,4 +1,4 @@
-"""flash_attn_func and flash_attn_varlen_func beside a dense oracle in float64; their forms of return, and what they refuse."""
+"""flash_attn_func and flash_attn_varlen_func against a dense oracle in float64; their return forms and refusals."""
 
 import pytest
 import torch
@@ -94,7 +94,7 @@ def test_slopes_of_heads_and_of_requests(causal, cap, form, rows):
 @pytest.mark.parametrize("rows", [5, 1])
 @pytest.mark.parametrize("slopes", [None, "batch"])
 def test_parts_of_a_packed_tensor_of_odd_heads_in_16_bits(rows, slopes):
-    """They begin at addresses that are not aligned to 16 bytes."""
+    """The tensors begin at addresses that are not aligned to 16 bytes."""
     heads, dim = 3, 59
     q, k, v = torch.randn(3, rows, 3 * heads, dim, dtype=torch.float16).split(heads, 2)
     assert k.data_ptr() % 16
@@ -131,7 +131,7 @@ def test_values_of_another_width():
 
 
 def test_heads_before_rows_in_memory(monkeypatch):
-    """Rows of requests that are not contiguous are read in place, as pages."""
+    """Non-contiguous rows of requests are read in place, as pages."""
     monkeypatch.setattr("opfacade.compat.flash_attn.dense.over_rows", None)
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in dense())
     assert not k.is_contiguous()
@@ -262,7 +262,7 @@ PAGE = 4
 
 
 def paged(lengths, dtype=torch.float32):
-    """Pages in any order, and the rows that they stand for."""
+    """Pages in random order, and the rows in them."""
     width = max(-(-n // PAGE) for n in lengths)
     pages = torch.randperm(len(lengths) * width + 3)
     table = torch.full((len(lengths), width), -1, dtype=torch.int32)

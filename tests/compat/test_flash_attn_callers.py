@@ -1,4 +1,4 @@
-"""Calls as flash-attn's own models, transformers and serving engines make them: which arguments, by place or by name."""
+"""Calls in the form of flash-attn's own models, transformers and serving engines: which arguments, by position or by name."""
 
 import inspect
 
@@ -65,7 +65,7 @@ def test_transformers_asks_which_arguments_there_are_and_passes_those():
 
 
 def test_transformers_unpads_and_packs():
-    """Padded rows are taken out; lengths are cumulative, the longest an int or a tensor."""
+    """Padded rows are removed; lengths are cumulative, and the maximum is an int or a tensor."""
     lens = [4, 6]
     q, k, v = (torch.cat([x[b, : lens[b]] for b in range(2)]) for x in dense())
     cu = i32(0, 4, 10)
@@ -79,7 +79,7 @@ def test_transformers_unpads_and_packs():
 
 
 def test_continuous_batching_pads_rows_and_repeats_the_last_length():
-    """Rows past the last entry belong to nobody; requests of no rows have a block table of -1."""
+    """Rows past the last entry belong to no request; requests without rows have a block table of -1."""
     k, v = torch.randn(2, 7, 4, KV_HEADS, DIM).unbind(0)
     table = i32(3, 1, 5, -1, -1, -1).view(3, 2)
     q, cu = torch.randn(8, HEADS, DIM), i32(0, 2, 3, 3)
@@ -93,7 +93,7 @@ def test_continuous_batching_pads_rows_and_repeats_the_last_length():
 
 
 def test_serving_engines_pass_by_name():
-    """A decode step and a prefill over pages as nano-vllm and vLLM's backend pass them."""
+    """A decode step and a prefill over pages, as passed by nano-vllm and vLLM's backend."""
     k, v = torch.randn(2, 9, 4, KV_HEADS, DIM).unbind(0)
     q, lens, table = torch.randn(3, HEADS, DIM), i32(5, 8, 1), torch.randperm(9)[:6].view(3, 2).int()
     o = flash_attn_with_kvcache(q.unsqueeze(1), k, v, cache_seqlens=lens, block_table=table, softmax_scale=0.25, causal=True)

@@ -1,4 +1,4 @@
-"""flash_attn_with_kvcache: rows in place, angles, pages, padding and windows, beside a dense oracle in float64."""
+"""flash_attn_with_kvcache: rows in place, angles, pages, padding and windows, against a dense oracle in float64."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def caches(rows=BATCH):
 
 
 def turned(x, cos, sin, positions, interleaved):
-    """x [n, heads, dim] by the angles of each row's position, in float64."""
+    """x [n, heads, dim] rotated by the angles of each row's position, in float64."""
     half = cos.shape[1]
     out = x.double().clone()
     for row, position in enumerate(positions):
@@ -110,7 +110,7 @@ def test_angles(interleaved, rotary_dim, form, again):
     k, v = torch.randn(2, BATCH, rows, KV_HEADS, DIM).unbind(0)
     angle = torch.rand(CAPACITY, rotary_dim // 2) * 6
     cos, sin = angle.cos(), angle.sin()
-    if again:  # angles that were seen, and then changed in place
+    if again:  # angles that were used once, and then changed in place
         flash_attn_with_kvcache(q, *caches(), k, v, cos, sin, cache_seqlens=i32(*LENS), rotary_interleaved=interleaved)
         cos.copy_((angle * 2).cos())
         sin.copy_((angle * 2).sin())
@@ -201,7 +201,7 @@ def test_slopes_of_each_request(rows):
 @pytest.mark.parametrize("heads", [1, KV_HEADS])
 @pytest.mark.parametrize("turned", [False, True])
 def test_rows_that_are_quantised_into_an_fp8_cache_are_divided_by_their_factors(heads, turned):
-    """Values that fp8 has, once divided; angles of 0 turn nothing."""
+    """Quotients are fp8 numbers; angles of 0 rotate nothing."""
     factor = torch.tensor([0.25, 2.0])[:heads]
     k, v = torch.randint(-8, 9, (2, 2, 4, KV_HEADS, DIM)).float().mul(factor[:, None]).bfloat16().unbind(0)
     k_cache, v_cache = torch.zeros(2, 2, 6, KV_HEADS, DIM).to(torch.float8_e4m3fn).unbind(0)

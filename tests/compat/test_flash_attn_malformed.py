@@ -1,4 +1,4 @@
-"""flash-attn's functions answer values that no argument has with an error of opfacade's own, which names the argument."""
+"""flash-attn's functions answer invalid values with an opfacade error that names the argument."""
 
 import inspect
 
@@ -67,7 +67,7 @@ NO_SCALARS = {"tensor": torch.zeros(2), "list": [1.5, []], "array": np.zeros((2,
 
 
 def answers(call, argument, values):
-    """How the function answers each value: an empty text where it returns, else its error."""
+    """How the function answers each value: an empty text if it returns, else its error."""
     function, given = CALLS[call]
     found = {}
     for name, value in values.items():
@@ -127,8 +127,8 @@ def test_nothing_else_is_a_truth(text):
 @pytest.mark.parametrize(
     ("lengths", "changed"),
     [
-        (i32(3, 8), {"rotary": 9}),  # the last of two new rows has none
-        (i32(3, 8), {"rotary": 10, "rows": 3}),  # q alone reaches further
+        (i32(3, 8), {"rotary": 9}),  # the last of two new rows has no angles
+        (i32(3, 8), {"rotary": 10, "rows": 3}),  # only q exceeds the table
         (8, {"rotary": 9}),
         (i32(0, 0), {"rotary": 0}),
         (i32(-1, 3), {"rotary": 20}),
@@ -146,11 +146,11 @@ def test_angles_end_before_the_positions(lengths, changed):
 def test_the_last_angles_are_enough():
     assert flash_attn_with_kvcache(**cached(rotary_cos=torch.randn(10, 8), rotary_sin=torch.randn(10, 8))).isfinite().all()
     fixed = cached(causal=False, q=torch.randn(2, 9, 4, 16), rotary_cos=torch.randn(10, 8), rotary_sin=torch.randn(10, 8))
-    assert flash_attn_with_kvcache(**fixed).isfinite().all()  # all rows of q have the angles of the first new token
+    assert flash_attn_with_kvcache(**fixed).isfinite().all()  # all rows of q use the angles of the first new token
 
 
 def test_where_lengths_are_not_read_the_last_angles_stand_in():
-    """The rotation itself, which is all that a GPU executes."""
+    """Only the rotation, which is the part that a GPU executes."""
     rotary = angles.rotary_of("op", torch.randn(4, 8), torch.randn(4, 8), True, torch.device("cpu"))
     q, past, last = torch.randn(1, 3, 2, 16), torch.tensor([[2, 3, 9]]), torch.tensor([[2, 3, 3]])
     assert torch.equal(angles.rotated(q, rotary, past), angles.rotated(q, rotary, last))

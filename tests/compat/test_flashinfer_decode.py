@@ -1,4 +1,4 @@
-"""FlashInfer's decode wrappers beside a dense oracle in float64: forms of the cache, scores, factors, graphs, refusals."""
+"""FlashInfer's decode wrappers against a dense oracle in float64: forms of the cache, scores, factors, graphs, refusals."""
 
 import math
 from functools import partial
@@ -161,7 +161,7 @@ def test_the_buffers_of_a_graph_are_read_and_the_plan_stays_the_same():
         assert torch.equal(buffers[0], pages.indptr)
         assert torch.equal(last, pages.last)
         check(w.run(q, (pages.k, pages.v), return_lse=True), q, pages)
-    other = paged([4, 5, 1, 2], PAGE, KV_HEADS, DIM)  # as a replay finds it: other lengths, and no plan()
+    other = paged([4, 5, 1, 2], PAGE, KV_HEADS, DIM)  # the state at a replay: other lengths, and no plan()
     for own, new in zip((*buffers, last), other.table, strict=True):
         own[: new.shape[0]].copy_(new)
     check(w.run(q, (other.k, other.v), return_lse=True), q, other)

@@ -1,4 +1,4 @@
-"""Calls of FlashInfer's names whose tensors disagree with each other: refused, or without effect on what is not theirs."""
+"""Calls of FlashInfer's functions whose tensors disagree with each other: refused, or without effect on other memory."""
 
 import re
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def one(mask, **given):
 
 
 def over_pages(q_lens=(2, 1), lens=(9, 5), **given):
-    """A wrapper of two requests with 9 + 9 + 5 = 23 entries of a mask."""
+    """A wrapper for two requests with 9 + 9 + 5 = 23 entries of a mask."""
     pages = paged(lens, PAGE, KV_HEADS, DIM)
     w = flashinfer.BatchPrefillWithPagedKVCacheWrapper(buffer())
     w.plan(indptr(*q_lens), *pages.table, HEADS, KV_HEADS, DIM, PAGE, q_data_type=torch.float32, **given)
@@ -57,7 +57,7 @@ def ragged(q_lens=(2, 1), lens=(9, 5), **given):
 
 @pytest.mark.parametrize("mask", NO_MASKS, ids=lambda m: str(getattr(m, "dtype", type(m).__name__)))
 def test_a_mask_has_truths(mask):
-    """Where an additive mask hides a key it is not 0, so that as truths it would be the opposite mask."""
+    """An additive mask is nonzero where it hides a key: read as booleans, it would be the opposite mask."""
     for call in (one, lambda m: over_pages(custom_mask=m), lambda m: ragged(custom_mask=m)):
         with pytest.raises(ArgumentError, match=r"custom_mask expected"):
             call(mask)
@@ -103,7 +103,7 @@ def test_a_mask_of_several_dimensions_is_not_transposed(call):
 
 
 def masked_graph(count):
-    """A wrapper for a graph of two requests with buffers for a mask of `count` bytes."""
+    """A wrapper with a graph for two requests and buffers for a mask of `count` bytes."""
     own = [torch.zeros(n, dtype=torch.int32) for n in (3, 3)]
     bits, starts = torch.full((count,), 7, dtype=torch.uint8), torch.zeros(3, dtype=torch.int32)
     w = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
@@ -209,7 +209,7 @@ LATER = {
 
 @pytest.mark.parametrize("page", LATER)
 def test_a_row_that_a_device_found_is_told_by_the_arguments_of_its_call(page, monkeypatch):
-    """The tensors of that call may have changed, so its row is named alone."""
+    """The tensors of that call may have changed, so only its row is named."""
     found = index_error("paged_kv_append", "kv_indices", 1, page, "a page in [0, 6)", request=1, call=4)
 
     def run(args):
@@ -229,7 +229,7 @@ def test_rows_of_no_request_are_not_written_and_shift_no_other():
     assert written(indices(-1, -1, -1), indices(3, 4, 0)) == {}
 
 
-# Sizes that plan() and run() share.
+# Sizes that plan() and run() both receive.
 
 
 def latent_wrapper(lens=(6, 2)):
@@ -262,7 +262,7 @@ def test_latent_tensors_are_as_plan_has_them(change, named):
     with pytest.raises(ShapeError, match=rf"\b{named} expected .*, as passed to plan\(\)"):
         w.run(**(LATENT_GIVEN | change))
     if named == "kpe_cache" and "q_pe" in change:
-        return  # the older wrapper's plan() has no such size
+        return  # plan() of the older wrapper lacks this size
     older = flashinfer.BatchDecodeMlaWithPagedKVCacheWrapper(buffer())
     older.plan(indices(0, 2, 3), indices(0, 1, 2), indices(2, 2), HEADS, LATENT, PAGE, 0.1, data_type=torch.float32)
     older.run(*LATENT_GIVEN.values())
@@ -277,7 +277,7 @@ def test_a_page_size_is_an_integer(size):
         w.plan(*tables, indices(6, 2), HEADS, LATENT, ROPE, size, False, 0.1, torch.float32, torch.float32)
 
 
-# Calls that write twice, or plan and run.
+# Calls that write twice, or that plan and run.
 
 
 @pytest.mark.parametrize("mask", [None, torch.tensor([True, False, True])])
@@ -295,7 +295,7 @@ def test_a_merge_in_place_writes_both_or_none(mask):
 
 
 def graph_of(kind):
-    """A wrapper for a graph, the tensors that it reads, and tables of plan() by name."""
+    """A wrapper with a graph, the tensors that it reads, and tables of plan() by name."""
     sizes = {"qo_indptr": 3, "kv_indptr": 3, "indices": 9, "last": 2}
     own = {name: torch.full((n,), 7, dtype=torch.int32) for name, n in sizes.items()}
     more = {"q_data_type": torch.float32}
@@ -349,7 +349,7 @@ def test_a_plan_that_is_refused_leaves_the_graph_as_it_was(kind):
         assert all(torch.equal(x, y) for x, y in zip(own, before, strict=True))
 
 
-# Rows that a sampler draws from.
+# Rows from which a sampler draws.
 
 
 @pytest.mark.parametrize("wrong", [(0, 7), (-1, 1), (3,)])

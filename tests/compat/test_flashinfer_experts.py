@@ -1,4 +1,4 @@
-"""FlashInfer's products of groups and its layer of experts against torch in f64, and their refusals."""
+"""FlashInfer's grouped products and its layer of experts against torch in f64, and their refusals."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_segments_have_weights_of_their_own_or_by_index(dtype, column_major):
 
 
 def in_blocks(rows, groups, n, k, kind=E4M3):
-    """Rows, weights, their scales, and the numbers that they stand for."""
+    """Rows, weights, their scales, and the dequantised numbers."""
     a, b = drawn(*rows, k, dtype=kind), drawn(groups, n, k, seed=1, dtype=kind)
     parts, blocks = -(-k // 128), -(-n // 128)
     of_a, of_b = drawn(*rows, parts, seed=2).float().abs() + 0.1, drawn(groups, blocks, parts, seed=3).float().abs() + 0.1

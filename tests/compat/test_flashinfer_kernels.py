@@ -1,4 +1,4 @@
-"""Programs that FlashInfer's calls make are within their bound on kernels, and each problem has a kernel for sm_90a."""
+"""Programs of FlashInfer's calls stay below their limit of kernels, and each problem has a kernel for sm_90a."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_each_problem_has_a_kernel(problems):
 def test_programs_keep_their_bounds(problems):
     for problem in problems:
         if not isinstance(problem, (MapDescriptor, FoldDescriptor)):
-            continue  # families have tests of their own
+            continue  # families have separate tests
         subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
         before = numerics.snapshot(problem, args)
         subject.run(args)

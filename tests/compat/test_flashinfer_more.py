@@ -1,4 +1,4 @@
-"""FlashInfer's latent attention, cascade, merges, BatchAttention, pages and bits, beside oracles in float64."""
+"""FlashInfer's latent attention, cascade, merges, BatchAttention, pages and bits, against oracles in float64."""
 
 import math
 
@@ -36,7 +36,7 @@ def buffer():
 
 
 def latent_pages(lens):
-    """ckv and kpe as K and V of one head are laid out, and the rows of each request."""
+    """ckv and kpe, stored as K and V of one head, and the rows of each request."""
     pages = paged(lens, PAGE, 1, LATENT + ROPE)
     return pages, pages.k[:, :, 0, :LATENT], pages.k[:, :, 0, LATENT:]
 
@@ -102,7 +102,7 @@ def test_a_new_graph_of_latent_attention_has_equally_many_rows():
 
 
 def test_equally_many_rows_of_latent_attention_are_one_call():
-    """Keys are not read once a row: the descriptor has the requests, and their pages as they were given."""
+    """Keys are not read once per row: the descriptor has the requests, with their pages as passed."""
     pages, ckv, kpe = latent_pages([9, 4])
     w = flashinfer.BatchMLAPagedAttentionWrapper(buffer())
     lens = torch.tensor([9, 4], dtype=torch.int32)
@@ -143,7 +143,9 @@ def test_latent_rows_of_fp8_have_factors(ckv_scale, kpe_scale):
 
 @pytest.mark.parametrize(("q_lens", "batch"), [((1, 1), 2), ((2, 1), 3)])
 def test_plan_of_latent_attention_refuses_a_problem_that_the_preference_refuses(q_lens, batch):
-    """Not only run(): an engine plans before it has tensors. A CPU has no kernel; the reference takes the problem."""
+    """plan() fails too, not only run(): an engine plans before it has tensors. A CPU has no kernel; the reference accepts the
+    problem.
+    """
     pages, lens = latent_pages([9, 4])[0], torch.tensor([9, 4], dtype=torch.int32)
     w = flashinfer.BatchMLAPagedAttentionWrapper(buffer())
     told = (HEADS, LATENT, ROPE, PAGE, True, 0.2, torch.float16, torch.float8_e4m3fn)

@@ -1,4 +1,4 @@
-"""FlashInfer's prefill wrappers, over pages and ragged, and its call of one request, beside a dense oracle in float64."""
+"""FlashInfer's prefill wrappers, paged and ragged, and its function for one request, against a dense oracle in float64."""
 
 import math
 
@@ -28,7 +28,7 @@ def buffer():
 
 
 class OverPages:
-    """The two wrappers behind one face: made for tables, run on q."""
+    """Both wrappers behind one interface: planned with tables, run on q."""
 
     def __init__(self, layout="NHD", dtype=torch.float32, **kw):
         self.wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(buffer(), layout, **kw)
@@ -153,7 +153,7 @@ def test_bases_and_layouts_of_lse(kind, base, layout, given):
     assert lse.shape == shape
     assert lse.is_contiguous()
     assert not given or lse is own
-    if given:  # it is written though it is not returned
+    if given:  # it is written although it is not returned
         own.fill_(torch.nan)
         assert torch.equal(w.run(q, lse_base=base, lse_layout=layout, lse=own), o)
     natural = lse if layout == "NH" else lse.T

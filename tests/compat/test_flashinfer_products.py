@@ -60,7 +60,7 @@ def test_bmm_fp8_scales_both_factors(kind, batch):
 
 
 def in_blocks(m, n, k):
-    """Factors, their scales, and the product of the numbers that they stand for."""
+    """Quantised operands, their scales, and the product of the dequantised numbers."""
     a, b = drawn(m, k, dtype=E4M3), drawn(n, k, seed=1, dtype=E4M3)
     parts, blocks = -(-k // 128), -(-n // 128)
     of_a, of_b = drawn(m, parts, seed=2).float().abs() + 0.1, drawn(blocks, parts, seed=3).float().abs() + 0.1
@@ -84,7 +84,7 @@ def test_groupwise_scales_are_of_each_row_and_of_each_block(m, n, k):
 
 @pytest.mark.parametrize("aligned", [False, True])
 def test_scales_of_the_quantisation_of_groups_are_taken(aligned):
-    """Columns that are a multiple of 4 elements apart are strides."""
+    """Columns that are a multiple of 4 elements apart are valid strides."""
     x, b, of_b = drawn(5, 256), drawn(130, 256, seed=1, dtype=E4M3), drawn(2, 2, seed=3).float().abs() + 0.1
     a, of_a = flashinfer.quantization.per_token_group_quant_8bit(x, 128, column_major_scales=True, scale_tma_aligned=aligned)
     want = gemm.fp8_blockscale_gemm_sm90(a, b, of_a.contiguous(), of_b)

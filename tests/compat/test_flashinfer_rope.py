@@ -1,4 +1,6 @@
-"""FlashInfer's rotary calls beside the formula in f64: positions of each kind, tables, fp8 results and pages, and refusals."""
+"""FlashInfer's rotary functions against the formula in f64: all kinds of positions, tables, fp8 results and pages, and
+refusals.
+"""
 
 import math
 
@@ -58,7 +60,7 @@ def near(got, want):
 
 
 def where(name):
-    """The positions of a call, as its arguments: requests of 2 and 3 rows, or one number a row."""
+    """The positions of a call, as its arguments: requests of 2 and 3 rows, or one position per row."""
     if name.endswith("pos_ids"):
         return POSITIONS, (torch.tensor(POSITIONS),)
     offsets = torch.tensor([900_001, 4], dtype=torch.int32)
@@ -91,7 +93,7 @@ def test_numbers_of_llama31_are_arguments():
 
 
 def test_rows_of_no_request_stay():
-    """An infinity would be NaN even where the angle is 0."""
+    """An infinity would become NaN even if the angle is 0."""
     (q, k), indptr = qkv(), torch.tensor([0, 1, 1, 3], dtype=torch.int32)
     q[3:] = float("inf")
     before = q.clone()
@@ -101,7 +103,7 @@ def test_rows_of_no_request_stay():
 
 
 def test_far_positions_keep_their_digits():
-    """Angles in f32 would be wrong by 0.03 at a million."""
+    """Angles in f32 would be wrong by 0.03 at position one million."""
     (q, k), positions = qkv(dtype=torch.float32), torch.tensor(POSITIONS)
     found = flashinfer.apply_rope_pos_ids(q, k, positions)
     torch.testing.assert_close(found[0].double(), by_formula(q, POSITIONS, DIM), rtol=1e-6, atol=1e-6)
@@ -170,7 +172,7 @@ def parts(rows=5, latent=False):
 
 
 def wanted(given, at, cosines, sines, scales, dtype):
-    """fp8 of q_rope, k_rope, q_nope and k_nope; neighbours are pairs."""
+    """fp8 of q_rope, k_rope, q_nope and k_nope; pairs are adjacent elements."""
     q, k, q_nope, k_nope = given
     heads = k[:, None] if k.dim() == 2 else k
     key = rotated(heads, cosines[at], sines[at], True).view(k.shape) * scales[1]
@@ -179,7 +181,7 @@ def wanted(given, at, cosines, sines, scales, dtype):
 
 
 def nearly_equal(got, want):
-    """At most one element in a hundred is the next fp8 number: f32 steps may fall on the other side of a middle."""
+    """At most one element in a hundred is the adjacent fp8 number: f32 arithmetic may fall on the other side of a midpoint."""
     assert got.shape == want.shape
     torch.testing.assert_close(got.float(), want, rtol=0.26, atol=2e-5)
     assert (got.float() != want).float().mean() < 0.01 if want.numel() else True
@@ -219,7 +221,7 @@ def test_rotations_into_a_paged_cache(latent, layout):
     (cache, halves), at, given = table(dim=32), torch.tensor([3, 89, 0, 3, 40]), parts(latent=latent)
     v = None if latent else torch.randn(5, 2, 64).half()
     pools = pages(latent, layout)
-    slots = torch.tensor([[2, 1], [2, 2], [0, 3], [1, 0]])  # page and token of all rows but the last, which is padding
+    slots = torch.tensor([[2, 1], [2, 2], [0, 3], [1, 0]])  # page and token of all rows except the last, which is padding
     tables = (torch.tensor([2, 0, 1]), torch.tensor([0, 1, 3]), torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 2, 3, 4, 0]))
     found = flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache(
         *given, v, cache, at, pools, *tables, False, None, 2.0, 0.5, 4, layout

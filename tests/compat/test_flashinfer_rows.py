@@ -1,4 +1,4 @@
-"""FlashInfer's norms, gated activations and quantisation of groups: every bit of what f64 rounds to once, and refusals."""
+"""FlashInfer's norms, gated activations and group quantisation: results have the bits of f64 rounded once, and refusals."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def saturated(x, dtype):
 
 
 def same_bits(got, want):
-    """Equal elements, and the same dtype; fp8 has no comparison."""
+    """Equal elements, and the same dtype; fp8 has no comparison operator."""
     assert got.dtype == want.dtype
     assert torch.equal(got.float(), want.float())
 

@@ -1,4 +1,4 @@
-"""FlashInfer's sampling calls: tokens beside a slow race in Python, filters beside sets written out, and refusals."""
+"""FlashInfer's sampling functions: tokens against a slow race in Python, filters against explicit sets, and refusals."""
 
 import math
 
@@ -38,7 +38,7 @@ def tokens_of(name, probs, **given):
 
 
 def ever(name, probs, draws=300, **given):
-    """The tokens that ever come from one row."""
+    """The set of tokens drawn from one row."""
     indices = torch.zeros(draws, dtype=torch.int32)
     return sorted(set(tokens_of(name, probs, indices=indices, seed=5, offset=0, **given).tolist()))
 
@@ -166,7 +166,7 @@ def chain(p, q, drafts, **given):
 
 def test_a_chain_emits_a_prefix_and_counts_each_draft_alone():
     even, certain, other = [0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
-    # The first draft is rejected and replaced by token 1; the second one alone would stay.
+    # The first draft is rejected and replaced by token 1; the second alone would be accepted.
     tokens, accepted, emitted = chain([certain, certain, other], [even, even], [0, 1])
     assert tokens.tolist() == [[1, -1, -1]]
     assert (accepted.tolist(), emitted.tolist()) == ([1], [0])
@@ -178,7 +178,7 @@ def test_a_chain_emits_a_prefix_and_counts_each_draft_alone():
     found = chain([certain, certain, other], [even, even], [0, 1], **counts)
     assert found[1] is before[0]
     assert (before[0].tolist(), before[1].tolist()) == ([6], [7])
-    # A token outside the vocabulary is rejected, by itself too.
+    # A token outside the vocabulary is rejected, also if it is the only draft.
     assert chain([certain, certain, other], [even, even], [1, 3])[1].tolist() == [1]
 
 
@@ -190,7 +190,7 @@ def test_counts_of_a_chain_use_its_own_coins():
     assert torch.equal(emitted + 1, (tokens >= 0).sum(1, dtype=torch.int32))
     assert (accepted >= emitted).all()
     assert (accepted > emitted).any()
-    # Where nothing is rejected after the first rejection, both counts tell of the same coins.
+    # If nothing is rejected after the first rejection, both counts come from the same random numbers.
     for count in range(1, n + 1):
         part = flashinfer.chain_speculative_sampling(
             q[:, :count], drafts[:, :count], p[:, : count + 1], seed=seed, offset=offset
@@ -291,7 +291,7 @@ def test_numbers_of_numpy_and_of_any_size_are_taken():
 
 @pytest.mark.parametrize("name", ["top_k_sampling_from_probs", "top_k_top_p_sampling_from_logits", "sampling_from_probs"])
 def test_an_index_that_names_no_row_draws_from_the_first(name, monkeypatch):
-    """On a GPU, where the host does not read it; the indices of a host are refused."""
+    """On a GPU the host does not read the indices; indices on the host are refused."""
     x, given = rows(3), {"seed": whole(4, 4), "offset": whole(0, 1)}
     for at in (3, -1, 2**32 + 1):
         with pytest.raises(ArgumentError, match=f"indices expected rows 0 to 2, got {at}"):

@@ -1,4 +1,4 @@
-"""FlashInfer's top-k of scores: ties, windows, page tables, offsets, and refusals, beside sorted lists."""
+"""FlashInfer's top-k of scores: ties, windows, page tables, offsets, and refusals, against sorted lists."""
 
 import math
 
@@ -28,7 +28,7 @@ def scores(distinct=1000):
 
 
 def selected(row, length, start, large):
-    """Positions within the window: by falling score, equal ones by position."""
+    """Positions in the window by decreasing score, ties by position."""
     window = row[start : start + length]
     if len(window) <= K:
         found = list(range(len(window)))

@@ -1,6 +1,6 @@
-"""FlashInfer's appends at the levels of validation that read tensors: rows without a request, arguments that errors name.
+"""FlashInfer's appends at the validation levels that read tensors: rows without a request, and the arguments that errors name.
 
-At level indices the device is played by the host, as in tests/validation/test_device.py.
+At level indices the host plays the device, as in tests/validation/test_device.py.
 """
 
 import pytest
@@ -18,7 +18,7 @@ from tests.validation.test_device import _host, trusting  # noqa: F401
 from tests.validation.test_rules import judge_all  # noqa: F401
 
 H100, PAGE, HEADS, DIM = Target.parse("sm_90a"), 4, 2, 16
-FIRST = -1.0  # what the cache holds before
+FIRST = -1.0  # content of the cache before the call
 
 
 def indices(*values):
@@ -43,7 +43,7 @@ class Cache:
 
     @property
     def rows(self):
-        """(page, slot): the row that lies there."""
+        """(page, slot): the row that is stored there."""
         one = self.pages[..., 0, 0]
         assert torch.equal(self.pages, one[..., None, None].expand_as(self.pages))
         assert torch.equal(one[:, 0], one[:, 1])
@@ -52,7 +52,7 @@ class Cache:
 
 
 class Guarded:
-    """As much of a plan as an append needs: the guard of a kernel around an operator that trusts its tables."""
+    """The part of a plan that an append needs: a guard around an operator that trusts its tables."""
 
     def __init__(self, descriptor, operator):
         self.descriptor = descriptor
@@ -72,7 +72,7 @@ OPERATORS = {
 
 @pytest.fixture(params=["trusting", pytest.param("kernel", marks=emulator.needed)])
 def on_device(request, monkeypatch, judge_all):  # noqa: F811
-    """Appends run as on a device at level indices; the plan that was used last."""
+    """Runs appends as on a device at level indices; yields the plan that was used last."""
     made, used = {}, []
     real = flashinfer.page.appended
 

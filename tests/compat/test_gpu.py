@@ -1,4 +1,4 @@
-"""The adapters on a GPU, with kernels alone: beside the oracle, and in captured graphs whose lengths change."""
+"""The adapters on a GPU, with kernels only: against the oracle, and in captured graphs whose lengths change."""
 
 import pytest
 import torch
@@ -140,7 +140,7 @@ def test_rows_go_to_any_positions():
 
 
 def test_rows_without_a_page_of_their_own_are_written_nowhere():
-    """Without a wait of the host: rows of no request or of no such one, of a negative position, or past a request's pages."""
+    """The host does not wait. Rows of no request, of an invalid request, of a negative position, or past a request's pages."""
     pages = paged([40, 1, 100], PAGE, KV_HEADS, DIM, dtype=torch.float16)
     cache = torch.stack([pages.k, pages.v], 1).nan_to_num(0.0)
     new = torch.randn(2, 7, KV_HEADS, DIM).half()

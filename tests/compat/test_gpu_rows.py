@@ -1,4 +1,4 @@
-"""FlashInfer's norms, activations, rotations, groups and slots on a GPU, with kernels alone, beside the reference."""
+"""FlashInfer's norms, activations, rotations, groups and slots on a GPU, with kernels only, against the reference."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def _kernels_alone():
 
 
 def both(call, *tensors):
-    """Pairs of tensors, of the GPU and of the CPU: those that a call returns, then its arguments as it leaves them."""
+    """Pairs of tensors, of the GPU and of the CPU: the results of a call, then its arguments after the call."""
     moved = [x.cuda() for x in tensors]
     found = (call(*moved), moved)
     with preferring(None):
@@ -34,7 +34,9 @@ def flat(found):
 
 
 def near(call, *tensors, apart=0.01):
-    """Few elements are a unit in the last place from the reference, because steps are f32 where it has f64."""
+    """Few elements differ from the reference by one unit in the last place, because the kernel uses f32 where the reference
+    uses f64.
+    """
     for got, want in both(call, *tensors):
         assert got.dtype == want.dtype
         if not want.is_floating_point():
@@ -45,7 +47,7 @@ def near(call, *tensors, apart=0.01):
 
 
 def heads(rows=67, dim=128):
-    """q and k of one tensor of rows."""
+    """q and k as views of one tensor of rows."""
     whole = torch.randn(rows, 12, dim).bfloat16()
     return whole[:, :8], whole[:, 8:10]
 

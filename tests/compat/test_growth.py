@@ -22,7 +22,7 @@ def asked(monkeypatch):
 
 
 def x(*shape, dtype=torch.bfloat16):
-    """Nothing runs, so all elements are one."""
+    """Nothing is computed, so all elements share memory."""
     return torch.zeros(1, dtype=dtype).expand(shape)
 
 
@@ -179,7 +179,7 @@ def test_a_sequence_that_grows_has_one_kernel_of_each_op(asked, name):
     for length in LENGTHS:
         GROWING[name](length)
     assert asked
-    levels = {"paged_prefill": 2} if name == "cascade" else {}  # rows of the last level alone are causal
+    levels = {"paged_prefill": 2} if name == "cascade" else {}  # only rows of the last level are causal
     assert {op: len(ids) for op, ids in asked.items()} == dict.fromkeys(asked, 1) | levels
 
 

@@ -1,5 +1,5 @@
-"""FlashInfer's wrappers and flash-attn's functions keep nothing that they derived from an operand of a run: values that are
-loaded into the same memory count, and so do later ones. plan() has given its tables before."""
+"""FlashInfer's wrappers and flash-attn's functions cache nothing that depends on the values of an operand of a run: values
+loaded into the same memory take effect. Tables are passed to plan() before."""
 
 import pytest
 import torch
@@ -153,7 +153,9 @@ FIRST = ("q", "q_pe", "k", "k_pe", "v", "x", "weights", "first", "second", "cach
 
 
 def called(run, given):
-    """The first operands by position, and the options by name. A copy: an output may be memory of the wrapper."""
+    """Passes the first operands by position and the options by name. The result is copied, because an output may be memory of
+    the wrapper.
+    """
     return run(*(x for name, x in given.items() if name in FIRST), **{n: x for n, x in given.items() if n not in FIRST}).clone()
 
 

@@ -1,4 +1,4 @@
-"""Values that no argument has: the adapters refuse them by name, with an error of opfacade's own."""
+"""Invalid values: the adapters refuse them by name, with an error of opfacade."""
 
 import math
 
@@ -130,7 +130,7 @@ def test_packing():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_rows_that_a_mask_leaves_out_keep_every_bit(dtype):
-    """Among them -0, and values of a state that is empty."""
+    """Including -0, and values of an empty state."""
     v, s = torch.tensor([[[1.0, -0.0]], [[2.0, 3.0]], [[1.0, 1.0]]], dtype=dtype), torch.tensor([[1.0], [-math.inf], [0.0]])
     before, other = v.clone(), torch.full_like(v, 9.0)
     flashinfer.merge_state_in_place(v, s, other, torch.zeros(3, 1), mask=torch.tensor([False, False, True]))

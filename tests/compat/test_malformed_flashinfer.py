@@ -1,5 +1,6 @@
-"""Each tensor argument of FlashInfer's calls is None, a text, a list, a tensor of another rank and a sparse one in turn, and
-each other argument a tensor and a list: the answer is an error of opfacade's own, or a result where the value has no effect."""
+"""Each tensor argument of FlashInfer's functions is replaced by None, a text, a list, a tensor of another rank and a sparse
+tensor, and each other argument by a tensor and a list. The answer is an opfacade error, or a result if the value has no effect.
+"""
 
 import contextlib
 import inspect
@@ -29,7 +30,7 @@ def buffer():
 
 
 class Planned:
-    """plan() and run() of a wrapper as one call; names that run() has go there."""
+    """plan() and run() of a wrapper as one call; arguments of run() are passed to run()."""
 
     def __init__(self, make, run="run", plan="plan"):
         self.make, self.names = make, (plan, run)
@@ -171,7 +172,7 @@ CALLS: dict[str, tuple[object, Mapping[str, object]]] = {
 }  # fmt: skip
 NO_TENSORS = [None, "x", [1, 2], torch.eye(4).to_sparse(), torch.ones(1, 1, 1, 1, 1, 1)]
 NO_SCALARS = [torch.ones(2), torch.eye(2).to_sparse(), [1, 2], {}]
-# Tensors without effect, or without which a call has a meaning.
+# Tensors without effect, and optional tensors.
 FREE = {"kv_last_page_len", "seq_lens", "block_tables", "ckv_cache", "kpe_cache", "seq_lens_q"}
 REQUIRED = {"get_seq_lens", "positions"}
 

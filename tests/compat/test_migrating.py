@@ -1,4 +1,4 @@
-"""docs/migrating.md is true: its example runs, and the names in its tables are there or are listed as missing."""
+"""docs/migrating.md is correct: its example runs, and the names in its tables exist or are listed as missing."""
 
 import re
 from pathlib import Path

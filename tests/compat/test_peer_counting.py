@@ -1,4 +1,4 @@
-"""How tests of FlashInfer are counted: a refusal is one that the adapter makes by name, in the test's own code."""
+"""How FlashInfer's own tests are counted: a refusal counts if the adapter raises it by name, in the test's own code."""
 
 import sys
 from pathlib import Path

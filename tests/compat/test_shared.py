@@ -1,4 +1,4 @@
-"""Parts shared by both adapters: cached descriptors, preferences, constants, refusals. They use only the public API."""
+"""Shared parts of both adapters: cached descriptors, preferences, constants, refusals. They use only the public API."""
 
 import re
 from pathlib import Path
@@ -108,8 +108,8 @@ PUBLIC = re.compile(
 
 
 def test_the_adapters_use_the_public_api_alone():
-    """But for descriptors in annotations, tensors that calls share, locks, and bounds of requests that grow. Programs are for
-    users: docs/programs.md."""
+    """Except descriptors in annotations, tensors that calls share, locks, and bounds of growing requests. Programs are public:
+    docs/programs.md."""
     for path in sorted(Path(opfacade.compat.__file__).parent.rglob("*.py")):
         for module in re.findall(r"^\s*(?:from|import) (opfacade[\w.]*)", path.read_text(), re.MULTILINE):
             assert PUBLIC.fullmatch(module), f"{path.relative_to(PACKAGE)}: {module}"

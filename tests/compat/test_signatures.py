@@ -1,4 +1,6 @@
-"""Names, order and defaults of arguments beside tables of the libraries' own, which scripts/signatures wrote."""
+"""Names, order and defaults of arguments, compared with tables of the libraries' own signatures, which scripts/signatures
+wrote.
+"""
 
 import inspect
 import json
@@ -14,7 +16,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 MODULES = {"flash_attn": opfacade.compat.flash_attn, "flashinfer": opfacade.compat.flashinfer}
 DEEPER = tuple(
     getattr(opfacade.compat.flashinfer, name) for name in ("rope", "quantization", "gemm", "fused_moe")
-)  # what they have besides
+)  # additional names
 TABLES = {
     name: json.loads((DATA / f"{name}.json").read_text())
     for name in ("flash_attn_2.8.4", "flashinfer_0.6.18", "flashinfer_0.7.2")
@@ -58,7 +60,7 @@ def test_each_call_has_their_arguments_in_their_order(table, call):
         if name in found and kind in ("positional", "keyword") and default:
             required = found[name].default is inspect.Parameter.empty
             assert (required and default == "None") or found[name].default == value_of(default), name
-        if kind == "rest":  # extras of a kernel of the user's own, or optional arguments by position, which have names here
+        if kind == "rest":  # extras for a user's own kernel, or optional positional arguments, which are named arguments here
             assert inspect.Parameter.VAR_POSITIONAL in kinds or len(positional) > len(wanted)
 
 

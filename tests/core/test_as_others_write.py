@@ -1,4 +1,4 @@
-"""Values as users of torch and of other libraries write them: dtypes of torch, and None for what is off."""
+"""Values in the spelling of torch and of other libraries: torch dtypes, and None to disable an option."""
 
 import pytest
 import torch

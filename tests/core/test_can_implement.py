@@ -99,7 +99,7 @@ def test_the_tables_of_the_other_form_are_told_with_the_field_that_asks_for_them
     ({}, {"lse": None}, "return_lse=False in the descriptor leaves it out."),
     ({"return_lse": False}, {"lse": torch.empty(2, 4)}, "Set return_lse=True in the descriptor."),
     ({"sinks": True}, {"sinks": None}, "sinks=False in the descriptor leaves it out."),
-    ({}, {"k_scale": torch.ones(1)}, ""),  # a cache of f16 has no factors
+    ({}, {"k_scale": torch.ones(1)}, ""),  # an f16 cache has no factors
     ({}, {"q": None}, ""),
     ({}, {"lse": [1.0]}, "This operand takes no list of tensors."),
 ])  # fmt: skip

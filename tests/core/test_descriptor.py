@@ -43,7 +43,7 @@ EXAMPLES = examples()
 
 
 def each(kinds, want):
-    """(kind, field) for every field that `want` names in a kind."""
+    """(kind, field) for every field with the property `want`."""
     return [(kind, name) for kind in kinds for name in kind.model_fields if name in want]
 
 
@@ -219,7 +219,7 @@ def test_a_descriptor_is_frozen():
 
 
 def bypassed():
-    """Invalid descriptors that no constructor saw."""
+    """Invalid descriptors that bypassed the constructor."""
     good = BatchPagedDecodeDescriptor(**DECODE)
     mutated = BatchPagedDecodeDescriptor(**DECODE)
     mutated.__dict__["num_qo_heads"] = 5
@@ -254,7 +254,7 @@ def test_what_passed_validation_is_not_validated_again_until_it_differs():
     good = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
     assert good.revalidated() is good
     assert good.model_copy().revalidated() is not good
-    for name, value in (("batch_size", True), ("num_qo_heads", 4.0), ("unknown", None)):  # equal is not enough
+    for name, value in (("batch_size", True), ("num_qo_heads", 4.0), ("unknown", None)):  # equality is not enough
         changed = BatchPagedDecodeDescriptor(**DECODE | {"batch_size": 1})
         changed.__dict__[name] = value
         with pytest.raises(DescriptorError):
@@ -278,7 +278,7 @@ def test_sizes_are_fields():
 
 
 def _of_other_sizes(example, rng):
-    """The same kind. A split keeps its limit of parts in reach, a list of states its length, a width its groups."""
+    """The same kind of problem: splits keep their maximum number of parts, a list of states its length, a width its groups."""
     drawn = lambda: rng.choice((1, 2, 3, 16, 40, 1000))  # noqa: E731
     several = {name: value for name, value in example if name in type(example).sizes}
     fields = {name: tuple(drawn() for _ in value) if isinstance(value, tuple) else drawn() for name, value in several.items()}
@@ -292,11 +292,11 @@ def _of_other_sizes(example, rng):
         fields["width"] *= quant.group
     if example.op == "grouped_matmul" and not example.gather:
         fields["num_x_rows"] = None
-    if "shard" in fields:  # ranks have all tokens among them
+    if "shard" in fields:  # the ranks together have all tokens
         fields["shard"] = -(-fields["vocab"] // example.world)
     if "max_top_k" in fields and not example.top_k:
         fields["max_top_k"] = None
-    if hasattr(example, "tile"):  # whether tiles end at the end of a shard is a fact of the kind
+    if hasattr(example, "tile"):  # whether tiles end at the end of a shard belongs to the kind
         fields["shard"] += (fields["shard"] % example.tile == 0) != (example.shard % example.tile == 0)
     if example.category == "sampling":
         fields |= _of_sampling(example, several, rng)
@@ -308,7 +308,9 @@ def _of_other_sizes(example, rng):
 
 
 def _of_sampling(example, several, rng):
-    """Two streams, few drafts and reported tokens, thresholds for a tree. A size that the problem lacks stays 0 or None."""
+    """Valid values: two streams, few drafts and reported tokens, thresholds for a tree. A size that the problem lacks stays 0
+    or None.
+    """
     stream, draft_stream = rng.sample(range(2**31), 2)
     own = {"stream": stream, "draft_stream": draft_stream, "num_drafts": rng.randint(1, 128), "top_n": rng.randint(1, 128)}
     for name in ("threshold_single", "threshold_acc"):

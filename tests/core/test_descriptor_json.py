@@ -1,4 +1,4 @@
-"""How descriptors travel: JSON that is strict, its schema, digests, and the recorded SKUs of the examples."""
+"""Serialised descriptors: strict JSON, its schema, digests, and the recorded SKUs of the examples."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_every_op_has_its_own_name_and_type():
 
 @pytest.mark.parametrize("name", regolden.by_name())
 def test_descriptors_and_skus_are_as_recorded(name):
-    """A changed digest or id orphans users' caches, pins and telemetry: rerun tests.support.regolden only on purpose."""
+    """A changed digest or id invalidates users' caches, pins and telemetry: rerun tests.support.regolden only on purpose."""
     recorded = json.loads((regolden.GOLDEN / f"{name}.json").read_text())
     now = regolden.golden(regolden.by_name()[name])
     assert load_descriptor(json.dumps(recorded["descriptor"])) == regolden.by_name()[name]
@@ -133,7 +133,7 @@ def drawn():
 
 
 def test_lists_are_taken_where_tuples_are_at_every_depth():
-    """JSON that a program has loaded has lists alone."""
+    """Parsed JSON contains lists, never tuples."""
     found = drawn()
     assert any(type(value) is tuple for d in found for value in d.__dict__.values())
     for descriptor in found:

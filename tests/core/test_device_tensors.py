@@ -1,4 +1,4 @@
-"""Tensors that many calls share: complete for every stream, outside of graph pools, bounded by bytes."""
+"""Tensors that many calls share: complete on every stream, outside of graph pools, limited in bytes."""
 
 import ast
 import gc
@@ -57,7 +57,7 @@ def test_a_captured_graph_has_its_own_but_what_it_cannot_copy(monkeypatch, lasti
 
 
 class Tensor:
-    """A tensor of a GPU, as far as the cache knows one."""
+    """A stub of a GPU tensor with the properties that the cache uses."""
 
     def __init__(self, count, gpu):
         self.nbytes, self.gpu, self.read_by = count, gpu, set()
@@ -70,7 +70,7 @@ class Tensor:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A device whose work is done when its stream was waited for."""
+    """A device whose work is finished once its stream was waited for."""
     gpu = SimpleNamespace(stream=0, done=True, devices=[])
 
     class Stream:
@@ -148,7 +148,7 @@ def test_threads_that_ask_at_once_get_one_tensor():
 
 @pytest.fixture
 def ordered(gpu, monkeypatch):
-    """Streams that note who waits for whom."""
+    """Streams that record which stream waits for which."""
     gpu.waits = []
 
     class Stream:
@@ -220,7 +220,7 @@ def test_bytes_of_values_made_from_tensors_are_bounded_and_the_newest_is_kept():
 
 
 class Source:
-    """A tensor of a caller on a GPU."""
+    """A GPU tensor of a caller."""
 
     device, _version = torch.device("cuda:1"), 0
 
@@ -262,7 +262,7 @@ def forked(work):
 
 
 def test_a_child_of_a_fork_frees_no_tensor_that_streams_read(gpu, monkeypatch):
-    """torch frees one by a call of CUDA, which ends the child by SIGABRT."""
+    """torch frees the tensor by a CUDA call, which aborts the child with SIGABRT."""
     gone, here = [], torch.device("cuda:1")
     monkeypatch.setattr(Tensor, "__del__", lambda tensor: gone.append(tensor.nbytes), raising=False)
     kept = DeviceTensors(lambda device, n: Tensor(n, gpu), most_bytes=100)
@@ -275,7 +275,7 @@ def test_a_child_of_a_fork_frees_no_tensor_that_streams_read(gpu, monkeypatch):
 
     def child():
         nonlocal read, pinned, kept
-        kept.get(CPU, 90)  # evicts the other in a process that still has it
+        kept.get(CPU, 90)  # evicts the other entry in a process that still has it
         del read, pinned, kept
         local.__dict__.clear()
         gc.collect()
@@ -284,7 +284,7 @@ def test_a_child_of_a_fork_frees_no_tensor_that_streams_read(gpu, monkeypatch):
     assert forked(child) == 0
     del read, pinned
     gc.collect()
-    assert sorted(gone) == [7, 8]  # the parent's go as ever
+    assert sorted(gone) == [7, 8]  # the parent's entries are evicted as usual
 
 
 def test_a_child_keeps_what_a_thread_that_did_not_survive_the_fork_held(gpu, monkeypatch):
@@ -313,7 +313,7 @@ MAKERS = {
 
 
 def kept_by_others(tree):
-    """Functions whose results a decorator keeps and that make tensors, and containers of tensors of a module."""
+    """Functions with a caching decorator that create tensors, and module-level containers of tensors."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and any("lru_cache" in ast.unparse(one) for one in node.decorator_list):
             calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
@@ -326,7 +326,7 @@ def kept_by_others(tree):
 
 
 def test_no_other_cache_of_the_package_keeps_device_tensors():
-    """Benchmarks and tests of GPUs have buffers of their own, which no server makes."""
+    """Benchmarks and GPU tests have separate buffers, which no server creates."""
     package = Path(opfacade.__file__).parent
     paths = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("bench", "testing", "tune")]
     assert len(paths) > 300

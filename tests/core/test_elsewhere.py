@@ -1,4 +1,4 @@
-"""Names of other libraries: each is answered with the name that it has here, and every name of the tables is one."""
+"""Names of other libraries: each is answered with its name in this library, and every name in the tables exists."""
 
 import dataclasses
 import importlib

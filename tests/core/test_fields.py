@@ -1,4 +1,4 @@
-"""Every field of a descriptor reaches its documented places: the SKU, the launcher, validation, the result."""
+"""Every field of a descriptor is used where it is documented: the SKU, the launcher, validation, the result."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SM_90A, CPU = Target.parse("sm_90a"), Target.cpu()
 
 
 class Reads:
-    """Which fields of a descriptor, and of its cache, Python code reads."""
+    """Records which fields of a descriptor, and of its cache, Python code reads."""
 
     def __init__(self, monkeypatch, kind):
         self.found = set()
@@ -37,7 +37,7 @@ FULL = [
 
 @pytest.mark.parametrize("make", FULL)
 def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatch):
-    """A field nobody reads is a promise nobody keeps."""
+    """A field that no code reads would be an empty promise."""
     forget_specializations()
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda: None)  # independent of the installed compiler
     descriptor, args = make()
@@ -67,7 +67,7 @@ def test_every_field_reaches_the_sku_the_launcher_or_validation(make, monkeypatc
 
 
 def _accepted_by_each(descriptor):
-    """The usual and the fp8 form, and each where a request may be long: every CUDA candidate takes one of them."""
+    """The usual form and the fp8 form, and each where a request may be long: every CUDA candidate accepts one of them."""
     for plain in _usual_and_fp8(descriptor):
         yield plain
         fields = dict(plain)
@@ -87,7 +87,7 @@ def _usual_and_fp8(descriptor):
 
 
 def _launcher_parameters(candidate, descriptor, target, sku, monkeypatch):
-    """Everything a CUDA launcher hands to the kernel, without building it."""
+    """Everything that a CUDA launcher passes to the kernel, without building it."""
     from opfacade.backends.cuda import support
 
     monkeypatch.setattr(support, "launcher", lambda *a: None)

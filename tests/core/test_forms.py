@@ -1,4 +1,4 @@
-"""Inputs of stride 0 and slices of wider block tables, in every op: accepted, right, and written nowhere."""
+"""Inputs of stride 0 and slices of wider block tables, in every op: accepted, correct, and never written."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ TABLED = [name for name in PROBLEMS if name != "ragged"]
 
 
 def held(descriptor, args, plan):
-    """The call, run, within its bound."""
+    """The args after a run, with outputs within their bound."""
     before = numerics.snapshot(descriptor, args)
     plan.run(args)
     report = numerics.check(descriptor, args, plan.sku, before=before)
@@ -90,7 +90,7 @@ def test_a_cross_check_copies_inputs_of_one_head(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [kind for kind in matrix.matrix() if not kind.startswith("merge")])
 def test_kernels_read_inputs_of_one_head_and_slices_of_tables(kind):
-    """Products of fp8 have no other way to load than TMA, which takes no stride of 0: typed, nothing written."""
+    """Products of fp8 load by TMA only, which does not support stride 0: a typed error, and nothing is written."""
     subject = Subject(matrix.matrix()[kind], "cuda", "cuda")
     args, _ = expanded(subject.descriptor, subject.args(3))
     args = sliced(args) if getattr(args, "block_table", None) is not None else args

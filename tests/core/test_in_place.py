@@ -1,4 +1,4 @@
-"""in_place: which operands are left, and what the one that is overwritten must be."""
+"""in_place: which operands remain, and the requirements for the overwritten operand."""
 
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec

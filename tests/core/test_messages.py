@@ -1,4 +1,4 @@
-"""Messages: all issues are listed, and each message says what to write."""
+"""Messages list all issues, and each message states how to fix the call."""
 
 import json
 import pickle
@@ -260,7 +260,7 @@ def test_text_where_a_value_is_taken_is_answered_with_the_call(arguments, hint):
 
 
 def test_a_candidate_for_uneven_batches_says_how_long_a_request_must_be_able_to_be(monkeypatch):
-    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # whatever compiler is here
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # independent of the installed compiler
     cache = PagedKvCacheDescriptor(**(CACHE | {"page_size": 16, "num_total_pages": 512}))
     plain = BatchPagedPrefillDescriptor(batch_size=3, total_num_rows=700, num_qo_heads=4, causal=True, paged_kv=cache)
     reasons = [str(r) for option in explain(plain, target=Target.parse("sm_90a")).options for r in option.reasons]

@@ -1,4 +1,4 @@
-"""torch.compile never looks into a plan: it breaks the graph there, or says which op to call instead."""
+"""torch.compile never traces into a plan: it breaks the graph there, or names the op to call instead."""
 
 import subprocess
 import sys

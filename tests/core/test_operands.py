@@ -219,7 +219,7 @@ def test_fake_tensors_are_checked_and_have_no_memory():  # row 40
 
 
 def test_tensors_without_memory_do_not_mix_with_others():
-    """A fake tensor of the CPU has the device of the others, and nothing to read there."""
+    """A fake tensor on the CPU is on the same device as the others, but has no data."""
     specs = {"x": ROWS, "y": ROWS}
     for x, y, expected, got in ((good(), fake(good()), "with", "without"), (fake(good()), good(), "without", "with")):
         [issue] = check(specs, {"x": x, "y": y}, None)

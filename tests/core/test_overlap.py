@@ -48,7 +48,7 @@ def test_a_view_said_not_to_overlap_itself_does_not(view):
 
 @given(shapes, st.data())
 def test_ordinary_views_are_not_said_to_overlap_themselves(shape, data):
-    """A permutation of a dense tensor, cut along any dimension, is what users pass."""
+    """Users pass permutations of a dense tensor, cut along any dimension."""
     order = data.draw(st.permutations(range(len(shape))))
     padded = [n + data.draw(st.integers(0, 2)) for n in shape]
     dense = torch.zeros(padded).permute(order)
@@ -118,7 +118,7 @@ def test_separate_memory_never_overlaps():
 @settings(max_examples=300)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.integers(0, 40), st.integers(1, 14))
 def test_columns_of_one_matrix_are_judged_exactly(rows, others, width, more, offset, step):
-    """Rows at one stride: q and k of one qkv, in any number of rows."""
+    """Rows at one stride: q and k of one qkv tensor, for any number of rows."""
     first, second = ((rows, width), (step, 1), 0), ((others, more), (step, 1), offset)
     said = overlaps(tensor(BUFFER, first), tensor(BUFFER, second))
     share = bool(set(elements(first)) & set(elements(second)))
@@ -151,7 +151,7 @@ def test_elements_that_share_a_part_of_themselves_overlap(first, second, wanted)
 
 @pytest.mark.parametrize(("width", "shared"), [(8, False), (9, True), (12, True)])
 def test_columns_of_elements_of_two_sizes_are_measured_in_bytes(width, shared):
-    """Rows of 128 bytes: i16 in the first 96, then f32, of which more than eight reach into the next row."""
+    """Rows of 128 bytes: i16 in the first 96, then f32; more than eight f32 elements overlap the next row."""
     rows = torch.zeros(4 * 128, dtype=torch.uint8)
     narrow = rows.view(torch.int16).view(4, 64)[:, :48]
     wide = rows.view(torch.float32).as_strided((3, width), (32, 1), 24)

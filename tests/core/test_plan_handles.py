@@ -1,4 +1,4 @@
-"""A handle is of one plan for the life of the process, and of none when the plan is gone."""
+"""A handle refers to one plan for the life of the process, and to none after the plan is deleted."""
 
 import gc
 import pickle

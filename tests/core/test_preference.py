@@ -1,4 +1,4 @@
-"""Preference: what a caller may want, and what is no preference."""
+"""Preference: valid preferences, and invalid ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A sound call before hides no mistake of the next."""
+"""An earlier valid call hides no error of the next call."""
 
 import math
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_the_bundle_admitted_last_is_looked_at_again_when_its_tensors_changed_in
     assert_refused(plan, args, error, code)
 
 
-def test_a_workspace_that_became_smaller_in_place_is_refused(fresh_telemetry):  # and no plan that others would find changed
+def test_a_workspace_that_became_smaller_in_place_is_refused(fresh_telemetry):  # and no plan that other tests would see changed
     descriptor, args = decode([6, 9])
     plan = on_reference(descriptor)
     object.__setattr__(plan, "workspace_size", 64)
@@ -153,7 +153,7 @@ def test_a_bundle_of_another_type_is_refused_also_when_its_tensors_are_known():
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_fast_paths_launch_nothing_where_something_must_see_each_call(wrapped):
-    """The check alone stays: an answer without a launch."""
+    """Only the check is called: a verdict without a launch."""
     made = []
 
     def launch(args, workspace):

@@ -278,7 +278,7 @@ CACHES = {
 
 
 def grid():
-    """Every example, and each with one field changed."""
+    """Every example, and variants of it with one field changed."""
     for example in examples():
         yield example
         for field, values in CHANGES.items():
@@ -286,7 +286,7 @@ def grid():
                 try:
                     yield type(example)(**(dict(example) | {field: value}))
                 except DescriptorError:
-                    continue  # 8 heads do not divide by every example's KV heads
+                    continue  # 8 heads are not a multiple of every example's KV heads
         for field, values in CACHES.items():
             for value in values if hasattr(example, "paged_kv") else ():
                 try:
@@ -305,7 +305,7 @@ CHOICES = {"split", "repack", "swapped", "cluster", "own", "along", "aside", "ti
 def test_ids_do_not_depend_on_the_size_of_a_call():
     for example in examples():
         if not example.sizes or folds_a_size(example):
-            continue  # a size that is folded chooses the kernel
+            continue  # the size of a folded axis chooses the kernel
         sizes = {"batch_size": example.batch_size + 1} if hasattr(example, "batch_size") else {"total_num_rows": 1}
         if "shape" in example.sizes:
             sizes = {"shape": tuple(size + 1 for size in example.shape)}
@@ -316,7 +316,8 @@ def test_ids_do_not_depend_on_the_size_of_a_call():
         for candidate in candidates_for(type(example)):
             if not candidate.declines(example, Target.parse("sm_90a")):
                 one, other = (candidate.sku(d, Target.parse("sm_90a")) for d in (example, bigger))
-                # A size may choose a tile, a split and a copy of operands, which are other binaries. It is in no id itself.
+                # A size may choose a tile, a split and a copy of operands, which are other binaries. The size itself is in no
+                # id.
                 differ = {name for name, _ in set(one.spec) ^ set(other.spec)}
                 assert differ <= CHOICES
                 assert differ or one == other

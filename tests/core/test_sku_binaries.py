@@ -1,4 +1,4 @@
-"""A SKU id names one binary and one promise: over the grid of specialisations, ids and (binary, promise) pairs match."""
+"""A SKU id names one binary and one guarantee: over the grid of specialisations, ids and (binary, guarantee) pairs match."""
 
 import itertools
 
@@ -74,7 +74,7 @@ def others():
 
 
 def identities(descriptors):
-    """(SKU, what it must stand for) of every candidate that accepts a descriptor, on every architecture."""
+    """(SKU, binary and guarantee) of every candidate that accepts a descriptor, on every architecture."""
     digests = {}
     for descriptor in descriptors:
         for arch in ARCHS:
@@ -93,7 +93,7 @@ def identities(descriptors):
 def test_ids_and_binaries_with_promises_match_one_to_one(descriptors):
     meaning_of, id_of, seen = {}, {}, 0
     for sku, meaning in identities(descriptors()):
-        if sku.backend == "reference":  # one function for all: its SKU tells dtypes apart only by what it promises
+        if sku.backend == "reference":  # one function for all: its SKUs differ only in their guarantees
             continue
         assert meaning_of.setdefault(sku.id, meaning) == meaning, f"two binaries or promises share {sku.id}"
         assert id_of.setdefault(meaning, sku.id) == sku.id, f"one binary and promise has two ids: {sku.id} and {id_of[meaning]}"
@@ -118,7 +118,7 @@ def test_no_sku_mentions_the_size_of_a_call():
 
 
 def test_a_part_of_an_architecture_with_other_shared_memory_has_ids_of_its_own_where_binaries_differ():
-    """Whatever it has, one id is one binary; and the usual part has the ids that it always had."""
+    """Each id still has one binary, and the usual part keeps its ids."""
     found, usual = {}, Target.parse("sm_90a")
     for descriptor in itertools.islice(decode(), 0, None, 7):
         for candidate in candidates_for(BatchPagedDecodeDescriptor):

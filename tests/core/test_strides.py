@@ -1,4 +1,4 @@
-"""StrideRule: torch's own words where it has some, and each rule on its own."""
+"""StrideRule: compared with torch's predicates where these exist, and each rule alone."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Target: a checked plain value."""
+"""Target: a validated plain value."""
 
 import dataclasses
 import pickle

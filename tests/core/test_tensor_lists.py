@@ -1,4 +1,4 @@
-"""Lists of tensors in a call: an Args class names their operands once, and has them as fields."""
+"""Lists of tensors in a call: an Args class declares their operands once, and has them as fields."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A run is a write of its outputs for torch's autograd, on every backend."""
+"""For torch's autograd, a run is a write of its outputs, on every backend."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ OVER_RANKS = descriptors(2)
 
 
 def writing_nothing(descriptor):
-    """A plan of its own. A launcher of CUDA counts nothing itself; this one writes nothing at all."""
+    """A new plan. CUDA launchers do not mark outputs as written; this launcher does not even write."""
     forget_selections()  # an equal plan may have its launcher already, and no other test may get this one
     plan = Plan.select(descriptor, target=Target.cpu())
     forget_selections()
@@ -35,7 +35,7 @@ def run(plan, args):
 
 
 def op(plan, args):
-    """torch's dispatcher has no kernel of ours that counts: it is the run within the op that does."""
+    """None of our kernels in torch's dispatcher marks a write: the run inside the op does."""
     in_place = getattr(plan.descriptor, "in_place", False) or getattr(plan.descriptor, "accumulate", False)
     forms = {form.name: form for form in forms_of([one for one in registry.examples() if one.op == plan.descriptor.op])}
     form = forms[f"{plan.descriptor.op}_" if in_place else plan.descriptor.op]
@@ -47,7 +47,7 @@ WAYS = pytest.mark.parametrize("call", [run, op])
 
 
 def counted(args, descriptor, call):
-    """Whether each operand was counted as written, and whether it shares memory with one that the op writes."""
+    """Whether each operand was marked as written, and whether it shares memory with an operand that the op writes."""
     tensors = {name: getattr(args, name) for name in operands_of(descriptor) if getattr(args, name) is not None}
     before = {name: tensor._version for name, tensor in tensors.items()}
     call()

@@ -291,7 +291,7 @@ def test_a_wrong_result_ends_with_one(trace, monkeypatch, spoil):
         run(plan, args, workspace)
         if spoil == "a token by its row" and hasattr(args, "token"):
             draws["all"] += 1
-            if draws["all"] % 2 == 0:  # the draw of the reversed requests
+            if draws["all"] % 2 == 0:  # the draw for the reversed requests
                 args.token[0] = (args.token[0] + 1) % 1003
         if spoil == "one output" and hasattr(args, "lse"):
             args.o.add_(0.5)
@@ -320,14 +320,14 @@ def test_a_gpu_that_is_not_there_is_said_so(trace, monkeypatch):
 
 
 def swapped_halves(layer, descriptor, args):
-    """Ups where gates are."""
+    """Swaps gate and up values."""
     if descriptor.op == "gated_activation":
         args = replace(args, x=args.x.roll(args.x.shape[1] // 2, 1))
     return descriptor, args
 
 
 def another_head(layer, descriptor, args):
-    """Heads in another order at the output product."""
+    """Permutes the heads at the output projection."""
     if descriptor.op == "matmul" and args.weight is layer.o:
         args = replace(args, x=args.x.flip(1))
     return descriptor, args

@@ -1,4 +1,6 @@
-"""`python -m examples.demo --model`: tokens of a real client, equal to sdpa's; without transformers an error that names it."""
+"""`python -m examples.demo --model`: tokens of a real client equal sdpa's; without transformers it raises an error that names
+it.
+"""
 
 import json
 import sys

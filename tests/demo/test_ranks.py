@@ -1,4 +1,4 @@
-"""`python -m examples.demo --ranks`: processes that draw the tokens of one rank, or say so."""
+"""`python -m examples.demo --ranks`: processes that draw the same tokens as one rank, or report a difference."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.support.local_ranks import on_ranks
 
 
 def test_two_processes_draw_the_tokens_of_one_rank():
-    """By the command, as a user runs it."""
+    """Runs the command, like a user."""
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo", "--ranks", "2"], capture_output=True, text=True, timeout=300, check=False
     )

@@ -1,4 +1,4 @@
-"""Calls of every op over ranks, on any device: inputs of each rank from its number."""
+"""Calls of every op over ranks, on any device: the rank number determines the inputs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ ROWS = 5
 
 @dataclass
 class Call:
-    """One call of a rank. Each `with_group` makes other args, so that outputs hold nothing of an earlier call."""
+    """One call of a rank. Each `with_group` creates new args, so that outputs contain nothing from an earlier call."""
 
     descriptor: Any
     inputs: dict
@@ -32,7 +32,7 @@ class Call:
         return self.descriptor.args_type(group=group, **self.filled(device))
 
     def filled(self, device):
-        """Copies of the inputs, and zeros in place of what is written."""
+        """Copies of the inputs, and zeros for written operands."""
         made = {name: tensor.to(device, copy=True) for name, tensor in self.inputs.items()}
         for name, spec in operands_of(self.descriptor).items():
             if name not in made:
@@ -44,7 +44,7 @@ class Call:
 
 
 def descriptors(world):
-    """By name; those of one prefix have the same bits."""
+    """By name; calls whose names have the same prefix have the same bits."""
     counts = tuple(range(1, world + 1))
     norm = {"world": world, "total_num_rows": ROWS, "hidden": 256, "dtype": "bf16", "residual": "replicated"}
     return {
@@ -80,7 +80,7 @@ _ALIKE = {"weight", "sinks", "temperature", "top_k", "top_p", "min_p", "seed", "
 
 
 def call_of(name, descriptor, rank):
-    """The inputs of a rank; those that must be equal come from a stream that knows no rank."""
+    """The inputs of a rank; inputs that must be equal on all ranks are drawn from a stream that does not depend on the rank."""
     inputs = {}
     for operand, spec in operands_of(descriptor).items():
         if spec.role == "out" or (spec.role == "inout" and operand == "scale"):
@@ -111,5 +111,5 @@ def plan_for(descriptor, device):
 
 
 def bits(tensors):
-    """The bytes of tensors on the host, for an equality."""
+    """The bytes of tensors on the host, for exact comparison."""
     return {name: tensor.detach().contiguous().view(torch.uint8).flatten().tolist() for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Ranks of the tests of rounds between GPUs. `link_of` gives a group a link over gloo, on CPU tensors."""
+"""Scenarios for the ranks in tests of rounds between GPUs. `link_of` gives a group a link over gloo, on CPU tensors."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ HASTY = 2.0
 
 
 def linked(pg, plans, channel=0, **options):
-    """A group whose rounds go by a link between CPUs."""
+    """A group whose rounds use a link between CPUs."""
     group = Group(pg, channel=channel, **({"timeout_s": 30} | options))
     group.link = Link(pg, torch.device("cpu"))
     group._watch = Watch(group, group._mail, group.link)
@@ -53,13 +53,13 @@ def other_seed(rank, pg, folder):
         call.inputs["seed"][3] += 1
     try:
         after = calls.run(call, group, "cpu")["token"].tolist()
-    except GroupError:  # the watch was quick
+    except GroupError:  # the watch reacted quickly
         after = [-7] * 5
     return {"before": bool((before >= 0).all()), "after": after, "told": told(group)[:2]}
 
 
 def told(group, seconds=20):
-    """The failure that the watch finds: (code, ranks, text)."""
+    """The failure that the watch reports: (code, ranks, text)."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -71,13 +71,13 @@ def told(group, seconds=20):
 
 
 def skips(rank, pg, folder):
-    """Rank 1 makes no second call."""
+    """Rank 1 skips the second call."""
     descriptor = calls.descriptors(2)["all_reduce"]
     group = linked(pg, [calls.plan_for(descriptor, "cpu")], timeout_s=HASTY)
     call = calls.call_of("all_reduce", descriptor, rank)
     calls.run(call, group, "cpu")
     start = time.monotonic()
-    if rank == 0:  # the host waits in gloo, which it does not with NCCL
+    if rank == 0:  # the host blocks in gloo, unlike in NCCL
         threading.Thread(target=quietly, args=(call, group), daemon=True).start()
     code, ranks, text = told(group)
     return {"told": [code, ranks], "text": text, "seconds": time.monotonic() - start}

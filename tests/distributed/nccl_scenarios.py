@@ -1,4 +1,4 @@
-"""Ranks of the tests of NCCL, with a GPU each."""
+"""Scenarios for the ranks in tests of NCCL, with one GPU each."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ from tests.distributed.scenarios import say, wait_for
 from tests.distributed.worlds import NCCL, new_process_group
 from tests.support.local_ranks import on_ranks
 
-_ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round otherwise
+_ROUNDED = ("merge", "norm", "fp8", "logprob")  # kernels and the host round differently
 
 
 EAGER = ("skips", "stops", "dies", "first dies")
 
 
 def group_of(pg, descriptors, peer_memory=False, **options):
-    """peer_memory "kernels": plans are selected for the links of the group, so that a norm is summed and made by one kernel."""
+    """peer_memory "kernels": plans are selected for the links of the group, so that one kernel computes a norm and its sum."""
     group = Group(pg, peer_memory=bool(peer_memory), **({"timeout_s": 30} | options))
     assert type(group.link) is (PeerLink if peer_memory else Link)
     group.plans = {
@@ -55,7 +55,7 @@ def every_op(rank, pg, folder, peer_memory):
 
 
 def unlike(name, descriptor, rank, got):
-    """Where outputs are not those of the reference on the host."""
+    """Outputs that differ from the reference on the host."""
     want = on_ranks(descriptor.world, lambda group: calls.run(calls.call_of(name, descriptor, group.rank), group, "cpu"))[rank]
     near = {"rtol": 0.02, "atol": 0.02} if name.startswith(_ROUNDED) else {"rtol": 0, "atol": 0}
     for output, tensor in got.items():
@@ -67,7 +67,7 @@ def unlike(name, descriptor, rank, got):
 
 
 def on_one_gpu(name, descriptor, got, device):
-    """Where bits are not those that this GPU alone makes of the inputs of all ranks."""
+    """Results whose bits differ from a computation of all ranks' inputs on this GPU."""
     inputs = [calls.call_of(name, descriptor, r).inputs for r in range(descriptor.world)]
     if name.startswith(("norm", "fp8")):
         total = inputs[0]["x"].float()
@@ -94,7 +94,7 @@ def on_one_gpu(name, descriptor, got, device):
 
 
 def captured(call, group, want):
-    """Where replays of a graph, each on new inputs, have other bits than a call."""
+    """Replays of a graph, each on new inputs, whose bits differ from a call."""
     args = call.with_group(group, group.link.device)
     before = {name: getattr(args, name).clone() for name in (*call.inputs, *want)}
     graph = graph_of(call, args)
@@ -109,7 +109,7 @@ def captured(call, group, want):
 
 
 def fails(rank, pg, folder, act, peer_memory=False):
-    """A sound call, then one that rank 1, or the first, does not come to; both go on in a new group where both live."""
+    """A valid call, then a call that rank 1, or the first rank, does not join; the others continue in a new group."""
     odd, dies = (0 if act.startswith("first") else 1), "dies" in act
     world = pg.size()
     descriptor = calls.descriptors(world)["norm/one"]
@@ -144,7 +144,7 @@ def fails(rank, pg, folder, act, peer_memory=False):
 
 
 def differs(rank, pg, folder, act, peer_memory):
-    """A sound call, and then rank 1 makes another one, or has another seed for one row."""
+    """A valid call; then rank 1 makes another call, or has another seed for one row."""
     known = calls.descriptors(pg.size())
     names = {"other call": ("norm/one", "merge"), "other seed": ("draw_list", "draw_list")}[act]
     group = group_of(pg, [known[name] for name in dict.fromkeys(names)], timeout_s=HASTY, peer_memory=peer_memory)

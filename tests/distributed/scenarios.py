@@ -1,4 +1,4 @@
-"""The part of one rank in each test of failures; it returns what JSON can say."""
+"""Code of one rank in each test of failures; results are values that JSON can represent."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from opfacade.plans.collective import (
 )
 from tests.distributed.worlds import new_process_group
 
-HASTY = 4  # s: a loaded machine may keep a sound rank from running for one or two
+HASTY = 4  # s: a loaded machine may stop a healthy rank for one or two seconds
 
 
 def sums(world, width=5):
@@ -38,7 +38,7 @@ def logprobs(world):
 
 
 def add(plan, group):
-    """The sum of rank + 1 over all ranks, as the plan has it."""
+    """The sum of rank + 1 over all ranks, computed by the plan."""
     args = CollectiveArgs(
         x=torch.full((2, plan.descriptor.width), group.rank + 1.0), out=torch.zeros(2, plan.descriptor.width), group=group
     )
@@ -71,7 +71,7 @@ def reserved(pg, channel, *plans, **options):
 
 
 def together(rank, pg, folder):
-    """Groups on one process group: what works, and what is refused before or instead of a call."""
+    """Groups on one process group: valid uses, and errors before or instead of a call."""
     world, found = pg.size(), {}
     group = Group(pg, timeout_s=30, name="first")
     a = sums(world)
@@ -112,7 +112,7 @@ def elsewhere(rank, pg, folder):
 
 
 def by_name(plan, rank):
-    """The same by an op of torch, which has the name of the group."""
+    """The same through a torch op, which takes the name of the group."""
     import opfacade.torch_ops  # noqa: F401
 
     x, out = torch.full((2, 5), rank + 1.0), torch.zeros(2, 5)
@@ -137,7 +137,7 @@ def two_threads(plan, group):
 
 
 def apart(rank, pg, folder):
-    """Ranks that do not run the same: a channel for each way."""
+    """Ranks that make different calls: one channel for each case."""
     world, found = pg.size(), {}
     a, b = sums(world), gathers(world)
     other = Group(pg, channel=1, timeout_s=30)
@@ -168,7 +168,7 @@ def told_later(group):
 
 
 def other_target(rank, pg):
-    """Rank 2 passes other targets than the rest."""
+    """Rank 2 passes other targets than the other ranks."""
     plan = logprobs(pg.size())
     group = reserved(pg, 5, plan)
     target = torch.tensor([1, 2 + (rank == 2)], dtype=torch.int32)
@@ -177,7 +177,9 @@ def other_target(rank, pg):
 
 
 def ends(rank, pg, folder):
-    """Rank 0 closes after equal calls, and the others look before they close; then rank 1 closes late, and then not at all."""
+    """Rank 0 closes after equal calls, and the others read the state before they close; then rank 1 closes late, and then
+    never.
+    """
     from opfacade.distributed import mailbox
 
     plan, found = sums(pg.size()), []
@@ -188,7 +190,7 @@ def ends(rank, pg, folder):
             wait_for(folder, f"{number} closed")
         elif number == 0 and rank:
             wait_for(folder, "0 closes")
-            assert group._mail.wait(lambda group=group: group._mail.first(0) is not None, 30)  # its last frame is here
+            assert group._mail.wait(lambda group=group: group._mail.first(0) is not None, 30)  # its last frame has arrived
         found.append(failure(group.check))
         if rank == 0:
             say(folder, f"{number} closes")
@@ -207,7 +209,7 @@ def draws(world):
 
 
 def other_seeds(rank, pg, channel, **options):
-    """A draw in which rank 2 has another seed for one row, after one that is well: tokens are fill_id then."""
+    """A draw in which rank 2 has another seed for one row, after a valid draw: tokens are then fill_id."""
     plan = draws(pg.size())
     group = reserved(pg, channel, plan, **options)
     found = []
@@ -225,7 +227,7 @@ def other_seeds(rank, pg, channel, **options):
 
 
 def late(rank, pg, plan):
-    """Rank 1 is late: told of, and the same bits."""
+    """Rank 1 is late: this is reported, and the bits are the same."""
     group = reserved(pg, 6, plan, warn_s=0.1)
     if rank == 1:
         time.sleep(0.5)
@@ -237,7 +239,7 @@ def late(rank, pg, plan):
 
 
 def killed(rank, pg, folder):
-    """Rank 0 of 4 dies, then the last of the other three; those that live go on in new groups of the same process."""
+    """Rank 0 of 4 dies, then the last of the other three; the survivors continue in new groups of the same process."""
     import torch.distributed as dist
 
     found, world = [], 4
@@ -249,7 +251,7 @@ def killed(rank, pg, folder):
             break
         say(folder, f"{number} sound {own}")
         if own == (0, world - 1)[number]:
-            wait_for(folder, *(f"{number} sound {r}" for r in range(world)))  # else its last frames may die with it
+            wait_for(folder, *(f"{number} sound {r}" for r in range(world)))  # otherwise its last frames may be lost with it
             os.kill(os.getpid(), signal.SIGKILL)
         start = time.monotonic()
         found.append([failed_run(plan, group), time.monotonic() - start < 20])
@@ -263,7 +265,7 @@ def killed(rank, pg, folder):
 
 
 def stopped(rank, pg, folder):
-    """Rank 0 stops the last one: for a moment, which nobody minds, and then for longer than others wait."""
+    """Rank 0 stops the last rank: first for a moment, without effect, and then longer than the others wait."""
     last, plan, found = pg.size() - 1, sums(pg.size()), []
     patient, hasty = reserved(pg, 1, plan), reserved(pg, 2, plan, timeout_s=HASTY)
     for number, (group, call) in enumerate([(patient, add), (hasty, failed_run)]):
@@ -281,7 +283,7 @@ def stopped(rank, pg, folder):
         found.append(out.flatten().tolist() if number == 0 else out)
         if rank == 0:
             goes_on.join(60)
-    if rank == last:  # all data were there for its call, which may end well; then it learns of the failure
+    if rank == last:  # all data for its call had arrived, so it may succeed; then it receives the failure
         found[1] = told_later(hasty)
     return found
 

@@ -1,4 +1,6 @@
-"""Ranks of tests of sharded caches: appends below a page, decode, and both prefills, each beside one rank that has all keys."""
+"""Scenarios for tests of sharded caches: appends below a page, decode, and both prefills, each compared with one rank that has
+all keys.
+"""
 
 import torch
 
@@ -21,7 +23,7 @@ from tests.distributed import calls
 PAGE, HEADS, KV, DIM, KIND = 16, 8, 2, 128, torch.bfloat16
 NEW, CACHED = (200, 7, 0, 130), (0, 33, 5, 64)
 LENS = tuple(new + old for new, old in zip(NEW, CACHED, strict=True))
-PAGES = -(-max(LENS) // PAGE)  # of a request
+PAGES = -(-max(LENS) // PAGE)  # tokens of a request
 NEAR = {"rtol": 0.02, "atol": 0.02}
 
 
@@ -40,7 +42,7 @@ def ends(lens):
 
 
 class Caches:
-    """K and V of all requests in pages, rows [2, KV, DIM] of new and of cached tokens, and queries of the new ones."""
+    """K and V of all requests in pages, rows [2, KV, DIM] of new and of cached tokens, and queries of the new tokens."""
 
     def __init__(self):
         g = torch.Generator("cpu").manual_seed(5)
@@ -102,7 +104,7 @@ def reserved(pg, descriptor):
 
 
 def prefill(rank, pg):
-    """Rows in shares, with k and v in one exchange, appended as they arrive."""
+    """Rows in shares, with k and v in one exchange, appended when they arrive."""
     shares, own = PrefillShares.zigzag(NEW, LENS, pg.size()), Caches()
     d = CollectiveDescriptor(world=pg.size(), kind="all_gather", counts=shares.counts, width=2 * KV * DIM, dtype="bf16")
     group, plan = reserved(pg, d)
@@ -126,7 +128,7 @@ def prefill(rank, pg):
 
 
 def sharded(shard, rank, rows, before):
-    """The cache of one rank, whose shards are smaller than a page: rows of tokens behind those of `before`."""
+    """The cache of one rank, whose shards are smaller than a page: its rows of tokens follow those of `before`."""
     own = Caches()
     for new, counts, lens in ((own.cached, CACHED, CACHED), (own.new, NEW, LENS))[: 1 if before else 2]:
         mine = shard.append_rows(ends(counts), ints(lens), rank, sum(counts))
@@ -135,7 +137,7 @@ def sharded(shard, rank, rows, before):
 
 
 def decode(rank, pg):
-    """One query of each request over appends below a page, merged."""
+    """One query per request over appends below a page, merged."""
     shard, whole = KvShard(world=pg.size(), interleave=3), Caches().filled()
     own = sharded(shard, rank, whole.new, before=False)
     q = whole.q[: len(NEW)].contiguous()
@@ -163,7 +165,9 @@ def decode(rank, pg):
 
 
 def prefix_by_queries(rank, pg):
-    """All queries over a shard of the prefix, whose pages are below a page; rank 0 adds the new keys as a second state."""
+    """All queries over a shard of the prefix, whose shards are smaller than a page; rank 0 adds the new keys as
+    a second state.
+    """
     shard, whole = KvShard(world=pg.size(), interleave=3), Caches().filled()
     own = sharded(shard, rank, whole.cached, before=True)
     merge = MergeAcrossDescriptor(

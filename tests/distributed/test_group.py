@@ -1,4 +1,4 @@
-"""Groups of gloo processes: ranks agree or are refused on all, and every rank names the one at fault, in time."""
+"""Groups of gloo processes: ranks agree, or all of them refuse, and every rank names the faulty one in time."""
 
 import os
 import subprocess
@@ -38,13 +38,13 @@ def test_ranks_agree_and_what_they_refuse_is_refused_on_all(tmp_path):
 
 
 def test_a_default_device_of_the_program_does_not_matter(tmp_path):
-    """A group and its link are created where tensors without a device are none that a host can read."""
+    """A group and its link work if they are created while the default device has tensors that the host cannot read."""
     found = worlds.run(tmp_path, 2, scenarios.elsewhere)
     assert same_on_all(found) == {"by_host": [3.0] * 10, "by_link": True}
 
 
 def after(code, ranks):
-    """A call that failed so, whose outputs are NaN, and whose group stays failed."""
+    """A call that failed this way, whose outputs are NaN, and whose group stays failed."""
     return [[code, ranks], True, ["OPF-N004", ranks], ["OPF-N004", []]]
 
 
@@ -102,7 +102,7 @@ if rank < 2:
 
 
 def test_a_process_with_a_group_ends_without_a_signal_closed_or_not(tmp_path):
-    """A thread that is left would need the lock of an interpreter that is gone, once a peer closes its connection."""
+    """A remaining thread would need the lock of a finalised interpreter when a peer closes its connection."""
     ranks = [
         subprocess.Popen([sys.executable, "-c", _ENDS_AT_ONCE, str(r), str(tmp_path)], env=os.environ, stderr=subprocess.PIPE)
         for r in range(3)

@@ -1,4 +1,4 @@
-"""Decode over a sharded cache: the map of tokens against a loop, and outputs against one rank that has the whole cache."""
+"""Decode over a sharded cache: the map of tokens against a loop, and outputs against one rank with the whole cache."""
 
 import math
 from functools import partial
@@ -73,7 +73,7 @@ def decode(q, k, v, shard=None):
 
 
 def latent(q, k, v, shard=None):
-    """The same of a latent cache, whose rows are keys and values: the first 32 and the last 16 elements of k."""
+    """The same for a latent cache, whose rows are keys and values: the first 32 and the last 16 elements of k."""
     rows = k[:, 0]
     pages = PagedLatentCacheDescriptor(
         num_total_pages=max(1, -(-len(k) // PAGE)), page_size=PAGE, latent_dim=48, rope_dim=16, dtype="f32"
@@ -101,7 +101,7 @@ def own_rows(shard, rank, rows):
 
 
 def merged(world, parts, group):
-    """The merge of lists of (o, lse), a state each."""
+    """Merges lists of (o, lse), one state each."""
     o, lse = (torch.stack(found) for found in zip(*parts, strict=True))
     d = MergeAcrossDescriptor(
         world=world, states=len(parts), total_num_rows=1, num_heads=HEADS, head_dim=o.shape[-1], dtype="f32"
@@ -144,7 +144,9 @@ def test_fixed_chunks_have_the_bits_of_one_rank():
 
 
 def test_an_append_stores_the_tokens_of_its_rank_alone():
-    """10 tokens of two requests with 6 new ones each, pages in turn on 3 ranks; angles are those of global positions."""
+    """10 tokens of two requests with 6 new ones each, pages distributed round-robin over 3 ranks; angles are those of global
+    positions.
+    """
     world, shard = 3, KvShard(world=3, interleave=PAGE)
     pages = PagedKvCacheDescriptor(num_total_pages=4, page_size=PAGE, num_kv_heads=KV, head_dim=DIM, dtype="f32", layout="NHD")
     d = PagedKvAppendDescriptor(
@@ -176,7 +178,7 @@ def test_an_append_stores_the_tokens_of_its_rank_alone():
 
 @pytest.mark.parametrize(("world", "interleave"), [(1, 1), (2, 1), (3, 2), (2, 6), (8, 3)])
 def test_new_rows_of_shards_below_a_page_are_those_of_a_loop(world, interleave):
-    """Requests with 0, 1 and several new rows over cached tokens, and two rows that belong to none."""
+    """Requests with 0, 1 and several new rows over cached tokens, and two rows of no request."""
     shard, total = KvShard(world=world, interleave=interleave), 16
     new, lens = (5, 0, 1, 8), torch.tensor([5, 3, 9, 21], dtype=torch.int32)
     indptr = torch.tensor([0, 5, 5, 6, 14], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Rounds between GPUs, on gloo in place of NCCL: data, headers, and the watch, which ends a call that nobody else makes."""
+"""Rounds between GPUs, with gloo in place of NCCL: data, headers, and the watch, which ends a call that no other rank makes."""
 
 import pytest
 import torch

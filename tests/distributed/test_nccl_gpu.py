@@ -1,4 +1,4 @@
-"""Ranks with a GPU each on NCCL: every op is that of one rank, eager and captured, and a rank that does not come is named."""
+"""Ranks with one GPU each on NCCL: every op equals that of one rank, eager and captured, and a missing rank is named."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Prefill over ranks: shares of rows against loops, and outputs by gathered K and V against one rank."""
+"""Prefill over ranks: shares of rows against loops, and outputs with gathered K and V against one rank."""
 
 import math
 
@@ -18,7 +18,7 @@ from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 from tests.support.local_ranks import on_ranks
 
 PAGE, HEADS, KV, DIM, PAGES = 16, 4, 2, 64, 20
-NEW, LENS = (200, 7, 0, 130), (200, 40, 5, 194)  # rows, and keys with those that are cached
+NEW, LENS = (200, 7, 0, 130), (200, 40, 5, 194)  # rows, and keys including cached ones
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
@@ -54,7 +54,7 @@ def test_an_early_and_a_late_run_make_equal_work():
 
 
 def appended(d, new, table, k_data, v_data, shares=None):
-    """An append of rows [rows, 2, KV, DIM] of k and v: in the order of requests, or as ranks sent them."""
+    """An append of rows [rows, 2, KV, DIM] of k and v: in the order of requests, or as received from the ranks."""
     indptr, lens = torch.tensor([0, 200, 207, 207, 337], dtype=torch.int32), torch.tensor(LENS, dtype=torch.int32)
     if shares is not None:
         indptr, lens, requests = shares.gathered()
@@ -80,7 +80,7 @@ def gathered(shares, own, group, ordered=True):
 
 
 def cached(rows):
-    """K or V of all requests in pages, new tokens still NaN."""
+    """K or V of all requests in pages; new tokens are still NaN."""
     pool = torch.full((PAGES * len(LENS), PAGE, KV, DIM), math.nan)
     for b, (n, length) in enumerate(zip(NEW, LENS, strict=True)):
         flat = pool[b * PAGES : (b + 1) * PAGES].view(-1, KV, DIM)
@@ -89,7 +89,7 @@ def cached(rows):
 
 
 def prefill(world, group, q, k, v, ordered=True):
-    """o of all rows, each rank's by its own runs."""
+    """o of all rows; each rank computes its own runs."""
     rank, shares = group.rank, PrefillShares.zigzag(NEW, LENS, world)
     new_k, new_v = (torch.cat([rows[b][len(rows[b]) - n :] for b, n in enumerate(NEW)]) for rows in (k, v))
     own, k_data, v_data = shares.rows(rank), cached(k), cached(v)
@@ -115,7 +115,7 @@ def prefill(world, group, q, k, v, ordered=True):
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("world", [2, 3])
 def test_rows_of_all_ranks_are_those_of_plain_attention(world, ordered):
-    """Over cached keys too: softmax in f64 of every row, whatever rank computes it."""
+    """Also over cached keys: softmax in f64 of every row, whichever rank computes it."""
     g = torch.Generator().manual_seed(1)
     k, v = ([torch.randn(length, KV, DIM, generator=g) for length in LENS] for _ in "kv")
     q = torch.randn(sum(NEW), HEADS, DIM, generator=g)

@@ -1,4 +1,4 @@
-"""Prefill over a cached prefix that is sharded: keys gathered, or queries with a merge, against softmax in f64 on one rank."""
+"""Prefill over a sharded cached prefix: gathered keys, or queries with a merge, against softmax in f64 on one rank."""
 
 import math
 
@@ -61,7 +61,7 @@ def ragged(q, k, v, lens):
 
 
 def own_pages(rows, shard, rank):
-    """The cached tokens of a rank in its own pages, by request; everything else is NaN."""
+    """The cached tokens of a rank in its own pages, by request; all other entries are NaN."""
     pool = torch.full((len(CACHED) * PAGES, PAGE, KV, DIM), math.nan)
     for b, old in enumerate(CACHED):
         mine = rows[b][:old][shard.owner(torch.arange(old)) == rank]
@@ -100,7 +100,7 @@ def by_queries(shard, group, q, k, v):
 
 
 def by_keys(shard, group, q, k, v):
-    """The prefix gathered from all ranks, and then attention as on one."""
+    """Gathers the prefix from all ranks, then computes attention as on one rank."""
     counts, width = shard.counts(CACHED), 2 * KV * DIM
     mine = [[x[b][:old][shard.owner(torch.arange(old)) == group.rank] for b, old in enumerate(CACHED)] for x in (k, v)]
     own = torch.cat([torch.cat(rows).flatten(1) for rows in mine], 1)
@@ -121,7 +121,7 @@ def by_keys(shard, group, q, k, v):
 @pytest.mark.parametrize("prefill", [by_keys, by_queries])
 @pytest.mark.parametrize(("world", "interleave"), [(2, 1), (3, 4), (5, 6)])
 def test_rows_over_a_sharded_prefix_are_those_of_plain_attention(prefill, world, interleave):
-    """Below a page and beyond it; a request without a prefix, and one without new rows."""
+    """Prefixes below a page and longer ones; a request without a prefix, and one without new rows."""
     shard, given = KvShard(world=world, interleave=interleave), inputs()
     found = on_ranks(world, lambda group: prefill(shard, group, *given))
     assert same(found)

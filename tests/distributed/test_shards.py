@@ -1,4 +1,4 @@
-"""Sharded caches and shares of a prefill over processes, on gloo and on a GPU each: results are those of one rank."""
+"""Sharded caches and shares of a prefill over processes, on gloo and on one GPU each: results equal those of one rank."""
 
 from functools import partial
 

@@ -1,6 +1,6 @@
 """Worlds of processes on gloo, or on NCCL with a GPU each.
 
-Every wait ends: what is left at the deadline is killed, and told with what it was doing."""
+Every wait ends: at the deadline the remaining processes are killed, and their state is reported."""
 
 import faulthandler
 import json
@@ -17,7 +17,7 @@ _context = None
 
 
 def _server():
-    """Processes are forked from a clean one that has imported everything: a start takes a tenth of a second."""
+    """Processes are forked from a clean one that has imported everything, which makes a start ten times as fast."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
@@ -26,7 +26,7 @@ def _server():
 
 
 def new_process_group(folder, name, rank, world, backend="gloo"):
-    """A process group over a fresh store in a file, which no rank's death takes away."""
+    """A process group over a new store in a file, which survives the death of any rank."""
     import torch.distributed as dist
 
     dist.init_process_group(
@@ -40,7 +40,7 @@ def new_process_group(folder, name, rank, world, backend="gloo"):
 
 
 def _on_gpu(rank):
-    """This rank's GPU, without multicast. The watchdog of torch would end the process where a peer dies."""
+    """Selects this rank's GPU, without multicast. torch's watchdog would end the process if a peer dies."""
     import torch
 
     os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
@@ -62,18 +62,18 @@ def _main(folder, rank, world, scenario, deadline, dead, backend):
         with open(f"{folder}/{rank}.json", "w") as file:
             json.dump(found, file)
         _wait_for_others(folder, world, dead)
-        os._exit(0)  # threads that wait for ranks that are gone end with the process
+        os._exit(0)  # threads that wait for dead ranks end with the process
 
 
 def _wait_for_others(folder, world, dead):
-    """A process that ends at once may take frames with it that others still wait for."""
+    """A process that ends immediately may discard frames for which others still wait."""
     end = time.monotonic() + 30
     while time.monotonic() < end and not all(os.path.exists(f"{folder}/{r}.json") for r in range(world) if r not in dead):
         time.sleep(0.01)
 
 
 def run(folder, world, scenario, dead=(), seconds=60, backend="gloo"):
-    """The results of `scenario(rank, process_group, folder)` by rank; nothing is expected of ranks in `dead`."""
+    """The results of `scenario(rank, process_group, folder)` by rank; ranks in `dead` return nothing."""
     processes = [
         _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead, backend), daemon=True)
         for r in range(world)

@@ -1,4 +1,4 @@
-"""Blocks of code of a page: found, and run one after the other in one folder, as a reader would."""
+"""Code blocks of a page: they are collected, and run one after the other in one folder, like a reader would."""
 
 import os
 import re
@@ -26,7 +26,7 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One block. mark: what it needs, or that its command fails; title: the file that a reader saves it as."""
+    """One block. mark: its requirement, or that its command fails; title: the file name under which a reader saves it."""
 
     page: str
     line: int
@@ -75,7 +75,7 @@ def run(block, names, folder):
 
 
 def _console(block, folder):
-    """Lines that begin with `$ ` are commands; the lines behind them are their output, `...` is any text."""
+    """Lines that begin with `$ ` are commands; the lines after them are their output, where `...` matches any text."""
     for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
         ours = re.fullmatch(r"((?:\w+=\S+ )*)opfacade (.*)", command)
         code, output = _opfacade(folder, *ours.groups()) if ours else _shell(folder, command)
@@ -88,7 +88,7 @@ def _console(block, folder):
 
 
 def _opfacade(folder, variables, words):
-    """The command line in this process, which has imported torch already."""
+    """Runs the command line in this process, which has imported torch already."""
     args = [found for word in shlex.split(words) for found in (sorted(map(str, folder.glob(word))) if "*" in word else [word])]
     env = dict(pair.split("=") for pair in variables.split())
     result = CliRunner().invoke(main, args, env=env)
@@ -96,7 +96,7 @@ def _opfacade(folder, variables, words):
 
 
 def _shell(folder, command):
-    """A command in a shell whose `python` is this one."""
+    """Runs a command in a shell whose `python` is this interpreter."""
     place = folder / ".bin"
     if not place.is_dir():
         place.mkdir()

@@ -1,8 +1,8 @@
 """Figures in the text of pages: each is quoted from a record or is a fact of the code; every other figure is an error.
 
-QUOTES are sentences with places for values of a record, rounded as the format says. FACTS are sentences whose figure is a
+QUOTES are sentences with placeholders for values of a record, rounded as the format says. FACTS are sentences whose figure is a
 bound, a setting or a definition, not a measurement. Regions that `bench.pages` writes, and the notebook, which is a dated log,
-are not looked at.
+are not checked.
 """
 
 import json
@@ -23,13 +23,13 @@ FIGURE = re.compile(
     r"|(?<![\w.])\d[\d,]* of \d[\d,]* (?:SKUs|tests|faults)|(?<![\w.])\d[\d,]* passed"
     r"|(?<![\w.])[01]\.\d+ of (?:the |its )?(?:peer|copy|read|speed)|\ba factor of \d|\btwice as (?:fast|slow)"
 )
-# A row of the table of tuning, which a test of its own compares with its record.
+# A row of the table of tuning, which a separate test compares with its record.
 TUNED = re.compile(r"^\| ((?:latent )?(?:decode|prefill) \d+x [^|]+?) \|(.+)\|$", re.MULTILINE)
 _WRITTEN = re.compile(r"<!-- written by .*?<!-- end of .*?-->", re.DOTALL)
 
 
 def pages():
-    """{name: text as one line}, of every page that is written by hand."""
+    """{name: text as one line}, of every page written by hand."""
     found = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "bench/README.md", *(ROOT / "docs").glob("*.md")]
     found += (ROOT / "docs/ops").glob("*.md")
     names = {str(path.relative_to(ROOT)): path for path in found}
@@ -37,12 +37,12 @@ def pages():
 
 
 def prose(text):
-    """The page without written regions and the table of tuning, as one line."""
+    """The page as one line, without generated regions and the table of tuning."""
     return " ".join(TUNED.sub("", _WRITTEN.sub("", text)).split())
 
 
 def unheld(name, text):
-    """Figures of a page's text that no quote and no fact holds, each with words around it."""
+    """Figures in a page's text that no quote and no fact covers, each with its surrounding words."""
     for sentence in [quote(source, words) for page, source, words in QUOTES if page == name] + FACTS.get(name, []):
         text = text.replace(sentence, " ... ")
     return [text[max(0, found.start() - 50) : found.end() + 20] for found in FIGURE.finditer(text)]
@@ -81,7 +81,7 @@ def _bench():
 
 
 def _workspace():
-    """GiB of the example in docs/design.md, without and with a bound on the tokens of a request."""
+    """GiB of the example in docs/design.md, without and with a limit on the tokens of a request."""
     cache = PagedKvCacheDescriptor(
         num_total_pages=30_000, page_size=16, num_kv_heads=8, head_dim=128, dtype="bf16", layout="HND"
     )
@@ -113,7 +113,7 @@ def _tokens():
 
 
 def _peer_tests():
-    """How many of FlashInfer's own tests pass, and so on."""
+    """How many of FlashInfer's own tests pass, fail and are refused."""
     return {"fail": 0} | _json("bench/results/flashinfer_tests.json")["all"]
 
 
@@ -208,7 +208,7 @@ FACTS = {
         "half the width of the 95 % interval of the median",
         "until the noise is below 0.5 %, or 60 rounds have run",
         "faster by more than 3 % and by more than the noise of both",
-        # tests/tune/test_measure.py holds these
+        # tests/tune/test_measure.py checks these
         "two tuning runs agree on 98 % of the choices with a noise of 1 %, and on 99 % of the choices with a noise of 0.2 % "
         "(`tests/tune/test_measure.py`)",
         "with or without the margin of 3 %",

@@ -1,4 +1,4 @@
-"""Every block of code of every page runs, or is skipped with what it needs."""
+"""Every code block of every page runs, or is skipped with its requirement as the reason."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT, Block, blocks, lacking, run
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "bench/README.md", *(ROOT / "docs").rglob("*.md")])
 PAGES = [page for page in PAGES if "notebook" not in page.parts]
-# Pages whose own test runs every block of Python and looks at its result.
+# Pages whose own test runs every Python block and checks the result.
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
     "docs/integrations.md": "tests/integrations/test_docs.py",
@@ -19,7 +19,7 @@ ELSEWHERE = {
     **{str(page.relative_to(ROOT)): "tests/bench/test_pages.py" for page in (ROOT / "docs/ops").glob("*.md")},
 }
 RUN = ("python", "console")
-SHOWN = ("", "text", "sh")  # listings, synopses, and scripts/, which README's test knows
+SHOWN = ("", "text", "sh")  # listings, synopses, and scripts/, which the README's test covers
 
 
 def name(page):
@@ -34,7 +34,7 @@ ON_A_GPU = [page for page in HERE if any(block.mark == "needs a GPU" for block i
 @pytest.mark.parametrize("page", HERE, ids=name)
 def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if "cache export" in page.read_text():  # which counts the entries of the cache
+    if "cache export" in page.read_text():  # this counts the entries of the cache
         monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
     torch.manual_seed(0)
     names = {"__name__": page.stem}
@@ -55,14 +55,14 @@ def test_graphs_of_the_site_are_among_what_runs_on_a_gpu():
 
 @pytest.mark.parametrize("block", MARKED, ids=lambda block: f"{block.page}-{block.line}")
 def test_a_block_with_a_need_runs_where_it_is_met(block):
-    """The test of its page has run it then."""
+    """In this case the test of its page has run it."""
     if lacking(block):
         pytest.skip(lacking(block))
 
 
 @pytest.mark.parametrize("page", HERE, ids=name)
 def test_commands_of_a_page_and_their_options_exist(page):
-    """Skipped blocks count too."""
+    """Skipped blocks are counted too."""
     for block in blocks(page):
         for command, words in re.findall(r"^\$ (?:\w+=\S+ )*opfacade (\w+)(.*)", block.text, re.MULTILINE):
             found = main.commands[command]

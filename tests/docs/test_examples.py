@@ -1,4 +1,4 @@
-"""Every file of examples/ runs, on a CPU and on a GPU, checks what it computed, and is on the page of examples."""
+"""Every file of examples/ runs, on a CPU and on a GPU, checks its results, and is listed on the page of examples."""
 
 import re
 import runpy

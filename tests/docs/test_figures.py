@@ -1,4 +1,4 @@
-"""A figure on a page is what its record gives, rounded; a figure without a record is an error."""
+"""A figure on a page equals the rounded value of its record; a figure without a record is an error."""
 
 import pytest
 
@@ -80,11 +80,11 @@ def test_the_table_of_tuning_is_that_of_its_record():
 
 
 def short(problem):
-    """`latent decode 1x kv393 h16/1 d512` for a problem of the record."""
+    """The label of a problem of the record, for example `latent decode 1x kv393 h16/1 d512`."""
     words = problem.removesuffix(" causal").split()
     return " ".join(word for word in words if not word.startswith(("page", "bf16"))).replace("mla_decode", "latent decode")
 
 
 def test_no_test_of_flashinfer_fails():
-    """docs/migrating.md says so."""
+    """docs/migrating.md states this."""
     assert figures.SOURCES["peer_tests"]()["fail"] == 0

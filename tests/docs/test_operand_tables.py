@@ -1,4 +1,4 @@
-"""The tables of tensors on the pages of the ops: what the code says, and on the page of each op."""
+"""The tables of tensors on the pages of the ops agree with the code, and each is on the page of its op."""
 
 import runpy
 from pathlib import Path
@@ -18,7 +18,7 @@ def row(op, name):
 
 
 def test_the_pages_say_what_the_code_says(monkeypatch):
-    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
+    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it; it is removed again after the test
     made = runpy.run_path(str(ROOT / "scripts/docs_pages"))
     pages = made["pages_with_tables"]()
     for page in pages:

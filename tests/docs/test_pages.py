@@ -1,4 +1,4 @@
-"""The pages of the site: codes of errors are explained, pages are in the index, paths and links lead somewhere."""
+"""The pages of the site: error codes are explained, pages are in the index, paths and links resolve."""
 
 import ast
 import importlib
@@ -41,7 +41,7 @@ def test_every_test_that_trust_names_exists():
 
 
 def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
+    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it; it is removed again after the test
     runpy.run_path(str(ROOT / "scripts/docs_pages"))["write"](tmp_path)
     support = (tmp_path / "support.md").read_text()
     fast = "f16, bf16, f8_e4m3 cache, f8_e5m2 cache"
@@ -58,7 +58,7 @@ def test_generated_pages_say_what_is_there(tmp_path, monkeypatch):
 
 
 def test_links_of_the_site_stay_in_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it: removed again behind the test
+    monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")  # the script sets it; it is removed again after the test
     shutil.copytree(DOCS, tmp_path / "docs")
     runpy.run_path(str(ROOT / "scripts/docs_pages"))["evidence"](tmp_path / "docs")
     runpy.run_path(str(ROOT / "scripts/docs_links"))["main"](tmp_path / "docs")
@@ -72,15 +72,15 @@ def test_links_of_the_site_stay_in_it(tmp_path, monkeypatch):
 
 
 def outward(text):
-    """Targets of relative links, without headings and without what stands in code."""
+    """Targets of relative links, without anchors and outside of code."""
     plain = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
     return [link for link in re.findall(r"\]\(([^)\s#]+)", plain) if not re.match(r"\w+:", link)]
 
 
 def test_paths_on_pages_exist():
-    """But those of the family that CONTRIBUTING invents."""
+    """Except those of the family that CONTRIBUTING invents."""
     pages = [ROOT / "README.md", ROOT / "bench/README.md", *DOCS.glob("*.md"), *DOCS.glob("ops/*.md")]
-    later = {"opfacade/tuned/"}  # of a release, not of the sources
+    later = {"opfacade/tuned/"}  # files of a release, not of the sources
     paths = re.compile(r"`((?:backends|bench|csrc|docs|kernels|opfacade|scripts|tests)/[\w/.*-]+)`")
     for page in pages:
         for path in paths.findall(page.read_text()):

@@ -1,11 +1,11 @@
-"""The page about servers names a test for each thing that went wrong once, and the tests are there."""
+"""The page about servers names a test for each past problem, and these tests exist."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/server.md"
-FOUND = 21  # by a review of the host side
+FOUND = 21  # found by a review of the host side
 
 
 def test_each_case_has_a_test_that_exists():

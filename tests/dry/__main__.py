@@ -1,7 +1,7 @@
 """`python -m tests.dry LIST [--only FILE...] [--compile]`: kernels that the GPU tests build; --compile builds them.
 
-Ends with 1 where a kernel may be missing, and says on stderr of which files, or which kernels were not built; with 2 where
-nothing was run, because the arguments are wrong or there is no compiler.
+Exit status 1: a kernel may be missing; stderr names the files, or the kernels that were not built. Exit status 2: nothing was
+run, because the arguments are wrong or there is no compiler.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from opfacade.jit import cache, toolchain
 ROOT = Path(__file__).resolve().parents[2]
 # Only the tests of the cache itself compile kernels that no plan requests.
 ELSEWHERE = ("tests/jit/", "tests/dry/")
-SECONDS = 600.0  # for the tests of one file
+SECONDS = 600.0  # seconds for the tests of one file
 
 
 def files():
@@ -30,7 +30,7 @@ def files():
 
 
 def dry(path, found, scratch):
-    """Runs the GPU tests of one file dry. Whether any of them ended otherwise than well: its list may then be short."""
+    """Runs the GPU tests of one file dry. Returns whether any of them failed: its list may then be incomplete."""
     command = [
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def dry(path, found, scratch):
         )
     except subprocess.TimeoutExpired:
         return f"{path}: more than {SECONDS:g} s"
-    # 5: it has no GPU tests
+    # 5: the file has no GPU tests
     return "" if done.returncode in (0, 5) else f"{path}: {done.stdout[-2000:]}"
 
 
@@ -68,7 +68,7 @@ def spec_of(line):
 
 
 def built(spec):
-    """Why not, where it was not built: one that does not compile stops no other."""
+    """The reason if a kernel was not built: one that does not compile does not stop the others."""
     try:
         jit.build(spec)
     except OpfacadeError as error:
@@ -99,7 +99,7 @@ def main():
     options = parser.parse_args()
     if options.compile:
         try:
-            toolchain.find(cache.toolchain_memo())  # now, not after the many minutes that the tests take
+            toolchain.find(cache.toolchain_memo())  # now, before the many minutes of tests
         except ToolchainError as error:
             parser.error(str(error))
     options.list.write_text("")

@@ -1,4 +1,4 @@
-"""A GPU that is not there: torch says it has one, and its tensors lie on the CPU."""
+"""A simulated GPU: torch reports one, and its tensors are on the CPU."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -8,13 +8,13 @@ from torch.overrides import TorchFunctionMode
 
 from opfacade import Target
 
-_COSTLY = 1 << 12  # elements; larger tensors keep what they have
+_COSTLY = 1 << 12  # elements; larger tensors are not filled
 _QUIET = ("synchronize", "set_sync_debug_mode", "empty_cache", "_sleep", "memory_allocated")
 _CONTEXTS = ("CUDAGraph", "graph", "Stream", "stream", "Event", "device")
 
 
 class _Nothing:
-    """Anything that torch.cuda makes."""
+    """A stub for any class of torch.cuda."""
 
     cuda_stream = 0
 

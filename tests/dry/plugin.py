@@ -19,14 +19,14 @@ def pytest_addoption(parser):
 
 
 class _Module:
-    """It stands in for a loaded binary."""
+    """A stub of a loaded binary."""
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: 0
 
 
 class Asked:
-    """Writes down each kernel at its first request."""
+    """Records each kernel at its first request."""
 
     def __init__(self, path):
         self._path, self._seen = path, set()
@@ -51,7 +51,7 @@ class Asked:
 
 
 def _checks(issues):
-    """A plan looks at everything but where tensors lie."""
+    """A plan checks everything except the device of the tensors."""
     from opfacade.core.checks import check
 
     def checked(plan, args, workspace):
@@ -68,7 +68,7 @@ def _guarded(subject, args):
 
 
 def _here(run):
-    """For subprocess.run: fingerprints of a fresh process, which would find no GPU, are taken in this one, once."""
+    """For subprocess.run: fingerprints of a new process, which would find no GPU, are computed in this process, once."""
     from opfacade.testing import fingerprint
 
     once = functools.cache(lambda: json.dumps(fingerprint.fingerprints("cuda", "cuda", 0)))
@@ -104,7 +104,7 @@ def pytest_configure(config):
         (jit, "load", asked.load),
         (jit, "build", asked.build),
         (moment, "refuse_capture", lambda *args: None),
-        # Tensors on the CPU name no GPU: without this, one for them beside the one of the current device.
+        # Tensors on the CPU name no GPU: without this, they would create a second entry beside the current device's.
         (Channels, "on", lambda channels, device: channel(channels, device or 0)),
         (Plan, "_issues", _checks(Plan._issues)),
         (numerics, "check", lambda *args, **kwargs: numerics.Report(0.0, 0.0, "", 1)),

@@ -1,4 +1,4 @@
-"""Tests whose asserts are evaluated and never fail: their operands were never computed, and the next line needs more."""
+"""Tests whose asserts are evaluated but never fail: their operands were not computed, and later lines need to run."""
 
 import ast
 from importlib import _bootstrap_external as loading
@@ -22,7 +22,7 @@ def _to_code(self, data, path, *, _optimize=-1):
 
 
 class Raises:
-    """For pytest.raises: whatever comes is what was expected, and so is nothing."""
+    """Replaces pytest.raises: any exception, or none, counts as expected."""
 
     def __init__(self, *args, **kwargs):
         self.value = self
@@ -41,14 +41,16 @@ class Raises:
 
 
 def install(monkey):
-    """Only with `--assert=plain`. The tests' bytes are neither read nor kept: these are not their usual ones."""
+    """Only with `--assert=plain`. The tests' cached bytecode is neither read nor written, because this bytecode differs from
+    the usual one.
+    """
     import pytest
 
     place = loading.cache_from_source
 
     def place_of(path, *args, **more):
         if Path(path).is_relative_to(TESTS):
-            raise NotImplementedError  # so a loader knows that a source has no place for its bytes
+            raise NotImplementedError  # tells a loader that there is no path for the bytecode of this source
         return place(path, *args, **more)
 
     monkey.setattr(loading, "cache_from_source", place_of)

@@ -1,8 +1,8 @@
 """Kernels without a GPU: device code and its binding, compiled for the host and run thread by thread.
 
-A fiber stands for each thread (simt.h); headers here shadow those of kernels/common that wrap instructions, and the launch.
-The values of a kernel, the bytes it reads and writes, and its waits for copies and products are shown; most races,
-rounding of tensor cores and time are not. It is slow: small problems only.
+Each thread is a fiber (simt.h); headers here shadow the launch and the headers of kernels/ptx that wrap instructions. The
+emulator shows the values of a kernel, the bytes it reads and writes, and missing waits for copies and products; it does not
+show most races, the rounding of tensor cores, or time. It is slow: use small problems.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ needed = pytest.mark.skipif(compiler() is None, reason="no g++ to build kernels 
 
 
 def build(spec, first: tuple[Path, ...] = (), made=builds.library) -> Path:
-    """The shared library of a JitSpec. Headers in `first` stand before those of the project."""
+    """The shared library of a JitSpec. Headers in `first` precede those of the project."""
     sources = codegen.render(spec)
     system, library = toolchain.tvm_ffi_paths()
     includes = [token for path in (*first, ROOT / "tests/emulator", ROOT) for token in ("-I", str(path))]
@@ -51,7 +51,7 @@ def build(spec, first: tuple[Path, ...] = (), made=builds.library) -> Path:
 
 
 def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
-    """The memory of a CPU tensor, labelled as a GPU's. DLPack borrows what goes into `held`."""
+    """The memory of a CPU tensor, labelled as GPU memory. DLPack borrows what is appended to `held`."""
     code, bits = _CODES[tensor.dtype]
     sizes = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     steps = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
@@ -62,13 +62,13 @@ def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
 
 @cache
 def library_of(spec) -> Path:
-    """Built once a process."""
+    """Built once per process."""
     return build(spec)
 
 
 @cache
 def whole(spec) -> Path:
-    """A library that holds its kernels itself: a copy of it runs apart."""
+    """A library that contains its kernels: a copy of it runs independently."""
     return build(spec, made=builds.whole)
 
 
@@ -79,7 +79,7 @@ def _forget():
 
 @contextmanager
 def instead_of(name: str, text: str) -> Iterator[None]:
-    """Kernels that are built meanwhile have this header in place of the project's, and no other kernel has."""
+    """Kernels built in this context use this header instead of the project's; no other kernel does."""
     plain = build
     with tempfile.TemporaryDirectory(prefix="opfacade-header-") as folder:
         path = Path(folder) / name
@@ -94,7 +94,7 @@ def instead_of(name: str, text: str) -> Iterator[None]:
 
 
 def edited(name: str, *edits: tuple[str, str]):
-    """The same with edits of the header, each of what is there exactly once."""
+    """The same with edits of the header; each old text must occur exactly once."""
     text = (ROOT / name).read_text()
     for right, wrong in edits:
         assert text.count(right) == 1
@@ -104,7 +104,7 @@ def edited(name: str, *edits: tuple[str, str]):
 
 @contextmanager
 def trapping_unaligned() -> Iterator[None]:
-    """Kernels that are built meanwhile end the process by a signal at an access whose address its type does not allow."""
+    """Kernels built in this context end the process with a signal at an access whose address is misaligned for its type."""
     _forget()
     try:
         with patch.object(builds, "FLAGS", (*builds.FLAGS, "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")):
@@ -114,7 +114,7 @@ def trapping_unaligned() -> Iterator[None]:
 
 
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
-    """It stands in for backends.cuda.support.launcher."""
+    """Replaces backends.cuda.support.launcher."""
     module = tvm_ffi.load_module(str(library_of(spec)))
 
     def launch(args, scratch):
@@ -126,13 +126,13 @@ def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
 
 
 def last_first(monkeypatch):
-    """From now on the last clusters, blocks and warps run first, each as far as it comes while the others wait."""
+    """From now on the last clusters, blocks and warps run first, each as far as possible while the others wait."""
     monkeypatch.setenv("SIMT_BACKWARDS", "1")
 
 
 @dataclass(frozen=True)
 class EmulatedSubject(Subject):
-    """A plan of the CUDA backend, run here."""
+    """A plan of the CUDA backend that runs in the emulator."""
 
     arch: str = "sm_90a"
     device_like: Target | None = None  # of other sizes than its architecture has

@@ -1,8 +1,9 @@
-"""Libraries of emulated kernels, each compiled once a machine: kept under the digest of all that the compiler reads.
+"""Libraries of emulated kernels, each compiled once per machine and stored under the digest of everything that the compiler
+reads.
 
-Workers of one run share them, and so do runs, until nobody has used one for some days. Headers that all of them read are
-precompiled once, and so is RUNTIME, which runs their threads and is linked with each of them. A binding is a library of its
-own; it takes its kernels from others, which are compiled when they are first launched.
+The workers of a run share them, and so do later runs, until a library is unused for some days. Common headers are precompiled
+once, and so is RUNTIME, which runs the threads and is linked with each library. A binding is a separate library; its kernels
+are in others, which are compiled at their first launch.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = "tests/emulator/simt.h"
 RUNTIME = "tests/emulator/simt.cc"
 KEPT_SECONDS = 3 * 86400
-# Fortified, longjmp refuses to change stacks.
+# With fortification, longjmp refuses to change stacks.
 FLAGS = ("-std=c++17", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
-# Most kernels run for less time than -O1 takes to compile them; without these passes it takes a fifth less.
+# Most kernels run for less time than -O1 takes to compile them; without these passes, compilation is a fifth faster.
 OPTIMISED = (
     "-O1",
     *(f"-fno-{name}" for name in ("tree-loop-optimize", "tree-pta", "tree-dominator-opts", "tree-ch", "ipa-modref")),
     *(f"-fno-{name}" for name in ("ipa-pure-const", "ipa-reference", "ipa-profile", "guess-branch-probability")),
 )
-# The last words of kernels that do the same to rows or tensors that lie otherwise. A launch takes one of them.
+# Suffixes of kernels that do the same to rows or tensors with another layout. A launch uses one of them.
 WAYS = ("any", "anywhere", "apart", "dense", "flat", "many", "near", "rows", "strided", "tile", "wide")
 KERNEL = re.compile(r'OPF_KERNEL\(\w+, "(\w+)"\)')
 
@@ -46,14 +47,14 @@ CompileError = lazy.CompileError
 
 @cache
 def place() -> Path:
-    """A directory that nobody else can write; what has not been used for days goes."""
+    """A directory that only this user can write; files unused for days are removed."""
     found = Path(tempfile.gettempdir()) / f"opfacade-emulated-{os.getuid()}"
     found.mkdir(mode=0o700, exist_ok=True)
     facts = found.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
         return Path(tempfile.mkdtemp(prefix="opfacade-emulated-"))
     for path in found.iterdir():
-        with suppress(FileNotFoundError):  # other processes remove files meanwhile
+        with suppress(FileNotFoundError):  # other processes may remove files meanwhile
             if path.lstat().st_mtime < time.time() - KEPT_SECONDS and path.is_file():
                 path.unlink()
     return found
@@ -76,7 +77,7 @@ class Text:
         return _digest((_version(self.words[0]), *self.words, headers.digest(self.text, self.includes[1::2])))
 
     def compiled(self, into: Path, kernels: Sequence[str] = ()) -> Path:
-        """An object, with these kernels of all."""
+        """An object file with only these kernels."""
         kept = "".join(f"\n__attribute__((used)) static auto* const kept_{name} = &{name};" for name in kernels)
         source = into.with_suffix(".cc")
         source.write_text(f"{self.text}{kept}\n")
@@ -85,7 +86,7 @@ class Text:
 
 
 def whole(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
-    """A library of all kernels and their binding, two texts. CompileError has the compiler's output."""
+    """A library of all kernels and their binding, from two texts. CompileError contains the compiler's output."""
     device, binding, run = *_texts(compiler, texts, includes), runtime(compiler, tuple(includes))
 
     def make(work: Path, made: Path) -> None:
@@ -96,12 +97,12 @@ def whole(compiler: str, texts: Sequence[str], includes: Sequence[str], links: S
 
 
 def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links: Sequence[str]) -> Path:
-    """A library of the binding alone. Its kernels are compiled when they are first launched in this process."""
+    """A library of the binding only. Its kernels are compiled at their first launch in this process."""
     device, binding = _texts(compiler, texts, includes)
     key, where = device.key, dict[str, Path]()
 
     def find(name: str) -> Path:
-        """The first library has the kernels of its way and those that have none, the second all others."""
+        """The first library has the kernels of this layout and those without a layout suffix, the second has all others."""
         if name not in where:
             names = [one for one in _kernels(binding) if one not in where and (where or _way(one) in ("", _way(name)))]
             run = runtime(compiler, tuple(includes))
@@ -121,7 +122,7 @@ def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links:
 
 
 def _texts(compiler: str, texts: Sequence[str], includes: Sequence[str]) -> tuple[Text, Text]:
-    """The device code and the binding, which runs once a launch and so is not optimised."""
+    """The device code and the binding, which runs once per launch and so is not optimised."""
     device, binding = texts
     return Text.of(compiler, device, includes, *OPTIMISED), Text.of(compiler, binding, includes, "-O0")
 
@@ -136,18 +137,18 @@ def _way(name: str) -> str:
 
 
 def _link(compiler: str, made: Path, *parts: Path | str) -> None:
-    """Without a library that those of the binding load already: to look at it takes as long as all else."""
+    """Omits a library that the binding libraries load already: searching it takes as long as everything else."""
     _run([compiler, *FLAGS, *_linker(), "-nodefaultlibs", "-shared", "-o", str(made), *map(str, parts)])
 
 
 @cache
 def _linker() -> tuple[str, ...]:
-    """One that takes half of the time, where it is."""
+    """A linker that takes half of the time, if it is installed."""
     return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
 def _once(key: str, make: Callable[[Path, Path], None]) -> Path:
-    """The library with this key, which make(a directory, where to) makes unless it is there."""
+    """The library with this key; make(directory, path) creates it if it does not exist."""
     found = place() / f"{key}.so"
     with _alone(key):
         if found.exists():
@@ -162,7 +163,7 @@ def _once(key: str, make: Callable[[Path, Path], None]) -> Path:
 
 @cache
 def runtime(compiler: str, includes: tuple[str, ...]) -> Path:
-    """RUNTIME as an object, where `includes` find it."""
+    """RUNTIME as an object file, with the headers of `includes`."""
     text, words = f'#include "{RUNTIME}"\n', (compiler, *FLAGS, "-O1")
     key = _digest((_version(compiler), *words, headers.digest(text, includes[1::2])))
     made = place() / f"{key}.o"
@@ -177,14 +178,14 @@ def runtime(compiler: str, includes: tuple[str, ...]) -> Path:
 
 
 def _with_header(words: Sequence[str], includes: Sequence[str]) -> list[str]:
-    """The kept header is found where that of ROOT would be, after an edited one that stands before it."""
+    """The precompiled header is found at the position of ROOT's header, after an edited header that precedes it."""
     at = includes.index(str(ROOT)) - 1
     return [*includes[:at], "-I", str(header(tuple(words))), *includes[at:]]
 
 
 @cache
 def header(words: tuple[str, ...]) -> Path:
-    """A directory with HEADER as the compiler keeps it, to be searched before ROOT; a plain one where it does not fit."""
+    """A directory with the compiled HEADER, to be searched before ROOT; a plain header if it is not usable."""
     text = f'#include "{HEADER}"\n'
     key = _digest((_version(words[0]), *words, headers.digest(text, (str(ROOT),))))
     folder = place() / f"header-{key}"
@@ -192,7 +193,7 @@ def header(words: tuple[str, ...]) -> Path:
     with _alone(key):
         if not made.exists():
             made.parent.mkdir(parents=True, exist_ok=True)
-            # a source that includes it again finds it at the same place
+            # a source that includes the header again finds it at the same path
             plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))
             half = made.with_suffix(".half")
             _run([*words, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
@@ -214,14 +215,14 @@ def _version(compiler: str) -> str:
 
 @contextmanager
 def _alone(key: str) -> Iterator[None]:
-    """One process at a time, so that the second finds what the first made."""
+    """One process at a time, so that the second finds the first one's result."""
     with open(place() / f"{key}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _run(words: Sequence[str], text: str = "") -> bytes:
-    # Quoted headers of a text from stdin are looked for in the working directory first: there are none at this place.
+    # Quoted headers of a text from stdin are searched in the working directory first: there are none at this path.
     done = subprocess.run(words, cwd=place(), input=text.encode(), capture_output=True)
     if done.returncode:
         raise CompileError(done.stderr.decode()[:3000])

@@ -1,5 +1,5 @@
-// Functions of f32, rounded once from f64: they err less than those of a GPU, whatever the library of this machine does.
-// Operations of programs are in this namespace, so their calls find these before the library's.
+// f32 functions, rounded once from f64: their errors are smaller than those of a GPU, whichever math library is installed.
+// Operations of programs are in this namespace, so their calls find these functions before the library's.
 #pragma once
 #include <cmath>
 

@@ -1,4 +1,4 @@
-"""The digest of a text and of each header that it includes, as a compiler would read them."""
+"""The digest of a text and of each header that it includes, with the include rules of a compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include[ \t]*[\"<]([^\">\n]+)[\">]", re.M
 
 
 def digest(text: str, folders: Sequence[str]) -> str:
-    """It covers the text and each header that `folders` have; others belong to the compiler."""
+    """Covers the text and each header that is found in `folders`; other headers belong to the compiler."""
     found, seen = hashlib.sha256(text.encode()), set[str]()
     waiting = [(name, "") for name in _included(text.encode())]
     while waiting:

@@ -1,4 +1,6 @@
-"""Kernels that are compiled when a binding first launches them: its library asks here for each (csrc/common/launch.h)."""
+"""Kernels that are compiled when a binding first launches them: its library requests each kernel here
+(csrc/common/launch.h).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import tvm_ffi
 
 
 class CompileError(Exception):
-    """A compiler refused. No AssertionError, which a test that plants a fault expects of a wrong result."""
+    """A compiler error. It is not an AssertionError, which a test with a planted fault expects for a wrong result."""
 
 
-tvm_ffi.register_error("EmulatorRefused", CompileError)  # as what launch.h throws it
+tvm_ffi.register_error("EmulatorRefused", CompileError)  # launch.h throws it as this type
 
 
 class _Found(ctypes.Structure):
@@ -21,11 +23,11 @@ class _Found(ctypes.Structure):
 
 
 _FIND = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(_Found))
-_served: list[object] = []  # what libraries call
+_served: list[object] = []  # the function that libraries call
 
 
 def serve(binding: Path, find: Callable[[str], Path]) -> None:
-    """The library of a binding gets the kernel `name` from the library find(name), which is asked once."""
+    """Gives the library of a binding the kernel `name` from the library find(name), which is called once."""
     known: dict[bytes, tuple[int, int]] = {}
 
     def answer(name: bytes, found) -> None:
@@ -37,7 +39,7 @@ def serve(binding: Path, find: Callable[[str], Path]) -> None:
         except CompileError as error:
             errors_first = sorted(str(error).splitlines(), key=lambda line: "error: " not in line)
             found[0].refused = "\n".join(errors_first).encode()[:950]
-        except AttributeError:  # it has no such kernel
+        except AttributeError:  # this library has no such kernel
             found[0].kernel = None
 
     called = _FIND(answer)

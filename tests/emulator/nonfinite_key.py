@@ -1,4 +1,4 @@
-"""Both prefills of sm_90a keep this: a key that is not finite touches only the rows that see it."""
+"""Both sm_90a prefills must satisfy this: a key that is not finite affects only the rows that see it."""
 
 import torch
 
@@ -21,13 +21,13 @@ def check_a_nonfinite_key(descriptor, pool):
 
 
 def check_a_second_masked_tile(descriptor):
-    """descriptor: ragged, causal, one request, 128 rows a head of 319 keys, so that rows end in more tiles than one."""
+    """descriptor: ragged, causal, one request, 128 rows per head of 319 keys, so that rows end in more than one tile."""
     subject = emulator.subject(descriptor)
     args = subject.args(6, inputs.DrawnLengths(q=[128], kv=[319]))
     subject.run(args)
     want = args.o.clone()
     bits, one = args.v.view(torch.uint8), args.v.element_size()
-    bits[250, 1, 5 * one : 6 * one] = 0x7F  # NaN in e4m3 and f16, in the tile before the last
+    bits[250, 1, 5 * one : 6 * one] = 0x7F  # NaN in e4m3 and f16, in the next-to-last tile
     subject.run(args)
     seen = torch.zeros(args.o.shape, dtype=torch.bool)
     seen[250 - 191 :, 1, 5] = True  # row 0 ends at key 191

@@ -1,4 +1,5 @@
-// Runs the fibers of simt.h: what waits for what, when asynchronous copies and products happen, and the order of a grid.
+// Runs the fibers of simt.h: the waits, the time at which asynchronous copies and products are executed, and the order of a
+// grid.
 #include "tests/emulator/simt.h"
 
 #include <setjmp.h>
@@ -26,7 +27,7 @@ struct Product {
 };
 using Products = std::vector<Product>;
 
-// A context is begun by setcontext and left by _setjmp, which asks the system for nothing.
+// A context is started by setcontext and left by _setjmp, which needs no system call.
 struct Context {
   ucontext_t begin;
   jmp_buf at;
@@ -37,18 +38,18 @@ struct Thread : Fiber {
   Context context;
   std::unique_ptr<char[]> stack;
   bool done = false;
-  std::vector<Copy> open;                // copies of the group that is not closed yet
-  std::deque<std::vector<Copy>> groups;  // closed and not waited for
-  Products asked;                        // of the group of products that is not closed yet
-  std::deque<Products> products;         // closed and not waited for
+  std::vector<Copy> open;                // copies of the open group
+  std::deque<std::vector<Copy>> groups;  // closed, not yet waited for
+  Products asked;                        // products of the open group
+  std::deque<Products> products;         // closed, not yet waited for
   unsigned products_asked = 0;           // ever
-  Products stored;                       // stores of the group that is not closed yet
-  std::deque<Products> stores;           // closed and not waited for
+  Products stored;                       // stores of the open group
+  std::deque<Products> stores;           // closed, not yet waited for
 };
 
 struct WholeBlock : Block {
   std::vector<unsigned char> memory;
-  unsigned char* fence = nullptr;  // behind the shared memory that the launch requested
+  unsigned char* fence = nullptr;  // after the shared memory that the launch requested
   bool wrote_outside = false;
   size_t left = 0;  // threads that have ended
   std::vector<Warp> all_warps;
@@ -108,8 +109,8 @@ bool coin() {
   return (x >> 40) % 2 != 0;
 }
 constexpr size_t kFence = 1 << 14;  // bytes
-constexpr int kStepsAhead = 64;  // of a warp, while the others wait; enough for what lies between two barriers
-constexpr int kLateYields = 2;  // of all other threads, while a late product is waited for
+constexpr int kStepsAhead = 64;  // steps of a warp while the others wait; enough for the code between two barriers
+constexpr int kLateYields = 2;  // steps of all other threads while a late product is waited for
 
 }  // namespace
 
@@ -181,15 +182,15 @@ void start(WholeBlock& block, int threads, size_t shared_bytes) {
   }
 }
 
-// A block that writes behind the shared memory that its launch requested ends the launch, as on a GPU.
-// Who still reads the shared memory of a block that has ended sees NaN.
+// A block that writes past the shared memory of its launch ends the launch, as on a GPU. A thread that still reads the shared
+// memory of an ended block sees NaN.
 void leave(WholeBlock& block) {
   if (++block.left < block.threads.size()) return;
   for (size_t i = 0; i < kFence; ++i) block.wrote_outside |= block.fence[i] != 0x7f;
   memset(block.memory.data(), 0x7f, block.memory.size());
 }
 
-// Resumes threads [first, first + 32) of a block that have not ended; false if none was left.
+// Resumes the threads [first, first + 32) of a block that have not ended; false if there are none.
 bool step(WholeBlock& block, size_t first) {
   bool alive = false;
   blockIdx = block.index;
@@ -205,8 +206,8 @@ bool step(WholeBlock& block, size_t first) {
   return alive;
 }
 
-// Runs one cluster to its end; false if no thread can go on. backwards: the last warps first, each as far as it comes while the
-// others wait, so that a warp which reads too early reads what was there before.
+// Runs one cluster to its end; false if no thread can continue. backwards: the last warps first, each as far as possible while
+// the others wait, so that a warp that reads too early reads old content.
 bool run(Cluster& all, const std::vector<std::unique_ptr<WholeBlock>>& blocks, bool backwards) {
   cluster = &all;
   scheduler.begun = true;
@@ -255,7 +256,7 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
 
 }  // namespace simt
 
-// The same by a name that is found in a library.
+// The same by a name that is looked up in a library.
 extern "C" bool simt_launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params) {
   return simt::launch(grid, threads, shared_bytes, cluster_size, kernel, params);
 }

@@ -1,8 +1,7 @@
-// Device code on the host: one fiber a thread, switched where threads of a warp or a block wait for each other. The emulator
-// has the meaning of the instructions that the kernels wrap (kernels/common here shadows those wrappers), and the
-// order in which things become visible: a copy that was not waited for has not happened, and a product that was not waited for
-// may have happened or not.
-// Here is what kernels and bindings read; simt.cc, which is compiled once for all of them, runs the fibers.
+// Device code on the host: one fiber per thread, switched when threads of a warp or a block wait for each other. The emulator
+// implements the instructions that the kernels wrap (its kernels/ptx shadows those wrappers), and the order in which effects
+// become visible: a copy without a wait has not happened, and a product without a wait may or may not have happened. This
+// header has the interface for kernels and bindings; simt.cc, which is compiled once for all of them, runs the fibers.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +12,7 @@
 #include "tests/emulator/functions.h"
 
 #define __device__
-// A kernel is compiled only where its address is taken, which builds.py does for those that are launched.
+// A kernel is compiled only if its address is taken; builds.py does this for launched kernels.
 #define __global__ inline
 #define __forceinline__ inline
 #define __noinline__
@@ -62,8 +61,8 @@ struct Block {
 struct Fiber {
   Block* block = nullptr;
   unsigned thread = 0;
-  unsigned cluster_round = 0;  // that it has arrived in and waits for later
-  bool gathered = false;  // whether its warp has met, and it has waited for nothing else since
+  unsigned cluster_round = 0;  // the barrier round in which it arrived and waits later
+  bool gathered = false;  // whether its warp has converged, and it has not waited for anything else since
 };
 
 struct Cluster {
@@ -78,7 +77,7 @@ extern Cluster* cluster;
 void yield();
 [[noreturn]] void fail(const char* what);
 
-// The round that one arrives in; it is over when all have arrived.
+// The round in which a thread arrives; it ends when all threads have arrived.
 inline unsigned arrive(Meeting& meeting, int expected) {
   const unsigned round = meeting.round;
   if (++meeting.arrived == expected) {
@@ -93,8 +92,8 @@ inline void wait(const Meeting& meeting, unsigned round) {
 }
 inline void meet(Meeting& meeting, int expected) { wait(meeting, arrive(meeting, expected)); }
 
-// An instruction that takes all lanes of a warp at once. Fibers have no time in common, so each such instruction needs a
-// __syncwarp of its own before it.
+// An instruction for all lanes of a warp. Fibers have no common time, so each such instruction needs its own __syncwarp before
+// it.
 inline void come_together(const char* apart) {
   if (!current->gathered) fail(apart);
   current->gathered = false;
@@ -126,13 +125,13 @@ T from_bits(uint32_t value) {
   return out;
 }
 
-// A copy of sixteen bytes, or zeros where it is not valid, happens when its group is waited for.
+// A copy of sixteen bytes, or of zeros if not valid, is executed when its group is waited for.
 void ask_copy(uint32_t dst, const void* src, bool valid);
 void close_copies();
 void await_copies(size_t pending);
 
-// An asynchronous product may be made as soon as it is issued, or as late as it is waited for: a coin says which, alike for all
-// lanes of a warp, and no product overtakes an earlier one. So what takes an operand away too early shows.
+// An asynchronous product is executed at its issue or at the latest at its wait: a random bit decides, equally for all lanes of
+// a warp, and products stay in order. So code that overwrites an operand too early shows.
 void ask_product(void (*make)(const void*), const void* product, size_t bytes);
 template <class F>
 void ask_product(const F& product) {
@@ -142,7 +141,7 @@ void ask_product(const F& product) {
 void close_products();
 void await_products(size_t pending);
 
-// A store from shared memory happens when its group is waited for.
+// A store from shared memory is executed when its group is waited for.
 void ask_store(void (*make)(const void*), const void* store, size_t bytes);
 template <class F>
 void ask_store(const F& store) {
@@ -152,8 +151,8 @@ void ask_store(const F& store) {
 void close_stores();
 void await_stores(size_t pending);
 
-// A whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters lie along x. False if no thread
-// can go on.
+// Runs a whole grid, one cluster after the other, with SIMT_BACKWARDS=1 the last one first; clusters extend along x. False if
+// no thread can continue.
 bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params);
 template <class F>
 bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, const F& body) {
@@ -231,7 +230,7 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   for (int i = 0; i < 32; ++i) value |= all[i][0];
   return value;
 }
-// Threads switch only where they wait, so a plain access is atomic.
+// Threads switch only at waits, so a plain access is atomic.
 inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
   const uint32_t before = *address;
   *address += value;

@@ -1,4 +1,4 @@
-// Functions that CUDA has and a library of C++ lacks, in long double.
+// Functions that CUDA has and the C++ library lacks, in long double.
 #pragma once
 #include <cmath>
 
@@ -51,7 +51,7 @@ inline long double erfcx(long double x) {
   return std::exp(square) * (1 + rest) * std::erfc(x);
 }
 
-// The series of positive terms, and beyond 40 that of the exponential.
+// The series of positive terms, and beyond 40 the asymptotic series.
 inline long double bessel_i(int order, long double x) {
   const long double size = std::fabs(x);
   long double sum = 0, term = 1;

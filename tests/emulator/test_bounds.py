@@ -1,4 +1,4 @@
-"""Lengths beyond what grids and workspaces are made for: no row is left unwritten, stale or half computed."""
+"""Lengths beyond the size of grids and workspaces: no row is left unwritten, stale or half computed."""
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ pytestmark = emulator.needed
 HEAVY = pytest.mark.heavy
 SIX = (12, [96, 90, 96, 81, 96, 96])  # six requests of six pages, in a pool of twelve
 MANY = (260, [2080 - 7 * (i % 5) for i in range(64)])  # 64 of 130, in 260
-FEWER = (260, MANY[1][:24])  # of which a block makes so few chunks that the emulator's patience lasts
+FEWER = (260, MANY[1][:24])  # a block then makes few enough chunks for the emulator
 
 
 def decode(pages, lengths, dtype="bf16", dim=64, heads=2, **more):
@@ -41,7 +41,7 @@ def prefill(pages, lengths, **more):
 
 
 def hold_and_compare(subject, lengths):
-    """Within the bound, and each request with the bits that it has alone, in a plan made for it."""
+    """Within the bound, and each request has the bits that it has alone, in a plan with its own bounds."""
     args, _ = hold(subject, 3, lengths)
     requests = Requests(subject.descriptor, args)
     for request in {0, subject.descriptor.batch_size - 1}:
@@ -74,7 +74,7 @@ def test_requests_that_share_pages_have_their_results_and_their_bits(descriptor,
 
 
 LONG = [300, 130, 0, 290]
-BEYOND = {  # what a call has more of than the plan was made for
+BEYOND = {  # quantities of a call that exceed the plan's bounds
     "pages of all requests": {"max_kv_indices": 5},
     "tokens of one request": {"max_kv_len": 70},
     "pages of one request, which are repeated": {"pages": 9},
@@ -84,7 +84,7 @@ WAYS = ("auto", "off", 32, 256)
 
 
 def in_turn():
-    """Each maker beyond each bound: one way of splitting in turn, and the others where there is time."""
+    """Each kind of kernel beyond each bound: one split mode in turn, and the others if there is time."""
     for turn, (make, beyond) in enumerate((make, beyond) for make in MAKERS for beyond in BEYOND):
         for number, split in enumerate(WAYS):
             name = f"{make.__name__}-{beyond}-{split}"
@@ -93,7 +93,7 @@ def in_turn():
 
 @pytest.mark.parametrize(("make", "beyond", "split"), list(in_turn()))
 def test_a_call_beyond_its_bounds_is_right(make, beyond, split):
-    """Levels indices and full refuse it; what a kernel makes of it is a whole result all the same."""
+    """Levels indices and full refuse it; without them, a kernel still computes a complete result."""
     fields = dict(BEYOND[beyond])
     subject = emulator.subject(make(fields.pop("pages", 60), LONG, kv_split=split, **fields))
     hold(subject, 5, DrawnLengths(q=[3] * 4 if make is prefill else None, kv=LONG))
@@ -107,7 +107,7 @@ def test_a_prefill_of_mma_tile_beyond_its_bounds_is_right(split):
 
 
 def test_a_run_of_more_parts_than_a_counter_counts_is_right():
-    """Each of ten has a slot; a counter of three bits stands for one of sixteen, and ten parts for 65536."""
+    """Each of ten has a slot; a counter of three bits stands in for one of sixteen, and ten parts for 65536."""
     kv = [160, 16, 16, 1]
     with emulator.edited("kernels/attention/decode/schedule/cut.cuh", ("kCountBits = 16;", "kCountBits = 3;")):
         hold(emulator.subject(decode(30, kv, kv_split=16)), 2, DrawnLengths(kv=kv))

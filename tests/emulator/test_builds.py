@@ -1,4 +1,4 @@
-"""A library of emulated kernels is compiled once for all that read the same text, and again where anything differs."""
+"""A library of emulated kernels is compiled once for all users of the same text, and again if anything differs."""
 
 import ctypes
 import subprocess
@@ -27,7 +27,7 @@ def compiled(tmp_path, monkeypatch):
         return run(words, **facts)
 
     def runtime(value):
-        """Stands for the threads of a kernel, which libraries are linked with, because it compiles quickly."""
+        """Replaces the runtime that libraries are linked with, because it compiles quickly."""
         builds.runtime.cache_clear()
         path = tmp_path / "first/tests/emulator/runtime.h"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ extern "C" int take(const char* name) {
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """launched(a text of kernels): their library, and the kernels that each library which was compiled for it holds."""
+    """launched(a text of kernels): their library, and the kernels in each library that was compiled for it."""
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
     monkeypatch.setattr(builds, "header", lambda words: tmp_path)
     held, link = [], builds._link

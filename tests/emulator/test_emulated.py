@@ -1,4 +1,4 @@
-"""Kernels and bindings run without a GPU, and are held to what the tests on one hold them to."""
+"""Kernels and bindings run without a GPU, and fulfil the same tests as on a GPU."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 
-# Every way of cutting, every size of an element and of a head; the others on the GPU.
+# Every split mode, every element size and head size; the others run on the GPU.
 KINDS = [
     *("decode-auto", "decode-auto-f32", "decode-auto-fp8-head", "decode-even"),
     *("decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks", "decode-auto-wide-fp8-d256-cap"),
@@ -20,7 +20,7 @@ KINDS = [
     *("append-block-odd", "append-many-heads", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
 HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)  # those: test_emulated_wgmma.py
-OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latents have a kernel for sm_90a alone
+OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latent attention has a kernel for sm_90a only
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])
@@ -36,7 +36,7 @@ def test_a_kernel_is_exact_where_it_must_be(kind, check):
 
 @pytest.mark.parametrize("kind", ["decode-auto", "decode-even", "decode-fixed-wide-group-block"])
 def test_a_workspace_may_hold_anything(kind):
-    """Its counters start from zeros, from ones, from noise, and from what the call before left there."""
+    """Its counters start from zeros, ones, noise, and from the values of the previous call."""
     subject = emulator.subject(matrix.matrix()[kind])
     size = subject.plan.workspace_size
     noise = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
@@ -63,7 +63,7 @@ def test_random_appends_keep_the_guarantee(seed):
 
 
 def test_a_copy_that_is_not_waited_for_has_not_happened():
-    """The emulator would see it: with the wait taken out of a copy of the sources, the result is wrong."""
+    """The emulator would detect it: without the wait for a copy, in a copy of the sources, the result is wrong."""
     wait, less = "cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"
     with emulator.edited("kernels/attention/decode/kernel.cuh", (wait, less)), pytest.raises(AssertionError):
         hold(emulator.subject(matrix.matrix()["decode-off-odd-window-cap"]), seed=3)

@@ -41,7 +41,7 @@ def test_a_kernel_reads_inputs_of_one_head(kind):
     "kind", ["ragged", pytest.param("page-1", marks=pytest.mark.heavy), pytest.param("fp8", marks=pytest.mark.heavy)]
 )
 def test_the_prefill_of_asynchronous_products_reads_inputs_of_one_head(kind):
-    """TMA takes no stride of 0: threads load."""
+    """TMA does not support stride 0: threads load."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(WGMMA[kind])
         assert subject.plan.sku.impl == "wgmma_tile"

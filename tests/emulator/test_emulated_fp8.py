@@ -1,4 +1,4 @@
-"""The prefill with fp8 products without a GPU: tensor cores cut what they add up as they do on the device."""
+"""The prefill with fp8 products without a GPU: emulated tensor cores truncate their sums like the device."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -66,7 +66,7 @@ def test_equal_scores_weigh_the_same_and_lose_nothing():
 
 
 def test_values_of_one_sign_are_not_cut_short():
-    """A sum that grows with the context: were it left to the tensor cores, weights below 2^-13 of it would add nothing."""
+    """A sum that grows with the context: in the tensor cores, weights below 2^-13 of it would add nothing."""
     descriptor = wide.ragged(dtype="f8_e4m3", head_dim=128, num_kv_heads=1, total_kv_rows=2500, total_num_rows=4, batch_size=1)
     subject = emulator.subject(descriptor)
     args = subject.args(3)
@@ -81,7 +81,9 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool):
 
 
 def test_a_weight_never_saturates():
-    """Keys go from last to first: one of the last tile weighs 2^5.8 times the 16 of all before it, and e4m3 ends at 448."""
+    """Keys run from last to first: a key of the last tile weighs 2^5.8 times the 16 of all earlier keys, and
+    e4m3 ends at 448.
+    """
     descriptor = ragged(q_scale="none", sm_scale=1.0, kv_split="off")
     subject = emulator.subject(descriptor)
     args = subject.args(4, inputs.DrawnLengths(q=[45, 45], kv=[200, 200]))

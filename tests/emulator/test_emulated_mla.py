@@ -1,4 +1,4 @@
-"""Latent decode without a GPU: roles, phases, boxes, weights in the place of a part of the key, splits and their merge."""
+"""Latent decode without a GPU: roles, phases, boxes, weights that overwrite a part of the key, splits and their merge."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ pytestmark = emulator.needed
 
 @dataclass(frozen=True)
 class SmallDevice(emulator.EmulatedSubject):
-    """Few SMs, so that a block takes several requests, or a share of one long one."""
+    """Few SMs, so that a block processes several requests, or a share of one long request."""
 
     sms: int = 4
 
@@ -77,7 +77,7 @@ def test_it_keeps_its_guarantee(descriptor, kv):
 @pytest.mark.parametrize("sms", [1, pytest.param(2, marks=HEAVY), 5])
 @pytest.mark.parametrize("kv", [[64] * 11, [1000, 1, 0, 130], [0, 0, 300, 20, 20, 20, 700]], ids=str)
 def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
-    """Whole requests in turn, shares that begin and end inside of requests, and empty requests between."""
+    """Whole requests round-robin, shares that begin and end inside requests, and empty requests between them."""
     hold(SmallDevice(latent(16, 16, len(kv), 1300), "cuda", "cpu", sms=sms), kv=kv)
 
 
@@ -86,14 +86,14 @@ def test_two_head_blocks_split_alike():
 
 
 def test_more_units_than_one_slice_of_the_merge():
-    """Runs that are merged begin in the first and in the last of several hundred units."""
+    """Merged units are the first and the last of several hundred."""
     kv = [150, *[0] * 288, 130]
     hold(emulator.subject(latent(2, 16, len(kv), 700, kv_split=64)), kv=kv)
 
 
 @pytest.mark.parametrize("kv_split", ["off", 192])
 def test_bases_may_move_at_every_tile(kv_split):
-    """Keys that grow: those that add up follow what those that make weights have seen."""
+    """Scores grow along the keys: the warps that accumulate follow the base that the softmax warps have seen."""
     hold_growing(emulator.subject(latent(16, 16, 2, 1400, kv_split=kv_split)), [700, 640])
 
 
@@ -130,7 +130,7 @@ def test_a_request_does_not_see_its_batch(split):
 
 @pytest.mark.parametrize("pad", [1, 8])
 def test_any_stride_works(pad):
-    """Sixteen bytes more a row go through TMA, two bytes more through threads: the same bits."""
+    """Rows padded by sixteen bytes are loaded by TMA, rows padded by two bytes by threads: the same bits."""
     descriptor = latent(24, 16)
     subject = emulator.subject(descriptor)
     args = subject.args(4)
@@ -183,6 +183,6 @@ def test_a_fault_would_be_seen(fault):
     name, right, wrong = FAULTS[fault]
     alone = emulator.subject(latent(16, 16, 2, 400, kv_split="off"))
     several = SmallDevice(latent(16, 16, 5, 1500), "cuda", "cpu", sms=1)
-    # The second error: threads that wait for each other forever.
+    # The second kind of error: threads that wait for each other forever.
     with emulator.edited(name, (right, wrong)), pytest.raises((AssertionError, RuntimeError)):
         hold_all(alone, several)

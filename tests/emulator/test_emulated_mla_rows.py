@@ -1,4 +1,4 @@
-"""Latent decode of several query rows of a request, without a GPU: rows and heads in one tile, masks of each row, splits."""
+"""Latent decode with several query rows per request, without a GPU: rows and heads in one tile, masks of each row, splits."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_a_request_does_not_see_its_batch(split):
 
 @pytest.mark.parametrize("axis", ["rows", "heads"])
 def test_rows_may_lie_in_any_order_of_axes(axis):
-    """q as [rows, heads, 512], or as a view of [heads, rows, 512], as a batched product leaves it; o with a gap."""
+    """q as [rows, heads, 512], or as a view of [heads, rows, 512], the result of a batched product; o with a gap."""
     subject = emulator.subject(latent(16, 16, 2, q_len=3))
     args = subject.args(4)
     subject.run(args)
@@ -97,7 +97,7 @@ def test_rows_may_lie_in_any_order_of_axes(axis):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_rows_are_requests_of_one_row(causal):
-    """Unsplit, a row has the bits of a request of one row with the same pages and the keys that the row sees."""
+    """Without a split, a row has the bits of a request with only this row, the same pages, and the keys that the row sees."""
     subject = emulator.subject(latent(16, 16, 2, q_len=3, kv_split="off", page_table="block", causal=causal))
     args = subject.args(7, DrawnLengths(kv=[100, 66]))
     subject.run(args)

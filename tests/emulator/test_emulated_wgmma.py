@@ -1,4 +1,6 @@
-"""The prefill for sm_90a without a GPU: roles, barriers, boxes, swizzles, descriptors and fragments, in its own code."""
+"""The prefill for sm_90a without a GPU: roles, barriers, boxes, swizzles, descriptors and fragments, in the
+kernel's own code.
+"""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -40,7 +42,7 @@ def ragged(**more):
 
 
 def uneven(group=1, rows=70, kv_rows=300, batch=2, **more):
-    """Heads as latent attention has them before absorption."""
+    """Head sizes of latent attention before absorption."""
     return BatchRaggedPrefillDescriptor(
         batch_size=batch, total_num_rows=rows, total_kv_rows=kv_rows, num_qo_heads=2 * group, num_kv_heads=2, head_dim=192,
         head_dim_vo=128, dtype=more.pop("dtype", "bf16"), causal=more.pop("causal", True), **more,
@@ -107,7 +109,7 @@ def test_v_may_be_narrower_than_k(lengths, group):
     hold(descriptor, seed=4, lengths=inputs.DrawnLengths(q=q, kv=kv))
 
 
-PARTLY = 2  # a seed that fills the last page of a request in part
+PARTLY = 2  # a seed with which the last page of a request is partly filled
 QUICK = (
     "page-1",
     "uneven-window-cap",
@@ -131,7 +133,9 @@ def test_it_keeps_its_guarantee(kind):
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("slope", [-1234.567, 1234.567, 3e5, 1.3e8, 1.7e9])
 def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
-    """Where what its products round would show in an exponent it is added to the scores, which a base is the largest of."""
+    """If the rounding of the linear term would show in an exponent, the term is added to the scores, from which the base is
+    computed.
+    """
     steep = paged(dtype=dtype, rows=20, batch=1, kv_split="off", variant=alibi(8))
     subject = emulator.subject(steep)
     for kv in (20, 150):
@@ -146,7 +150,7 @@ def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
 
 @pytest.mark.parametrize("kv_split", ["off", 200])
 def test_a_line_keeps_its_bits_in_any_batch(kv_split):
-    """A row and a tile decide whether a slope is large, and so which of two copies of a softmax makes the weights."""
+    """A row and a tile decide whether a slope is large, and so which of two versions of the softmax computes the weights."""
     subject = emulator.subject(paged(rows=40, batch=3, kv_split=kv_split, variant=alibi(8)))
     assert subject.plan.precision_guarantee.batch_invariant == "composition"
     assert metamorphic.requests_may_come_in_any_order(subject, seed=3) == []
@@ -160,8 +164,8 @@ def test_a_line_beside_a_scale_of_any_size_keeps_the_bound(sm_scale):
 
 @pytest.mark.parametrize(("head_dim", "kv"), [(64, 100), (64, 120), (128, 130), (128, 150)])
 def test_rows_may_see_no_key_of_the_tile_they_begin_with(head_dim, kv):
-    """Keys go from last to first, and a tile of 96 or 128 ends amid the positions of the rows: they have no base until the next
-    one. Scores are so low that weights relative to none would all be zero."""
+    """Keys run from last to first, and a tile of 96 or 128 ends between the positions of the rows: some rows have no base until
+    the next tile. Scores are so low that weights relative to no base would all be zero."""
     low = paged(head_dim=head_dim, rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
     hold(low, seed=5, lengths=inputs.DrawnLengths(q=[40], kv=[kv]))
 
@@ -215,7 +219,7 @@ def test_threads_copy_heads_of_two_widths(names):
 
 @pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_a_nonfinite_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied):
-    """copied: by threads, which look at what they have copied themselves."""
+    """copied: by threads, which check what they have copied themselves."""
     subject = emulator.subject(uneven(rows=40, kv_rows=40, batch=1))
     args = subject.args(6)
     if copied:
@@ -252,7 +256,7 @@ def test_values_past_the_end_would_be_seen():
     ["paged", *(pytest.param(k, marks=pytest.mark.heavy) for k in ("page-1", "fixed-split", "uneven-split-sinks", "fp8"))],
 )
 def test_heads_may_take_turns(kind):
-    """One head a turn, the first turn from few keys to many: as with more keys than the L2 holds."""
+    """One head per turn, from few keys to many in the first turn: as with more keys than L2 holds."""
     edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kMinRounds = 3", "kMinRounds = 0"))
     with emulator.edited("kernels/attention/prefill_sm90/scheduler.cuh", *edits):
         hold(KINDS[kind], seed=3)

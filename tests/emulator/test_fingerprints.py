@@ -1,4 +1,4 @@
-"""An id keeps its output bits: those of emulated kernels are on record, and a change of arithmetic needs a new revision."""
+"""A SKU id keeps its output bits: bits of emulated kernels are recorded, and a change of arithmetic needs a new revision."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_every_implementation_is_on_record_with_its_present_revision():
 
 
 def test_a_change_of_arithmetic_needs_a_new_revision():
-    """A factor of about one ulp of f32 breaks no bound; the bits are others."""
+    """A factor of about one ulp of f32 stays within each bound, but changes the bits."""
     _, found = fingerprints.read(EMULATOR)
     with emulator.edited(MERGE, (SUM, "sum[i] += weight * part[j].at(i) * 1.0000002f;")):
         new = take("merge-odd")

@@ -1,4 +1,4 @@
-"""A kernel whose last warps run first, each as far as it comes, has the same results: a barrier that is missing shows."""
+"""Kernels give the same results if their last warps run first, each as far as possible: a missing barrier shows."""
 
 import pytest
 

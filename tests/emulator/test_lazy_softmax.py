@@ -1,4 +1,4 @@
-"""How often a base has to be looked for, which no result says: in the prefill's own code, with a header that counts."""
+"""How often the kernel searches for a new base, which no result shows: the prefill's own code, with a header that counts."""
 
 import ctypes
 from unittest.mock import patch
@@ -32,7 +32,7 @@ ROWS, TILES = 32, 13
 
 @pytest.fixture
 def counted(monkeypatch, dtype):
-    """How often each warp looked for bases."""
+    """How often each warp searched for bases."""
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
     header = HEADERS[dtype]
     with emulator.instead_of(header, COUNTS.format(header=emulator.ROOT / header)):
@@ -43,8 +43,8 @@ def counted(monkeypatch, dtype):
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
 def test_a_row_that_begins_with_one_low_score_is_not_in_doubt_for_ever(counted, dtype):
-    """The first row sees one key of the tile it begins with, and nearly all others have more weight: about 2^3.5 of it, the
-    largest less than 2^8. Were its base left where it is, each tile would be made twice."""
+    """The first row sees one key of its first tile, and nearly all other keys have larger weights: about 2^3.5 times as large,
+    at most 2^8. If the base stayed there, each tile would be computed twice."""
     kv = (TILES - 1) * 128 + ROWS
     whole = {"q_dtype": dtype, "o_dtype": "bf16"} if dtype != "bf16" else {}
     head_dim = 128 if dtype != "bf16" else 64

@@ -1,4 +1,4 @@
-"""Batches whose lengths need each way of dealing pieces, with a GPU of few SMs so that runs are cut."""
+"""Batches whose lengths need each way of distributing pieces, on a GPU of few SMs so that work units are split."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = emulator.needed
 
 SMALL = Target("sm_80", 4, 166912)
 
-# Lengths of a batch, and the pieces of its longest run, on four SMs with three blocks each.
+# Lengths of a batch, and the number of splits of its longest unit, on four SMs with three blocks each.
 BATCHES = {
     "equal, at once": ([900], 6),
     "equal, with a tail": ([640] * 7, 1),

@@ -1,7 +1,7 @@
-"""NaN and infinities in every operand of folds, maps and sampling, and counts of more rows than there are, in the emulator.
+"""NaN and infinities in every operand of folds, maps and sampling, and counts above the number of rows, in the emulator.
 
-The bound of the SKU holds each result: NaN where the program has it, and rows that are not valid as they were. The kernels are
-those of test_unaligned.py.
+The bound of the SKU checks each result: NaN where the program computes NaN, and unchanged invalid rows. The kernels are those
+of test_unaligned.py.
 """
 
 import pytest
@@ -17,12 +17,12 @@ DRAWS = {
     one.op: one for one in examples() if one.op in ("adjust_logits", "sample", "topk", "verify_drafts") and poison.counted(one)
 }
 COUNTED = {name: problem for name, problem in CHOSEN.items() if poison.counted(problem)} | DRAWS
-# Kernels of pages and masks move bits; no value of theirs decides anything.
+# Kernels of pages and masks move bits; their values have no effect.
 MOVES = ("paged_kv_append", "pack_mask")
 
 
 def wrong(subject, problem, calls):
-    """Names of calls whose results are not the program's, or that ended the process."""
+    """Names of calls with a wrong result, or that ended the process."""
     sku, found = subject.plan.sku, {}
     for name, args in calls:
         before = poison.left_alone(problem, name.partition("=")[0], args)

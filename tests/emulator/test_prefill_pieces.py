@@ -1,4 +1,4 @@
-"""Batches of which a few rows see far more keys than the others: shares of the line are cut on a GPU of few SMs."""
+"""Batches in which a few rows see far more keys than the others: tiles are split into shares on a GPU of few SMs."""
 
 from unittest.mock import patch
 
@@ -18,7 +18,7 @@ pytestmark = emulator.needed
 
 @pytest.fixture(autouse=True)
 def _small_bounds():
-    """Any assembler, and tiles are cut of lengths that an emulator gets through."""
+    """Any assembler is accepted, and tiles are split for lengths that the emulator can run."""
     with (
         patch("opfacade.backends.cuda.ptxas.release", return_value=None),
         patch.object(attention_prefill_pieces, "may_cut", lambda *_: True),
@@ -49,7 +49,7 @@ BATCHES = {
     "one long row": ([1, 20, 7], [2600, 20, 7], 4, {}),
     "all alike": ([40, 40, 40, 40], [600, 600, 600, 600], 4, {}),
     "nothing but parts": ([1, 1], [1500, 1300], 7, {}),
-    # The last share begins in the tile before the last, which begins 100 keys before that share.
+    # The last share begins in the next-to-last tile, which begins 100 keys before that share.
     "a tile begins where a share ends": ([1, 1], [1060, 1060], 5, {}),
     "long and empty": ([1, 0, 5], [1500, 900, 0], 4, {}),
     "one key": ([1, 1, 1], [1, 1500, 1], 4, {}),
@@ -62,13 +62,13 @@ BATCHES = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_every_row_has_its_result(name):
-    """Twice into outputs of different bytes: what a launch leaves in the workspace does not show in the next."""
+    """Runs twice with differently filled outputs: the previous content of the workspace does not affect the next launch."""
     q, kv, sms, more = BATCHES[name]
     hold(subject_of(q, kv, sms, **more), 1, inputs.DrawnLengths(q=q, kv=kv))
 
 
 def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
-    """Parts are merged in their order, by the last block to arrive. Counters begin with what the workspace holds."""
+    """Parts are merged in order, by the last block to arrive. Counters start from the content of the workspace."""
     q, kv, sms, _ = BATCHES["nothing but parts"]
     subject = subject_of(q, kv, sms)
     args, workspace, found = subject.args(1, inputs.DrawnLengths(q=q, kv=kv)), subject.workspace(), []
@@ -76,5 +76,5 @@ def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
         monkeypatch.setenv("SIMT_BACKWARDS", backwards)
         args.o.fill_(float("nan"))
         subject.run(args, workspace)
-        found.append(torch.cat([bits(args.o).flatten().int(), bits(args.lse).flatten().int()]))  # o hides what f32 has
+        found.append(torch.cat([bits(args.o).flatten().int(), bits(args.lse).flatten().int()]))  # o hides f32 differences
     assert all(torch.equal(found[0], other) for other in found[1:])

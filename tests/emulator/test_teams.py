@@ -1,4 +1,4 @@
-"""Several clusters share a run: right for every length, whatever the workspace held, and whichever cluster is last."""
+"""Several clusters share a work unit: right for every length, any content of the workspace, and whichever cluster is last."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.support.assert_guarantee import hold
 pytestmark = emulator.needed
 
 TEAMS = ("teams=2", "cluster=2,teams=8")
-# Lengths of one request: no key, one, around the edges of a tile, fewer tiles than teams and than blocks, and of uneven shares.
+# Lengths of one request: no key, one, around the edges of a tile, fewer tiles than clusters and than blocks, uneven shares.
 LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
 
 
@@ -35,7 +35,7 @@ CASES = {
     ),
     "group 3, 128, fp8": decode(3, **FP8, kv_scale="head"),
 }
-FIRST = {TEAMS[0]: list(CASES)[:2], TEAMS[1]: list(CASES)[2:4]}  # each case once, and each way of cutting with two
+FIRST = {TEAMS[0]: list(CASES)[:2], TEAMS[1]: list(CASES)[2:4]}  # each case once, and each split mode with two
 HEAVY = pytest.mark.heavy
 ALL = [name if name in FIRST[TEAMS[1]] else pytest.param(name, marks=HEAVY) for name in CASES]
 PAIRS = [
@@ -89,8 +89,8 @@ def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
 
 @pytest.mark.parametrize(("teams", "dim"), DIMS)
 def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
-    """The emulator runs one cluster after the other: here from the last to the first, and of each the last warps first. lse
-    tells most, being f32."""
+    """The emulator runs clusters one after the other: here from the last to the first, and in each the last warps first. lse
+    shows most errors, being f32."""
     tried = emulator.subject(decode(16, dim, "f16", batch=3), config=teams)
     every_team = inputs.DrawnLengths(kv=[1024, 500, 60])
     forwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
@@ -101,11 +101,11 @@ def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
 
 @pytest.mark.parametrize("teams", TEAMS)
 def test_every_team_has_keys_of_a_long_request(teams):
-    """Else the result would be as right and come later."""
+    """Without this test, the result would be right but later."""
     tried = subject("group 4", teams)
     workspace = torch.zeros(tried.plan.workspace_size, dtype=torch.uint8)
     outputs(tried, workspace, 1, inputs.DrawnLengths(kv=[1024, 0]))  # a tile for each of sixteen blocks
-    slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # of as many rows each, behind all else
+    slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # of as many rows each, after everything else
     lse = workspace[-4 * 4 * slots :].view(torch.float32)
     assert lse[: 4 * slots // 2].isfinite().all()
     assert torch.equal(lse[4 * slots // 2 :], torch.full((4 * slots // 2,), -float("inf")))

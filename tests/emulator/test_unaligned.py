@@ -1,7 +1,7 @@
-"""An operand that begins one element into its storage, each in turn: refused for its address, or read and written right.
+"""One operand after the other begins one element into its storage: it is refused for its address, or read and written
+correctly.
 
-The kernels are built with a trap at every access whose address its type does not allow, which is what a GPU does. The bound of
-the SKU holds what was computed.
+The kernels are built with a trap at every misaligned access, like on a GPU. The bound of the SKU checks the result.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from opfacade.select.registry import examples
 from tests import emulator
 from tests.support import unaligned
 
-# These load tiles with copies whose addresses the emulator checks in every test.
+# These load tiles by copies whose addresses the emulator checks in every test.
 TILES = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode", "matmul")
 SM_90A = Target.parse("sm_90a")
 
@@ -26,14 +26,14 @@ def kernel_of(problem):
 
 
 def is_odd(problem):
-    """Whether no vector divides the heads of a rotation."""
+    """Whether no vector size divides the heads of a rotation."""
     if problem.op == "rotary":
         return problem.head_dim % 8 != 0
     return problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
 
 
 def chosen():
-    """The least problem of each kernel of an op whose rows vectors can read, with outputs of its own where it can."""
+    """The smallest problem of each kernel of an op whose rows can be read by vectors, with separate outputs if possible."""
     least = {}
     for problem in examples():
         impl = None if problem.op in TILES else kernel_of(problem)
@@ -47,7 +47,7 @@ CHOSEN = chosen()
 
 
 def judged(subject, problem):
-    """How the call of each moved operand ended, where that is no success."""
+    """Result of the call with each operand moved, if it failed."""
     found = {}
     for name, args in unaligned.calls(problem, 5):
         if args is not None:

@@ -1,5 +1,5 @@
-"""A factor of K that is 0, as of a head of zeros that was quantised by its largest value, or a scale of hardly anything: equal
-weights, and no NaN."""
+"""A factor of K that is 0, as for a head of zeros that was quantised by its maximum, or a tiny scale: equal weights, and no
+NaN."""
 
 from unittest.mock import patch
 
@@ -34,7 +34,7 @@ def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
         descriptor, lengths = BatchPagedDecodeDescriptor(**shape), inputs.DrawnLengths(kv=[150])
     else:
         descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
-        lengths = inputs.DrawnLengths(q=[40], kv=[150])  # rows begin with a tile in which some of them see no key
+        lengths = inputs.DrawnLengths(q=[40], kv=[150])  # rows begin with a tile in which some rows see no key
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(descriptor, arch=arch)
         assert subject.plan.sku.impl == impl

@@ -1,4 +1,4 @@
-// Vectors that begin anywhere, read from memory of its very size: the address sanitizer ends the program where a byte beside it is read.
+// Unaligned vectors, read from memory of exactly their size: the address sanitizer ends the program if a byte outside is read.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,7 @@ int wrong_of(int elements, int before) {
       for (int i = 0; i < count; ++i) wrong += found.bits(i) != base[at + i];
     }
   }
-  // Some elements of a vector that may begin before the first one.
+  // Some elements of a vector that may begin before the first element.
   for (int at = 1 - kCount; at < elements; ++at) {
     for (int from = at < 0 ? -at : 0; from < kCount; ++from) {
       for (int to = from; to <= kCount && at + to <= elements; ++to) {
@@ -40,7 +40,7 @@ int wrong_of(int elements, int before) {
       }
     }
   }
-  // Far from both ends nothing has to be loaded otherwise.
+  // Far from both ends every vector can be loaded this way.
   for (int at = 16; at + 32 <= elements; ++at) wrong += Vector::touches_outside(base, at, elements, kCount);
   __asan_unpoison_memory_region(memory, beside);
   free(memory);

@@ -1,4 +1,4 @@
-"""Mounts a family that lies in a folder of tests as if its files were in the package; nothing of the package is edited."""
+"""Mounts a family from a folder of tests as if its files were in the package, without edits of the package."""
 
 import sys
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ PLACES = ("plans", "backends/reference", "backends/cuda", "testing/families")
 
 @contextmanager
 def mounted(family, root=None):
-    """The family in `root`, by default `tests/families/<family>`, is one of those that the registry and the harness find."""
+    """The family in `root`, by default `tests/families/<family>`, becomes visible to the registry and the harness."""
     root = root or Path(__file__).parent / family
     packages = [import_module(f"opfacade.{place.replace('/', '.')}") for place in PLACES]
     before = set(sys.modules)

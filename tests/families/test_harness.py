@@ -1,4 +1,4 @@
-"""Every op has a harness, and what it draws, lists and says is of that op."""
+"""Every op has a harness, and its draws, lists and texts belong to that op."""
 
 import random
 from importlib import import_module
@@ -64,7 +64,7 @@ COUNTED = [example for example in examples() if dict(example).get("num_valid")]
 @pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, None], ids=["negative", "least", "most", "one more"])
 @pytest.mark.parametrize("example", COUNTED, ids=lambda e: e.digest()[:8] + e.op)
 def test_a_wrong_count_leaves_no_row_valid(example, count):
-    """To the reference, and to what judges a run."""
+    """Applies to the reference, and to everything that judges a run."""
     plan, args = Plan.select(example, target=Target.cpu()), make_args(example, 2)
     rows = next(spec.shape[spec.valid_axis].size for spec in operands_of(example).values() if spec.valid_rows)
     args.num_valid.fill_(rows + 1 if count is None else count)

@@ -1,4 +1,4 @@
-"""A family passes every tool with its own files alone, under a name that no other file contains.
+"""A family passes every tool with only its own files, under a name that no other file contains.
 
 It is the toy family under another name, in a folder outside of the checkout, so that a tool that names the toy would fail.
 """
@@ -55,7 +55,7 @@ def copied(place):
 
 
 def sources(place, family):
-    """The sources of the package with those of the family beside them."""
+    """The sources of the package together with those of the family."""
     for folder in ("csrc", "kernels"):
         shutil.copytree(emulator.ROOT / folder, place / folder)
         shutil.copytree(family / folder, place / folder, dirs_exist_ok=True)
@@ -63,7 +63,7 @@ def sources(place, family):
 
 
 def touched(root):
-    """Files of a checkout that name the family, beside this one, its test; a record of faults may name this test."""
+    """Files of a checkout that name the family, except this file and its test; a record of faults may name this test."""
     found = (path for place in PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".pyc")
     return sorted(
         path.relative_to(root).as_posix()
@@ -132,11 +132,11 @@ def counted(problem):
 
 @contextmanager
 def emulated(monkeypatch, root):
-    """The emulator builds from sources of their own."""
+    """The emulator builds from separate sources."""
     first, plain = (emulator.ROOT / "tests/emulator", root), emulator.build
     with monkeypatch.context() as patched:
         patched.setenv("OPFACADE_SOURCE_ROOT", str(root))
-        patched.setattr(emulator, "library_of", lambda spec: plain(spec, first))  # of its own sources, and kept by nobody
+        patched.setattr(emulator, "library_of", lambda spec: plain(spec, first))  # built from its own sources, and not cached
         jit.forget()
         yield
     jit.forget()
@@ -235,7 +235,7 @@ def through_conformance(*_):
 
 
 def through_mutation(monkeypatch, tmp_path):
-    """Its own list of faults; each is planted in a copy, and what holds the family to its guarantee finds it."""
+    """Its own list of faults: each is planted in a copy, and the tests of the family's guarantee detect it."""
     faults = faults_of(copied(tmp_path / "sound"))
     for number, fault in enumerate(faults):
         place = tmp_path / str(number)

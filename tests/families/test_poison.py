@@ -1,4 +1,4 @@
-"""Every kernel but those of attention on a GPU: NaN and infinities, counts of more rows than there are, and unaligned operands.
+"""Every kernel on a GPU, except attention: NaN and infinities, counts above the number of rows, and unaligned operands.
 
 The harness of each op judges the results. The same calls judge the reference, on every machine.
 """
@@ -17,10 +17,10 @@ OPS = (
     "norm", "softmax", "quantize", "dequantize", "fold", "gated_activation", "map", "rotary", "qkv_prepare", "paged_kv_append",
     "merge_states", "adjust_logits", "probabilities", "sample", "topk", "verify_drafts",
 )  # fmt: skip
-# Values of these are held to be finite where they are read.
+# Values of these operands are required to be finite where they are read.
 FINITE = ("rotary", "qkv_prepare", "paged_kv_append", "merge_states")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-# Rows of logits that are all aligned where the first one is.
+# Rows of logits that are all aligned if the first one is.
 EVEN = [
     SampleDescriptor(total_num_rows=3, vocab=1024, dtype="f32"),
     SampleDescriptor(total_num_rows=3, vocab=1024, dtype="bf16", top_p=True),
@@ -67,7 +67,7 @@ def test_specials_in_every_operand(problem, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("problem", [one for one in PROBLEMS if list(poison.counted(one.values[0]))])
 def test_counts_of_more_rows_than_there_are(problem, device):
-    """No row is valid then, so none is written."""
+    """In this case no row is valid, so none is written."""
     for name, args in poison.counts(problem, 3, device):
         before = poison.left_alone(problem, name.partition("=")[0], args)
         assert before

@@ -1,4 +1,4 @@
-"""A family with its own files alone goes through every door, and a fault planted in what it overwrites is found."""
+"""A family with only its own files passes every tool, and a fault planted in an overwritten operand is detected."""
 
 import random
 from dataclasses import replace
@@ -122,7 +122,7 @@ def test_verify_draws_random_problems(toy):
 
 
 def test_fuzz(toy):
-    """Random problems and spoiled calls: a right result, or an error of ours."""
+    """Random problems and corrupted calls: a correct result, or an opfacade error."""
     right = refused = 0
     for seed in range(60):
         rng = random.Random(seed)
@@ -167,7 +167,7 @@ def twice(args):
 
 
 def nothing(args):
-    """The previous content is left."""
+    """The previous content stays."""
     args.x.div_(args.gain * 0.5)
 
 
@@ -176,7 +176,7 @@ FAULTS = [one_element, twice, nothing]
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
 def spoiled(toy, request, monkeypatch):
-    """The default candidate, spoiled after each launch."""
+    """The default candidate, corrupted after each launch."""
     module = __import__("opfacade.backends.reference.toy", fromlist=["CANDIDATES"])
     first, *others = module.CANDIDATES
 

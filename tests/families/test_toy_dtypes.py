@@ -1,4 +1,4 @@
-"""Operands of each element type at every door: the host's tools, and a kernel in the emulator."""
+"""Operands of each element type in every tool: the host's tools, and a kernel in the emulator."""
 
 import shutil
 from dataclasses import replace
@@ -41,7 +41,7 @@ def problem_of(toy, dtype):
     return toy.KeepDescriptor(rows=9, width=20, dtype=dtype)
 
 
-# A truth value, a float of one byte without a sign, an ordinary one, and a word: tools ask no more of a type.
+# A bool, an unsigned one-byte float, an ordinary float, and an integer: tools need no more of a type.
 OF_TOOLS = ("bool", "f8_e8m0", "bf16", "i64")
 
 

@@ -1,5 +1,5 @@
-"""The toy's kernel, declared as data and with its own files alone: selected, refused, emulated, verified and fuzzed; compiled
-where there is nvcc."""
+"""The toy's kernel, declared as data in its own files: selected, refused, emulated, verified and fuzzed; compiled if nvcc is
+installed."""
 
 import shutil
 from dataclasses import replace
@@ -25,7 +25,7 @@ SM_90A = Target.parse("sm_90a")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """The sources of the package with those of the toy beside them."""
+    """The sources of the package together with those of the toy."""
     place = tmp_path_factory.mktemp("toy") / "root"
     for folder in ("csrc", "kernels"):
         shutil.copytree(emulator.ROOT / folder, place / folder)

@@ -1,4 +1,4 @@
-"""Operands of rank 0, of any strides, in place, with bounds on their values and with a count of valid rows, at every door."""
+"""Operands of rank 0, of any strides, in place, with bounds on their values and with a count of valid rows, in every tool."""
 
 import random
 from dataclasses import replace
@@ -49,7 +49,9 @@ def wanted(args):
 
 
 def strided(args):
-    """The same call with x turned and stepped, all entries one, and a gain that is an element of more."""
+    """The same call with x transposed and strided, all table entries shared, and a gain that is an element of a
+    larger tensor.
+    """
     x = torch.zeros(40, 18, dtype=args.x.dtype).t()[::2, ::2].copy_(args.x)
     table = args.table[:1].expand(args.table.shape)
     return replace(args, x=x, table=table, gain=torch.tensor([7.0, float(args.gain)])[1])
@@ -112,7 +114,7 @@ def test_validation_reads_indices(toy, monkeypatch, level, value, place):
     assert f"index[{place}] expected a value in [0, 5), got {value}" in str(caught.value)
     assert (caught.value.argument, caught.value.position, caught.value.value) == ("index", place, value)
     assert bool((args.out == 7).all())
-    args.num_valid.fill_(place)  # rows that are not valid hold any index
+    args.num_valid.fill_(place)  # rows that are not valid may hold any index
     plan.run(args)
 
 
@@ -183,7 +185,9 @@ def test_crosscheck_and_tune_are_silent(problem, monkeypatch, tmp_path):
 
 
 def test_fuzz(toy, monkeypatch):
-    """Random problems and spoiled calls, some with indices and counts that nobody set: a right result, or an error of ours."""
+    """Random problems and corrupted calls, some with uninitialised indices and counts: a correct result, or an
+    opfacade error.
+    """
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     right = refused = 0
     for seed in range(80):
@@ -214,12 +218,12 @@ def test_random_problems_are_of_every_form(toy):
 
 
 def all_rows(right, descriptor, args):
-    """The count is not looked at: rows past it are written."""
+    """The count is ignored: rows past it are written."""
     right(replace(args, num_valid=None, index=args.index.clamp(0, descriptor.entries - 1)))
 
 
 def next_row(right, descriptor, args):
-    """The first row that is not valid is read."""
+    """The first invalid row is read."""
     right(args)
     valid, out = int(args.num_valid), args.x if descriptor.in_place else args.out
     if 0 < valid < descriptor.rows:
@@ -261,7 +265,7 @@ def test_a_fault_in_valid_rows_is_found(spoiled, in_place):
 
 
 def test_crosscheck_finds_what_a_fault_leaves_in_a_result(spoiled, monkeypatch, tmp_path):
-    """Not rows of an output past its count: they may hold anything before, and guarded runs look at them."""
+    """Not rows of an output past its count: these may hold anything before, and guarded runs check them."""
     descriptor = spoiled(in_place=True)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))

@@ -8,7 +8,7 @@ from tests.integrations.fakes import put
 
 @pytest.fixture
 def registered():
-    """The names that the installed transformers permits, entered in its tables."""
+    """Adds the names that the installed transformers permits to its tables."""
     from opfacade.integrations.transformers import register
 
     return register()

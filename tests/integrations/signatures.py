@@ -1,4 +1,4 @@
-"""The signatures of a framework's classes, read from its sources: `python -m tests.integrations.signatures vllm 0.33.0 DIR`.
+"""Reads the signatures of a framework's classes from its sources: `python -m tests.integrations.signatures vllm 0.33.0 DIR`.
 
 DIR is an unpacked wheel or a checkout of that version. It prints the table that tests/data keeps; with --check it compares.
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 RECORDS = {"vllm": "vllm_signatures.json", "sglang": "sglang_signatures.json"}
-# Classes whose attributes an adapter reads: those that __init__ sets are recorded too.
+# Classes whose attributes an adapter reads: the attributes that __init__ sets are recorded too.
 STATEFUL = {
     "Sampler", "LogitsProcessors", "MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor",
     "SamplingStates", "MHATokenToKVPool", "RoutedExperts", "FusedMoE",
 }  # fmt: skip
-# What an adapter derives from, calls or reads, by module.
+# Names that an adapter derives from, calls or reads, by module.
 WANTED = {
     "vllm": {
         "vllm.v1.attention.backend": [
@@ -74,7 +74,7 @@ WANTED = {
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
-    """Names in order, `=` behind one that has a default, * and ** before those that collect."""
+    """Names in order: `=` after a name with a default, * and ** before variadic names."""
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     names = [one.arg for one in plain]
@@ -116,7 +116,7 @@ def _field(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _tops(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements of a module, also those that it defines where something is installed."""
+    """Statements of a module, including those inside conditions on installed packages."""
     return [one for stmt in body for one in ([stmt, *_tops(stmt.body)] if isinstance(stmt, ast.If) else [stmt])]
 
 

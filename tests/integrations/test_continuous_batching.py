@@ -1,4 +1,6 @@
-"""Continuous batching on opfacade: prefix sharing, chunked prefill, windows; tokens equal those of the peer."""
+"""Continuous batching on opfacade: prefix sharing, chunked prefill, windows; tokens equal those of the reference
+implementation.
+"""
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from tests.integrations.tiny_models import FAMILIES, model_of, prompts
 pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("registered")]
 
 PAGED = [family for family in FAMILIES if not family.startswith("deepseek")]
-# Their attention is that of llama.
+# Their attention equals llama's.
 ALIKE = ("qwen3",)
 SHOWN = [pytest.param(family, marks=pytest.mark.heavy if family in ALIKE else ()) for family in PAGED]
 
@@ -31,7 +33,7 @@ def batched(model, given, **options):
 
 
 def shared():
-    """Prompts of every length beside a page's, three of which begin alike."""
+    """Prompts of every length around a page's length, three of which share a beginning."""
     base = prompts(3, 90, 17, 33, 5, 64, 80, 16)
     return [*base, base[1][:64] + base[3][:9], base[1][:64] + base[4]]
 
@@ -55,7 +57,7 @@ def test_tokens_are_those_of_the_peer(family, registered, fresh_telemetry):
 
 
 def test_padded_steps_give_the_same_tokens(registered):
-    """Sizes padded as a captured graph pads them: rows and requests of nobody."""
+    """Sizes padded like a captured graph pads them: extra rows and requests belong to no request."""
     import transformers
 
     from opfacade.integrations.transformers import use_continuous_batching
@@ -68,7 +70,7 @@ def test_padded_steps_give_the_same_tokens(registered):
 
 
 def test_no_page_of_another_layer_is_written():
-    """K and V of all layers are pages of one buffer since 5.18: a step of one layer leaves the others as they were."""
+    """Since 5.18, K and V of all layers are pages of one buffer: a step of one layer leaves the other layers unchanged."""
     from opfacade.integrations.transformers.cache_pages import layer_pages
 
     class Allocator:

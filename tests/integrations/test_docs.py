@@ -1,4 +1,4 @@
-"""docs/integrations.md: every example runs, every option and name it states is there."""
+"""docs/integrations.md: every example runs, and every option and name in it exists."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The adapters raise typed errors where vLLM or SGLang is missing or lacks a name, and warn beside an untested release."""
+"""The adapters raise typed errors if vLLM or SGLang is missing or lacks a name, and warn about an untested release."""
 
 import sys
 import warnings
@@ -19,13 +19,13 @@ NAMES = [f"{engine.name} {call.__name__}" for engine, call in ENTRIES]
 
 @pytest.fixture
 def engines(monkeypatch):
-    """Both, as fakes, and nothing told yet."""
+    """Both engines, as fakes, without any earlier warning."""
     put(monkeypatch, **(vllm_step.fakes() | test_vllm_sampler.fakes() | test_sglang.fakes()))
     monkeypatch.setattr(notices, "_told", {})
     from opfacade.integrations.vllm import backend
 
     def select():
-        """Each place where a backend or a sampler is chosen."""
+        """Each function that selects a backend or a sampler."""
         backend.OpfacadeBackend.get_impl_cls()
         vllm.register_sampler()
         sglang._make(test_sglang.Server(4, (9,), (1,)).runner())

@@ -1,4 +1,4 @@
-"""Fakes and adapters of experts are held to the signatures of vLLM's and SGLang's sources, as tests/data has them."""
+"""Fakes and adapters of experts have the signatures of vLLM's and SGLang's sources, which tests/data records."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def classes():
     return [("vllm", *one) for one in made.items()] + [("sglang", *one) for one in theirs.items()]
 
 
-# Predicates that theirs inherits, and a method whose arguments have defaults that the fake leaves out.
+# Predicates that the real class inherits, and a method whose optional arguments the fake omits.
 _APART = {
     "MoeRunnerBackend": {"is_triton"}, "RegisteredMoeRunnerBackend": {"is_triton"},
     "sglang UnquantizedFusedMoEMethod": {"__init__"},

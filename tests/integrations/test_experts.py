@@ -8,12 +8,12 @@ from tests.integrations.tiny_models import MODELS, generate, model_of, padded, p
 
 pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("one_thread", "registered")]
 TOLERANCE = 2e-5  # of the largest logit in f32
-# Family: layers whose experts run
+# Family: layers with experts
 LAYERS = {"qwen3_moe": 2, "mixtral": 2, "gpt_oss": 2, "deepseek_v3": 1}
 
 
 def both(family, **fields):
-    """A model with transformers' own experts, and the same weights with ours."""
+    """A model with transformers' own experts, and the same weights with our experts."""
     own = model_of(family, MODELS[family][2], experts_implementation="eager", **fields)
     return own, model_of(family, MODELS[family][2], experts_implementation="opfacade", **fields)
 
@@ -56,7 +56,7 @@ def routed(module, rows=7, choices=2):
 
 
 def exact(module, x, ids, weights):
-    """Rows through gated experts in f64, and how far roundings to u between steps may move each element."""
+    """Rows through gated experts in f64, and a bound on the effect of roundings to u between the steps, per element."""
     u = 2.0**-9
     want, room = torch.zeros(x.shape).double(), torch.zeros(x.shape).double()
     for r in range(len(x)):
@@ -196,7 +196,7 @@ def test_the_op_has_the_shapes_and_effects_that_its_schema_says():
 
 @pytest.mark.parametrize("family", LAYERS)
 def test_weights_of_experts_that_load_in_place_count_and_so_do_later_ones(family):
-    """A trainer pushes weights into the memory of experts that ran already."""
+    """A trainer pushes weights into the memory of experts that have already run."""
     own, model = both(family)
     inputs = padded(prompts(5, 23, 17))
     for seed in (3, 4):

@@ -1,4 +1,4 @@
-"""torch.compile(mode="reduce-overhead") around tensors that the adapters share, two sizes each, and threads on two streams."""
+"""torch.compile(mode="reduce-overhead") with tensors that the adapters share: two sizes each, and threads on two streams."""
 
 import threading
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import torch
 from tests.integrations.test_transformers_gpu import on_gpu
 from tests.integrations.tiny_models import generate, padded, prompts
 
-CLOSE = 0.06  # logits of bf16 and of f32 differ by 0.02; one of a token by chance lies 1.9 below the largest
+CLOSE = 0.06  # logits of bf16 and of f32 differ by 0.02; the logit of a random token is 1.9 below the largest
 pytestmark = [pytest.mark.gpu, pytest.mark.transformers, pytest.mark.usefixtures("registered")]
 
 
@@ -52,7 +52,9 @@ def test_a_model_generates_with_a_static_cache_in_graph_trees(ops):
 
 
 def worst_choice(exact, inputs, tokens):
-    """How far logits of the tokens that were taken lie below the largest, in f32; a compiler rounds otherwise than eager."""
+    """How far the logits of the chosen tokens are below the largest, in f32; compiled code rounds differently
+    from eager code.
+    """
     ids = torch.tensor(tokens, device="cuda")
     new = ids.shape[1] - inputs["input_ids"].shape[1]
     mask = torch.cat([inputs["attention_mask"], torch.ones_like(ids[:, -new:])], 1)

@@ -30,7 +30,7 @@ NOTHING = torch.zeros(1, dtype=torch.bfloat16)
 
 
 def rows(batch, length, heads, dim=64):
-    """Nothing runs, so all elements are one."""
+    """Nothing is computed, so all elements share memory."""
     return NOTHING.expand(batch, heads, length, dim)
 
 

@@ -1,4 +1,6 @@
-"""use_ops of linear layers: by plans where a kernel takes them or the preference names the reference, else left by name."""
+"""use_ops for linear layers: they run as plans if a kernel accepts them or the preference names the reference; others are left
+unchanged and listed.
+"""
 
 import pytest
 import torch
@@ -66,7 +68,7 @@ class _Doubled(torch.nn.Linear):
 
 
 class _Kept(torch.nn.Linear):
-    """A class of its own with the forward of a linear layer."""
+    """A custom class with the forward of a linear layer."""
 
 
 @pytest.mark.parametrize(("kind", "taken"), [(_Doubled, False), (_Kept, True), (torch.nn.Bilinear, False)])
@@ -122,7 +124,7 @@ def test_gradients_training_and_other_dtypes_run_the_code_of_torch(fresh_telemet
 
 
 def test_sizes_that_no_candidate_takes_run_the_code_of_torch(monkeypatch, fresh_telemetry):
-    """A kernel may take one row and decline three."""
+    """A kernel may accept one row and decline three."""
     from opfacade.integrations.transformers import layer_ops, use_ops
 
     layer = torch.nn.Sequential(torch.nn.Linear(8, 6)).eval()

@@ -1,4 +1,4 @@
-"""Calls of vLLM and SGLang over ranks: results against formulas in f64, fallbacks, and the names that are replaced."""
+"""Calls of vLLM and SGLang over ranks: results against formulas in f64, fallbacks, and replaced names."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ MERGE, NORM = Heads(HEADS, DIM, "f32"), Rows(HIDDEN, EPS, "bf16")
 
 
 class Reserving(LocalGroup):
-    """A group that says what it reserved."""
+    """A group that records its reservations."""
 
     target = Target.cpu()
 
@@ -91,7 +91,7 @@ def test_a_merge_of_heads_gives_a_rank_its_heads(world):
 
 
 def test_rows_that_vllm_calls_empty_are_not_read():
-    """The engine says by lengths that rank 1 has no key of request 0, whose rows are 0 and 1."""
+    """The engine's lengths say that rank 1 has no key of request 0, whose rows are 0 and 1."""
     o, lse = states(2)
     lengths, starts = {0: torch.tensor([4, 0]), 1: torch.tensor([0, 3])}, torch.tensor([0, 2, 3])
     seen = []
@@ -194,7 +194,7 @@ def test_every_module_of_sglang_that_has_a_function_by_name_gets_ours(monkeypatc
     fused = {"flashinfer_allreduce_residual_rmsnorm": flashinfer_allreduce_residual_rmsnorm}
     put(monkeypatch, sglang={"__version__": "0.5.23"}, sglang__srt__layers__dcp__comm=merges, a_backend=merges)
     put(monkeypatch, sglang__srt__layers__flashinfer_comm_fusion=fused)
-    for name, one in merges.items():  # this module has them too: they are put back
+    for name, one in merges.items():  # this module has the names too: they are restored
         monkeypatch.setitem(globals(), name, one)
     on_sglang.use_ranks(attention=object(), norm=object())
     comm, backend = (sys.modules[name] for name in ("sglang.srt.layers.dcp.comm", "a_backend"))

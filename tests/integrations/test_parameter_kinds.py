@@ -1,4 +1,6 @@
-"""Each kind of parameter that a model holds: plans take it, or the module keeps its own code and a plan names the kind."""
+"""Each kind of parameter that a model may have: plans accept it, or the module keeps its own code and a reason
+names the kind.
+"""
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ TAKEN = {
 
 
 class Quantised(torch.Tensor):
-    """A wrapper as torchao has them: it says a dtype, and holds another tensor."""
+    """A wrapper like torchao's: it reports a dtype, and holds another tensor."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -42,7 +44,7 @@ def inferred(weight):
 
 @pytest.fixture
 def mesh(tmp_path):
-    """A mesh of one rank."""
+    """A mesh with one rank."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

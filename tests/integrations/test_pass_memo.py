@@ -12,7 +12,7 @@ from opfacade.integrations.pass_memo import PassMemo
 
 
 class Value:
-    """Stands for a packed mask."""
+    """A stub of a packed mask."""
 
 
 def test_a_value_goes_with_the_tensor_it_was_made_from():
@@ -37,13 +37,13 @@ def test_the_death_of_an_older_source_leaves_a_newer_value_of_the_same_key():
 
 
 def layers(memo, count, source):
-    """The values that the layers of a pass get."""
+    """The values that the layers of a pass receive."""
     return [memo.get(SimpleNamespace(layer_idx=layer), (source,), "key", Value) for layer in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_a_capture_made_is_shared_by_its_layers_and_held_by_nobody_afterwards(monkeypatch, count):
-    """A graph tree refuses to record another size while something that it does not know of holds its memory."""
+    """A graph tree refuses to record another size while an object unknown to it holds its memory."""
     memo, source = PassMemo(), torch.ones(1)
     warm = weakref.ref(layers(memo, count, source)[0])
     assert warm() is not None

@@ -1,4 +1,4 @@
-"""The backend of SGLang on fakes: numbers against a formula, a page table made on the device, what is refused."""
+"""The backend of SGLang on fakes: numbers against a formula, a page table built on the device, refusals."""
 
 from types import SimpleNamespace
 
@@ -42,7 +42,7 @@ def sglang(monkeypatch):
 
 
 class Server:
-    """A runner with a pool of 20 pages, and requests whose tokens lie in pages of the pool in no order."""
+    """A runner with a pool of 20 pages, and requests whose tokens are in pages of the pool in random order."""
 
     def __init__(self, page, kv_lens, q_lens):
         generator = torch.Generator().manual_seed(5)
@@ -106,7 +106,7 @@ def test_rows_are_stored_and_attended(sglang, page, mode, q_lens):
 
 
 def heads_first(server):
-    """The same tokens in pages [pages, heads, page, dim], as many tokens of a page as heads."""
+    """The same tokens in pages [pages, heads, page, dim]; a page has as many tokens as heads."""
     pool, page = server.pool, server.page
     k, v = (x.unflatten(1, (-1, page)).transpose(2, 3).contiguous() for x in (pool.k, pool.v))
     server.pool = fake.MHATokenToKVPool(k, v, page)
@@ -125,7 +125,7 @@ def test_buffers_whose_heads_come_first_are_read_as_pages(sglang, page, mode, q_
 
 
 def test_factors_beside_a_cache_of_the_models_dtype_have_no_part(sglang):
-    """A model with quantization=fp8 gives each layer a k_scale, also where the cache has 16 bits."""
+    """A model with quantization=fp8 gives each layer a k_scale, even if the cache has 16 bits."""
     server = Server(4, (9, 11), (5, 2))
     factors = {"k_scale": torch.nn.Parameter(torch.tensor(0.3)), "v_scale": torch.nn.Parameter(torch.tensor(7.0))}
     backend, batch = sglang(server.runner()), server.batch(MODE.EXTEND)
@@ -164,7 +164,7 @@ def test_sinks_that_load_in_place_count_and_so_do_later_ones(sglang):
 
 
 def test_a_replay_sees_new_lengths_in_the_same_buffers(sglang):
-    """A graph holds addresses: the step inside it writes the table again from what the runner's buffers say then."""
+    """A graph stores addresses: the captured step writes the table again from the current runner buffers."""
     server = Server(4, (9, 11), (1, 1))
     backend, batch = sglang(server.runner()), server.batch(MODE.DECODE)
     backend.init_cuda_graph_state(8, 8)

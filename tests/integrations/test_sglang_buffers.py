@@ -1,4 +1,4 @@
-"""SGLang's buffers and factors are checked when the backend is made, not at the first step."""
+"""SGLang's buffers and factors are checked when the backend is created, not at the first step."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Experts of SGLang on fakes: a model whose layers run as plans has the tokens of SGLang's own runner, and its numbers."""
+"""Experts of SGLang on fakes: a model whose layers run as plans gives the tokens and numbers of SGLang's own runner."""
 
 import pytest
 import torch

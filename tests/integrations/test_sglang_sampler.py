@@ -1,4 +1,4 @@
-"""The sampler of SGLang on fakes: tokens beside a slow race, joint filters, seeds by position, log probabilities."""
+"""The sampler of SGLang on fakes: tokens against a slow race, joint filters, seeds by position, log probabilities."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from tests.integrations.fakes import put
 from tests.integrations.fakes import sglang as fake
 from tests.integrations.test_sglang import fakes
 
-ALL = 1 << 30  # SGLang's top_k of a request without one
+ALL = 1 << 30  # SGLang's top_k value for a request without top_k
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_log_probabilities_come_from_sglang_and_tokens_are_the_same(sampler):
 
 
 def ever(sampler, draws=300, **changed):
-    """The tokens that ever come from a row of four probabilities."""
+    """The set of tokens drawn from a row of four probabilities."""
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().expand(draws, -1)
     flags = {f"need_{name[:-1]}_sampling": True for name in changed}
     columns = {name: torch.full((draws,), value) for name, value in changed.items()}
@@ -74,7 +74,7 @@ def test_filters_are_joint(sampler):
     torch.manual_seed(0)
     assert ever(sampler) == [0, 1, 2, 3]
     assert ever(sampler, top_ks=1) == [0]
-    assert ever(sampler, top_ks=2, top_ps=0.5) == [0, 1]  # top_p of the whole distribution, not of the two
+    assert ever(sampler, top_ks=2, top_ps=0.5) == [0, 1]  # top_p of the whole distribution, not of the two tokens
     assert ever(sampler, top_ps=0.69) == [0, 1]
     assert ever(sampler, min_ps=0.4) == [0, 1, 2]
 

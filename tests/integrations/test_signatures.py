@@ -1,4 +1,4 @@
-"""Fakes and adapters are held to the signatures of the frameworks' sources, at the version that tests/data names."""
+"""Fakes and adapters have the signatures of the frameworks' sources, at the version that tests/data names."""
 
 import ast
 import importlib
@@ -36,7 +36,7 @@ SAMPLING = {
 
 
 def in_words(function):
-    """The parameters of a function as the table has them."""
+    """The parameters of a function in the form of the table."""
     return signatures.parameters(ast.parse(textwrap.dedent(inspect.getsource(function))).body[0])
 
 
@@ -161,7 +161,7 @@ def test_what_an_adapter_overrides_takes_what_the_framework_passes(adapters, mod
             if method in base["methods"]:
                 overridden += 1
                 passed, own_names = names(base["methods"][method]), names(words)
-                if words[-1:] == ["**more"]:  # it passes on what comes by name
+                if words[-1:] == ["**more"]:  # it forwards named arguments
                     passed = passed[: len(own_names)]
                 assert own_names[: len(passed)] == passed, method
     assert overridden >= 2

@@ -1,4 +1,6 @@
-"""attn_implementation="opfacade": tokens of seven families equal those of sdpa or eager, in every form of call of generate."""
+"""attn_implementation="opfacade": tokens of seven families equal those of sdpa or eager, for every form of a
+call to generate.
+"""
 
 import pytest
 import torch
@@ -42,15 +44,15 @@ def test_bf16_is_as_near_to_f32_as_the_peer_and_tokens_differ_in_near_ties_alone
     error = {name: ((x - exact).square().mean().sqrt() / exact.std()).item() for name, x in found.items()}
     assert error["opfacade"] <= 1.25 * error[peer]
     top = exact.topk(2).values
-    # A near tie by the error of the peer's logits, which differs between machines: bf16 products round as the CPU does them.
-    # Two logits with such errors and a difference of six of them change places once in 10^5 positions.
+    # A near tie relative to the error of the peer's logits, which depends on the machine, because bf16 products round
+    # differently on each CPU. Two logits whose difference is six such errors change order once in 10^5 positions.
     clear = (top[:, 0] - top[:, 1]) > 6 * error[peer] * exact.std()
     assert clear.float().mean() > 0.7
     assert torch.equal(found["opfacade"].argmax(-1)[clear], exact.argmax(-1)[clear])
 
 
 def test_a_chunk_behind_a_cache_and_an_empty_static_cache_are_aligned_as_sdpa_aligns_them():
-    """Two calls without a mask: rows at the end of the keys, and rows at the beginning of a cache that has room for more."""
+    """Two calls without a mask: rows at the end of the keys, and rows at the start of a larger cache."""
     from transformers import StaticCache
 
     inputs = padded(prompts(20))

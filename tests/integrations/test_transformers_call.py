@@ -1,4 +1,4 @@
-"""One call of the attention functions: a formula in f64, what is refused by name, what layers of a pass share."""
+"""One call of the attention functions: a formula in f64, refusals by name, and values that the layers of a pass share."""
 
 import math
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def test_causality_is_no_tensor(given):
 
 
 def test_a_sequence_that_outgrows_its_window_needs_no_other_kernel(monkeypatch):
-    """Whether there is a window is a fact of a kernel: it must not change while a sequence grows."""
+    """Whether there is a window is part of a kernel's SKU: it must not change while a sequence grows."""
     from opfacade.integrations.transformers import dense_call
 
     asked = set()
@@ -89,7 +89,7 @@ def test_a_window_without_a_mask_hides_the_keys_before_it():
 
 @pytest.mark.parametrize("dim_vo", [16, 24])
 def test_without_a_mask_rows_and_keys_begin_together_and_a_single_row_sees_all(dim_vo):
-    """A causal call of more keys than rows fills a static cache: keys past its rows are room, whatever they hold."""
+    """A causal call with more keys than rows fills a static cache: keys past its rows are unused, whatever they hold."""
     q, k, v = tensors(dim_vo=dim_vo)
     k[:, :, 5:], v[:, :, 5:] = math.nan, math.nan
     o, _ = attention(MODULE, q, k, v, None)

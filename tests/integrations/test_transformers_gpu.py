@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.transformers, pytest.mark.usefixtures
 
 
 def on_gpu(family, attention, dtype=torch.bfloat16):
-    """Heads of a size that kernels have."""
+    """Head sizes that kernels support."""
     return model_of(family, attention, dtype, head_dim=64).to("cuda")
 
 
@@ -52,7 +52,9 @@ def test_captured_steps_give_the_tokens_of_plain_ones_but_for_ties(family):
 
 
 def equal_or_tied(exact, prompt, ours, theirs):
-    """A padded step decodes through prefill, whose sums have another order: tokens that f32 finds near may be exchanged."""
+    """A padded step decodes through prefill, whose sums have another order: tokens that are nearly tied in f32
+    may be swapped.
+    """
     place = next((i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
     if place is None:
         return True

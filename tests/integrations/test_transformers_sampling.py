@@ -1,4 +1,4 @@
-"""`custom_generate=sample`: seeds belong to requests, greedy is greedy, filters keep their sets, and what is refused."""
+"""`custom_generate=sample`: seeds belong to requests, greedy is greedy, filters keep their sets, and refusals."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_the_generator_of_torch_gives_seeds(model):
 
 
 def warpers(*found):
-    """They come last, so no filter of the call's own may be in front of them."""
+    """They come last, so no other filter of the call may precede them."""
     from transformers import LogitsProcessorList
 
     return {"logits_processor": LogitsProcessorList(found), "top_k": 0}

@@ -1,4 +1,4 @@
-"""use_ops: a model with norms, activations and rotations by plans has the logits and tokens that it has without them."""
+"""use_ops: a model with norms, activations and rotations as plans gives the same logits and tokens as without them."""
 
 import copy
 from unittest import mock
@@ -42,14 +42,16 @@ def test_logits_and_tokens_in_f32_are_those_of_the_model_without_them(family, fr
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
 def test_weights_that_load_in_place_count_and_so_do_later_ones(family):
-    """A trainer pushes weights into the memory of a model whose modules run by plans, and nothing of the old ones is kept."""
+    """A trainer pushes weights into the memory of a model whose modules run as plans, and nothing of the old
+    weights is kept.
+    """
     from opfacade.integrations.transformers import use_ops
 
     model, inputs = model_of(family, FAMILIES[family][2]), padded(prompts(5, 23, 17))
     other = copy.deepcopy(model)
     use_ops(model, strict=True)
     for seed in (3, 4):
-        logits(model, inputs)  # plans, tables and guards of the weights before
+        logits(model, inputs)  # plans, tables and guards for the old weights
         torch.manual_seed(seed)
         with torch.no_grad():
             for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
@@ -74,7 +76,7 @@ def test_bf16_is_as_near_to_f32_as_the_model_without_them(family):
     ("name", "family"), [("LlamaRMSNorm", "llama"), ("Gemma2RMSNorm", "gemma2"), ("GptOssRMSNorm", "gpt_oss")]
 )
 def test_a_norm_rounds_where_that_of_its_family_rounds(name, family):
-    """In bf16 the three differ in more than a tenth of their elements; the f32 sum moves one in some thousand."""
+    """In bf16 the three differ in more than a tenth of their elements; the f32 sum changes one in some thousand."""
     import importlib
 
     from opfacade.integrations.transformers.layer_ops import PRESETS, norm
@@ -112,7 +114,7 @@ class _Shifted(torch.nn.Module):
 
 
 class ShiftedRMSNorm(_Shifted):
-    """A norm of no family."""
+    """A norm of an unknown family."""
 
 
 def test_a_module_that_is_not_known_is_left_by_name_and_refused_with_strict():
@@ -147,7 +149,7 @@ def test_a_rotation_of_another_form_is_left(family):
 
 
 def test_a_rotation_by_wider_angles_gives_what_transformers_gives():
-    """Under autocast q and k are bf16, and cosines f32: so are the keys that are cached."""
+    """Under autocast q and k are bf16, and cosines f32: so are the cached keys."""
     from opfacade.integrations.transformers import use_ops
 
     model, found = model_of("llama", "sdpa"), []

@@ -1,4 +1,4 @@
-"""The backend of vLLM on fakes: numbers against a formula, captured shapes, what is answered by explain, what is refused."""
+"""The backend of vLLM on fakes: numbers against a formula, captured shapes, explanations, and refusals."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def test_a_decode_of_one_token_each_runs_decode_and_a_mixed_step_prefill(vllm, f
 
 @pytest.mark.parametrize("q_lens", [(1, 0, 1), (0, 1, 1), (1, 0, 1, 0), (0, 1, 0, 1)])
 def test_requests_without_rows_between_others_leave_each_row_its_request(vllm, q_lens):
-    """Three rows of three requests need not be one each: a graph pads its rows."""
+    """Three rows for three requests need not be one row each: a graph pads its rows."""
     kv_lens = (9, 12, 8, 5)[: len(q_lens)]
     step = Step(q_lens, kv_lens, pad=len(q_lens) - sum(q_lens))
     output = run(vllm, step, step.common(tokens=len(q_lens)))
@@ -55,7 +55,7 @@ def test_a_padded_graph_of_single_rows_still_decodes(vllm, fresh_telemetry):
 
 def test_requests_that_could_exceed_2_to_31_tokens_together_are_served(vllm):
     step = Step([3, 1], [8, 5])
-    common = step.common(requests=256)  # 256 * 10 Mi tokens, as a model of such a context has them
+    common = step.common(requests=256)  # 256 * 10 Mi tokens, for a model with such a context
     impl, output = vllm.impl(HEADS, DIM, 0.25, KV_HEADS), torch.empty_like(step.q)
     impl.forward(SimpleNamespace(), step.q, step.k_new, step.v_new, step.kv, built(vllm, common, 10 << 20), output)
     torch.testing.assert_close(output, run(vllm, step, step.common()))
@@ -68,7 +68,7 @@ def test_bidirectional_steps_see_all_keys(vllm):
 
 
 def rows_of(k_of, q_lens, window, causal):
-    """Which keys each row sees: the left side of a window, and as much on the right where a request is not causal."""
+    """Which keys each row sees: the left side of a window, and the same number on the right if a request is not causal."""
     for k, q_len, one in zip(k_of, q_lens, causal, strict=True):
         i, j = torch.arange(q_len)[:, None] + len(k) - q_len, torch.arange(len(k))
         yield (j > i - window if window else j > -1) & (j <= (i if one else i + (window or len(k)) - 1))
@@ -90,7 +90,7 @@ def seen(step, window, causal, sinks=None):
 
 @pytest.mark.parametrize("window", [1, 3, 6, 40])
 def test_a_window_of_rows_that_are_not_causal_is_symmetric(vllm, window):
-    """As vLLM's flash attention makes it (`_maybe_symmetrize_window`)."""
+    """The window in the form of vLLM's flash attention (`_maybe_symmetrize_window`)."""
     step = Step((7, 5, 1), (9, 5, 12))
     output = run(vllm, step, step.common(causal=False), sliding_window=window)
     torch.testing.assert_close(output, seen(step, window, [False] * 3))
@@ -137,7 +137,7 @@ def test_an_fp8_cache_stands_for_its_scaled_values(vllm):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_sinks_that_load_in_place_after_construction_count_and_so_do_later_ones(vllm, dtype):
-    """vLLM constructs the layer before it loads weights, and a trainer pushes others into the same memory."""
+    """vLLM constructs the layer before it loads weights, and a trainer later pushes others into the same memory."""
     step = Step((3, 1), (9, 12))
     parameter = torch.nn.Parameter(torch.full((HEADS,), float("nan"), dtype=dtype))
     impl = vllm.impl(HEADS, DIM, 0.25, KV_HEADS, sinks=parameter)
@@ -221,7 +221,7 @@ def test_what_is_supported_is_what_explain_says(vllm, changed, reason):
     from opfacade.integrations.support import refusals, target_of
 
     found = vllm.backend.validate_configuration(**(CONFIGURATION | changed))
-    if reason is None:  # the kernels of the day decide
+    if reason is None:  # the currently installed kernels decide
         given = CONFIGURATION | changed
         said = refusals(target_of(9, 0), head_dim=given["head_size"], page_size=given["block_size"])
         assert bool(found) == bool(said)

@@ -1,4 +1,4 @@
-"""vLLM's experts on stand-ins: layers that run as plans give the tokens and numbers of vLLM's own method."""
+"""vLLM's experts on fakes: layers that run as plans give the tokens and numbers of vLLM's own method."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def fakes():
 
 @pytest.fixture
 def vllm(monkeypatch):
-    """vLLM's own class of a method, whose instances are plans from `register_experts` on."""
+    """vLLM's own method class, whose instances run as plans after `register_experts`."""
     given = fakes()
     put(monkeypatch, **given)
     monkeypatch.delitem(__import__("sys").modules, "opfacade.integrations.vllm.experts", raising=False)
@@ -258,7 +258,7 @@ def test_a_gpu_without_a_kernel_is_refused_with_its_reason(vllm, monkeypatch):
     with pytest.raises(errors.UnsupportedError, match="layer expected what a kernel takes, got fused_moe: "):
         layer(method, config(device="cuda"))
     monkeypatch.setattr(experts, "here", lambda: Target.parse("sm_90a"))
-    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # whatever compiler is here
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # independent of the installed compiler
     layer(method, config(device="cuda", in_dtype=torch.bfloat16, hidden_dim=64, intermediate_size_per_partition=64))
 
 

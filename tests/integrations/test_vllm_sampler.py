@@ -59,7 +59,7 @@ def tokens(sampler, given, rows=None):
 
 
 class Nothing:
-    """A processor that a draw does not have."""
+    """A processor that a draw does not support."""
 
     def __init__(self, greedy):
         self.greedy = greedy
@@ -82,7 +82,7 @@ FILTERS = {
 PENALTIES = {
     "no_penalties": False,
     "prompt_token_ids": torch.tensor([[*row[: 4 + i % 3], *[VOCAB] * (2 - i % 3)] for i, row in enumerate(words(6))]),
-    # The likely tokens, some of them twice, so that each penalty decides.
+    # Likely tokens, some repeated, so that each penalty affects the result.
     "output_token_ids": [
         [*row, *row[:2]][:length] for row, length in zip(logits().topk(6).indices.tolist(), (6, 0, 3, 8, 1, 8), strict=True)
     ],
@@ -144,7 +144,7 @@ def test_min_p_before_top_p_leaves_the_mass_that_top_p_refers_to(sampler):
     rows = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().repeat(ROWS, 1)
     given = {"temperature": torch.ones(ROWS), "all_random": True, "top_p": torch.full((ROWS,), 0.56)}
     drawn = set()
-    for seed in range(60):  # min_p leaves 0.4 and 0.3, of which the first alone has 0.57
+    for seed in range(60):  # min_p leaves 0.4 and 0.3; the first has a share of 0.57
         step = metadata(fake.MinPLogitsProcessor([0.6] * ROWS), seeds=range(seed, seed + ROWS), **given)
         drawn |= set(tokens(sampler, step, rows))
     assert drawn == {0}
@@ -300,7 +300,7 @@ def test_the_second_runner_filters_by_top_k_then_top_p(second):
     kept = {"none": {0, 1, 2, 3}, "top_k": {0, 1}, "top_p": {0, 1, 2}, "both": {0}, "min_p": {0, 1}}
     given = {
         "none": {}, "top_k": {"top_k": [2] * ROWS}, "top_p": {"top_p": [0.85] * ROWS}, "min_p": {"min_p": [0.6] * ROWS},
-        "both": {"top_k": [2] * ROWS, "top_p": [0.56] * ROWS},  # of the mass that top_k leaves the first has 0.57
+        "both": {"top_k": [2] * ROWS, "top_p": [0.56] * ROWS},  # of the mass that top_k leaves, the first token has 0.57
     }  # fmt: skip
     for name, wanted in kept.items():
         full = {"top_k": [4] * ROWS, "top_p": [1.0] * ROWS, "min_p": [0.0] * ROWS, "temperature": [1.0] * ROWS}
@@ -317,7 +317,7 @@ def test_the_second_runner_refuses_what_needs_filtered_logits_at_start(second):
 
 
 class Offset:
-    """A generator of a GPU, which has a position."""
+    """A GPU generator, which has a position."""
 
     device = SimpleNamespace(type="cuda")
 

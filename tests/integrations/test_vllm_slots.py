@@ -1,4 +1,4 @@
-"""The backend of vLLM writes each row to the slot that the engine names, and to no other place."""
+"""The backend of vLLM writes each row to the slot that the engine names, and nowhere else."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from tests.integrations.vllm_step import DIM, HEADS, KV_HEADS, PAGE, Step, built
 
 
 def filled(step):
-    """The content of the cache where the engine wrote every row: [blocks, kv_heads, block, 2 * dim]."""
+    """The content of the cache if the engine had written every row: [blocks, kv_heads, block, 2 * dim]."""
     want = step.kv.clone()
     for slot, k, v in zip(step.slots().tolist(), step.k_new, step.v_new, strict=False):
         want[slot // PAGE, :, slot % PAGE] = torch.cat([k, v], -1)
@@ -32,7 +32,7 @@ def test_rows_whose_slot_is_minus_1_are_stored_nowhere(vllm, physical, q_lens, n
 
 
 def test_a_draft_past_the_longest_length_leaves_the_first_token_alone(vllm):
-    """It comes with length 1, as vLLM clamps it."""
+    """Its length is 1, as vLLM clamps it."""
     step = Step((1, 1), (1, 12))
     before = step.kv.clone()
     run(vllm, step, step.common(slot_mapping=torch.full((2,), -1), seq_lens=i32(1, 12)))
@@ -48,7 +48,7 @@ def test_rows_go_to_the_slots_of_the_engine_and_not_to_the_ends_of_requests(vllm
 
 
 def test_slots_are_read_anew_in_each_pass_over_the_same_metadata(vllm):
-    """A graph that replays has the tensors of its capture, with new contents."""
+    """A replayed graph uses the tensors of its capture, with new contents."""
     step, slots = Step((1, 1), (9, 12)), torch.tensor([3, 5])
     metadata, impl = built(vllm, step.common(slot_mapping=slots)), vllm.impl(HEADS, DIM, 0.25, KV_HEADS)
     for given in ([3, 5], [14, -1]):
@@ -68,7 +68,7 @@ def test_the_layers_of_a_step_share_the_places(vllm):
 
 def test_level_full_finds_two_rows_with_one_slot_and_permits_two_in_one_page(vllm, monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
-    monkeypatch.setattr("opfacade.plan._selected", {})  # the level is read when a plan is made
+    monkeypatch.setattr("opfacade.plan._selected", {})  # the level is read when a plan is created
     step = Step((5, 1, 7), (9, 12, 7))
     run(vllm, step, step.common())
     slots = step.slots()

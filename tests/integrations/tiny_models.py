@@ -1,4 +1,4 @@
-"""Models of nine families with random weights, small enough for a CPU; every family with what is its own in attention."""
+"""Models of nine families with random weights, small enough for a CPU; each family has its special features of attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LATENT = {
     "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 32,
     "first_k_dense_replace": 1,
 }  # fmt: skip
-# Family: (class prefix, fields of its own, what must be equal in bf16: sdpa has no soft cap and no sinks)
+# Family: (class prefix, additional fields, what must be equal in bf16: sdpa has no soft cap and no sinks)
 FAMILIES = {
     "llama": ("Llama", {}, "sdpa"),
     "qwen3": ("Qwen3", {"head_dim": 16}, "sdpa"),
@@ -27,7 +27,7 @@ FAMILIES = {
     "deepseek_v2": ("DeepseekV2", {**_LATENT, "topk_method": "greedy", "n_group": 1, "topk_group": 1}, "sdpa"),
     "deepseek_v3": ("DeepseekV3", {**_LATENT, "n_group": 2, "topk_group": 1}, "sdpa"),
 }
-# Families whose attention is that of another one; the tests of experts take them.
+# Families that share another family's attention; the tests of experts use them.
 MODELS = {
     **FAMILIES,
     "qwen3_moe": (
@@ -48,12 +48,12 @@ def config_of(family: str, **fields):
 
 
 def model_of(family: str, attention: str, dtype: torch.dtype = torch.float32, **fields):
-    """The same weights for every attention and, but for their rounding, for every dtype: they are drawn in f32, since
-    random numbers of another dtype are others on some machines."""
+    """The same weights for every attention and, except for rounding, for every dtype: they are drawn in f32, since random
+    numbers of other dtypes differ between machines."""
     model = _made(family, attention, torch.float32, fields)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # As initialised, logits are so near each other that a token says little, and sinks are nought.
+            # With the initial weights, logits are so close together that a token says little, and sinks are zero.
             if name.endswith("sinks"):
                 parameter.normal_(0.0, 2.0)
             elif parameter.ndim > 1:
@@ -73,13 +73,13 @@ def _made(family: str, attention: str, dtype: torch.dtype, fields: dict[str, Any
 
 
 def prompts(*lengths: int) -> list[list[int]]:
-    """Random tokens; from 64 on the second half begins as the first prompt of that length does."""
+    """Random tokens; for lengths from 64 on, the second half begins like the first prompt of that length."""
     generator = torch.Generator().manual_seed(3)
     return [torch.randint(2, VOCAB, (n,), generator=generator).tolist() for n in lengths]
 
 
 def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Left-padded, as generate takes them."""
+    """Left-padded, as generate expects them."""
     longest = max(map(len, rows))
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])

@@ -1,4 +1,4 @@
-"""A step of vLLM on fakes: requests with a past, the metadata that its runner makes, and a run of our backend on them."""
+"""A step of vLLM on fakes: requests with a past, the metadata that its runner creates, and a run of our backend on them."""
 
 from types import SimpleNamespace
 
@@ -15,14 +15,14 @@ def fakes():
 
 
 def cache(physical, dtype=torch.float32):
-    """[blocks, kv_heads, block, 2 * dim], as vLLM hands it out, whatever its layout in memory."""
+    """[blocks, kv_heads, block, 2 * dim], the shape that vLLM passes, whatever its layout in memory."""
     shape = (12, PAGE, KV_HEADS, 2 * DIM) if physical == "NHD" else (12, KV_HEADS, PAGE, 2 * DIM)
     made = torch.full(shape, float("nan")).to(dtype)
     return made.transpose(1, 2) if physical == "NHD" else made
 
 
 class Step:
-    """Requests with a past: their keys and values lie in pages, and each has new rows."""
+    """Requests with a past: their keys and values are in pages, and each has new rows."""
 
     def __init__(self, q_lens, kv_lens, pad=0, physical="HND"):
         generator = torch.Generator().manual_seed(5)
@@ -42,7 +42,7 @@ class Step:
                 self.kv[self.pages[b][i // PAGE], :, i % PAGE] = torch.cat([self.k_of[b][i], self.v_of[b][i]], -1)
 
     def slots(self):
-        """The slot of each new row, as the runner computes it of positions and its block table."""
+        """The slot of each new row, computed like in the runner from positions and its block table."""
         places = [
             self.pages[b][i // PAGE] * PAGE + i % PAGE
             for b, (q, n) in enumerate(zip(self.q_lens, self.kv_lens, strict=True))
@@ -51,8 +51,8 @@ class Step:
         return torch.tensor(places, dtype=torch.int64)
 
     def common(self, requests=None, tokens=None, **changed):
-        """As the runner makes it. A captured batch has more requests, of no rows and no keys, and more tokens; slots beyond
-        those of the step are its own, for the largest batch."""
+        """Metadata as the runner creates it. A captured batch has additional requests without rows and keys, and more tokens;
+        the runner has slots for the largest batch."""
         requests, rows = requests or len(self.q_lens), sum(self.q_lens)
         spare = [0] * (requests - len(self.q_lens))
         starts = [sum(self.q_lens[:b]) for b in range(len(self.q_lens))] + [rows] * (len(spare) + 1)

@@ -1,4 +1,4 @@
-"""A source root of test templates beside the real headers, and a cache of the test's own."""
+"""A source root with test templates and the real headers, and a private cache for each test."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ HOST_FUNCTIONS = ("signature", "replay", "register_extents", "cached_launches", 
 TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
 
 
-REGISTERED = set()  # every address whose extent any test registered: a freed address may come again, with less memory
+REGISTERED = set()  # every address whose extent any test registered: a freed address may be reused by a smaller storage
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,13 +91,15 @@ def scale_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def driver():
-    """One a process: libraries find it by its name."""
+    """One per process: libraries find it by its name."""
     return of_process()
 
 
 @pytest.fixture(scope="session")
 def beside_host(scale_cache):
-    """Makes one object of a kernel library and the host library: `run` and named functions of the one, all of the other."""
+    """Combines a kernel library and the host library in one object: `run` and named functions of the first, all
+    of the second.
+    """
 
     def both(load, *names):
         with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +134,7 @@ def _toolkit_home(tmp_path_factory):
 
 @pytest.fixture
 def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
-    """A toolkit whose nvcc is fake, in force, with an empty cache: for tests about the cache alone."""
+    """A toolkit with a fake nvcc, selected, with an empty cache: for tests about the cache alone."""
     shutil.copytree(_toolkit_home, tmp_path / "kit")
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "kit/bin/nvcc"))
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))
@@ -158,7 +160,7 @@ def _tiny_cache(_toolkit_home, tmp_path_factory):
 
 @pytest.fixture
 def tiny_built(_tiny_cache, toolkit):
-    """`tiny` as the fake toolkit builds it, in this test's cache; its library."""
+    """`tiny` as the fake toolkit builds it, in this test's cache; returns its library."""
     shutil.copytree(_tiny_cache, toolkit_cache(toolkit), symlinks=True)
     assert jit.is_built(TINY)
     return jit.build(TINY)
@@ -181,6 +183,6 @@ def stub(driver, beside_host):
 
 @pytest.fixture
 def way(driver, stub):
-    from tests.jit.quick_way import ReplayPath  # test_contract, which it needs, is loaded by pytest first
+    from tests.jit.quick_way import ReplayPath  # pytest has already loaded test_contract, which it needs
 
     return lambda descriptor, sound, **options: ReplayPath(driver, stub, descriptor, sound, **options)

@@ -1,4 +1,4 @@
-"""Tensors that say they are on a CUDA device, for checking bindings on a machine that has none. Never dereferenced."""
+"""Tensors that claim to be on a CUDA device, for checks of bindings on a machine without one. They are never dereferenced."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""fake_driver.c, built, and what it was given to launch."""
+"""Builds fake_driver.c, and reads what it was asked to launch."""
 
 import ctypes
 import struct
@@ -40,7 +40,7 @@ class FakeDriver:
         self._library.fake_stream.restype = ctypes.c_size_t
 
     def binding(self) -> object:
-        """A binding that launches by this driver. The source root must have templates/csrc/testing/quick."""
+        """A binding that launches through this driver. The source root must have templates/csrc/testing/quick."""
         return jit.load(JitSpec.of("quick", "testing/quick", "sm_90a"))
 
     @property
@@ -66,11 +66,11 @@ class FakeDriver:
         self._library.fake_fail(int(on))
 
     def fail_after(self, launches: int) -> None:
-        """One launch fails, after so many; -1: none does."""
+        """One launch fails, after so many successful ones; -1: none fails."""
         self._library.fake_fail_after(launches)
 
     def during_launch(self, call: Callable[[], object]) -> None:
-        """Make a call within the next launch, as another thread could, since the GIL is released there."""
+        """Makes a call during the next launch, like another thread could, since the GIL is released then."""
 
         def during() -> None:
             call()
@@ -81,5 +81,5 @@ class FakeDriver:
 
 @lru_cache(maxsize=1)
 def of_process() -> FakeDriver:
-    """The one that all tests of a process share: a library is found by its name."""
+    """The driver that all tests of a process share: a library is found by its name."""
     return FakeDriver(Path(tempfile.mkdtemp()))

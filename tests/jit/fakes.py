@@ -1,4 +1,4 @@
-"""A CUDA toolkit that is not one: its nvcc takes no time, counts its calls, and does what a file beside it says.
+"""A fake CUDA toolkit: its nvcc takes no time, counts its calls, and does what a file next to it says.
 
 Everything else of a build is real: the lock, ninja, g++, the link, the rename. `mode` is read at each call:
 sleep N | fail | nothing (exit 0, write nothing) | spam (endless output) | full (say that the disk is) | signal.
@@ -103,7 +103,7 @@ def alive(pid):
 
 
 def working_below(directory):
-    """Programs whose working directory is in `directory`: the compilers of its builds."""
+    """Programs whose working directory is `directory`: the compilers of its builds."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

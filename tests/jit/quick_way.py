@@ -24,7 +24,7 @@ class ReplayPath:
         return made
 
     def recorded(self, args, workspace=None):
-        """The same as often as it takes to record a call, after the fast path registered all extents."""
+        """Calls it as often as needed to record a call, after the fast path registered all extents."""
         return self.direct.paths.fast(args, workspace, True) and self(args, workspace) and self(args, workspace)
 
     def afresh(self, args, workspace=None):

@@ -46,7 +46,7 @@ def test_a_failed_build_is_not_remembered(tiny, root):
 
 def test_a_build_that_takes_too_long_is_given_up_and_leaves_nothing_running(tiny, cache_dir, monkeypatch, tmp_path):
     slow = tmp_path / "slow"
-    asked = 'case "$1" in -print*) exit 1 ;; esac'  # it answers questions, and compiles without end
+    asked = 'case "$1" in -print*) exit 1 ;; esac'  # it answers queries, and compiles forever
     slow.write_text(f"#!/bin/sh\n{asked}\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("OPFACADE_CXX", str(slow))

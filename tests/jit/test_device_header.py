@@ -1,4 +1,4 @@
-"""kernels/common/device.cuh stands in for cuda_runtime.h: the same code must come of both."""
+"""kernels/common/device.cuh replaces cuda_runtime.h: both must give the same code."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The rendered text is remembered to find binaries, and never trusted further than that."""
+"""The rendered text is cached to find binaries, and is not trusted for anything else."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def files():
 
 
 def lie(text):
-    """Remember another text for TINY, with the right digest."""
+    """Stores another text for TINY, with the right digest."""
     stored = json.loads(files()[0].read_text())
     stored["device"] = text
     stored["sha256"] = rendered._digest(stored["device"], stored["binding"])
@@ -116,7 +116,7 @@ def test_a_memory_that_lies_hides_no_binary(toolkit):
     [('{%- include "csrc/testing/other.h" %}\n', 2), ("{% include 'csrc/testing/' ~ part ~ '.h' %}\n", 0)],
 )
 def test_a_template_is_remembered_with_those_it_reads(root, cache_dir, text, remembered):
-    """Also those that these read; where a name is computed nobody can tell which they are."""
+    """Also the files that these include; if a name is computed, the included files are unknown."""
     (root / "csrc/testing/made.cu.jinja").write_text(text)
     (root / "csrc/testing/made.cc.jinja").write_text("")
     (root / "csrc/testing/other.h").write_text('{% include "csrc/testing/last.h" %}\n')

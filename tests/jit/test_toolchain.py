@@ -12,7 +12,7 @@ from tests.support.python_path import python_path
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """A machine without any nvcc, and a function that puts one somewhere."""
+    """A machine without nvcc, and a function that installs a fake one."""
     for name in ("OPFACADE_NVCC", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()

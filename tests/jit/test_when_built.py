@@ -1,4 +1,4 @@
-"""When a kernel is built, found or refused: decided before any compiler is looked for."""
+"""Whether a kernel is built, loaded or refused is decided before a compiler is searched."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ BUILT, FOUND = Path("/built/kernel.so"), Path("/found/kernel.so")
 
 @pytest.fixture
 def cache(monkeypatch):
-    """A cache that holds what `found` and `portable` say, and the builds that are made."""
+    """A cache with the results `found` and `portable`, and the list of builds."""
     state = {"found": None, "portable": None, "builds": []}
     monkeypatch.setattr(rendered, "sources", lambda spec: SOURCES)
     monkeypatch.setattr(rendered, "refresh", lambda spec: SOURCES)

@@ -1,4 +1,4 @@
-"""Named models: their sizes, and problems of which every one has a kernel."""
+"""Named models: their sizes, and a kernel for each of their problems."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from opfacade.models.facts import MODELS
 from tests.support.assemblers import any_assembler
 
 HOPPER = Target.parse("sm_90a")
-# The ops that a server runs. Latent attention needs the op rotary, because no qkv_prepare serves it.
+# The ops that a server runs. Latent attention needs the op rotary, because qkv_prepare does not support it.
 COMMON = {"norm", "quantize", "gated_activation", "sample", "matmul"}
 OPS = {
     "llama3-8b": COMMON | {"paged_decode", "paged_prefill", "paged_kv_append", "qkv_prepare"},
@@ -24,7 +24,7 @@ def test_every_problem_of_a_model_has_a_kernel(name):
         plans = [Plan.select(descriptor, target=HOPPER) for descriptor in descriptors(name)]
     assert {plan.sku.op for plan in plans} == OPS[name]
     assert {plan.sku.backend for plan in plans} == {"cuda"}
-    # A build takes one to two seconds of one core: under a minute on two, with room for slower machines.
+    # A build takes one to two seconds of one core: under a minute on two cores, with a margin for slower machines.
     assert len({spec for plan in plans for spec in plan.jit_specs}) <= 40
 
 
@@ -63,7 +63,7 @@ PRODUCTS = {
 def test_a_step_has_the_products_of_the_model(name):
     found = [d for d in descriptors(name) if d.op == "matmul"]
     for rows in (1, 8, 64, 256, 2048):
-        heads = set() if rows < 2048 else {(facts_of(name).vocab, facts_of(name).hidden, False)}  # a row for each request
+        heads = set() if rows < 2048 else {(facts_of(name).vocab, facts_of(name).hidden, False)}  # one row per request
         kinds = {(d.n, d.k, d.dtype == "f8_e4m3") for d in found if d.total_num_rows == rows}
         assert kinds == PRODUCTS[name] - heads
     assert all(d.scaling.kind == "block" for d in found if d.dtype == "f8_e4m3")
@@ -105,14 +105,14 @@ def test_sizes_are_those_that_transformers_has_by_default(name, kind):
     assert found == (model.hidden, model.heads, model.kv_heads, model.intermediate, model.width)
     assert (config.vocab_size, config.num_experts_per_tok) == (model.vocab, model.top)
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or config.n_routed_experts
-    assert experts == (128 if name == "gpt-oss" else model.experts)  # its default is the larger release; 32 is that of 20b
+    assert experts == (128 if name == "gpt-oss" else model.experts)  # its default is the larger release; 32 belongs to 20b
     if model.router.score == "sigmoid":
         assert (config.n_group, config.topk_group) == (model.router.groups, model.router.top_groups)
         assert (config.routed_scaling_factor, config.first_k_dense_replace) == (model.router.scale, model.dense_layers)
         assert config.n_shared_experts * config.moe_intermediate_size == model.shared_width
         assert (config.q_lora_rank, config.kv_lora_rank) == (model.latent.q_rank, model.latent.rank)
     if model.latent is None:
-        assert getattr(config, "head_dim", 128) == model.head_dim  # Qwen 3 has none by default, and its releases 128
+        assert getattr(config, "head_dim", 128) == model.head_dim  # Qwen 3 has no default, its releases have 128
     else:
         dims = (config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim)
         assert dims == (model.latent.nope_dim, model.latent.rope_dim, model.latent.value_dim)

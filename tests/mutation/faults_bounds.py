@@ -1,4 +1,4 @@
-"""Lengths beyond what grids and workspaces are made for, and the bounds themselves: on the host, and in the emulator."""
+"""Faults of lengths beyond the size of grids and workspaces, and of the bounds: on the host, and in the emulator."""
 
 from tests.mutation.mutant import K, cpu
 

@@ -1,4 +1,4 @@
-"""Faults in the calls of other libraries: what their arguments mean, what is refused, what is kept between calls."""
+"""Faults in the calls of other libraries: meaning of arguments, refusals, and state between calls."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,6 @@
-"""The same in kernels and bindings: in what the host runs of them, and in the emulator."""
+"""Faults that tests without a GPU must see, in kernels and bindings: in code that also runs on the host, and in
+the emulator.
+"""
 
 from tests.mutation.mutant import HOST, QUICK, SCHEDULE, TEAMS, K, cpu
 

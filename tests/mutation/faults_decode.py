@@ -1,4 +1,4 @@
-"""Faults in the kernels of decode, latent decode too."""
+"""Faults in the kernels of decode, including latent decode."""
 
 from tests.mutation.mutant import DECODE, K, gpu
 

@@ -1,4 +1,4 @@
-"""Faults in what FlashInfer's calls refuse before they write: masks, rows of an append, sizes of plan(), buffers of a graph."""
+"""Faults in refusals of FlashInfer's calls before they write: masks, rows of an append, sizes of plan(), buffers of a graph."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in what an id says, in the table of dtypes, in requirements of an error model, and in the notes on a target."""
+"""Faults in the content of an id, the table of dtypes, the requirements of an error model, and the notes on a target."""
 
 from tests.mutation.mutant import cpu
 

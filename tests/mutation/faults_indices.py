@@ -1,4 +1,4 @@
-"""Faults in what keeps wrong index tensors inside, and in errors about unused rows and pages."""
+"""Faults in the clamping of wrong index tensors, and in errors about unused rows and pages."""
 
 from tests.mutation.mutant import cpu
 

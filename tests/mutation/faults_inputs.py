@@ -1,4 +1,4 @@
-"""Faults in what reads names, files and JSON from outside, in checks of tensors, and in what says which kernel would run."""
+"""Faults in readers of external names, files and JSON, in checks of tensors, and in predictions of the selected kernel."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Adapters of frameworks: what a layer shares, what a mask means, what a step's tensors are."""
+"""Faults in adapters of frameworks: values shared by layers, meaning of masks, tensors of a step."""
 
 from tests.mutation.mutant import cpu
 

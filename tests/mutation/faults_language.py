@@ -1,4 +1,4 @@
-"""Faults in the language of operands: strides, broadcast axes, values, valid rows, in place, lists, and who holds to them."""
+"""Faults in the operand language: strides, broadcast axes, values, valid rows, in place, lists, and their checks."""
 
 from tests.mutation.mutant import cpu
 

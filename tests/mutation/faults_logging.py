@@ -1,4 +1,4 @@
-"""Faults in what logs, dumps and tells: what reaches a run, and what a dump keeps. Tests without a GPU must see them."""
+"""Faults in logs, dumps and messages: effects on a run, and the content of a dump. Tests without a GPU must see them."""
 
 from tests.mutation.mutant import cpu
 

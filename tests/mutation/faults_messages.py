@@ -1,4 +1,4 @@
-"""Faults in what messages and commands say, and in expressions: tests without a GPU must see them."""
+"""Faults in the text of messages and commands, and in expressions: tests without a GPU must see them."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in what an operand, a list of operands or a workspace may be: in Python, in bindings and in kernels."""
+"""Faults in the rules for an operand, a list of operands or a workspace: in Python, in bindings and in kernels."""
 
 from tests.mutation.mutant import CALLS, cpu
 

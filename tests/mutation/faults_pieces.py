@@ -1,4 +1,4 @@
-"""How a decode is cut into pieces and how they are dealt: on the host, and in the emulator."""
+"""Faults in the splits of a decode and their distribution: on the host, and in the emulator."""
 
 from tests.mutation.mutant import DEALT, PIECES, SCHEDULE, K, cpu
 

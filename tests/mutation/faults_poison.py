@@ -1,4 +1,4 @@
-"""Specials that an instruction drops, counts that nobody holds to the buffers, and vectors at addresses that are not theirs."""
+"""Faults: NaN and infinities that an instruction drops, unchecked counts, and misaligned vectors."""
 
 from tests.mutation.mutant import Mutant
 

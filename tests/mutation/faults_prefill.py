@@ -24,7 +24,7 @@ PREFILL_FAULTS = (
         "csrc/attention/variant.jinja",
         "float(key.step), ",
         "0.f, ",
-        "prefill-auto-alibi",  # of mma_tile: wgmma_tile folds the line into the exponents
+        "prefill-auto-alibi",  # only mma_tile: wgmma_tile folds the linear term into the exponents
     ),
     gpu(
         "prefill: P is scaled by 0.996 before the product",

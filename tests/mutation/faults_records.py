@@ -1,4 +1,4 @@
-"""Faults in what judges records: what a proof lacks, and which of two commits is slower."""
+"""Faults in the judges of records: missing parts of a proof, and which of two commits is slower."""
 
 from tests.mutation.mutant import cpu
 

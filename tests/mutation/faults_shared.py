@@ -1,4 +1,4 @@
-"""Faults in what kernels share, in merge and in append."""
+"""Faults in shared code of kernels, in merge and in append."""
 
 from tests.mutation.mutant import APPEND, DECODE, MERGE, PREFILL, C, gpu
 

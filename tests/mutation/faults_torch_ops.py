@@ -1,4 +1,4 @@
-"""Faults in plan handles, in ops of torch, and in what serving adds to plans."""
+"""Faults in plan handles, in torch ops, and in the serving layer."""
 
 from tests.mutation.mutant import cpu
 

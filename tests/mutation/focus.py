@@ -1,4 +1,4 @@
-"""The fast tests that a planted fault meets. OPFACADE_FOCUS_KINDS names kinds of the matrix, OPFACADE_FOCUS the device: "gpu",
+"""The fast tests that run on a planted fault. OPFACADE_FOCUS_KINDS names kinds of the matrix, OPFACADE_FOCUS the device: "gpu",
 "cpu" (the reference) or "emulated" (kernels without a GPU, tests/emulator; a few of the checks, because it is slow).
 
 Not collected by itself: the same checks run over more problems in test_conformance, test_structural and test_determinism.
@@ -18,10 +18,10 @@ from tests.support.assert_guarantee import hold
 
 FOCUS = os.environ.get("OPFACADE_FOCUS", "gpu")
 EMULATED = FOCUS == "emulated"
-pytestmark = [pytest.mark.gpu] if FOCUS == "gpu" else []  # else the GPU is hidden from them
-ROWS = 8 if EMULATED else 40  # that are held to the bound
+pytestmark = [pytest.mark.gpu] if FOCUS == "gpu" else []  # otherwise the GPU is hidden from them
+ROWS = 8 if EMULATED else 40  # kinds that are checked against the bound
 WHERE = ("reference", "cpu") if FOCUS == "cpu" else ("cuda", "cuda")
-# A fault of `mma_tile` would not be met where asynchronous products are chosen before it.
+# A fault of `mma_tile` would not run if asynchronous products are selected first.
 FORBIDDEN = ("wgmma_tile", "wgmma_fp8_tile") if os.environ.get("OPFACADE_FOCUS_ARCH") == "sm_90" else ()
 ALL = matrix.matrix()
 KINDS = os.environ.get("OPFACADE_FOCUS_KINDS", "").split() or list(ALL)
@@ -60,7 +60,9 @@ def test_bound(kind):
 
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_bound_of_short_requests(kind):
-    """The shorter, the larger a fault in one key, one scale or one log: lengths around every tile and page edge."""
+    """The shorter the lengths, the larger is the effect of one key, one scale or one log: lengths around every tile and page
+    edge.
+    """
     descriptor = ALL[kind]
     batch, rows = descriptor.batch_size, getattr(descriptor, "total_num_rows", None)
     kv = [(1, 15, 17, 63, 65, 100)[r % 6] for r in range(batch)]
@@ -72,7 +74,7 @@ def test_bound_of_short_requests(kind):
 
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_bound_where_maxima_move(kind):
-    """Scores so far apart that the base of a row moves from tile to tile; at the usual scale it stays after the first."""
+    """Scores so far apart that the base of a row moves from tile to tile; with the usual scale it stays after the first."""
     hold(subject_of(kind).on(changed(ALL[kind], sm_scale=4.0)), 2, rows=ROWS)
 
 

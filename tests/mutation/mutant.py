@@ -1,4 +1,4 @@
-"""A planted fault, and the words that lists of them share: kinds of the matrix, places, tests."""
+"""A planted fault, and the names that lists of faults share: kinds of the matrix, files, tests."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Mutant:
     """A fault: (old, new) texts, each once in `file`; what to run; kinds of the matrix that a GPU run needs.
 
-    `blind` says why no test here is expected to see it: such a fault is counted and reported as missed.
+    `blind` states why no test here is expected to see it: such a fault is counted and reported as missed.
     """
 
     name: str
@@ -71,5 +71,5 @@ def cpu(name, file, old, new, tests=ON_CPU, **more):
 
 
 def host(name, file, old, new, tests, **more):
-    """A fault of Python that decides or judges. tests: the few files, or -k and words, that must catch it in seconds."""
+    """A fault in Python code that decides or judges. tests: the few files, or -k and words, that must catch it in seconds."""
     return Mutant(name, f"opfacade/{file}", ((old, new),), "", tests, **more)

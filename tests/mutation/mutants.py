@@ -1,7 +1,7 @@
 """Planted faults: exact replacements in the sources, the tests that must see them, and nothing else.
 
-A family may have its own beside its tests: `tests/families/<family>/faults*.py` end in FAULTS, and so does each file of
-`tests/mutation/host`, the faults of Python that decides or judges.
+A family may have faults next to its tests: each `tests/families/<family>/faults*.py` ends with FAULTS, and so does each file of
+`tests/mutation/host`, which has faults in Python code that decides or judges.
 """
 
 from importlib import import_module

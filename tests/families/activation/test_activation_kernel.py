@@ -1,4 +1,4 @@
-"""Gated activations on the engine of maps: their bound on every layout, and the same bits on each."""
+"""Gated activations on the map engine: their bound in every layout, and the same bits in each."""
 
 import math
 from dataclasses import replace
@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 def layouts(descriptor):
-    """Interleaved pairs lie side by side, aligned."""
+    """Interleaved pairs are adjacent and aligned."""
     return ("compact", "padded") if descriptor.interleaved else LAYOUTS
 
 
@@ -146,7 +146,7 @@ def test_the_sku_says_what_is_compiled_and_no_size():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.activation}-{e.total_num_rows}")
 def test_examples_compile_without_spills(example):
-    """A spill is refused by the build."""
+    """The build refuses spills."""
     plan = Plan.select(example, Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"

@@ -1,4 +1,4 @@
-"""Gated activations with scales that are results: the formula, where scales lie, and the kernels' bound on every layout."""
+"""Gated activations with scales as results: the formula, the layout of scales, and the kernels' bound in every layout."""
 
 import math
 from dataclasses import replace
@@ -69,7 +69,7 @@ def formula(d, x):
 
 
 def scales_of(d, y):
-    """A row for each row, or one of all."""
+    """One row per row, or one for all rows."""
     count = d.width // d.quant.group if d.quant.scale == "group" else 1
     found = (
         np.maximum(np.abs(y).reshape(1 if d.quant.scale == "tensor" else y.shape[0], count, -1).max(-1), 1e-10)
@@ -111,7 +111,7 @@ def test_it_keeps_its_bound_and_travels(name):
 
 
 def test_the_result_is_rounded_once():
-    """Through bf16 on the way it would be another number."""
+    """Through an intermediate bf16 it would be another number."""
     d = problem({"scale": "token"}, total_num_rows=64, dtype="f16")
     args = inputs.make_args(d, seed=6)
     Plan.select(d).run(args)
@@ -131,7 +131,7 @@ def held(subject, args):
 
 
 def apart(tensor):
-    """Rows further apart than they are long."""
+    """Rows with a stride larger than their length."""
     room = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
     return room[:, 8 : 8 + tensor.shape[1]].copy_(tensor)
 

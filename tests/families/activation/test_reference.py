@@ -1,4 +1,4 @@
-"""Gated activations in torch against formulas written apart, and what is refused."""
+"""Gated activations in torch against independent formulas, and refusals."""
 
 import math
 
@@ -48,7 +48,9 @@ def one(activation, gate, up, limit=None, alpha=None):
 
 
 def slack(activation, gate):
-    """One rounding of the result; an exponent that is a rounded product, or has f32 constants, errs by its size."""
+    """One rounding of the result; an exponent that is a rounded product, or has f32 constants, has an error proportional to its
+    size.
+    """
     exponent = gate**2 + abs(gate) ** 3 / 8 if activation.startswith("gelu") else 2 * abs(gate)
     return 2.0**-23 * (1 + exponent)
 

@@ -14,7 +14,7 @@ def swizzle(address):
 
 
 def box_in_shared(tensor, x, y, z, w, rows):
-    """64 elements x rows of a [w, z, y, x] tensor as TMA lays them down; zeros outside."""
+    """64 elements x rows of a [w, z, y, x] tensor in TMA's layout; zeros outside."""
     out = torch.zeros(rows * 64, dtype=tensor.dtype)
     for r in range(rows):
         for c in range(64):
@@ -36,7 +36,7 @@ def into_panels(matrix):
 
 
 def descriptor_at(address, across, bytes_on):
-    """The fields of panel_descriptor that the hardware reads, moved on by bytes_on."""
+    """The fields of panel_descriptor that the hardware reads, advanced by bytes_on."""
     return {"start": address + bytes_on, "leading": across, "stride": 1024}
 
 
@@ -81,12 +81,12 @@ def transposed_place(row):
 
 
 def transposed_row(column):
-    """Which row of the transposed tile a column becomes."""
+    """The row of the transposed tile that a column becomes."""
     return column & ~15 | (column & 1) << 3 | (column >> 1 & 7)
 
 
 def transpose_bytes(tile):
-    """[rows, places] of a tile of 128 x 128, as warps make it: ldmatrix gives a thread two columns of four row pairs."""
+    """[rows, positions] of a tile of 128 x 128, as warps compute it: ldmatrix gives a thread two columns of four row pairs."""
     out = torch.full_like(tile, -1)
     for rows in range(0, 128, 32):
         for columns in range(0, 128, 16):

@@ -1,4 +1,4 @@
-"""GPU tests of attention: repeatability, batch invariance, graphs, streams, strides, NaN where nothing is read."""
+"""GPU tests of attention: repeatability, batch invariance, graphs, streams, strides, NaN in unused memory."""
 
 import math
 
@@ -207,7 +207,7 @@ EVEN, UNEVEN = {"head_dim": 64}, {"head_dim": 192, "head_dim_vo": 128}
 @pytest.mark.parametrize("names", [("q",), ("k",), ("v",), ("q", "k", "v", "o")], ids=" ".join)
 @pytest.mark.parametrize("pad", [1, 8])
 def test_any_stride_of_rows_of_two_widths_works(pad, names):
-    """Where a row is off 16 bytes TMA loads nothing, and threads copy."""
+    """If a row is not aligned to 16 bytes, TMA loads nothing, and threads copy."""
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **UNEVEN, causal=True, dtype="bf16")
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, seed=4, device="cuda")
@@ -273,7 +273,7 @@ def test_every_key_is_visited_once(kv_len):
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_stages_are_not_refilled_before_they_are_read(head_dim, page_size, dtype):
-    """Many tiles on every SM, so that threads and copies that run ahead of others do so somewhere."""
+    """Many tiles on every SM, so that some threads and copies run ahead of others."""
     pages = {"num_total_pages": 6000 // page_size, "page_size": page_size, "num_kv_heads": 8, "head_dim": head_dim}
     descriptor = BatchPagedPrefillDescriptor(
         batch_size=1,

@@ -1,5 +1,5 @@
-"""Decode's schedules, their own code run on the host, with lengths below and above every bound: each key once, each row
-written, no two parts kept in one slot at the same time, and fixed chunks that no other request changes."""
+"""Decode's schedules, run on the host from the kernel's sources, with lengths below and above every bound: each key is used
+once, each row is written, no two partials share a slot at the same time, and fixed chunks are independent of other requests."""
 
 import ctypes
 import itertools
@@ -74,7 +74,7 @@ def host(tmp_path_factory):
 
 
 def plan(mode, tokens, batch, heads, chunk, sms):
-    """(resident, blocks, slots) as attention_decode.cut_of has them for a bound of so many tokens of all requests together."""
+    """(resident, blocks, slots) from attention_decode.cut_of for a bound on the tokens of all requests together."""
     runs = batch * heads
     if mode == "fixed":
         blocks = heads * (tokens // chunk + batch)
@@ -114,7 +114,7 @@ def hold(items, lens, heads, window, slots):
         assert own[0][2] == first or length == 0
         assert ends[-1] == length
         assert all(a == b for (*_, a), (_, _, b, _) in itertools.pairwise(own)), (request, own)
-    kept = {}  # a slot belongs to one run, or to one block that makes all parts of its runs, one run after the other
+    kept = {}  # a slot belongs to one unit, or to one block that computes all parts of its units, one unit after the other
     for block, request, head, *_, parts, slot in items:
         if parts > 1:
             assert 0 <= slot < slots
@@ -122,7 +122,7 @@ def hold(items, lens, heads, window, slots):
     shared = {slot: own for slot, own in kept.items() if len(own) > 1}
     assert all(len({block for block, _ in own}) == 1 and len({run for _, run in own}) == len(own) for own in shared.values())
     makers = {block for own in shared.values() for block, _ in own}
-    for block in makers:  # nobody else has a part of its runs, and it ends one before it begins the next
+    for block in makers:  # no other block has a part of its units, and it ends one unit before it begins the next
         mine = [(request, head) for b, request, head, *_ in items if b == block]
         assert all((b == block) == ((request, head) in set(mine)) for b, request, head, *_ in items)
         assert len([run for run, _ in itertools.groupby(mine)]) == len(set(mine))
@@ -148,7 +148,7 @@ def test_fixed_chunks_are_whole_and_their_own_whatever_the_lengths(host, lens, t
         length = lens[request]
         first = max(0, length - 1 - window) if window >= 0 else 0
         count = max(1, -(-length // chunk) - first // chunk)
-        if count <= made[2]:  # any request of a length that bounds allow is cut by itself alone
+        if count <= made[2]:  # any request within the bounds is split independently of the others
             starts = [(first // chunk + part) * chunk for part in range(count)]
             assert [end for *_, end in own] == [min(length, start + chunk) for start in starts]
 

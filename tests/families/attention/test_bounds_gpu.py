@@ -1,4 +1,4 @@
-"""On a GPU what tests/emulator/test_bounds.py shows without one, and that level indices reports what is beyond a bound."""
+"""The tests of tests/emulator/test_bounds.py on a GPU, and level indices reports what exceeds a bound."""
 
 import pytest
 

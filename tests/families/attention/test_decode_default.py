@@ -1,4 +1,4 @@
-"""A decode with "auto": the cut that bounds allow, what its SKU then says, and what it is worth beside a record."""
+"""A decode with "auto": the split that bounds allow, the content of its SKU, and its speed according to a record."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def chosen(descriptor):
 @pytest.mark.parametrize(
     ("descriptor", "cut"),
     [
-        (decode(8, 12976), ("fixed", 512)),  # 264 chunks and 264 blocks that run at once
+        (decode(8, 12976), ("fixed", 512)),  # 264 chunks and 264 concurrent blocks
         (decode(8, 16384), ("pieces", 0)),  # more chunks than that, of either size
         (decode(128, 181046, 8, 1), ("fixed", 1024)),
         (decode(64, 64 * 4096), ("pieces", 0)),
@@ -38,13 +38,13 @@ def chosen(descriptor):
         (decode(1, 8192), ("cluster", 0)),
         (decode(8, 8192, 8, 1), ("cluster", 0)),
         (decode(32, 51366, 16, 8, 256, window_left=1023), ("off", 0)),
-        (decode(34, 51366, 16, 8, 256, window_left=1023), ("pieces", 0)),  # eight runs would have a wave of their own
+        (decode(34, 51366, 16, 8, 256, window_left=1023), ("pieces", 0)),  # eight units would need a separate wave
         (decode(32, 20000, 16, 8, 256, window_left=1023), ("pieces", 0)),  # windows that do not fill
-        (decode(2, 8400, 4, 2, 256), ("pieces", 0)),  # a chunk that one block reads for long
+        (decode(2, 8400, 4, 2, 256), ("pieces", 0)),  # a chunk that one block reads for a long time
         (decode(8, 12976, dtype="f8_e4m3"), ("pieces", 0)),  # not measured
         (decode(8, 12976, dim=64), ("pieces", 0)),
         (decode(256, 1 << 18), ("pieces", 0)),
-        (decode(257, 1 << 18), ("auto", 0)),  # too many lengths for each block to look at
+        (decode(257, 1 << 18), ("auto", 0)),  # too many lengths for each block to read
     ],
 )
 def test_bounds_say_what_auto_comes_to(descriptor, cut):
@@ -59,7 +59,7 @@ def test_what_the_caller_says_is_done(split):
 
 
 def test_a_chunk_of_ours_is_in_the_id_and_one_id_is_one_chunk():
-    """Else two batches could select one SKU with chunks of their own, and its promise about batches would not hold."""
+    """Otherwise two batches could select one SKU with different chunks, and its guarantee about batches would not hold."""
     small, large = chosen(decode(8, 12976, 8, 1)), chosen(decode(128, 181046, 8, 1))
     assert (dict(small.spec)["chunk"], dict(large.spec)["chunk"]) == (512, 1024)
     assert small.id != large.id
@@ -69,7 +69,7 @@ def test_a_chunk_of_ours_is_in_the_id_and_one_id_is_one_chunk():
 
 
 def test_no_kernel_is_new():
-    """The binary of a chunk is that of any chunk."""
+    """All chunk sizes have the same binary."""
     ours, callers = (cuda.jit_spec(decode(8, 12976, kv_split=split), SM90) for split in ("auto", 512))
     assert ours == callers
 
@@ -91,13 +91,13 @@ def test_the_cut_that_is_the_default_is_no_variant(batch, other):
 
 
 def without_promise(sku):
-    """A SKU id without what another form of ids has: the digest of the promise, and the base of lse among the facts."""
+    """A SKU id without the parts that may change its form: the digest of the guarantee, and the base of lse among the facts."""
     return sku.rpartition("/")[0].replace("lse_base=e,", "")
 
 
 def test_beside_a_record_the_default_leaves_little_to_tuning():
-    """Times are those of the record: the default is another of the candidates that were measured there. Teams were not, and
-    pieces neither: what even shares took stands in for them, which are no faster."""
+    """Times come from the record: the default is one of the candidates measured there. Teams and pieces were not measured: even
+    shares, which are no faster, stand in for them."""
     rows = iter(json.loads((DATA / "tune_fitted.json").read_text())["rows"])
     works = (w for w in read((DATA / "tune.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
     lost = {}

@@ -1,4 +1,4 @@
-"""fp8 caches and queries with factors: what the numbers stand for, what is refused, and that a wrong factor is seen."""
+"""fp8 caches and queries with factors: the represented numbers, refusals, and that a wrong factor is detected."""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""Products of fp8 load by TMA alone, which takes no stride of 0 and steps of whole 16 bytes: can_implement says so."""
+"""fp8 products load by TMA only, which does not support stride 0 and needs strides of whole 16 bytes:
+can_implement reports it.
+"""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -57,7 +59,7 @@ def test_rows_without_strides_of_their_own_are_refused():
 
 
 def pages_apart(like, more):
-    """Pages `more` elements further apart than compact ones."""
+    """Pages with gaps of `more` elements."""
     strides = (like.stride(0) + more, *like.stride()[1:])
     return torch.empty_strided(like.shape, strides, dtype=like.dtype, device="meta")
 
@@ -83,7 +85,7 @@ def test_where_threads_load_an_expanded_input_is_taken():
 
 
 def test_every_implementation_that_loads_by_tma_alone_says_what_it_needs():
-    """Its variants too; the others have another way to load."""
+    """The same for its variants; the others have another way to load."""
     for descriptor in (paged(), ragged()):
         for candidate in configs_for(type(descriptor)):
             strict = candidate.operands(descriptor) != operands_of(descriptor)

@@ -53,7 +53,7 @@ def test_packed_accumulators_are_the_next_operand():
 
 
 def test_packed_fp8_accumulators_are_the_next_operand_up_to_the_order_of_terms():
-    """Register 2c + h of a step of 32 packs scores of four keys; transposed values have them at the places it stands for."""
+    """Register 2c + h of a step of 32 packs scores of four keys; transposed values have them at the corresponding positions."""
     for thread in range(128):
         for register in range(16):
             step, c, h = register // 4, register % 4 // 2, register % 2
@@ -137,7 +137,7 @@ def e4m3(*shape):
 
 
 def cut_sums(got, want, size):
-    """Each step of 32 products may be off by 34 units of 2^-13 of what it adds up: four steps, none of more than `size`."""
+    """Each step of 32 products may be off by 34 units of 2^-13 of its largest addend: four steps, none of more than `size`."""
     assert bool(got.isfinite().all())
     assert bool(((got.double().cpu() - want).abs() <= 4 * 34 * 2.0**-13 * size).all())
 
@@ -160,7 +160,7 @@ def test_products_of_fp8_weights_and_transposed_values(probes):
 
 @pytest.mark.gpu
 def test_fp8_sums_are_cut_as_the_model_says(probes):
-    """2^8 with 31 products of 2^-9 each: every one of them lies far below 2^-13 of it."""
+    """2^8 with 31 products of 2^-9 each: every one of them is far below 2^-13 of it."""
     a, b = torch.zeros(64, 128).to(torch.float8_e4m3fn), torch.zeros(128, 128).to(torch.float8_e4m3fn)
     a[:, 0], b[:, 0] = 16.0, 16.0
     a[:, 1:32], b[:, 1:32] = 2.0**-3, 2.0**-6

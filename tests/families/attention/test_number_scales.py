@@ -1,4 +1,4 @@
-"""Factors of fp8 tensors given as numbers: the same as tensors of one element, made once for each value and device."""
+"""Factors of fp8 tensors passed as numbers: equal to tensors of one element, created once per value and device."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""How a decode is cut into pieces: device arithmetic, compiled for the host, does what the model of costs does, and the model
-cuts every run into pieces that blocks can take in any order. The emulator runs what a block makes of it (decode-auto-many)."""
+"""How a decode is split into pieces: the device arithmetic, compiled for the host, agrees with the cost model, and the model
+splits every unit into pieces that blocks can take in any order. The emulator runs the blocks (decode-auto-many)."""
 
 import ctypes
 import itertools
@@ -43,7 +43,7 @@ def device(tmp_path_factory):
 
 
 def drawn(seed):
-    """(grains of runs, blocks of heads, blocks that run at once)."""
+    """(tiles of each unit, head blocks, concurrent blocks)."""
     rng = random.Random(seed)
     batch, heads = rng.choice([1, 2, 5, 33, 36, 64, 200]), rng.choice([1, 3, 8])
     resident = rng.choice([1, 7, 132, 264])
@@ -53,7 +53,7 @@ def drawn(seed):
         return [most - (rng.randint(0, most // 20) if kind == "near" else 0) for _ in range(batch)], heads, resident
     if kind == "one long":
         return [rng.choice([1, 16])] * (batch - 1) + [1024], heads, resident
-    if kind == "just longer":  # than a piece, or two: as many parts as can be
+    if kind == "just longer":  # more than one piece, or two: as many parts as possible
         split = rng.randint(3, 40)
         return [rng.choice([1, split + 1, 2 * split + 1]) for _ in range(batch)], heads, resident
     return [rng.randint(1, 3 if kind == "short" else 400) for _ in range(batch)], heads, resident
@@ -75,7 +75,7 @@ def test_the_device_cuts_as_the_model_says(device, seed):
             assert tuple(out[:3]) == (split.request, before[split.request], split.parts)
             assert out[3] == next((unit for unit, split in enumerate(splits) if split.parts > 1), out[3])
         device.cut(len(counts), max(counts), wave, len(splits), out)
-        assert out[0] >= len(counts)  # nothing beyond the last
+        assert out[0] >= len(counts)  # nothing beyond the last split
     else:
         longest = device.at_once(sum(counts) * heads, resident)
         if heads * sum(device.count(n, longest) for n in counts) > resident:
@@ -100,15 +100,15 @@ def test_pieces_cover_every_run_once_and_those_with_parts_have_slots_of_their_ow
         assert all(a.end == b.first for a, b in itertools.pairwise(own))
     cut = [unit for unit, split in enumerate(splits) if split.parts > 1]
     if cut:
-        # Slots follow units from the first that has one, where runs are nearly equal, else from the first of all.
+        # Slots follow units from the first that has a slot, if units are nearly equal, else from the first of all.
         first = cut[0] if 8 * sum(counts) >= 7 * len(counts) * max(counts) else 0
         assert (cut[-1] - first + 1) * heads <= 3 * resident
     assert len(splits) * heads <= len(counts) * heads + 3 * resident // 2
 
 
 def waste(counts, heads=8, resident=264):
-    """By the model of costs: the time of a cut, as a part of what the same grains take if all blocks are busy to the end. As
-    many as 103 blocks keep the memory busy."""
+    """According to the cost model: the time of a partition, relative to the time if all blocks were busy to the end. 103 blocks
+    already saturate the memory."""
     sizes = [float(split.end - split.first) for split in model.splits(counts, heads, resident) for _ in range(heads)]
     return drained(sizes, resident, 1.0, 103.0) / (sum(sizes) / resident * hypot(1, resident / 103))
 
@@ -117,7 +117,7 @@ def waste(counts, heads=8, resident=264):
     ("batches", "most"), [((1, 2, 3, 8, 16, 32, 33, 36, 40, 44, 48, 64, 70, 128), 1.01), ((5, 10), 1.03), ((12, 20, 24), 1.12)]
 )
 def test_equal_runs_leave_little_of_the_memory_idle(batches, most):
-    """Where pieces of equal runs do not come to a wave, as those of 12, 20 and 24 requests, it is most."""
+    """The maximum occurs if the pieces of equal units do not fill a wave, as for 12, 20 and 24 requests."""
     assert all(waste([128] * batch) <= most for batch in batches)
 
 
@@ -130,6 +130,6 @@ def test_mixed_runs_leave_little_of_the_memory_idle():
 
 def test_one_long_run_is_as_many_pieces_as_keep_all_busy():
     splits = model.splits([1024] + [16] * 63, 8, 264)
-    assert splits[0].request == 0  # the long one first
+    assert splits[0].request == 0  # the long unit first
     assert 12 <= splits[0].parts <= 30
     assert all(split.parts == 1 for split in splits if split.request)

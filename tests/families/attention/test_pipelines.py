@@ -1,4 +1,4 @@
-"""Variants of decode with other pipelines: chosen by nobody by default, another SKU each, and as right as the default."""
+"""Variants of decode with other pipelines: never selected by default, another SKU each, and as accurate as the default."""
 
 import pytest
 
@@ -41,7 +41,7 @@ CASES = {
 
 
 def of(descriptor):
-    """{variant: option} of those with a pipeline of their own."""
+    """{variant: option} of the variants with another pipeline."""
     names = {candidate.config for candidate in CONFIGS}
     return {o.candidate.config: o for o in considered(descriptor, Preference(), SM_90A) if o.candidate.config in names}
 
@@ -62,7 +62,7 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     assert specs[0] != specs[1]
     promise = option.sku.precision_guarantee
     assert promise.deterministic
-    # Even shares, pieces and clusters follow the batch, and the default may be a chunk that does not.
+    # Even shares, pieces and clusters depend on the batch; the default may be a chunk, which does not.
     follows = dict(option.sku.spec)["split"] in ("auto", "pieces", "cluster")
     assert promise.batch_invariant == ("none" if follows else "composition")
 
@@ -80,12 +80,12 @@ def test_what_does_not_fit_or_is_the_default_is_no_variant():
     assert allowed == {
         "split=auto",
         "warps=4,blocks=1",
-    }  # 2 warps and 2 blocks are the default there, 8 warps and 4 blocks have no room
+    }  # 2 warps and 2 blocks are the default there; 8 warps and 4 blocks do not fit
 
 
 @pytest.mark.parametrize("name", ["warps=2,blocks=4", "warps=8,blocks=1", "cluster=2", "teams=2", "cluster=2,teams=8"])
 def test_a_variant_compiles_without_spills(name):
-    jit.build(of(CASES[name])[name].candidate.jit_spec(CASES[name], SM_90A))  # which refuses spills
+    jit.build(of(CASES[name])[name].candidate.jit_spec(CASES[name], SM_90A))  # the build refuses spills
 
 
 @emulator.needed

@@ -1,4 +1,4 @@
-"""Which batches are cut by their lengths on the device, what else is offered beside, and what a GPU makes of them."""
+"""Which batches are split by their lengths on the device, which alternatives are offered, and the results on a GPU."""
 
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ LONG = 240_000
 
 
 def _as_built_here():
-    """Whatever assembler is here, selection takes it for one that builds every kernel."""
+    """Selection treats the installed assembler as one that builds every kernel."""
     return patch("opfacade.backends.cuda.ptxas.release", return_value=(13, 5))
 
 
@@ -109,7 +109,7 @@ def ragged(q, kv, dtype="bf16", dim=128, **more):
 
 
 def cut_plan(form, name, target=None):
-    """The plan that cuts a batch, whether or not bounds would have it cut."""
+    """The plan that splits a batch, even if the bounds do not request it."""
     q, kv, more = BATCHES[name]
     with patch.object(attention_prefill_pieces, "may_cut", lambda *_: True):
         return Plan.select(form(q, kv, sm_scale=0.09, **more), target=target)
@@ -119,7 +119,7 @@ SUBJECTS = [(form, name) for form in (paged, ragged) for name in BATCHES if form
 
 
 def subjects():
-    """(op, implementation) of what the test below holds."""
+    """(op, implementation) pairs of the test below."""
     with _as_built_here():
         plans = [cut_plan(form, name, TARGET) for form, name in SUBJECTS]
     assert {dict(plan.sku.spec)["split"] for plan in plans} == {"pieces"}
@@ -129,7 +129,7 @@ def subjects():
 @pytest.mark.gpu
 @pytest.mark.parametrize(("form", "name"), SUBJECTS)
 def test_cut_tiles_repeat_bitwise_on_a_gpu(form, name):
-    """Whatever the workspace holds, and launches behind each other."""
+    """With any content of the workspace, and several launches in a row."""
     q, kv, _ = BATCHES[name]
     plan = cut_plan(form, name)
     if plan.target.arch != "sm_90a":

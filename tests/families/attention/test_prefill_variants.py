@@ -1,4 +1,4 @@
-"""Variants of the prefill for sm_90a: chosen by nobody by default, another binary each, and as right as the default."""
+"""Variants of the prefill for sm_90a: never selected by default, another binary each, and as accurate as the default."""
 
 from contextlib import nullcontext
 from unittest.mock import patch
@@ -18,7 +18,7 @@ from tests import emulator
 from tests.support.assert_guarantee import hold
 
 SM_90A = Target.parse("sm_90a")
-TOO_OLD = bool(list(ptxas.reasons()))  # the assembler that is here
+TOO_OLD = bool(list(ptxas.reasons()))  # the installed assembler
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ CASES = {
 
 
 def of(descriptor):
-    """{variant: option} of those that cut the prefill otherwise."""
+    """{variant: option} of the variants that split the prefill in another way."""
     names = {candidate.config for candidate in CONFIGS}
     options = considered(descriptor, Preference(), SM_90A)
     return {o.candidate.config: o for o in options if o.candidate.config in names and not o.reasons}
@@ -89,7 +89,7 @@ def test_the_bound_is_that_of_the_tile():
 
 
 def test_what_means_nothing_is_no_variant():
-    assert set(of(paged(256))) == {"turns=false"}  # tiles are of 64 keys there
+    assert set(of(paged(256))) == {"turns=false"}  # tiles have 64 keys there
     assert set(of(paged(128, "f8_e4m3", q_dtype="bf16"))) == {"turns=false"}
     assert set(of(paged(128, **FP8))) == set()
 
@@ -99,7 +99,7 @@ def test_a_variant_compiles_without_spills_or_is_refused_to_an_old_assembler(cas
     name, descriptor = CASES[case]
     spec = of(descriptor)[name].candidate.jit_spec(descriptor, SM_90A)
     with pytest.raises(ToolchainError, match="OPF-J013") if TOO_OLD else nullcontext():
-        jit.build(spec)  # which refuses spills
+        jit.build(spec)  # the build refuses spills
 
 
 QUICK = ("keys-d64", "keys-page-1")

@@ -1,4 +1,4 @@
-"""A statement of products is four of them, each with its own operands, in order."""
+"""One statement of products is four instructions, each with its own operands, in order."""
 
 import pytest
 
@@ -39,7 +39,7 @@ TOGETHER = """
   Wgmma<{T}, 64>::ss(s, a, b, add);
   Wgmma<{T}, 256>::st(o, a, b);
 """
-# Registers by number, and how instructions are scheduled.
+# Registers by number, and the order of instructions.
 NUMBERS = 0xFFFF << 16 | 0xFF << 64 | -1 << 105
 
 

@@ -1,4 +1,4 @@
-"""The guarantee of the reference of attention: the roundoff of the type that it computes in, its conditions, its facts."""
+"""The guarantee of the attention reference: the roundoff of its compute type, its conditions, its facts."""
 
 import pytest
 

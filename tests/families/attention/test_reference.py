@@ -18,7 +18,7 @@ from tests.support.problems import bits, cache, cloned, decode, i32, poison, pre
 def assert_right(problem):
     descriptor, args = run(problem)
     o, lse = naive.ragged(descriptor, args) if hasattr(args, "k") else naive.paged(descriptor, args)
-    # Arithmetic is f64 where q is f32; otherwise f32.
+    # Arithmetic is f64 if q is f32, else f32.
     arithmetic = 1e-14 if args.q.dtype == torch.float32 else 4e-6
     naive.assert_rounded(args.o, o, magnitude=4.0, arithmetic=arithmetic)
     if args.lse is not None:
@@ -298,7 +298,7 @@ def test_a_long_context_stays_under_a_gibibyte(rows):
 
 
 def test_the_helpers_make_what_they_say():
-    """A problem whose unused memory were not NaN would test nothing."""
+    """A problem whose unused memory is not NaN would test nothing."""
     _, args = prefill([3], [6], strided=True)
     assert torch.isnan(args.k_data).any()
     assert args.k_data.stride() != args.k_data.contiguous().stride()

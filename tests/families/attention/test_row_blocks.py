@@ -1,4 +1,4 @@
-"""The reference works in blocks of rows: every block has its own queries, places, masks and results, whatever the size."""
+"""The reference works in blocks of rows: every block uses its own queries, positions, masks and results, for any block size."""
 
 import math
 
@@ -18,7 +18,7 @@ KINDS = (
 
 
 def lengths_of(descriptor):
-    """Every row; requests of few keys more than rows."""
+    """Every row; also requests with fewer keys than rows."""
     rows, batch = descriptor.total_num_rows, descriptor.batch_size
     q = [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
     most = getattr(descriptor, "total_kv_rows", 10**9) // batch

@@ -1,4 +1,4 @@
-"""Attention sinks: a logit without a value in every row's denominator, counted by lse, carried by one of merged states."""
+"""Attention sinks: a logit without a value in every row's denominator, included in lse, and included once in merged states."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def part(args, rows, sinks):
 
 @pytest.mark.parametrize("carrier", [0, 1, 2])
 def test_merging_is_exact_when_exactly_one_state_carries_the_sink(carrier):
-    """lse counts the sink, so that the merge weights of a state count it too; even a state of a single key may carry it."""
+    """lse includes the sink, so the merge weight of a state does too; even a state of a single key may include it."""
     descriptor, args = ragged([3], [19], causal=False, dtype="f32", sinks=True, seed=3)
     args = replace(args, kv_indptr=torch.tensor([0, 20], dtype=torch.int32), k=args.k.nan_to_num(0.0), v=args.v.nan_to_num(0.0))
     run((descriptor, args))

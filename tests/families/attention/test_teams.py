@@ -1,4 +1,6 @@
-"""Teams: clusters that share a run of a short context. Where they may, what their SKU says, and what workspace they need."""
+"""Teams: clusters that share a work unit with a short context. When they are allowed, the content of their SKU, and their
+workspace.
+"""
 
 import pytest
 
@@ -13,7 +15,7 @@ NAMES = {
     "teams=4": DecodeConfig(clusters=4),
     "cluster=2,teams=8": DecodeConfig(cluster=2, clusters=8),
 }
-FOUR = decode(1, 1024, 16, 4)  # runs of one cluster each by default
+FOUR = decode(1, 1024, 16, 4)  # by default, one cluster per unit
 
 
 def offered(descriptor, target=SM90):
@@ -50,12 +52,12 @@ def test_teams_are_offered_where_all_of_them_run_at_once_and_are_not_the_default
         (decode(2, 8192, 16, 4), (2, 8)),
         (decode(1, 4096, 16, 2), (8, 4)),
         (decode(1, 2064), (2, 8)),
-        (decode(1, 2048), (8, 1)),  # a bound that one cluster reads as soon
+        (decode(1, 2048), (8, 1)),  # a bound that one cluster reads just as fast
         (decode(2, 4096, 16, 4), (8, 1)),  # of both requests together
         (decode(1, 4096, dtype="f8_e4m3"), (8, 1)),  # as many bytes as half
         (decode(1, 4112, dtype="f8_e4m3"), (2, 8)),
         (decode(1, 1040, dim=256), (2, 8)),
-        (decode(1, 4096, 12, 12), (8, 1)),  # more runs than clusters that could share them
+        (decode(1, 4096, 12, 12), (8, 1)),  # more units than clusters that could share them
     ],
 )
 def test_bounds_say_how_many_clusters_share_a_run(descriptor, shape):
@@ -95,7 +97,7 @@ def test_the_grid_and_the_workspace_are_the_closed_forms_of_the_kernel(name, hea
     descriptor, config = decode(1, 4096, *heads, dim), NAMES[name]
     rows, runs = min(descriptor.group_size, 16), cuda.head_blocks(descriptor)
     if runs * config.cluster * config.clusters > cuda.clusterable_sms(SM90.sm_count, config.cluster):
-        return  # never requested: not all of them run at once
+        return  # never requested: not all of them run concurrently
     blocks, slots = cuda.grid_of(descriptor, SM90, config)
     assert (blocks, slots) == (config.cluster * config.clusters * runs, runs * config.clusters)
     counters = runs * -(-rows * dim // 128)

@@ -1,4 +1,4 @@
-"""Variants in CUDA kernels, without a GPU: what is printed, that it means what the rules say, and kernels in the emulator."""
+"""Variants in CUDA kernels, without a GPU: the printed code, its agreement with the rules, and kernels in the emulator."""
 
 import ctypes
 import re
@@ -40,7 +40,7 @@ def rendered(descriptor, impl="mma_tile"):
     return codegen.render(plan_of(descriptor, impl).jit_spec)
 
 
-# ---- what is printed ------------------------------------------------------------------------------------------------
+# ---- printed code ----------------------------------------------------------------------------------------------------
 
 TOKEN = re.compile(
     r"\s|opfacade::(Exact|Fused)::[a-z0-9]+_\(|int32_t\(-?\d+ll\)|\(-?0x[01]\.[0-9a-f]+p[+-]\d+f\)|true|false|score|query|fmaf\(|float\(|[(),;+*-]"
@@ -90,7 +90,7 @@ def test_ids_tell_variants_and_masks_apart_and_binaries_too():
     assert bounds == {None, 2.0**-21}
 
 
-# ---- that it computes what the rules say ------------------------------------------------------------------------------
+# ---- agreement with the rules -----------------------------------------------------------------------------------------
 
 HARNESS = """
 #include "tests/emulator/simt.h"
@@ -116,7 +116,7 @@ class Key(ctypes.Structure):
     _fields_ = [("base", ctypes.c_int32), ("step", ctypes.c_int32), ("param", ctypes.c_int32 * 2)]
 
 
-# Every parameter, so that each has its place in a stack whatever an expression names.
+# Every parameter, so that each has its position in a stack, whichever an expression uses.
 NAMES = Variant(
     logits=per_head("h1") + per_head("h2"), mask=(per_row("r1") < per_row("r2")) & (per_key("k1") < per_key("k2"))
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_printed_expressions_have_the_bits_that_the_rules_say(tmp_path):
 
 
 def _word(tensor):
-    """The bits as a non-negative number; -0 is kept apart from 0."""
+    """The bits as a non-negative number; -0 differs from 0."""
     if tensor.dtype == torch.float32:
         tensor = tensor.contiguous().view(torch.int32)
     return tensor.long() & 0xFFFFFFFF
@@ -252,7 +252,7 @@ def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
 
 @emulator.needed
 def test_the_bound_sees_a_fault_of_a_kernel_with_a_variant():
-    """Negative control: a slope, a mask bit or a key's parameter that the kernel was not told shows."""
+    """Negative control: a slope, a mask bit or a key's parameter that the kernel did not receive shows."""
     subject = subject_of(small(variant=Variant(logits=alibi(4).logits, mask=per_key("doc") < 2), custom_mask=True))
     args = subject.args(1)
     for change in (
@@ -273,7 +273,7 @@ def test_a_cap_as_an_expression_is_the_built_in_one_in_a_kernel():
 
 
 def test_far_positions_are_told_to_the_last():
-    """A distance is one conversion a row and one addition a key: exact as long as positions are below 2^24."""
+    """A distance is one conversion per row and one addition per key: exact for positions below 2^24."""
     node = abs(f32(kv_pos - q_pos)) + score
     assert "distance" in str(attention_variant.tree(node, Variant(logits=node), exact=False))
     assert "distance" not in str(attention_variant.tree(node.args[0], Variant(logits=node), exact=True))
@@ -286,7 +286,7 @@ def test_far_positions_are_told_to_the_last():
     ],
 )  # fmt: skip
 def test_a_line_over_the_keys_is_one_product_a_row(line):
-    """One fma a key; where bits are promised it is what it says."""
+    """One fma per key; if bits are guaranteed, it computes exactly the expression."""
     variant = Variant(logits=score + line)
     assert "ramp" in str(attention_variant.tree(variant.logits, variant, exact=False))
     assert "ramp" not in str(attention_variant.tree(line, variant, exact=True))
@@ -295,7 +295,9 @@ def test_a_line_over_the_keys_is_one_product_a_row(line):
 @emulator.needed
 @pytest.mark.parametrize("far", [3000, 100])
 def test_a_line_of_any_slope_keeps_the_bound(far):
-    """Slopes that are no powers of two, large where distances are small: the bound allows what a tile's first key rounds."""
+    """Slopes that are not powers of two, large where distances are small: the bound allows the rounding at a
+    tile's first key.
+    """
     line = per_head("slopes") * f32(q_pos - kv_pos) + f32(kv_pos) * 0.3
     subject = subject_of(small(variant=Variant(logits=0.001 * score + line)))
     args = subject.args(3)

@@ -128,7 +128,7 @@ def test_alibi_is_the_bias_of_the_paper():
 
 
 def test_documents_do_not_see_each_other():
-    """Two documents packed into a request are two requests of their own, were each its own batch."""
+    """Two documents packed into a request give the same result as two separate requests."""
     descriptor, args = ragged([7], [7], variant=document_mask())
     ids = i32([5, 5, 5, -2, -2, -2, -2])
     args = replace(args, row_params=ids[None], key_params=torch.nn.functional.pad(ids, (0, 1), value=5)[None])
@@ -159,7 +159,7 @@ def test_bits_of_a_mask_are_row_major_and_the_lowest_comes_first(make):
 def test_bits_that_nobody_has_do_not_matter():
     descriptor, args = run(prefill([2, 3], [3, 5], custom_mask=True))
     want, packed = args.o.clone(), args.packed_mask.clone()
-    packed[0] ^= 0b11000000  # 2 * 3 bits are used of the first byte; the byte behind it is nobody's
+    packed[0] ^= 0b11000000  # 2 * 3 bits are used of the first byte; the next byte is unused
     packed[1] ^= 0xFF
     run((descriptor, replace(args, packed_mask=packed)))
     assert torch.equal(bits(args.o), bits(want))

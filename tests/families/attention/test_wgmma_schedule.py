@@ -1,4 +1,6 @@
-"""The schedule of the sm_90a prefill, its own code run on the host: every tile once, by rank, and evenly dealt."""
+"""The schedule of the sm_90a prefill, run on the host from the kernel's sources: every tile is scheduled once, by rank, and
+evenly distributed.
+"""
 
 import ctypes
 import itertools
@@ -124,7 +126,7 @@ def work_of(host, q_lens, kv_lens, heads=2, group=4, causal=True, splits=1, bloc
     found = [Found(*out[9 * i : 9 * i + 9]) for i in range(count)]
     merged = [w._replace(block=~w.block) for w in found if w.block < 0]
     work = [w for w in found if w.block >= 0]
-    assert sorted(merged) == sorted(w for w in work if w.parts > 1)  # a block merges the parts that it has made
+    assert sorted(merged) == sorted(w for w in work if w.parts > 1)  # a block merges parts that it has computed
     return work, list(lse)
 
 
@@ -166,7 +168,7 @@ def test_every_tile_is_found_once(host, q_lens, kv_lens, group, causal):
     ids=["all fit the L2", "as few as there are halves", "as many as fit the L2", "no fewer than three rounds"],
 )
 def test_heads_take_turns(host, kv_lens, blocks, together):
-    """Each tile once; turns go to and fro, and the last has the dearest first."""
+    """Every tile is scheduled once; rounds alternate direction; the last round is in order of decreasing cost."""
     q_lens = [300, 0, 1000]
     work, _ = work_of(host, q_lens, kv_lens, heads=48, blocks=blocks)
     want = expected(q_lens, kv_lens, 48, 4, True)
@@ -175,7 +177,7 @@ def test_heads_take_turns(host, kv_lens, blocks, together):
     for block in range(blocks):
         found = [(w[4] // together, -(-w[7] // 128)) for w in work if w[0] == block]
         assert found == sorted(found, key=lambda x: (x[0], x[1] if (last - x[0]) % 2 else -x[1]))
-    if together < 48:  # or it would say nothing
+    if together < 48:  # or the test would show nothing
         assert len({w[4] // together for w in work if w[0] == 0}) > 1
         costs = [-(-w[7] // 128) for w in work if w[4] // together == last - 1 and w[0] == 0]
         assert costs == sorted(costs)
@@ -192,7 +194,7 @@ def test_auto_splits_cover_the_keys_of_a_tile(host):
 
 @pytest.mark.parametrize("q_lens", [[4096], [1024] * 4, [2000, 100, 700, 31]])
 def test_blocks_end_together(host, q_lens):
-    """Each block's keys are within one of the longest tiles of the mean, and a block's work gets no longer."""
+    """The keys of each block are within one of the longest tiles of the mean, and a block's work never gets longer."""
     work, _ = work_of(host, q_lens, q_lens, blocks=7)
     loads = Counter()
     for w in work:
@@ -209,7 +211,7 @@ def test_blocks_end_together(host, q_lens):
     [([8192], 8, 4), ([4096] * 4, 8, 4), ([1024] * 16, 8, 4), ([8192], 32, 1), ([12000], 8, 4), ([6000] * 3, 8, 4)],
 )
 def test_turns_leave_no_block_with_more_than_others(host, q_lens, heads, group):
-    """No block of a whole GPU has 4 % more than the mean: with jumps from turn to turn it was up to 70 %."""
+    """No block of a whole GPU has 4 % more than the mean: without alternating directions it was up to 70 %."""
     work, _ = work_of(host, q_lens, q_lens, heads=heads, group=group, blocks=132)
     loads = Counter()
     for w in work:
@@ -229,7 +231,7 @@ def test_random_lengths(host):
 
 
 PIECES = -1  # splits
-# Rows and keys of each request, blocks, and whether tiles are cut.
+# Rows and keys of each request, blocks, and whether tiles are split.
 CUT = {
     "one long": ([1, 512], [24000, 512], 12, True),
     "eight long": ([1] * 8 + [512], [24000] * 8 + [512], 12, True),
@@ -247,8 +249,8 @@ CUT = {
 
 
 def check_pieces(work, lse, q_lens, kv_lens, group=4, causal=True, heads=2):
-    """Every tile is whole or in parts that follow each other; a block has at most one part that begins a tile and one that goes
-    on. Returns how many tiles are cut."""
+    """Every tile is whole or in consecutive parts; a block has at most one part that begins a tile and one that continues a
+    tile. Returns how many tiles are split."""
     want, tiles, slots = expected(q_lens, kv_lens, heads, group, causal), {}, Counter()
     for w in work:
         tiles.setdefault((w.request, w.first, w.head), []).append(w)
@@ -269,7 +271,7 @@ def check_pieces(work, lse, q_lens, kv_lens, group=4, causal=True, heads=2):
 
 @pytest.mark.parametrize("name", CUT)
 def test_long_rows_are_cut_and_blocks_end_together(host, name):
-    """No block has more than its share, a quarter of it, and what is too little to cut."""
+    """No block has more than its share, plus a quarter of it, plus what is too small to split."""
     q_lens, kv_lens, blocks, cut = CUT[name]
     work, lse = work_of(host, q_lens, kv_lens, splits=PIECES, blocks=blocks)
     assert (check_pieces(work, lse, q_lens, kv_lens) > 0) == cut

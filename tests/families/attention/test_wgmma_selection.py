@@ -1,4 +1,4 @@
-"""When the prefill for sm_90a is chosen: by architecture, group, and the assembler that would build it."""
+"""When the prefill for sm_90a is selected: by architecture, group, and assembler."""
 
 import subprocess
 from unittest.mock import patch

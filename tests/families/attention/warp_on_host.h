@@ -1,5 +1,5 @@
-// A warp of device code on the host: 32 fibers that meet in every collective, so that headers of kernels/ compile with a
-// C++ compiler and their schedules can be tested without a GPU. Threads of the system would take a hundred times as long.
+// A warp of device code on the host: 32 fibers that meet in every collective, so that headers of kernels/ compile with a C++
+// compiler and their schedules can be tested without a GPU. Threads of the operating system would take a hundred times as long.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ inline void lane_begins(int lane) {
   fibers[lane].done = true;
 }
 
-// Runs the lanes until all have ended; in turns from the first and from the last, so that none is always ahead.
+// Runs the lanes until all have ended, alternately from the first and from the last, so that none is always ahead.
 inline void run_warp(std::function<void(int)> of_a_lane) {
   constexpr size_t kStack = 256 << 10;
   body = std::move(of_a_lane), arrived = 0;

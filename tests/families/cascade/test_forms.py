@@ -1,4 +1,4 @@
-"""Merges of a list of states, and into state 0: the same numbers as of stacked states, and nothing else written."""
+"""Merges of a list of states, and into state 0: the same numbers as for stacked states, and nothing else is written."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ IDS = ["list", "in-place", "list-in-place"]
 
 
 def as_form(descriptor, args, form, in_place):
-    """The same merge of stacked states in another form, on memory of its own."""
+    """The same merge of stacked states in another form, on separate memory."""
     other = type(descriptor).model_validate(descriptor.model_dump() | {"states": form, "in_place": in_place})
     o, lse = args.states_o.clone(), args.states_lse.clone()
     if form == "list":
@@ -34,7 +34,7 @@ def as_form(descriptor, args, form, in_place):
 
 
 def assert_same(run, plain, form, in_place):
-    """`run(descriptor, args)` gives the bits of the stacked merge, and the other states keep theirs."""
+    """`run(descriptor, args)` gives the bits of the stacked merge, and the other states stay unchanged."""
     descriptor, args = plain
     other, call = as_form(descriptor, args, form, in_place)
     run(descriptor, args), run(other, call)
@@ -95,7 +95,7 @@ def test_outputs_are_no_operands_in_place_and_state_0_lies_apart():
 
 def test_a_list_is_short():
     fields = {"total_num_rows": 2, "num_heads": 1, "head_dim": 8, "dtype": "f16", "states": "list"}
-    for count in (9, 2**31 - 1):  # refused before anything is made of so many
+    for count in (9, 2**31 - 1):  # refused before anything is created for so many states
         with pytest.raises(DescriptorError, match=rf"num_states expected at most 8 states in a list, got {count}.*Stack them"):
             MergeStatesDescriptor(num_states=count, **fields)
     assert len(MergeStatesDescriptor(num_states=8, **fields).operands()) == 18
@@ -162,7 +162,7 @@ def test_a_cross_check_sees_a_wrong_merge(monkeypatch, tmp_path, form, in_place)
     assert replay_crosscheck(caught.value.dump).worst <= 1
 
 
-# Rows that share a warp and rows with lanes to spare, few states and many, a row of more pieces than lanes.
+# Rows that share a warp and rows with spare lanes, few states and many, a row of more chunks than lanes.
 SHAPES = [(128, "bf16"), *(pytest.param(*s, marks=pytest.mark.heavy) for s in ((96, "f16"), (65, "f16"), (256, "f32")))]
 
 

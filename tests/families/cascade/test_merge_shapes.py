@@ -11,7 +11,7 @@ from tests import emulator
 
 pytestmark = emulator.needed
 
-# Eight, four, two rows and one row a warp; odd rows; a row of more pieces than lanes.
+# Eight, four, two rows and one row per warp; odd rows; a row of more chunks than lanes.
 SHAPES = [
     (128, "bf16"),
     (65, "f16"),
@@ -39,7 +39,7 @@ def test_any_number_of_states_and_rows(dim, dtype):
 
 @pytest.mark.parametrize("states", [1, 2, 3])
 def test_empty_states_change_no_bit(states):
-    """Few states are merged in another way than many."""
+    """Few states are merged by another path than many."""
     few, many = problem(states, 9, 128, "bf16"), problem(6, 9, 128, "bf16")
     args, more = few.args(states), many.args(states)
     more.states_lse.fill_(-math.inf)
@@ -51,7 +51,7 @@ def test_empty_states_change_no_bit(states):
 
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
 def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
-    """A row without states lies in a warp beside one of NaN and one whose only state must arrive as it is."""
+    """A row without states shares a warp with a row of NaN and a row whose only state must be copied unchanged."""
     subject = problem(6, 3, dim, dtype)
     args = subject.args(1)
     args.states_o.fill_(math.nan)
@@ -70,7 +70,7 @@ def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
 
 
 def test_all_lanes_have_read_a_row_in_place_before_its_lse_is_written():
-    """A row of two pieces a lane, whose first state is looked at again for the second."""
+    """A row of two chunks per lane, whose first state is loaded again for the second chunk."""
     apart, in_place = problem(6, 3, 256, "f32"), problem(6, 3, 256, "f32", in_place=True)
     args = apart.args(2)
     call = MergeStatesArgs(states_o=args.states_o.clone(), states_lse=args.states_lse.clone(), o=None, lse=None)

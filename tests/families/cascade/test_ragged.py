@@ -1,4 +1,4 @@
-"""Merges of as many states a row as an indptr gives each: the numbers of stacked states, none for a row without states."""
+"""Merges with the number of states of each row in an indptr: the numbers of stacked states, none for a row without states."""
 
 import math
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_each_row_merges_its_own_states(dtype):
 
 
 def test_ranges_may_be_of_any_states_and_end_with_the_tensor():
-    """Entries out of range are those of no state; a range that ends before it begins is empty."""
+    """Entries out of range select no state; a range that ends before it begins is empty."""
     descriptor, args = ragged((3, 4, 2))
     args = replace(args, states_indptr=torch.tensor([-7, 5, 2, 2**31 - 1], dtype=torch.int32))
     on_reference(descriptor).run(args)
@@ -102,7 +102,7 @@ def test_the_form_has_an_id_of_its_own_and_others_keep_theirs():
     assert "ragged" not in ids[1]
 
 
-# Eight rows and two rows a warp, rows with lanes to spare, a row of more pieces than lanes.
+# Eight rows and two rows per warp, rows with spare lanes, a row of more chunks than lanes.
 SHAPES = [(128, "bf16"), (65, "f16"), *(pytest.param(*s, marks=pytest.mark.heavy) for s in ((8, "f16"), (256, "f32")))]
 
 
@@ -121,7 +121,7 @@ def test_the_kernel_merges_each_row(dim, dtype):
 
 @emulator.needed
 def test_the_kernel_reads_no_state_out_of_range():
-    """More states lie behind those of the call."""
+    """The memory has more states than the call."""
     descriptor, args = ragged((3, 4, 2), dim=128, dtype="bf16")
     indptr = torch.tensor([-7, 5, 2, 12], dtype=torch.int32)
     o, lse = torch.ones(12, 3, 128, dtype=torch.bfloat16), torch.full((12, 3), 9.0)

@@ -76,7 +76,7 @@ def test_no_rows_is_legal():
 
 
 def test_parts_of_a_context_merge_into_the_whole():
-    """Keys 0-3 and 4-8, attended apart and merged, are attention over all nine."""
+    """Keys 0-3 and 4-8, attended separately and merged, give attention over all nine."""
     kv = cache(dtype="f32")
     descriptor, whole = run(prefill([2], [9], causal=False, paged_kv=kv, seed=4))
     tokens = naive.locations(whole, 4)[0]

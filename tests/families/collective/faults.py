@@ -1,4 +1,4 @@
-"""Faults planted in rounds between GPUs and in the sum with a norm behind it."""
+"""Faults planted in rounds between GPUs and in the sum followed by a norm."""
 
 from tests.mutation.mutant import Mutant
 
@@ -12,7 +12,8 @@ _TEAMS = "kernels/sampling/teams.cuh"
 _LIST, _LISTED = "kernels/sampling/list_shard.cuh", "tests/families/collective/test_list_kernel.py"
 
 
-# Halves of CTAs that differ meet only where a peer still reads as another CTA writes: the emulator has no such moment.
+# Halves written by different CTAs conflict only if a peer still reads while another CTA writes: the emulator has no such
+# moment.
 _RACE = "a race of two launches, which the emulator does not show"
 
 

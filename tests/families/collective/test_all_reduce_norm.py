@@ -1,4 +1,4 @@
-"""The sum over ranks with residual, norm and quantisation, against numpy by hand and in all ways that rows may move."""
+"""The sum over ranks with residual, norm and quantisation, against numpy by hand and in all transport modes."""
 
 import math
 
@@ -18,7 +18,7 @@ ROWS, HIDDEN = 7, 64
 
 
 def parts(world, seed=0, dtype=torch.bfloat16):
-    """x of each rank, and what all have. Magnitudes lie far apart, so that the order of a sum shows."""
+    """x of each rank, and the inputs that all ranks share. Magnitudes are far apart, so that the order of a sum shows."""
     g = torch.Generator().manual_seed(seed)
     scale = 10.0 ** torch.randint(-3, 4, (world, ROWS, HIDDEN), generator=g)
     x = (torch.randn(world, ROWS, HIDDEN, generator=g) * scale).to(dtype)
@@ -41,7 +41,7 @@ def outputs(d):
 
 
 def call(d, x, residual, weight, num_valid=None, scale=None):
-    """A function of one rank: its outputs by name, with residual, which is overwritten."""
+    """Runs one rank and returns its outputs by name, with residual, which is overwritten."""
 
     def of(group):
         own = None
@@ -104,7 +104,7 @@ def test_one_step_and_two_have_the_bits_of_sums_by_hand(world):
     ids=["i8", "groups", "plain8", "layer"],
 )
 def test_what_comes_behind_the_sum_has_the_bits_of_a_norm(fields):
-    """A norm of its own gets the rounded sum. A residual in rows gives what one on every rank does, place by place."""
+    """A separate norm gets the rounded sum. A residual distributed by rows gives the same as a residual on every rank."""
     world = 3
     x, residual, weight = parts(world, 1)
     total = x[0].float()
@@ -135,7 +135,7 @@ def test_what_comes_behind_the_sum_has_the_bits_of_a_norm(fields):
 
 @pytest.mark.parametrize("residual", ["none", "replicated", "row_sharded"])
 def test_every_part_but_the_sum_may_be_absent(residual):
-    """Without a norm: the sum in order, the residual added to what was rounded, and the quotient by the largest of a row."""
+    """Without a norm: the sum in order, the residual added to the rounded sum, and the quotient by the maximum of a row."""
     world = 5
     x, kept, _ = parts(world, 2)
     total = x[0].float()
@@ -159,7 +159,7 @@ def test_every_part_but_the_sum_may_be_absent(residual):
 
 @pytest.mark.parametrize("valid", [0, 4, 7, 99])
 def test_rows_past_num_valid_are_not_written(valid):
-    """A count that is wrong leaves none valid, on every rank and in both ways."""
+    """With a wrong count, no row is valid, on every rank and in both modes."""
     world = 2
     x, residual, weight = parts(world, 3)
     count = valid if valid <= ROWS else 0
@@ -178,14 +178,14 @@ def test_rows_past_num_valid_are_not_written(valid):
 
 
 def test_more_bytes_take_two_steps_and_a_cut_residual_always_does():
-    """At 4 ranks of a replicated residual in bf16 a step of all rows costs more from 1.17 MB on; at 2 it never does."""
+    """At 4 ranks with a replicated residual in bf16, two steps are faster from 1.17 MB on; at 2 ranks never."""
     row = {"hidden": 8192, "residual": "replicated", "weight": "scale"}
     assert not descriptor(4, total_num_rows=64, **row).two_shot
     assert descriptor(4, total_num_rows=80, **row).two_shot
     assert not descriptor(2, total_num_rows=4096, **row).two_shot
     assert descriptor(2, residual="row_sharded").two_shot
     assert not descriptor(1, residual="row_sharded", total_num_rows=4096).two_shot
-    # in two steps 20 rows go, then 20 results of out and residual, each in two halves for each rank with a header line
+    # in two steps 20 rows are sent, then 20 results of out and residual, each in two halves for each rank with a header line
     assert descriptor(4, total_num_rows=80, **row).symmetric_size == 2 * 4 * (20 * 16384 + 128 + 40 * 16384 + 128)
     assert descriptor(4, total_num_rows=64, **row).symmetric_size == 2 * 4 * (64 * 16384 + 128)
 

@@ -1,4 +1,4 @@
-"""The draw from the lists of all ranks, emulated: the token is that of one rank, whatever the filters, ties and shards."""
+"""The draw from the lists of all ranks, emulated: the token equals that of one rank, whatever the filters, ties and shards."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def test_rows_past_num_valid_are_not_written():
 
 
 def test_a_negative_zero_in_a_list_ties_with_zero():
-    """The lower id has -0, and goes first."""
+    """The lower id has -0, and comes first."""
     d, values = descriptor(2, **FILTERS["count"]), problem()[1]
     logits = torch.full((ROWS, VOCAB), -1.0)
     logits[:, [3, VOCAB - 1]] = 0.0
@@ -80,7 +80,7 @@ def test_a_negative_zero_in_a_list_ties_with_zero():
 
 
 def test_lists_that_failed_have_no_token():
-    """A round that failed leaves NaN in all that came."""
+    """After a failed round all received values are NaN."""
     values, d = problem()[1], descriptor(3, **FILTERS["all"])
     sent = [torch.full((2, ROWS, d.listed), -1, dtype=torch.int32).view(torch.float32) for _ in range(3)]
     token, valid = drawn(d, sent, values)

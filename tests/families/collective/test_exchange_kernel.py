@@ -18,7 +18,7 @@ WAYS = [pytest.param(0, id="bulk"), pytest.param(1, id="lines")]
 
 
 def parts(rank, world, size, each):
-    """The bytes that a rank sends, equal for all ranks or not; some of them look like flags of early rounds."""
+    """The bytes that a rank sends, equal for all ranks or not; some look like flags of early rounds."""
     g = torch.Generator().manual_seed(rank)
     made = torch.randint(0, 256, (world if each else 1, size), generator=g, dtype=torch.uint8)
     made[:, 4:8] = torch.tensor([2, 0, 0, 0], dtype=torch.uint8)
@@ -37,7 +37,7 @@ def swap(group, sent, flagged, facts=None):
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("world", [2, 3, 7])
 def test_every_rank_has_the_bytes_of_all(world, each, flagged):
-    """Calls follow each other, the second with fewer bytes: nothing of the first is taken for its data."""
+    """Consecutive calls, the second with fewer bytes: no bytes of the first are taken for its data."""
     sizes = (16 * 700, 16 * 5, 16)
 
     def calls(group):

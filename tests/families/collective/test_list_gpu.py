@@ -1,4 +1,4 @@
-"""Lists of shards and the draw from them on one GPU: the token is that of `sample` of the whole row."""
+"""Lists of shards and the draw from them on one GPU: the token equals that of `sample` on the whole row."""
 
 import pytest
 import torch

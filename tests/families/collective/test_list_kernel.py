@@ -1,4 +1,4 @@
-"""The first tokens of a shard by one kernel, emulated: adjusted logits and columns are those of a sort in f64 by hand."""
+"""The first tokens of a shard by one kernel, emulated: adjusted logits and columns equal those of a sort in f64 by hand."""
 
 import math
 
@@ -24,7 +24,7 @@ def descriptor(rows, shard, vocab=None, **fields):
 
 
 def listed(d, logits, temperature=None, num_valid=None):
-    """Lists by the kernel: values and columns; 77 where nothing is written."""
+    """Lists from the kernel: values and columns; 77 where nothing is written."""
     module, held = tvm_ffi.load_module(str(emulator.library_of(sample_across.list_spec(d, TARGET)))), []
     own = torch.full((2, d.total_num_rows, d.listed), 77.0)
     args = SampleAcrossArgs(
@@ -92,7 +92,7 @@ def test_logits_that_are_no_numbers_and_padding():
 
 @pytest.mark.parametrize("equal", [600, 20000])
 def test_too_many_equal_tokens_for_a_list(equal):
-    """Such rows are listed one token after another; other rows of the cluster keep their lists."""
+    """Rows with many ties are listed one token after another; other rows of the cluster keep their lists."""
     d = descriptor(9, 20000, temperature=False)
     logits = drawn(9, 20000, "f32", 3)
     for i in (1, 2, 8):
@@ -151,7 +151,7 @@ def test_torch_draws_the_same_tokens_from_these_lists():
 
 
 class Emulated:
-    """A module of the emulator in place of a compiled one: tensors of the host as those of a GPU."""
+    """A module of the emulator that replaces a compiled one: host tensors are passed as GPU tensors."""
 
     def __init__(self, spec):
         self.module = tvm_ffi.load_module(str(emulator.library_of(spec)))
@@ -163,7 +163,7 @@ class Emulated:
 
 @pytest.fixture
 def _by_emulator(monkeypatch):
-    """Kernels by the emulator; memory that nobody wrote holds NaN, whose bits are no column."""
+    """Kernels run in the emulator; uninitialised memory holds NaN, whose bits are not a valid column."""
     monkeypatch.setattr(sample_across.sum_fold, "module_of", lambda spec, allow_build, label: Emulated(spec))
     torch.use_deterministic_algorithms(True)
     yield
@@ -172,7 +172,7 @@ def _by_emulator(monkeypatch):
 
 @pytest.mark.usefixtures("_by_emulator")
 def test_rows_past_num_valid_have_columns_of_the_shard():
-    """torch looks columns up on a GPU, also those of rows that it does not store."""
+    """On a GPU torch looks up columns, also for rows that it does not store."""
     d = descriptor(5, 1003, temperature=False, num_valid=True)
     args = SampleAcrossArgs(
         logits=drawn(5, 1003, "f32", 8), num_valid=torch.tensor([2], dtype=torch.int32), seed=None, offset=None, token=None,

@@ -1,4 +1,6 @@
-"""The merge of states over ranks in one launch, emulated: every rank a thread, stores to peers as late as they may be."""
+"""The merge of states over ranks in one launch, emulated: every rank is a thread, and stores to peers arrive as late as
+allowed.
+"""
 
 import math
 import threading
@@ -59,7 +61,7 @@ def own_heads(d, rank):
 
 
 def in_order(d, rank, given=None):
-    """The states of all ranks, of the heads that a rank keeps, in the order of the merge."""
+    """The states of all ranks for the heads that a rank keeps, in the order of the merge."""
     found = given or [states(d, r) for r in range(d.world)]
     return [torch.stack([one[i] for one in found], 1).flatten(0, 1)[:, :, own_heads(d, rank)].contiguous() for i in range(2)]
 
@@ -76,7 +78,7 @@ def by_hand(d, rank, given=None):
 
 
 def of_one_gpu(d, rank):
-    """The bits of merge_states, emulated, with a sink as a state of its own whose o is 0."""
+    """The bits of the emulated merge_states, with a sink as an additional state whose o is 0."""
     o_part, lse_part = in_order(d, rank)
     sinks = sinks_of(d)
     if sinks is not None:
@@ -132,12 +134,12 @@ def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
 
     for rank, (o, _) in enumerate(on_peers(2, 1 << 14, call, flagged=1 << 18)):
         assert torch.allclose(o.double(), by_hand(d, rank)[0], rtol=0.01, atol=0.01)
-    assert words == [(0, 9, 0)] * 2  # not flagged, CTAs, bytes that are held
+    assert words == [(0, 9, 0)] * 2  # not flagged, CTAs, bytes of held states
 
 
 @pytest.mark.parametrize("flagged", WAYS)
 def test_calls_follow_each_other_beside_the_end_of_32_bits_in_several_launches(flagged):
-    """Calls of both formats take turns: rows that do not fit take further launches."""
+    """Calls of both formats alternate; rows that do not fit one launch take further launches."""
     d, small = descriptor(), descriptor(total_num_rows=1)
 
     def calls(group):
@@ -167,7 +169,7 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
     sizes = d.total_num_rows * d.kept_heads * (d.head_dim * 2 + 4)
     for rank, (sent, waited, last) in enumerate(on_peers(3, 1 << 14, calls, flagged=flagged)):
         assert sent == 2 * sizes
-        if rank < 2 and not flagged:  # threads of the emulator wait one after the other, and here the first for lines
+        if rank < 2 and not flagged:  # emulated threads wait one after the other, and the first thread waits for lines here
             assert waited[2] > 1e8 > 5e7 > waited[rank] == 0
             assert last == [0, 0, 1]
 
@@ -175,7 +177,7 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("flagged", WAYS)
 def test_flags_of_long_ago_are_no_arrivals(flagged, world):
-    """Two calls whose flags and half are the same, 2 * (2^32 - 1) rounds apart, and one at 2^32; a rank is late for both."""
+    """Two calls with the same flags and half, 2 * (2^32 - 1) rounds apart, and one at 2^32; a rank is late for both."""
     d, starts = descriptor(world=world), (10, 10 + 2 * (2**32 - 1), 2**32 - 1)
 
     def calls(group):
@@ -202,7 +204,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(act, t
         if group.rank == 1 and act == "stays away":
             return None
         found = []
-        for first in (True, False):  # the second call would be sound
+        for first in (True, False):  # the second call would otherwise be valid
             group.link.digest = 8 if group.rank == 1 and first and act == "other plan" else 7
             found.append(run(d, group, *states(d, group.rank)))
         return found, group.link.failed

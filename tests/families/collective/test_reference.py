@@ -85,7 +85,7 @@ def test_plain_collectives_are_those_of_a_list(world):
 
 
 def attention(q, k, v, keys):
-    """o and lse of one query row a head over some of the keys, in f64."""
+    """o and lse of one query row per head over some of the keys, in f64."""
     if not len(keys):
         return torch.full((q.shape[0], v.shape[2]), math.nan, dtype=torch.float64), torch.full((q.shape[0],), -math.inf)
     scores = torch.einsum("hd,khd->hk", q, k[keys])
@@ -106,7 +106,7 @@ def problem(seed=0, tokens=97, heads=8, dim=16):
 @pytest.mark.parametrize("scatter", ["none", "heads"])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_a_merge_is_attention_over_all_keys(world, scatter):
-    """Rank 0 has no key where there are several, and its o is NaN; a sink is counted once."""
+    """Rank 0 has no key if there are several ranks, and its o is NaN; a sink is counted once."""
     q, k, v = problem()
     owner = torch.arange(97) % max(1, world - 1) + (world > 1)
     sinks = torch.linspace(-1, 1, 8)
@@ -130,7 +130,9 @@ def test_a_merge_is_attention_over_all_keys(world, scatter):
 
 
 def test_merges_have_the_bits_of_one_rank():
-    """Chunks of 8 keys that ranks hold in turn, each a state: the number of ranks moves no bit, in either exchange type."""
+    """Chunks of 8 keys, distributed round-robin over ranks, one state each: the number of ranks changes no bit, in either
+    exchange type.
+    """
     q, k, v = problem(1, 77)
     chunks = [torch.arange(first, min(77, first + 8)) for first in range(0, 77, 8)]
     for exchange in (None, "bf16"):

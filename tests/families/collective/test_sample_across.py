@@ -1,4 +1,4 @@
-"""Draws over a sharded vocabulary: the token is that of one rank, whatever the filters, ties and shards."""
+"""Draws over a sharded vocabulary: the token equals that of one rank, whatever the filters, ties and shards."""
 
 import math
 
@@ -28,7 +28,7 @@ FILTERS = (
 
 
 def problem(seed=0):
-    """Logits with ties, NaN, infinities and -0; a row without a candidate, and one whose candidates lie on one rank."""
+    """Logits with ties, NaN, infinities and -0; a row without a candidate, and a row whose candidates are all on one rank."""
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(ROWS, VOCAB, generator=g) * torch.linspace(0.1, 6, ROWS)[:, None]
     logits[::3] = (logits[::3] * 2).round() / 2
@@ -42,7 +42,7 @@ def problem(seed=0):
         "seed": torch.randint(-(2**62), 2**62, (ROWS,), generator=g),
         "offset": torch.arange(ROWS),
     }
-    values["top_k"][7], values["top_p"][7] = 13, 0.5  # of 203 equal logits the lowest ids are kept
+    values["top_k"][7], values["top_p"][7] = 13, 0.5  # of 203 equal logits, the lowest ids are kept
     values["temperature"][7] = 1.0
     return logits, values
 
@@ -54,7 +54,7 @@ def given(d, values):
 
 
 def at_once(logits, values, fields):
-    """The tokens of the op on one rank, and whether there are any."""
+    """The tokens of the op on one rank, and their validity."""
     d = SampleDescriptor(total_num_rows=ROWS, vocab=VOCAB, **fields)
     args = SampleArgs(logits=logits, token=torch.zeros(ROWS, dtype=torch.int32), valid=torch.zeros(ROWS, dtype=torch.uint8),
                       **given(d, values))  # fmt: skip
@@ -94,7 +94,9 @@ def test_a_token_is_that_of_one_rank(fields):
 
 
 def test_of_equal_logits_the_lowest_ids_are_kept():
-    """203 equal logits, of which 13 are kept, or the 102 that have half of the mass: by the rule, not by another program."""
+    """203 equal logits, of which 13 are kept, or the 102 that have half of the mass: checked by the rule, not by another
+    program.
+    """
     values = problem()[1] | {
         "temperature": torch.ones(ROWS),
         "top_k": torch.full((ROWS,), 13, dtype=torch.int32),
@@ -107,7 +109,7 @@ def test_of_equal_logits_the_lowest_ids_are_kept():
 
 
 def test_a_list_is_one_exchange_and_logits_never_travel(monkeypatch):
-    """Bytes to each other rank: 16 of a row without filters, 8 of each listed token, else at most eight times 256 sums."""
+    """Bytes to each other rank: 16 per row without filters, 8 per listed token, else at most eight times 256 sums."""
     rounds = []
     plain = LocalGroup.exchange
 

@@ -1,4 +1,6 @@
-"""The sum over ranks and its norm in one launch, emulated: every rank a thread, stores to peers as late as they may be."""
+"""The sum over ranks and its norm in one launch, emulated: every rank is a thread, and stores to peers arrive as late as
+allowed.
+"""
 
 import math
 
@@ -24,7 +26,7 @@ def descriptor(world=2, rows=7, hidden=64, **fields):
 
 
 def parts(d, seed=0):
-    """x of each rank, residual and weight. Magnitudes lie far apart, so that the order of a sum shows."""
+    """x of each rank, residual and weight. Magnitudes are far apart, so that the order of a sum shows."""
     g, dtype = torch.Generator().manual_seed(seed), KINDS[d.dtype]
     rows, hidden = d.total_num_rows, d.hidden
     scale = 10.0 ** torch.randint(-2, 3, (d.world, rows, hidden), generator=g)
@@ -61,7 +63,7 @@ def run(d, group, args):
 
 
 def alone(d, given, scale=None):
-    """The norm of the sum by the emulated kernel of one GPU."""
+    """The norm of the sum, from the emulated kernel of one GPU."""
     x = given[0]
     total = x[0].float()
     for term in x[1:]:
@@ -155,7 +157,7 @@ def test_rows_that_are_not_valid_are_not_written(count, steps, flagged):
 
 @pytest.mark.parametrize(("steps", "flagged"), WAYS)
 def test_calls_follow_each_other_and_rows_of_any_number_take_further_launches(steps, flagged):
-    """Plans of other grids and forms take turns on one arena, beside the end of 32-bit numbers."""
+    """Plans of other grids and forms alternate on one arena, near the overflow of 32-bit numbers."""
     known = [
         descriptor(rows=rows, hidden=hidden, steps=steps, residual="replicated")
         for rows, hidden in ((8, 640), (2, 72), (1, 64))
@@ -208,7 +210,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(steps,
         if group.rank == 1 and act == "stays away":
             return None
         odd, found = group.rank == 1, []
-        for first in (True, False):  # the second call would be sound
+        for first in (True, False):  # the second call would otherwise be valid
             group.link.digest = 8 if odd and first and act == "other plan" else 7
             count = torch.tensor([3 if odd and first and act == "other count" else 5], dtype=torch.int32)
             found.append(run(d, group, args_of(d, group.rank, group, given, count)))
@@ -216,7 +218,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(steps,
 
     found, failed = on_peers(2, 4096, call, patience_s=0.5, flagged=flagged)[0]
     assert failed == told
-    for one in found:  # a later call is as void as the one that failed
+    for one in found:  # a later call fails like the first one
         assert all(one[name][:5].float().isnan().all() for name in ("scale", "full_out", "residual"))
         assert (one["out"][:5] == -1).all()
         assert (one["out"][5:] == -77).all()

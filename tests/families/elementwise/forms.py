@@ -1,4 +1,4 @@
-"""Maps that together have every feature, and calls of them that lie in memory in every way."""
+"""Maps that together have every feature, and calls of them in every memory layout."""
 
 import torch
 
@@ -30,7 +30,7 @@ def cast(source, target, shape=(3, 37)):
 
 
 def padded(shape, inner, outside, dtype="f32"):
-    """The input in the middle of a larger result."""
+    """The input as the middle of a larger result."""
     places = tuple(coord(axis) - (size - small) // 2 for axis, (size, small) in enumerate(zip(shape, inner, strict=True)))
     made = Output(name="z", dtype=dtype, value=read("x", widened(dtype), places, outside))
     return MapDescriptor(shape=shape, inputs=(Input(name="x", dtype=dtype, shape=inner),), outputs=(made,))
@@ -90,8 +90,8 @@ FORMS = {
 
 
 def laid_out(tensor, how, seed=0):
-    """The same values elsewhere: "transposed" has its axes in memory in reverse order, "stepped" has gaps, "shifted" begins an
-    element late."""
+    """The same values in another layout: "transposed" has its axes in memory in reverse order, "stepped" has gaps, "shifted"
+    begins an element late."""
     if how == "transposed":
         backwards = tuple(range(tensor.ndim))[::-1]
         return tensor.permute(backwards).contiguous().permute(backwards)

@@ -1,4 +1,4 @@
-"""Values of map kernels that a reader can compute by hand, in the emulator: places far outside, conversions at the ends."""
+"""Values of map kernels that a reader can compute by hand, in the emulator: positions far outside, conversions at the ends."""
 
 import math
 
@@ -13,7 +13,7 @@ from opfacade.programs.types import widened
 from tests import emulator
 from tests.families.elementwise.forms import cast
 
-# The place that is read of an axis of 5, by the place that a program names.
+# The position that is read on an axis of 5, for each position that a program requests.
 PLACES = (-2147483653, -13, -9, -8, -5, -4, -1, 0, 4, 5, 8, 9, 12, 13, 16, 41, 2**40 + 3)
 INSIDE = {
     "clamp": (0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4),
@@ -24,7 +24,7 @@ INSIDE = {
 
 
 def test_the_places_are_those_of_a_walk():
-    """A walk to and fro along the axis, from 0, and one around it: the table above for the places within reach."""
+    """A walk back and forth along the axis, from 0, and one around it: the table above for positions within reach."""
     mirrored, around = [0, 1, 2, 3, 4, 3, 2, 1] * 12, [0, 1, 2, 3, 4] * 20
     for at, place in enumerate(PLACES):
         if abs(place) < 48:
@@ -61,7 +61,7 @@ def test_the_only_place_of_an_axis_is_read_from_anywhere(outside):
 @pytest.mark.parametrize("target", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
 @pytest.mark.parametrize("source", ["f32", "f64"])
 def test_a_float_at_and_past_the_ends_of_the_integers(source, target):
-    """2^bits is one past the largest integer, a float of every source; the float below it stays what it is, toward zero."""
+    """2^bits is one past the largest integer, a float of every source type; the float below it is truncated toward zero."""
     signed = target[0] == "i"
     bits = int(target[1:]) - signed
     end = 2.0**bits

@@ -66,8 +66,8 @@ def test_a_constant_is_the_measured_error_rounded_up_and_never_above_the_documen
 
 
 def test_a_documented_error_is_counted_from_the_rounded_value():
-    """CUDA's tables compare with the correctly rounded result, so a real value may be half a unit farther."""
-    worst = {"tanh": 1.171, "log1p": 1.283, "expm1": 1.11}  # of 10^6 to 10^7 arguments on an H200; the tables say 1
+    """CUDA's tables compare with the correctly rounded result, so the error from the real value may be half a unit larger."""
+    worst = {"tanh": 1.171, "log1p": 1.283, "expm1": 1.11}  # from 10^6 to 10^7 arguments on an H200; the tables say 1
     assert all(ulps.DEVICE[name][1] == 1 for name in worst)
     assert all(ulps.ulps_of(name, "f64", 80) >= 1.1 * error for name, error in worst.items())
 

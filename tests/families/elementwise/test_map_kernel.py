@@ -1,4 +1,4 @@
-"""The map kernels: their bound, the same bits on every path, what they may not touch, and what compiles.
+"""The map kernels: their bound, equal bits on every path, memory that they must not touch, and compilation.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -61,7 +61,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 @emulator.needed
 def test_bits_do_not_depend_on_the_path(problem):
-    """Flat, rows, tile and strided: by strides, gaps and alignment; also one operand apart from the others."""
+    """Flat, rows, tile and strided: by strides, gaps and alignment; also with one operand in a different layout."""
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
     for name, spec in operands_of(problem).items():
@@ -77,7 +77,7 @@ def test_bits_do_not_depend_on_the_path(problem):
 
 
 def long_program(dtype):
-    """z of more code than a vector of two may have."""
+    """z has more code than a vector of two may have."""
     found = value("y", dtype)
     for step in range(24):
         found = found + apply("atan", apply("pow", value("x", dtype), constant(float(step), dtype)))
@@ -198,7 +198,7 @@ def test_a_store_of_powers_of_two_rounds_up(source):
 
 
 def on_types(op):
-    """One map of four signatures of an operation: first, last, and two between."""
+    """One map of four signatures of an operation: first, last, and two in between."""
     known = list(OPERATIONS[op].signatures.items())
     chosen = [known[at] for at in sorted({0, len(known) // 3, 2 * len(known) // 3, len(known) - 1})]
     given, made = [], []
@@ -216,7 +216,7 @@ def on_types(op):
 @emulator.needed
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if op != "bits"])
 def test_every_operation(op):
-    """Exact ones have the bits of the reference."""
+    """Exact programs have the bits of the reference."""
     problem = on_types(op)
     held(emulator.subject(problem), filled(problem, 9))
 
@@ -268,7 +268,7 @@ def test_another_number_of_the_plan_is_no_other_kernel():
 
 @pytest.mark.parametrize("name", ["silu", "many", "gathered", "num_valid"])
 def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """A spill is refused by the build."""
+    """The build refuses spills."""
     plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -276,7 +276,7 @@ def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("op", "dtype"), [("sin", "f32"), ("cos", "bf16"), ("tan", "f64"), ("asin", "f64"), ("lgamma", "f64")])
 def test_heavy_functions_compile(op, dtype):
-    """libdevice reduces large arguments of sin, cos and tan in an array, the one local memory that a map may use."""
+    """libdevice reduces large arguments of sin, cos and tan in an array, the only local memory that a map may use."""
     given = value("x", "f64" if dtype == "f64" else "f32")
     plan = Plan.select(unary(apply(op, given), (64,), dtype, dtype), Preference(backend="cuda"), SM_90A)
     plan.compile()

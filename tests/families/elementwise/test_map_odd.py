@@ -1,4 +1,4 @@
-"""Maps whose rows begin anywhere: whole vectors, the bits of aligned rows, and nothing beside a row is written."""
+"""Maps whose rows begin at any address: whole vectors, the bits of aligned rows, and nothing outside a row is written."""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,12 +29,12 @@ PROBLEMS = {
     "less than a vector": unary(X * 2.0, (9, 5), "bf16"),
     "a few vectors": unary(X * 2.0, (9, 31), "bf16"),
 }
-GAP, FROM = 0x5A, (0, 1, 3, 6)  # bytes beside rows; elements of a longer row before each
+GAP, FROM = 0x5A, (0, 1, 3, 6)  # bytes around rows; elements of a longer row before each
 LOAD, STORE, SIZE_AT, SIXTEEN_BYTES = 0x981, 0x986, 73, 6
 
 
 def apart(tensor, before):
-    """Its rows as parts of longer ones, and all of the memory."""
+    """Its rows as parts of longer rows, and the whole memory."""
     wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 11, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(GAP)
     return wide[..., before : before + tensor.shape[-1]].copy_(tensor), wide
@@ -57,7 +57,7 @@ def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_the
     rows = [n for n in operands_of(problem) if n != "out_0" and getattr(args, n).shape[-1] == width]
     for before in FROM:
         out, wide = apart(args.out_0, before)
-        for shift in (0, before, 5):  # inputs that are aligned, aligned as the result is, and otherwise
+        for shift in (0, before, 5):  # inputs that are aligned, aligned like the result, and neither
             subject.run(replace(args, out_0=out, **{n: apart(getattr(args, n), shift)[0] for n in rows}))
             assert not bool(differs(plain, out).any())
             assert nothing_beside(wide, before, width)
@@ -104,5 +104,5 @@ def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(name):
         for word in words.functions(code[code.index(b"\x7fELF", 1) :])["map_rows"]
         if word & 0xFFF in (LOAD, STORE) and word >> SIZE_AT & 7 == SIXTEEN_BYTES
     )
-    assert found[LOAD] >= 2 * unroll + 2 * 2  # of two inputs: aligned vectors, and both pieces that another vector touches
+    assert found[LOAD] >= 2 * unroll + 2 * 2  # two inputs: aligned vectors, and both aligned chunks of an unaligned vector
     assert found[STORE] >= unroll + 1

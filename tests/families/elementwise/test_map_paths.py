@@ -1,4 +1,4 @@
-"""Paths of maps that only large problems take: several vectors a thread, and tiles with their ends, in the emulator."""
+"""Paths of maps that only large problems take: several vectors per thread, and tiles with their edges, in the emulator."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ from tests.families.elementwise.forms import X, Y, binary, unary
 from tests.families.elementwise.test_map_kernel import filled, held
 
 pytestmark = emulator.needed
-GAP = 77  # what lies between rows, and must stay
+GAP = 77  # content between rows, which must not change
 ENOUGH = 528 * 256  # threads with which one thread takes several vectors
 
 
 def padded(tensor, width, start=0, gap=GAP):
-    """The same values as part of wider rows of the gap."""
+    """The same values as part of wider rows with a gap."""
     wide = torch.full((*tensor.shape[:-1], width), gap).to(tensor.dtype)
     view = wide[..., start : start + tensor.shape[-1]]
     return view.copy_(tensor), wide
@@ -28,7 +28,7 @@ def kept(wide, width, start=0):
 
 
 def checked(problem, args, width, start=0):
-    """A call whose output is part of wider rows, against the bound, and against one with an element a thread."""
+    """A call whose output is part of wider rows, against the bound, and against a call with one element per thread."""
     subject = emulator.subject(problem)
     out, wide = padded(args.out_0, width, start)
     held(subject, replace(args, out_0=out))
@@ -54,7 +54,7 @@ def test_rows_of_which_a_thread_has_several(name):
     given = {name: getattr(args, name) for name in ("in_0", "in_1")}
     wide = {name: padded(one, width, gap=5)[0] for name, one in given.items() if one.shape[-1] == inner and one.ndim > 1}
     made = checked(problem, replace(args, **wide), width)
-    other = checked(problem, args, width + 3, 1)  # vectors that are not aligned
+    other = checked(problem, args, width + 3, 1)  # unaligned vectors
     assert not bool(differs(made, other).any())
 
 
@@ -79,7 +79,7 @@ def test_only_valid_rows_are_read_and_written(shape, valid):
     assert bool((out[count:] == GAP).all())
 
 
-MANY = 256 * 8 * 132  # elements of which a thread has eight, a CTA apart
+MANY = 256 * 8 * 132  # a thread has eight of these elements, one CTA apart
 APART = {
     "one row": (binary(X + Y, (1, 9), ("bf16", "bf16"), out="bf16"), 1),
     "rows": (binary(X * Y, (44, 41), ("bf16", "f32"), out="f32"), 3),

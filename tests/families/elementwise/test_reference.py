@@ -161,7 +161,7 @@ def test_a_read_of_an_input_without_elements_is_the_fill_or_zero(outside, dtype)
 
 
 def deep(node, depth):
-    """A value of some depth."""
+    """An expression of some depth."""
     for _ in range(depth):
         node = -node
     return node

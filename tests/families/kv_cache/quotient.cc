@@ -1,4 +1,4 @@
-// Counts quotients whose byte of fp8 or i8 is not that of a division.
+// Counts quotients whose fp8 or i8 byte differs from that of a division.
 #include "tests/emulator/simt.h"
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/common/quotient.cuh"
@@ -8,13 +8,13 @@ using namespace opfacade;
 // To the nearest i8.
 static int whole(float x) { return x >= 127.f ? 127 : x <= -128.f ? -128 : static_cast<int>(rintf(x)); }
 
-// A NaN is one byte whatever its sign, on a GPU.
+// On a GPU every NaN is one byte, whatever its sign.
 static bool same(float x, float y) {
   if (x != x || y != y) return x != x && y != y;
   return e4m3x2_of(x, x) == e4m3x2_of(y, y) && e5m2x2_of(x, x) == e5m2x2_of(y, y) && whole(x) == whole(y);
 }
 
-// All of xs by each factor. Exact: also as f32, which says more where the byte hides a wrong last bit.
+// All xs by each factor. Exact: also as f32, which shows more if the byte hides a wrong last bit.
 template <bool kShort>
 static long wrong(const float* xs, long x_count, const float* factors, long count, bool exact) {
   long found = 0;

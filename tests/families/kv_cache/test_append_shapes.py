@@ -1,4 +1,6 @@
-"""Appends of every shape that cuts a row in another way, on the host: heads that fill no warp, odd rows, free strides."""
+"""Appends of every shape that splits a row in another way, on the host: heads that do not fill a warp, odd
+rows, free strides.
+"""
 
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ from tests import emulator
 pytestmark = emulator.needed
 
 HEADS = (1, 3, 8, 17)
-# Dimension, dtype of the cache, what happens to rows; some of each in the short run.
+# Dimension, dtype of the cache, transformation of rows; the short run takes some of each.
 COPIES = [
     (128, "bf16"),
     (65, "f8_e4m3"),
@@ -53,7 +55,7 @@ def hold(subject, args):
 
 
 def shifted(tensor, by):
-    """The same numbers, `by` elements past where they were, in rows that are as much longer."""
+    """The same numbers, shifted by `by` elements, in rows that are longer by as much."""
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + by), 0, dtype=tensor.dtype)
     wide[..., by:] = tensor
     return wide[..., by:]

@@ -1,4 +1,4 @@
-"""Append that rotates or quantises: every stored number is the nearest to the exact one, told by a loop of its own."""
+"""Append that rotates or quantises: every stored number is the nearest to the exact one, checked by a separate loop."""
 
 import math
 import random
@@ -36,7 +36,7 @@ def made(form, new_lens=(4, 5, 0), kv_lens=(6, 9, 3), **more):
 
 
 def turned(row, angles, rope):
-    """One head's row as Python floats, turned by complex multiplication."""
+    """One head's row as Python floats, rotated by complex multiplication."""
     count = len(angles) // 2
     out = list(row)
     for i in range(count):
@@ -54,7 +54,7 @@ def numbers_of(dtype):
 
 
 def assert_nearest(got, want, dtype):
-    """No number of the format is nearer to `want`, but for f32 errors in computing it; beyond the largest, the largest."""
+    """No number of the format is nearer to `want`, up to f32 errors in computing it; beyond the largest number, the largest."""
     if dtype == "f32":
         assert abs(got - want) <= 2e-7 * (1 + abs(want))
         return
@@ -122,7 +122,7 @@ def test_v_and_what_is_not_rotated_arrive_bit_for_bit(rope):
 
 
 def test_rope_makes_scores_depend_on_distance_alone():
-    """The same K row at two positions, against a q turned by hand: equal distances give equal scores."""
+    """The same K row at two positions, against a q rotated by hand: equal distances give equal scores."""
     descriptor, args = append([9], [9], paged_kv=cache(dtype="f32", num_kv_heads=1, head_dim=4), rope="half")
     angle = torch.arange(9)[:, None] * torch.tensor([1.0, 0.1])
     args = replace(args, cos_sin_cache=torch.cat([angle.cos(), angle.sin()], -1))
@@ -210,7 +210,7 @@ def test_what_is_computed_shows_in_the_sku_and_a_copy_stays_as_it_was():
 
 @pytest.mark.parametrize("rope_dtype", ["bf16", "f16"])
 def test_a_narrow_table_gives_the_bits_of_the_same_table_widened(rope_dtype):
-    """Widening is exact, so what is stored is the same; the dtype is a fact of the SKU where it is not f32."""
+    """Widening is exact, so the stored bytes are the same; the dtype is a fact of the SKU unless it is f32."""
     narrow, args = append([4, 5], [6, 9], paged_kv=cache(dtype="bf16"), rope="half", rope_dtype=rope_dtype)
     wide = type(narrow).model_validate(narrow.model_dump() | {"rope_dtype": "f32"})
     other = replace(cloned(args), cos_sin_cache=args.cos_sin_cache.float())

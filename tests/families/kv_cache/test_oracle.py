@@ -1,4 +1,4 @@
-"""The oracle of append fails where a slot, a copied row, an angle or a quotient is wrong, by the least that can be."""
+"""The oracle of append fails if a slot, a copied row, an angle or a quotient is wrong by the least possible amount."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_no_other_slot_may_change(name):
 @pytest.mark.parametrize("rope", ["half", "interleaved"])
 @pytest.mark.parametrize("at", [0, 7])
 def test_a_rotated_element_is_within_a_few_roundings(rope, at):
-    """1 part in 10,000 is far beyond those of f32."""
+    """1 part in 10,000 is far above f32 rounding errors."""
     descriptor, args, sku, before = ran(rope=rope, paged_kv={"dtype": "f32"})
     assert worst(descriptor, args, sku, before) <= 1
     new_slot(args, descriptor, args.k_data)[:, at] *= 1.0001
@@ -61,7 +61,7 @@ def test_a_rotated_element_is_within_a_few_roundings(rope, at):
 
 @pytest.mark.parametrize("name", ["k", "v"])
 def test_a_quotient_beside_a_tie_has_one_nearest_number(name):
-    """1.0625 lies half way between two numbers of e4m3; 1 part in 10,000 beside it, no rounding of f32 reaches it."""
+    """1.0625 is half way between two numbers of e4m3; no f32 rounding error is as large as 1 part in 10,000."""
     fields = {"new_dtype": "f32", "kv_scale": "tensor", "paged_kv": {"dtype": "f8_e4m3"}}
     descriptor, args = append([1, 2], [5, 9], **fields | {"paged_kv": cache(dtype="f8_e4m3")})
     for scale in (args.k_scale, args.v_scale):

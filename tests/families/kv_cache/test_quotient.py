@@ -1,4 +1,4 @@
-"""Rows divided without a division: every byte is that of one."""
+"""Rows divided without a division instruction: every byte equals that of a division."""
 
 import ctypes
 import math
@@ -35,7 +35,7 @@ def count(tmp_path_factory):
 
 
 def significands(bits):
-    """Every number in [1, 2) of so many bits."""
+    """Every number in [1, 2) with so many bits."""
     return 1 + torch.arange(2 ** (bits - 1)) / 2 ** (bits - 1)
 
 
@@ -47,7 +47,7 @@ def patterns(count, seed):
 
 @pytest.mark.parametrize("bits", [8, pytest.param(11, marks=pytest.mark.heavy)])
 def test_no_short_significand_needs_a_second_correction(count, bits):
-    """All of them, by every factor of a binade: by a part of these in the short run."""
+    """All of them, by every factor of a binade; the short run takes a part."""
     step = 1 if bits == 11 else 16
     factors = (torch.arange(0, 2**23, step, dtype=torch.int32) + 0x3F800000).view(torch.float32)
     assert count(significands(bits), factors, "short", True) == 0

@@ -1,4 +1,4 @@
-"""Packing masks: every bit against numpy, what attention makes of it, and the kernel on the host."""
+"""Packing masks: every bit against numpy, the use of the packed mask in attention, and the kernel on the host."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""A cuBLASLt for tests without a GPU: `fake_cublaslt.cc`, compiled once a run, in place of torch's copy."""
+"""A cuBLASLt for tests without a GPU: `fake_cublaslt.cc`, compiled once per run, replaces torch's copy."""
 
 import ctypes
 import subprocess
@@ -35,7 +35,7 @@ def log():
 
 @contextmanager
 def installed(version=VERSION):
-    """The package of this version is installed; None: none is."""
+    """Pretends that the package of this version is installed; None: none is."""
     _forget()
     with patch.object(cublaslt, "installed", lambda: version):
         yield
@@ -50,7 +50,7 @@ def _forget():
 
 @contextmanager
 def here(respects=True):
-    """Products run on the host by the fake. respects: whether its heuristics follow the preference."""
+    """Products run on the host in the fake library. respects: whether its heuristics follow the preference."""
     opened().fake_reset(respects)
     library = cublaslt.Library(opened())
     loaded = patch.object(cublaslt, "load", lambda version: library)

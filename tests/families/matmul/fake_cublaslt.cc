@@ -1,5 +1,5 @@
-// A cuBLASLt for tests: products of column-major matrices on the host, by the documented interface. It holds calls to the
-// documentation more strictly than the library does, and its heuristics offer algorithms that a caller must not take.
+// A cuBLASLt for tests: products of column-major matrices on the host, with the documented interface. It checks calls against
+// the documentation more strictly than the library does, and its heuristics offer algorithms that a caller must not use.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,7 @@ struct Description {
   int32_t transa = 0, transb = 0;
   uint32_t epilogue = 1;
   const void* bias = nullptr;
-  int8_t fast = 1;  // a caller that does not forbid it is found out
+  int8_t fast = 1;  // detects a caller that does not forbid it
 };
 
 struct Preference {
@@ -106,7 +106,7 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
          c.columns == n && same && types && computes;
 }
 
-// What the heuristics know: only the last two keep a bound.
+// The algorithms of the heuristics: only the last two satisfy a bound.
 std::vector<Algo> known(uint32_t type) {
   const uint64_t f32 = 0x02 << 8, f64 = 0x04 << 8;
   const uint64_t input = type == 0 ? 0x08 << 16 : type == 1 ? 0x10 << 16 : type == 2 ? 0x01 << 16 : 0x02 << 16;
@@ -118,7 +118,7 @@ std::vector<Algo> known(uint32_t type) {
       Algo{{0, rounded, 0, 1, 16, 3}},          // TF32, emulation, or an accumulator in f16
       Algo{{2, plain, 64 << 20, 8, 16, 4}},     // too large a workspace
       Algo{{2, plain, 1 << 20, 2, 16, 5}},      // two parts in f32
-      Algo{{0, plain, 0, 1, 2, 6}},             // one part; takes any address
+      Algo{{0, plain, 0, 1, 2, 6}},             // one part; any address is valid
   };
 }
 

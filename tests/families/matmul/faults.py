@@ -1,4 +1,4 @@
-"""Faults in products: steps of k, phases of barriers, edges and what follows on a sum."""
+"""Faults in products: steps of k, phases of barriers, edges and the epilogue."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in products by mma.sync of groups, of codes of e4m3 and of weights in the type of x."""
+"""Faults in products by mma.sync: of groups, of e4m3 codes and of weights in the type of x."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in products of groups whose rows lie on N of wgmma."""
+"""Faults in grouped products whose rows are on N of wgmma."""
 
 from tests.mutation.mutant import cpu
 

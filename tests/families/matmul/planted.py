@@ -1,7 +1,8 @@
 """Inputs whose products in one step of k outweigh all others: a lost step of fp8 shows, where random inputs hide it.
 
-A step of fp8 may be off by 34 units at 13 bits below the largest of its sum and products, so that 512 steps of random products
-together may be off by more than one of them is. Here the products of one step have one sign and are 256 times the others.
+A step of fp8 may be off by 34 units at 13 bits below the largest of its sum and products, so 512 steps of random products
+together may be off by more than the result of one step. Here the products of one step have one sign and are 256 times the
+others.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Products of codes whose warpgroups decode a panel while they multiply the one before, on an emulated device."""
+"""Products of codes whose warpgroups decode a panel while they multiply the previous one, on an emulated device."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -19,7 +19,7 @@ def _any_assembler():
     forget_specializations()
 
 
-# Whole stages of 256 elements, and one, two or three panels of 64 behind them; no k but the third is whole groups of 128.
+# Whole stages of 256 elements, and one, two or three further panels of 64; only the third k is a multiple of a group of 128.
 SIZES = {"one": 832, "two": 640, "three": 1216, "none": 1024, "few": 192}
 FORMATS = {
     "uint4": {"zero": "int", "group": 128},
@@ -39,7 +39,7 @@ def of_format(name, **more):
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("aside", [1, 2])
 def test_every_tile_of_a_cta_keeps_its_bound(name, aside):
-    """Tables of the next tile are read with this one; of two weights, whose scales differ."""
+    """Tables of the next tile are read with this tile; two weights, whose scales differ."""
     problem = of_format(name, rows=140, n=140, k=832, batch=2, sm_limit=aside)
     with shaped(rows=128, along=1, beside=2, split=1, aside=aside):
         checked(problem, inputs.make_args(problem, 4))
@@ -49,7 +49,7 @@ def test_every_tile_of_a_cta_keeps_its_bound(name, aside):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["uint4", "nvfp4"])
 def test_each_panel_is_added_once(name, size):
-    """The bits of the kernel of few rows, with segments and without."""
+    """Equals the bits of the kernel for few rows, with segments and without."""
     problem = of_format(name, rows=70, n=72, k=SIZES[size])
     args = inputs.make_args(problem, 6)
     found = []

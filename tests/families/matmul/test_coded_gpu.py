@@ -1,4 +1,6 @@
-"""Codes of four bits on a GPU: many rows, whose codes are decoded first or while products run, have the bits of few."""
+"""Four-bit codes on a GPU: products of many rows, whose codes are decoded first or during the products, have the bits of few
+rows.
+"""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -46,7 +48,7 @@ def ran(problem, args, impl="wgmma_codes"):
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("impl", ["wgmma_codes", "wgmma_decoded"])
 def test_many_rows_have_the_bits_of_few_on_a_gpu(impl, dtype, name, sizes):
-    """Three times, because a register that is overwritten too early is wrong now and then; f32 hides no bit of a sum."""
+    """Three times, because a register that is overwritten too early is only sometimes wrong; f32 hides no bit of a sum."""
     rows, n, k = sizes
     weight = FORMATS[name]
     if dtype == "f16" and weight.scale_dtype == "bf16":

@@ -1,4 +1,4 @@
-"""Products of groups whose weights of codes are decoded to registers of wgmma, on an emulated device; when they are chosen."""
+"""Grouped products whose weight codes are decoded to registers of wgmma, on an emulated device; when they are selected."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +32,7 @@ def _any_assembler():
 
 @contextmanager
 def paid(whether=True, some=44):
-    """some: rows of a group up to which a tile has 64."""
+    """some: maximum rows of a group for tiles of 64 rows."""
     forget_specializations(), forget_selections()
     with (
         patch.object(matmul_coded_groups, "pays", lambda rows: whether),
@@ -76,7 +76,7 @@ FORMS = {name: one for name, one in PACKED.items() if one.k % 64 == 0} | {
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("some", [0, 999])
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name, some):
-    """The harness holds rows of no group to what they were."""
+    """The harness checks that rows of no group stay unchanged."""
     run(FORMS[name], drawn(FORMS[name]), some=some)
 
 
@@ -84,7 +84,9 @@ def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name, some):
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("some", [0, 999])
 def test_a_row_has_the_bits_of_the_kernel_of_few(name, some):
-    """In one chain and in two segments, gathered or not; also where codes or rows lie off sixteen bytes. f32 hides no bit."""
+    """In one chain and in two segments, gathered or not; also if codes or rows are not aligned to sixteen bytes. f32 hides no
+    bit.
+    """
     for more in ({"k": 1216}, {"k": 320, "gather": True, "num_x_rows": 11, "sm_limit": 2}):
         problem = made(WEIGHTS[name], groups=5, rows=150, out_dtype="f32", n=140, **more)
         args = drawn(problem)

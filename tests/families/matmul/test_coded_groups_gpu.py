@@ -1,4 +1,4 @@
-"""Groups of some rows on a GPU, whose weights of codes are decoded to registers: the bits of the kernel of few rows."""
+"""Groups of some rows on a GPU, whose weight codes are decoded to registers: the bits of the kernel for few rows."""
 
 from dataclasses import replace
 

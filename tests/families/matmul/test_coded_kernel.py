@@ -52,7 +52,7 @@ FORMS = {
 
 
 def shaped(**more):
-    """All products have these fields of a shape."""
+    """All products use this tile shape."""
     forget_specializations()
     plain = backend.shape_of
     return patch.object(backend, "shape_of", lambda *given: plain(*given)._replace(**more))
@@ -72,7 +72,7 @@ def test_it_keeps_its_bound(name):
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
-    """x is a unit matrix, so that each number arrives alone: (code - zero) * scale of small integers is exact."""
+    """x is a unit matrix, so that each weight appears alone in the result: (code - zero) * scale of small integers is exact."""
     k, n = 320, 72
     problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "zero": "none" if dtype == "int4" else "int", "group": group})
     args, groups = inputs.make_args(problem, 1), -(-k // group)
@@ -110,7 +110,7 @@ E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
     ("group", "scale", "dtype"), [(32, "f8_e8m0", "bf16"), (16, "f8_e4m3", "bf16"), (16, "f8_e4m3", "f16")]
 )
 def test_numbers_of_e2m1_are_codes_times_scales(group, scale, dtype):
-    """Each code, powers of two from 2^-127 to 2^120, scales of every exponent of e4m3, the smallest subnormal one too."""
+    """Each code, powers of two from 2^-127 to 2^120, and scales of every exponent of e4m3, including the smallest subnormal."""
     n, k = 72, 320
     weight = {"dtype": "e2m1", "group": group, "scale_dtype": scale, "dequantise": "exact"}
     problem = made(rows=k, n=n, k=k, weight=weight, dtype=dtype, out_dtype="f32")
@@ -142,7 +142,7 @@ def most():
 @emulator.needed
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_row_has_its_bits_in_any_batch(name, most):
-    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes."""
+    """Alone, among others, in each tile, and if codes or rows are not aligned to sixteen bytes."""
     problem, args, expected = most
     rows, shape = SHAPES[name]
     part = problem.model_copy(update={"total_num_rows": rows}).revalidated()
@@ -178,7 +178,7 @@ def test_a_scale_past_the_end_of_n_or_k_makes_no_number():
     ],
 )
 def test_a_cta_has_many_tiles(rows, shape):
-    """One SM, or two: rings go round over tiles, of three panels more than a stage each."""
+    """One SM, or two: rings wrap around over tiles, with three panels more than a stage each."""
     problem = made(rows=rows, n=300, k=448, sm_limit=shape.get("aside", 1), weight={"group": 32})
     with shaped(**shape):
         checked(problem, inputs.make_args(problem, 4))
@@ -205,7 +205,7 @@ def test_without_valid_rows_nothing_is_written():
 
 
 def test_the_shape_follows_from_the_sizes():
-    """Warpgroups along k for few rows; neighbours share them where one CTA has all segments."""
+    """Warpgroups along k for few rows; if one CTA has all segments, warpgroups share them."""
     sizes = ((1, 64), (1, 8192), (64, 8192), (128, 8192), (128, 28672), (4096, 64), (4096, 8192))
     found = {(rows, n): backend.shape_of(backend.Coding(rows, n, 8192), 128, 132) for rows, n in sizes}
     assert {sizes: (one.rows, one.along, one.split, one.aside) for sizes, one in found.items()} == {
@@ -219,7 +219,7 @@ def test_the_shape_follows_from_the_sizes():
     }
     assert all(one.shared <= 232448 for one in found.values())
     assert backend.shape_of(backend.Coding(40, 8192, 8192), 128, 1).aside == 1
-    assert backend.shape_of(backend.Coding(1, 1024, 8192), 128, 20).split == 1  # sm_limit holds for clusters too
+    assert backend.shape_of(backend.Coding(1, 1024, 8192), 128, 20).split == 1  # sm_limit also applies to clusters
 
 
 def test_segments_follow_from_n_and_k():

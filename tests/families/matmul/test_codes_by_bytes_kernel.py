@@ -57,7 +57,9 @@ def test_it_keeps_its_bound(name):
 @pytest.mark.parametrize("dtype", ["int4", "e2m1"])
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
-    """x is a unit matrix, so that each number arrives alone; scales are powers of two, and row r has the scale 1 + r % 3."""
+    """x is a unit matrix, so that each weight appears alone in the result; scales are powers of two, and row r has the scale 1
+    + r % 3.
+    """
     k, n = 384, 72
     problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "group": group}, out_dtype="f32")
     args, groups = inputs.make_args(problem, 1), k // group
@@ -86,7 +88,7 @@ def most():
 @emulator.needed
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_row_has_its_bits_in_any_batch(name, most):
-    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes."""
+    """Alone, among others, in each tile, and if codes or rows are not aligned to sixteen bytes."""
     problem, args, expected = most
     rows, shape = SHAPES[name]
     part = problem.model_copy(update={"total_num_rows": rows}).revalidated()

@@ -65,7 +65,7 @@ FORMS = {
 
 
 def tiled(tile):
-    """All products have this tile."""
+    """All products use this tile."""
     forget_specializations()
     return patch.object(backend.matmul_codes, "shape_of", lambda sizes, sms, terms: Shape(tile, None, terms=terms))
 
@@ -83,7 +83,7 @@ def test_it_keeps_its_bound(name):
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype):
-    """x is a unit matrix, so that each number arrives alone: (code - zero) * scale of small integers is exact."""
+    """x is a unit matrix, so that each weight appears alone in the result: (code - zero) * scale of small integers is exact."""
     k, n = 160, 40
     problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "zero": "none" if dtype == "int4" else "int", "group": 32})
     args = inputs.make_args(problem, 1)
@@ -104,7 +104,7 @@ E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 
 def columns_of(problem, **tensors):
-    """The numbers [n, k] that arrive: x is a unit matrix, and out is f32."""
+    """The weights [n, k] as the kernel computes them: x is a unit matrix, and out is f32."""
     args = inputs.make_args(problem, 1)
     args.x.copy_(torch.eye(problem.k))
     for name, tensor in tensors.items():
@@ -133,7 +133,9 @@ def test_exact_numbers_of_more_bits_than_bf16_arrive_whole(scale):
 @emulator.needed
 @pytest.mark.parametrize(("group", "scale"), [(32, "f8_e8m0"), (16, "f8_e4m3")])
 def test_numbers_of_e2m1_are_codes_times_scales(group, scale):
-    """A code of each, powers of two from 2^-120 on, scales of every exponent of e4m3, the smallest subnormal one too."""
+    """A code of each value, powers of two from 2^-120 on, scales of every exponent of e4m3, including the
+    smallest subnormal.
+    """
     n, k = 24, 96
     problem = made(
         rows=k, n=n, k=k, weight={"dtype": "e2m1", "group": group, "scale_dtype": scale, "dequantise": "exact"}, out_dtype="f32"
@@ -192,7 +194,7 @@ def test_an_infinite_scale_makes_infinities_and_no_rest_of_them():
 @emulator.needed
 @pytest.mark.parametrize("dequantise", ["rounded", "exact"])
 def test_a_row_has_its_bits_in_any_batch(dequantise):
-    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes."""
+    """Alone, among others, in each tile, and if codes or rows are not aligned to sixteen bytes."""
     most = made(rows=140, n=72, k=392, weight={"zero": "int", "dequantise": dequantise}, out_dtype="f32")
     large = Tile(128, 128, 1)
     args, found = inputs.make_args(most, 5), []
@@ -211,19 +213,19 @@ def test_a_row_has_its_bits_in_any_batch(dequantise):
 
 @emulator.needed
 def test_a_scale_past_the_end_of_k_or_n_makes_no_number():
-    """Elements behind k count as zeros, whatever the scale of their group is."""
+    """Elements past k count as zeros, whatever the scale of their group is."""
     problem = made(rows=2, n=33, k=40, weight={"group": 32}, out_dtype="f32")
     args = inputs.make_args(problem, 2)
     args.weight_scale[3, 1] = float("inf")
     args.x.fill_(1), args.weight.fill_(0x11)
     emulator.subject(problem).run(args)
     assert torch.equal(args.out.isfinite().all(0), torch.arange(33) != 3)
-    assert bool((args.out[:, 3] == float("inf")).all())  # nought times infinity would be NaN
+    assert bool((args.out[:, 3] == float("inf")).all())  # zero times infinity would be NaN
 
 
 @emulator.needed
 def test_a_cta_has_many_tiles_of_an_odd_number_of_steps():
-    """One SM: stages go round over tiles, three steps each."""
+    """One SM: stages wrap around over tiles, three steps each."""
     problem = made(rows=130, n=100, k=330, sm_limit=1, weight={"group": None})
     with tiled(Tile(64, 32, 2)):
         checked(problem, inputs.make_args(problem, 4))
@@ -260,7 +262,7 @@ def test_numbers_of_two_terms_compile_in_the_tiles_that_have_stages_for_them():
 
 
 def test_exact_is_refused_with_the_cure():
-    """In f16, which has no two numbers whose sum is a number of f16 scales beyond its range."""
+    """In f16 scales exceed the range, and no sum of two f16 numbers represents them."""
     with pytest.raises(UnsupportedError, match="Use bf16 for x"):
         Plan.select(made(weight=INT4 | HALF, dtype="f16"), Preference(backend="cuda"), SM_90A)
     with pytest.raises(UnsupportedError, match='dequantise="rounded"'):

@@ -1,6 +1,7 @@
-"""The time of a cold build of a kernel of products, in CPU seconds, which other work on the machine changes less than the wall.
+"""The time of a cold build of a matmul kernel, in CPU seconds, on which other work on the machine has less effect than on wall
+time.
 
-A build has two parts side by side, device code and binding, so that a wall on two quiet cores is below the sum of both.
+A build compiles device code and binding in parallel, so the wall time on two idle cores is below the sum.
 """
 
 from unittest.mock import patch
@@ -32,7 +33,7 @@ def test_a_cold_build_takes_a_few_cpu_seconds(name, monkeypatch, tmp_path):
     assert plan.sku.impl == "wgmma_tile"
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     toolchain.find(cache.toolchain_memo())
-    jit.key(plan.jit_spec)  # identifies the compilers, once a process
+    jit.key(plan.jit_spec)  # identifies the compilers, once per process
     before = cpu_seconds()
     jit.build(plan.jit_spec)
     assert 0 < cpu_seconds() - before <= MOST

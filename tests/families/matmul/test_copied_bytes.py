@@ -1,4 +1,4 @@
-"""The kernel of codes of e4m3 before sm_90, on an emulated device: numbers, segments, edges and what is refused."""
+"""The kernel of e4m3 codes for GPUs before sm_90, on an emulated device: numbers, segments, edges and refusals."""
 
 from dataclasses import replace
 
@@ -72,7 +72,9 @@ def test_columns_are_the_numbers_of_codes_with_the_scale_of_their_column(dtype):
 @emulator.needed
 @pytest.mark.parametrize("k", [640, 2208])
 def test_a_row_has_its_bits_in_any_batch(k):
-    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes; a k of one segment and of two."""
+    """Alone, among others, in each tile, and if codes or rows are not aligned to sixteen bytes; a k of one
+    segment and of two.
+    """
     most = made(rows=40, n=72, k=k, weight=ROUNDED, out_dtype="f32")
     args, found = inputs.make_args(most, 5), []
     wide = torch.empty(72, k + 8, dtype=torch.uint8)[:, 3 : k + 3].view(args.weight.dtype)

@@ -1,4 +1,4 @@
-"""The kernel of codes of four bits before sm_90, on an emulated device: numbers, segments, edges and what is refused."""
+"""The kernel of four-bit codes for GPUs before sm_90, on an emulated device: numbers, segments, edges and refusals."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -18,7 +18,7 @@ AMPERE = Target.parse("sm_80")
 
 
 def subject_of(problem):
-    """On an sm_89, which takes every format."""
+    """On an sm_89, which supports every format."""
     subject = emulator.subject(problem, device_like=Target.parse("sm_89"))
     assert subject.plan.sku.impl == "mma_codes"
     return subject
@@ -41,7 +41,7 @@ def test_it_keeps_its_bound(name):
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "e2m1"])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype):
-    """x is a unit matrix, so that each number arrives alone: (code - zero) * scale of small integers is exact."""
+    """x is a unit matrix, so that each weight appears alone in the result: (code - zero) * scale of small integers is exact."""
     k, n, group = 320, 72, 32
     problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "zero": "int" if dtype == "uint4" else "none", "group": group})
     args, groups = inputs.make_args(problem, 1), k // group
@@ -61,7 +61,9 @@ def test_columns_are_the_numbers_that_codes_stand_for(dtype):
 @emulator.needed
 @pytest.mark.parametrize("k", [640, 2240])
 def test_a_row_has_its_bits_in_any_batch(k):
-    """Alone, among others, in each tile, and where codes or rows lie off sixteen bytes; a k of one segment and of two."""
+    """Alone, among others, in each tile, and if codes or rows are not aligned to sixteen bytes; a k of one
+    segment and of two.
+    """
     most = made(rows=70, n=72, k=k, weight={"zero": "int"}, out_dtype="f32")
     args, found = inputs.make_args(most, 5), []
     off = torch.empty(72, k // 2 + 8, dtype=torch.uint8)[:, 3 : k // 2 + 3].copy_(args.weight)

@@ -1,4 +1,4 @@
-"""Products by mma.sync on a GPU: groups with codes, and kernels for GPUs before sm_90 that are chosen here by force."""
+"""Products by mma.sync on a GPU: groups with codes, and kernels for GPUs before sm_90, selected here by force."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +31,7 @@ HERE = (*matmul_coded_mma.ARCHS, "sm_90a")
 
 @contextmanager
 def forced():
-    """Kernels of wgmma decline, and those for other GPUs do not."""
+    """Kernels of wgmma decline, and kernels for other GPUs accept."""
     forget_specializations(), forget_selections()
     with (
         patch.object(matmul_grouped, "ARCH", "none"),

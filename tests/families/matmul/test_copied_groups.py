@@ -1,4 +1,4 @@
-"""Products of groups by mma.sync on an emulated device: weights of 4, 8 and 16 bits, layouts, tiles and refusals."""
+"""Grouped products by mma.sync on an emulated device: weights of 4, 8 and 16 bits, layouts, tiles and refusals."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,12 +90,12 @@ def run(problem, args):
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
-    """The harness holds rows of no group to what they were."""
+    """The harness checks that rows of no group stay unchanged."""
     run(FORMS[name], drawn(FORMS[name]))
 
 
 def numbers_arrive(dtype, run):
-    """x is a unit matrix for each group, so that each number arrives alone, with the scale and zero point of its group."""
+    """x is a unit matrix for each group, so that each weight appears alone, with the scale and zero point of its group."""
     k, n, group, many = 96, 40, 32, 3
     weight = Weight(dtype=dtype, group=group, zero="int" if dtype == "uint4" else "none", dequantise="rounded")
     problem = made(weight, groups=many, rows=many * k, n=n, k=k)
@@ -123,7 +123,7 @@ def test_columns_are_the_numbers_that_codes_stand_for(dtype):
 @emulator.needed
 @pytest.mark.parametrize(("dtype", "scale_dtype"), [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f16")])
 def test_columns_are_all_numbers_of_e4m3(dtype, scale_dtype):
-    """All 256 codes at each place of a k-step, also NaN, in columns of their own: a NaN leaves other columns alone."""
+    """All 256 codes at each position of a k-step, also NaN, in separate columns: a NaN does not affect other columns."""
     k, group = 32, 32
     weight = Weight(dtype="f8_e4m3", group=group, scale_dtype=scale_dtype, dequantise="rounded")
     problem = made(weight, groups=2, rows=2 * k, n=256, k=k, dtype=dtype, out_dtype="f32")

@@ -1,4 +1,4 @@
-"""Products by cuBLASLt: what is selected, how the library is called, and what is refused, beside a fake of its interface."""
+"""Products by cuBLASLt: selection, calls of the library, and refusals, with a fake of its interface."""
 
 import gc
 import os
@@ -62,7 +62,7 @@ def candidate_of(name="cublaslt_matmul"):
 
 
 def launched(problem, target=GPUS["sm_80"]):
-    """The launcher alone, without the check that tensors lie on a GPU."""
+    """The launcher alone, without the check that tensors are on a GPU."""
     candidate = candidate_of()
     sku = candidate.sku(problem, target)
     return sku, candidate.launcher(problem, target, sku, True)
@@ -128,7 +128,7 @@ def test_matrices_of_a_batch_may_be_one(library):
 
 
 def test_it_takes_no_algorithm_that_rounds_parts_or_inputs(library):
-    """The fake offers four that break the bound before the one in f32; the preference forbids them."""
+    """The fake offers four algorithms that break the bound before the one in f32; the preference forbids them."""
     problem = made()
     _, launch = launched(problem)
     launch(inputs.make_args(problem, 1), scratch(problem))
@@ -161,7 +161,7 @@ def test_strides_and_addresses_choose_again_and_equal_ones_do_not(library):
     launch(replace(args, x=odd), scratch(problem))
     names = [line.split()[0] for line in cublaslt_here.log()]
     assert names == ["create", "heuristic", "matmul", "matmul", "matmul", "heuristic", "matmul"]
-    assert "algo 6 workspace 0" in cublaslt_here.log()[-1]  # the only one for an address off 16 bytes
+    assert "algo 6 workspace 0" in cublaslt_here.log()[-1]  # the only algorithm for an address that is not aligned to 16 bytes
 
 
 def test_it_destroys_all_that_it_creates(library):
@@ -222,7 +222,7 @@ def test_overlapping_rows_are_refused_before_anything_is_written(name, library):
 
 
 def test_expanded_rows_are_refused(library):
-    """By the plan, as cuBLASLt has a place for each row."""
+    """From the plan, since cuBLASLt has an argument for each row."""
     problem = made(dtype="f32", batch=2, add=True)
     operands = candidate_of().operands(problem)
     assert {name: operands[name].strides.expandable for name in ("x", "weight", "add")} == {
@@ -385,7 +385,7 @@ def test_what_it_does_not_compute_is_refused_by_name(name, library):
 
 
 def test_a_size_that_is_refused_changes_no_answer_of_another(library):
-    """Refusals are cached by the fields that are no sizes."""
+    """Refusals are cached by the fields that are not sizes."""
     for k, fits in ((8, True), (0, False), (8, True)):
         assert (explain(made(k=k), LIBRARY, GPUS["sm_80"]).chosen is not None) == fits
 

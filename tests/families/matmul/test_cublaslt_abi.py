@@ -1,4 +1,4 @@
-"""Our declarations of cuBLASLt beside the prototypes and the numbers that its documentation gives."""
+"""Our declarations of cuBLASLt, compared with the prototypes and numbers in its documentation."""
 
 import ctypes
 import re

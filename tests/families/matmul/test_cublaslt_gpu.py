@@ -73,7 +73,7 @@ def test_addresses_and_rows_of_any_alignment(dtype):
 
 @pytest.mark.parametrize("sizes", [(512, 512, 512), (3, 4096, 4096), (129, 1001, 777)])
 def test_products_of_bf16_have_the_range_of_bf16(sizes):
-    """Numbers that f16 has not, large and small, by every algorithm that the library offers."""
+    """Numbers that f16 cannot represent, large and small, by every algorithm that the library offers."""
     problem = made(*sizes)
     args, plan = inputs.make_args(problem, 3, "cuda"), Plan.select(problem, LIBRARY)
     args.x.mul_(2.0**40)
@@ -123,7 +123,7 @@ def test_a_run_allocates_nothing_with_its_workspace():
     workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     plan.run(args, workspace)
     torch.cuda.synchronize()
-    # Free memory of the device changes with other processes too: what a run takes, ten runs take in every one of the turns.
+    # Other processes also change the free memory of the device: an allocation of each run would show in every one of the turns.
     taken = []
     for _ in range(5):
         used, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
@@ -136,7 +136,7 @@ def test_a_run_allocates_nothing_with_its_workspace():
 
 
 def product_of(problem):
-    """The description on the current device, as a run makes it."""
+    """The description for the current device, as a run creates it."""
     args, device = inputs.make_args(problem, 3, "cuda"), torch.device("cuda", torch.cuda.current_device())
     library = cublaslt.load(cublaslt.installed())
     return library, Product(library, library.handle(device), backend._facts_of(problem, args, 32 << 20))
@@ -144,7 +144,7 @@ def product_of(problem):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_every_algorithm_that_the_library_offers_is_one_that_was_asked_for(name):
-    """So the masks of the preference mean what we take them for."""
+    """So the masks of the preference have the meaning that we assume."""
     library, product = product_of(LARGE[name])
     results, count = (abi.HeuristicResult * 16)(), cublaslt.ctypes.c_int()
     facts = (product._handle, product._description, *product._layouts, product._preference())
@@ -155,7 +155,7 @@ def test_every_algorithm_that_the_library_offers_is_one_that_was_asked_for(name)
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_emulation_is_not_used_where_the_environment_asks_for_it(dtype, monkeypatch):
-    """The variables are read when a library starts, so a process of its own runs this."""
+    """The variables are read when a library starts, so this runs in a separate process."""
     import os
     import subprocess
     import sys
@@ -199,7 +199,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_kept_algorithm_repeats_its_bits(name, monkeypatch, tmp_path):
-    """For other addresses, streams and contents of the workspace."""
+    """Bits are equal for other addresses, streams and contents of the workspace."""
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     problem = REPEATED[name]
     args = inputs.make_args(problem, 3, "cuda")

@@ -1,4 +1,4 @@
-"""Algorithms of cuBLASLt that `tune` keeps: which, for which problems, and that they alone claim bits that repeat."""
+"""Algorithms of cuBLASLt that `tune` keeps: which ones, for which problems, and that only these claim repeatable bits."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.families.matmul.test_cublaslt import FORMS, formula, made
 
 SM_90A = Target.parse("sm_90a")
 LIBRARY = Preference(backend="library")
-CPU = torch.device("cpu")  # that of the fake
+CPU = torch.device("cpu")  # version of the fake library
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def fits(problem, place=1):
 
 
 def test_the_algorithms_that_keep_the_bound_are_kept_in_the_order_of_the_library(library):
-    """The fake has two for f32: number 5 with a workspace, and number 6, which needs none."""
+    """The fake has two algorithms for f32: number 5 with a workspace, and number 6, which needs none."""
     problem = made(dtype="f32")
     assert not fits(problem)
     learn(problem)
@@ -104,7 +104,7 @@ def test_they_are_for_the_sizes_device_and_version_that_they_were_kept_for(libra
     problem = made(dtype="f32")
     learn(problem)
     assert fits(problem)
-    assert fits(problem.model_copy(update={"alpha": 0.5}).revalidated())  # any factor has the same
+    assert fits(problem.model_copy(update={"alpha": 0.5}).revalidated())  # any factor has the same algorithm
     for other in (made(rows=8, dtype="f32"), made(dtype="f32", weight_layout="kn"), made(dtype="f32", bias=True), made()):
         assert not fits(other)
     assert config().declines(problem, replace(SM_90A, sm_count=100))
@@ -162,7 +162,7 @@ def test_tune_keeps_them_and_a_measurement_chooses_one(library, monkeypatch):
     monkeypatch.setattr(measurements, "table", lambda: {(row.key, row.require): [row]})
     prefer = Preference(backend="library", autotune="use")
     assert Plan.select(problem, prefer, SM_90A).sku.id == names[3]
-    near = made(rows=8, dtype="f32")  # of the same measurement, and nothing was kept for it
+    near = made(rows=8, dtype="f32")  # of the same measurement, with nothing kept for it
     assert tuning_key(near) == tuning_key(problem)
     assert Plan.select(near, prefer, SM_90A).sku.id == names[0]
     old = row.model_copy(update={"toolchain": "opfacade 0.0.1, torch 1.0"})

@@ -1,4 +1,4 @@
-"""Products of groups whose weights of codes are decoded to a workspace first, on an emulated device; when they are chosen."""
+"""Grouped products whose weight codes are first decoded to a workspace, on an emulated device; when they are selected."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -84,14 +84,16 @@ FORMS = {name: one for name, one in few.FORMS.items() if one.weight_format is no
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
-    """The harness holds rows of no group to what they were."""
+    """The harness checks that rows of no group stay unchanged."""
     run(FORMS[name], drawn(FORMS[name]))
 
 
 @emulator.needed
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_a_row_has_the_bits_of_the_kernel_of_few(name):
-    """In one chain and in two segments, gathered or not; also where codes or rows lie off sixteen bytes. f32 hides no bit."""
+    """In one chain and in two segments, gathered or not; also if codes or rows are not aligned to sixteen bytes. f32 hides no
+    bit.
+    """
     for more in ({"k": 1216}, {"k": 328, "gather": True, "num_x_rows": 11, "sm_limit": 2}):
         problem = made(WEIGHTS[name], groups=5, rows=150, out_dtype="f32", n=140, **more)
         args = drawn(problem)
@@ -128,7 +130,7 @@ def test_columns_are_the_numbers_that_codes_stand_for(dtype):
 @emulator.needed
 @pytest.mark.parametrize(("dtype", "scale_dtype"), [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f16")])
 def test_columns_are_all_numbers_of_e4m3(dtype, scale_dtype):
-    """All 256 codes at each place of eight, also NaN, in columns of their own: a NaN leaves other columns alone."""
+    """All 256 codes at each of eight positions, also NaN, in separate columns: a NaN does not affect other columns."""
     k = 32
     weight = BLOCKS.model_copy(update={"group": 32, "scale_dtype": scale_dtype})
     problem = made(weight, groups=2, rows=2 * k, n=256, k=k, dtype=dtype, out_dtype="f32")
@@ -145,7 +147,7 @@ def test_columns_are_all_numbers_of_e4m3(dtype, scale_dtype):
 
 @emulator.needed
 def test_weights_of_groups_without_rows_are_not_decoded():
-    """The workspace of two of nine groups alone is written."""
+    """Only the workspace of two of the nine groups is written."""
     problem = made(UINT4, groups=9, rows=6, n=40, k=64)
     args = inputs.make_args(problem, 1)
     args = replace(args, indptr=torch.tensor([0, 0, 0, 4, 4, 4, 4, 4, 6, 6], dtype=torch.int32))

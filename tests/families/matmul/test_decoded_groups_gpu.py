@@ -1,4 +1,4 @@
-"""Groups of many rows on a GPU, whose weights of codes are decoded first: the bits of the kernel of few rows."""
+"""Groups of many rows on a GPU, whose weight codes are decoded first: the bits of the kernel for few rows."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_a_row_has_the_bits_of_the_kernel_of_few_on_a_gpu(n, k, gather, name):
 
 
 def test_a_graph_replays_with_other_counts_on_a_gpu():
-    """A group that had no rows before has its weight decoded now."""
+    """The weight of a group that had no rows in the first call is decoded in the second."""
     problem = made(WEIGHTS["mxfp4"], groups=16, rows=256, n=320, k=640)
     args = inputs.make_args(problem, 5, "cuda")
     args.x.copy_(torch.randn(args.x.shape, generator=torch.Generator().manual_seed(5)))

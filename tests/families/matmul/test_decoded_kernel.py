@@ -1,4 +1,4 @@
-"""Products of codes that are decoded to a workspace first, on an emulated device, and when they are chosen."""
+"""Products of codes that are first decoded to a workspace, on an emulated device, and when they are selected."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -56,7 +56,9 @@ def test_it_keeps_its_bound(name):
 @emulator.needed
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_rows_have_the_bits_of_few(name):
-    """As codes that are decoded to registers give them, with segments of k; also where codes or rows lie off sixteen bytes."""
+    """Equal to codes that are decoded to registers, with segments of k; also if codes or rows are not aligned
+    to sixteen bytes.
+    """
     problem = of_format(name, rows=140, n=140, k=1216, batch=2, sm_limit=2)
     args = inputs.make_args(problem, 4)
     with paid(False):
@@ -87,8 +89,8 @@ def test_other_tiles_have_the_bits_of_few(tile, name):
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
-    """x is a unit matrix, so that each number arrives alone: (code - zero) * scale of small integers is exact. More codes of a
-    column than a warp has at a time."""
+    """x is a unit matrix, so that each weight appears alone in the result: (code - zero) * scale of small integers is exact. A
+    column has more codes than a warp processes at a time."""
     k, n, signed = 1088, 40, dtype == "int4"
     problem = made(rows=k, n=n, k=k, weight={"dtype": dtype, "zero": "none" if signed else "int", "group": group})
     args, groups = inputs.make_args(problem, 1), -(-k // group)
@@ -150,7 +152,7 @@ def test_a_smaller_workspace_selects_the_kernel_without_one():
 
 
 def test_rows_of_both_kernels_have_the_same_promise():
-    """Segments of k are those of the kernel of few rows."""
+    """Segments of k are those of the kernel for few rows."""
     few, many = chosen(of(16)), chosen(of(4096), require="batch_invariant")
     assert many.sku.impl == "wgmma_decoded"
     assert few.precision_guarantee.error_model == many.precision_guarantee.error_model

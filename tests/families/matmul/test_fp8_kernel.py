@@ -1,4 +1,6 @@
-"""Products of fp8 on an emulated device: every kind of scales and edge; a lost part shows; bits that depend on no other row."""
+"""Products of fp8 on an emulated device: every kind of scale and edge, lost parts are detected, and bits depend on no other
+row.
+"""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -32,7 +34,7 @@ def made(rows=70, n=72, k=200, dtype="f8_e4m3", scaling=None, **more):
     return MatmulDescriptor(total_num_rows=rows, n=n, k=k, dtype=dtype, scaling=scales, **more)
 
 
-# Rows of fp8 by codes have a kernel of their own: test_codes_by_bytes_kernel.py.
+# Rows of fp8 by codes have a separate kernel: test_codes_by_bytes_kernel.py.
 FP8 = [one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.dtype in ("f8_e4m3", "f8_e5m2")]
 TAKEN = [one for one in FP8 if one.weight_format is None]
 BLOCK = {"kind": "block"}
@@ -88,7 +90,7 @@ def test_planted_products_show_each_step(first, scaling):
     [("odd", PAIR), ("blocks", WIDE), ("offset", SMALL), pytest.param("offset", WIDE, marks=pytest.mark.heavy)],
 )
 def test_no_tile_and_no_address_changes_a_bit(name, tile):
-    """Rows off 16 bytes are copied by threads."""
+    """Rows that are not aligned to 16 bytes are copied by threads."""
     problem = FORMS[name].model_copy(update={"total_num_rows": 140}).revalidated()
     args, found = inputs.make_args(problem, 5), []
     wide = torch.zeros(140, problem.k + 3, dtype=torch.uint8)[:, 1:-2]
@@ -153,13 +155,13 @@ def test_what_tensor_cores_cannot_do_is_declined_by_name(field, fields):
 
 @pytest.mark.parametrize("rows", [1, 64, 4096])
 def test_sums_of_bytes_have_half_the_columns(rows):
-    """The part that is summed and the sum before it are both in registers."""
+    """The current part and the previous sum are both in registers."""
     assert tile_of(Sizes(rows, 7168, 2048, 1, 32, 1, parts=True), 132).columns <= 128
 
 
 @pytest.mark.parametrize(("offset", "staged"), [((0, 0), True), ((64, 0), False), ((0, 64), False)])
 def test_blocks_that_begin_with_the_weight_have_factors_in_shared_memory(offset, staged):
-    """A tile lies in one block of columns then."""
+    """In that case a tile is inside one block of columns."""
     problem = made(rows=4096, n=4096, k=4096, scaling=BLOCK | {"block_offset": offset})
     assert backend._shape(problem, SM_90A).factors is staged
 

@@ -1,4 +1,4 @@
-"""Products of groups against loops over their elements; edges, refusals and what validation finds."""
+"""Grouped products against loops over their elements; edges, refusals and validation."""
 
 import math
 from dataclasses import replace
@@ -82,7 +82,7 @@ def factor(d, args, x_at, g, j, k):
 
 
 def weights_of(d, args):
-    """Weights of groups, also those whose numbers codes stand for."""
+    """Weights of groups, also as numbers of codes."""
     if d.weight_format is None:
         return args.weight.double().numpy()
     each = [weight_of(product_of(d), part_of(d, args, group, []))[0].mT for group in range(d.groups)]
@@ -91,7 +91,7 @@ def weights_of(d, args):
 
 
 def formula(d, args, before):
-    """out, element by element; rows of no group as they were, or 0."""
+    """out, element by element; rows of no group unchanged, or 0."""
     x, w = args.x.double().numpy(), weights_of(d, args)
     x = x.T if d.x_layout == "km" else x
     w = w if d.weight_layout == "nk" else w.swapaxes(-1, -2)
@@ -141,7 +141,7 @@ SMALL = GroupedMatmulDescriptor(groups=3, total_num_rows=6, n=4, k=8, dtype="bf1
 
 @pytest.fixture
 def validate(monkeypatch):
-    """Sets the level of plans that are made from now on."""
+    """Sets the level of plans that are created from now on."""
 
     def at(level):
         monkeypatch.setenv("OPFACADE_VALIDATE", level)

@@ -1,4 +1,4 @@
-"""Products of groups of 8-bit operands on an emulated device: scales of rows that lie anywhere, and the bits of one product."""
+"""Grouped products of 8-bit operands on an emulated device: scales of rows in any position, and the bits of single products."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -58,7 +58,7 @@ FORMS = {
 
 
 def drawn(problem, seed=3):
-    """Groups in turn, some empty, whose rows are numbers; rows of no group, and their scales, are NaN."""
+    """Groups one after another, some empty, whose rows are numbers; rows of no group, and their scales, are NaN."""
     args = inputs.make_args(problem, seed)
     if problem.dtype != "i8":
         args.x.copy_(torch.randn(args.x.shape, generator=torch.Generator().manual_seed(seed)))
@@ -95,7 +95,7 @@ def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
 @emulator.needed
 @pytest.mark.parametrize("name", ["fp8 block", "fp8 gathered blocks", "fp8 masked blocks", "fp8 masked tokens", "i8 tokens"])
 def test_a_row_has_its_bits_in_any_group(name):
-    """The bits of the product of its group alone, by the kernel of one product."""
+    """The bits of the product of its group alone, from the kernel for single products."""
     problem, judged = FORMS[name], 0
     args = drawn(problem)
     run(problem, args)
@@ -116,7 +116,7 @@ def test_a_row_has_its_bits_in_any_group(name):
 @emulator.needed
 @pytest.mark.parametrize("first", [0, 468])
 def test_a_lost_part_of_k_shows(first):
-    """Terms that outweigh all others lie in the first or in the last part."""
+    """Terms that outweigh all others are in the first or in the last part."""
     problem = made(scaling=BLOCK, n=8, k=500, rows=6, groups=2, out_dtype="f32")
     args = replace(inputs.make_args(problem, 1), indptr=torch.tensor([0, 2, 6], dtype=torch.int32))
     args.x.fill_(0.0), args.weight.fill_(0.0), args.x_scale.fill_(1.0), args.weight_scale.fill_(1.0)
@@ -198,7 +198,7 @@ def test_the_examples_have_a_kernel():
     ids=["blocks", "gathered blocks", "tokens", "integers"],
 )
 def test_it_compiles_without_spills(problem):
-    """The suite refuses slow code of a kernel that ships."""
+    """The suite refuses slow code of a shipped kernel."""
     forget_specializations()
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     plan.compile()

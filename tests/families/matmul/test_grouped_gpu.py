@@ -1,4 +1,4 @@
-"""Products of groups on a GPU: ranges of k, replays with other tables, and tensors of more than 2^31 elements."""
+"""Grouped products on a GPU: ranges of k, replays with other tables, and tensors of more than 2^31 elements."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_a_group_behind_2_31_elements_has_its_sums():
 
 
 def test_elements_of_k_behind_2_31_have_their_terms():
-    """x has more elements than 2^31, of which the last group has the last ones."""
+    """x has more elements than 2^31, and the last group has the last ones."""
     rows, n = 4096, 64
     k = BEYOND // rows + 200
     problem = made(groups=2, rows=rows, n=n, k=k, out_dtype="f32", **ACROSS)
@@ -140,4 +140,4 @@ def test_elements_of_k_behind_2_31_have_their_terms():
     want = torch.zeros(rows, n, device="cuda", dtype=torch.float64)
     for begin in range(50, k, 2**16):
         want += x[begin : min(begin + 2**16, k)].double().T @ weight[begin : min(begin + 2**16, k)].double()
-    torch.testing.assert_close(last.double(), want, rtol=1e-3, atol=4.0)  # results of about 700
+    torch.testing.assert_close(last.double(), want, rtol=1e-3, atol=4.0)  # the results are about 700

@@ -1,4 +1,4 @@
-"""The kernel of products of groups on an emulated device: every layout; a row has the bits of a product alone."""
+"""The kernel of grouped products on an emulated device: every layout; a row has the bits of a single product."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +35,7 @@ def _rows_on_m():
 
 @contextmanager
 def swapping(rows):
-    """Groups of so many rows on average lie on N of wgmma."""
+    """Groups with at most this average number of rows have their rows on N of wgmma."""
     forget_specializations(), forget_selections()
     with patch.object(backend, "_FEW_ROWS", rows):
         yield
@@ -66,7 +66,7 @@ FORMS = {
 
 
 def indptr_of(problem, seed=1):
-    """Groups in turn, some empty, with rows before the first and behind the last."""
+    """Groups one after another, some empty, with rows before the first and after the last."""
     generator = torch.Generator().manual_seed(seed)
     cuts = torch.randint(1, problem.total_num_rows, (problem.groups + 1,), generator=generator).sort().values.int()
     cuts[1] = cuts[0]
@@ -99,7 +99,7 @@ def run(problem, args):
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
-    """The harness holds rows of no group to what they were."""
+    """The harness checks that rows of no group stay unchanged."""
     problem = FORMS[name]
     report = run(problem, drawn(problem))
     assert report.worst <= 1, report
@@ -107,7 +107,7 @@ def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
 
 
 def product_of(problem, args, group):
-    """The rows of a group of `ragged`, by the kernel of one product."""
+    """The rows of a group of `ragged`, from the kernel for single products."""
     first, stop = args.indptr[group : group + 2].tolist()
     one = MatmulDescriptor(
         total_num_rows=stop - first, n=problem.n, k=problem.k, dtype=problem.dtype, weight_layout=problem.weight_layout,
@@ -126,7 +126,7 @@ def product_of(problem, args, group):
     ids=["chain", "segments", "gather"],
 )
 def test_a_row_has_its_bits_in_any_group(problem):
-    """The bits of the product of its group alone, also where k is summed in segments, in this place and in another."""
+    """The bits of the product of its group alone, also if k is summed in segments, in this position and in another."""
     args = drawn(problem)
     run(problem, args)
     for group in range(problem.groups):
@@ -140,7 +140,7 @@ def test_a_row_has_its_bits_in_any_group(problem):
 
 
 def beside_nan(tensor):
-    """Rows that TMA and cp.async load, with NaN behind each."""
+    """Rows that TMA and cp.async load, with NaN after each."""
     wide = torch.full((*tensor.shape[:-1], -(-tensor.shape[-1] // 16) * 16 + 16), float("nan")).to(tensor.dtype)
     return wide[..., : tensor.shape[-1]].copy_(tensor)
 
@@ -148,7 +148,7 @@ def beside_nan(tensor):
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
 def test_gathered_rows_have_their_bits_at_any_address(dtype):
-    """Chunk by chunk where rows are not aligned; by cp.async where they are, also if k ends inside a chunk."""
+    """Chunk by chunk if rows are not aligned; by cp.async if they are, also if k ends inside a chunk."""
     problem = made(gather=True, num_x_rows=11, rows=40, k=77, n=33, dtype=dtype, out_dtype="f32", sm_limit=2)
     args = drawn(problem)
     for tensor in (args.x, args.weight):
@@ -194,7 +194,7 @@ def test_rows_have_the_same_bits_among_any_rows_of_any_groups(name):
 @emulator.needed
 @pytest.mark.parametrize("indptr", [[-5, 3, 1, 999], [0, 0, 0, 0], [90, 90, 90, 90], [7, 2, 50, 40]])
 def test_tables_that_are_wrong_write_nothing_outside(indptr):
-    """Entries are cut to the rows, and a group whose entries fall is empty."""
+    """Entries are clamped to the rows, and a group with decreasing entries is empty."""
     problem = made()
     args = replace(drawn(problem), indptr=torch.tensor(indptr, dtype=torch.int32))
     args.x.fill_(1.0)
@@ -213,7 +213,7 @@ def test_tables_that_are_wrong_write_nothing_outside(indptr):
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("layout", ["ragged", "masked"])
 def test_rows_of_no_group_are_cleared_and_nothing_beside_them(layout, first):
-    """Rows of out lie off 16 bytes in a wider tensor; groups of which no row is left have all their rows cleared."""
+    """Rows of out are not aligned to 16 bytes in a wider tensor; all rows of a group that lost its rows are cleared."""
     problem = made(zero_tail=True, layout=layout, rows=21, n=19, k=24)
     args = drawn(problem)
     wide = torch.full((*args.out.shape[:-1], problem.n + 7), 7.0, dtype=args.out.dtype)
@@ -298,7 +298,7 @@ def test_the_examples_have_a_kernel():
 @pytest.mark.parametrize("zero_tail", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["", "zero_tail"])
 @pytest.mark.parametrize("layout", ["ragged", "masked"])
 def test_the_largest_tile_compiles_without_spills(layout, zero_tail):
-    """The suite refuses slow code of a kernel that ships."""
+    """The suite refuses slow code of a shipped kernel."""
     forget_specializations()
     plan = Plan.select(
         made(groups=8, rows=4096, n=4096, k=4096, layout=layout, zero_tail=zero_tail), Preference(backend="cuda"), SM_90A

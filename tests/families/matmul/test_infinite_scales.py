@@ -1,4 +1,6 @@
-"""Infinite scales on an emulated device: that of a column, or of all, multiplies the sum as IEEE defines it in every kernel."""
+"""Infinite scales on an emulated device: in every kernel, the scale of a column, or of all columns, multiplies the sum as IEEE
+defines it.
+"""
 
 import math
 from dataclasses import replace
@@ -65,8 +67,8 @@ def run(problem, args, impl, device):
 @emulator.needed
 @pytest.mark.parametrize("name", CASES)
 def test_an_infinite_scale_multiplies_the_sum(name):
-    """Rows of x are 1 and -1 by turns from an element on: infinite terms have both signs, and sums are 2, -2, 0 and 0. Columns
-    are all of number 1."""
+    """Rows of x alternate between 1 and -1 from some element on: infinite terms have both signs, and sums are 2, -2, 0 and 0.
+    All columns contain the number 1."""
     impl, problem, device = CASES[name]
     problem = problem.revalidated()
     args, k = inputs.make_args(problem, 1), problem.k

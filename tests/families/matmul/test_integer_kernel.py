@@ -1,4 +1,4 @@
-"""Products of i8 on an emulated device: sums are exact, scales of rows and columns follow, edges and copies."""
+"""Products of i8 on an emulated device: exact sums, scales of rows and columns, edges and copies."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -58,7 +58,9 @@ def test_it_keeps_its_bound(name):
 @emulator.needed
 @pytest.mark.parametrize("rows", [1, 70])
 def test_sums_are_exact(rows):
-    """So are those of the largest numbers, for any number of rows, and where threads copy rows off 16 bytes."""
+    """The same holds for the largest numbers, any number of rows, and rows that threads copy because they are not aligned to 16
+    bytes.
+    """
     problem = made(rows=rows, n=40, k=272)
     args = inputs.make_args(problem, 1)
     args.x[0], args.weight[3] = -128, -128
@@ -72,7 +74,7 @@ def test_sums_are_exact(rows):
 
 @emulator.needed
 def test_sums_behind_a_zero_point_are_exact():
-    """(x - zero) @ weight in integers, to the edge of i32: neither part of the difference is rounded before it."""
+    """(x - zero) @ weight in integers, up to the edge of i32: neither part of the difference is rounded before it."""
     problem = made(rows=4, n=35, k=65_793, scaling=ZEROS, out_dtype="f32")
     args = inputs.make_args(problem, 2)
     args.x[1:].clamp_(min=63), args.weight[1:].clamp_(min=63)  # sums far beyond 2^24, most of them odd

@@ -1,4 +1,4 @@
-"""The kernel of products of ranges of k on an emulated device: bounds, the bits of each group alone, and edges of its range."""
+"""The kernel of products over ranges of k on an emulated device: bounds, the bits of each group alone, and edges of ranges."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -49,7 +49,7 @@ FORMS = {
 
 
 def bounds_of(problem):
-    """Ranges that begin and end inside of steps, some empty, with elements before the first and behind the last."""
+    """Ranges that begin and end inside steps, some empty, with elements before the first and after the last."""
     cuts = torch.randint(3, max(problem.k - 3, 4), (problem.groups + 1,), generator=torch.Generator().manual_seed(2))
     cuts = cuts.sort().values.int().clamp(max=problem.k)
     cuts[2] = cuts[1]
@@ -57,12 +57,12 @@ def bounds_of(problem):
 
 
 def along(tensor, layout, *part):
-    """A view of elements of k, whichever axis they have."""
+    """A view of some elements of k, on whichever axis k is."""
     return tensor[:, slice(*part)] if layout in ("mk", "nk") else tensor[slice(*part)]
 
 
 def drawn(problem, indptr=None, seed=3):
-    """Numbers everywhere, but NaN outside of every range where numbers can be NaN."""
+    """Random numbers, but NaN outside every range if the type has NaN."""
     args = inputs.make_args(problem, seed)
     indptr = bounds_of(problem) if indptr is None else torch.tensor(indptr, dtype=torch.int32)
     args, generator = replace(args, indptr=indptr), torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ def drawn(problem, indptr=None, seed=3):
 
 
 def alone(problem, args, group):
-    """out of a group by the kernel of one product, in the order of k."""
+    """out of a group from the kernel for single products, in the order of k."""
     first, stop = args.indptr[group : group + 2].tolist()
     one = MatmulDescriptor(
         total_num_rows=problem.total_num_rows, n=problem.n, k=stop - first, dtype=problem.dtype, x_layout=problem.x_layout,
@@ -131,7 +131,7 @@ def test_sums_of_an_empty_group_are_0_or_what_out_held():
 @pytest.mark.parametrize("layouts", [ACROSS, {}], ids=["across", "rows"])
 @pytest.mark.parametrize("first", [0, 1, 8])
 def test_every_length_of_a_range_has_its_terms(first, layouts):
-    """Around whole steps, with another range behind it, by one CTA. Terms are integers that sum exactly."""
+    """Around whole steps, with another range after it, by one CTA. Terms are integers with exact sums."""
     for stop in (first, first + 1, first + 63, first + 64, first + 65, first + 128, first + 191):
         problem = made(groups=2, rows=8, n=24, k=272, out_dtype="f32", sm_limit=1, **layouts)
         args = drawn(problem, [first, stop, stop + 70])
@@ -148,7 +148,7 @@ def test_every_length_of_a_range_has_its_terms(first, layouts):
 @emulator.needed
 @pytest.mark.parametrize("indptr", [[-5, 3, 1, 999], [0, 0, 0, 0], [90, 90, 90, 90], [7, 2, 50, 40]])
 def test_tables_that_are_wrong_read_nothing_outside(indptr):
-    """Entries are cut to k, and a group whose entries fall is empty."""
+    """Entries are clamped to k, and a group with decreasing entries is empty."""
     problem = made(k=90, rows=5, n=24, out_dtype="f32", **ACROSS)
     args = drawn(problem, indptr)
     args.x.copy_(torch.ones(args.x.shape)), args.weight.copy_(torch.ones(args.weight.shape))
@@ -205,7 +205,7 @@ def test_the_example_has_a_kernel():
 
 @pytest.mark.parametrize("out_dtype", ["f32", pytest.param("bf16", marks=pytest.mark.heavy)])
 def test_the_largest_tile_compiles_without_spills(out_dtype):
-    """The suite refuses slow code of a kernel that ships."""
+    """The suite refuses slow code of a shipped kernel."""
     forget_specializations()
     problem = made(groups=8, rows=4096, n=4096, k=65536, out_dtype=out_dtype, accumulate=True, **ACROSS)
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)

@@ -1,4 +1,4 @@
-"""Tiles that `tune` times beside the default: kernels of their own with the same promise and the same bits."""
+"""Tiles that `tune` times in addition to the default: separate kernels with the same guarantee and the same bits."""
 
 from dataclasses import replace
 from unittest.mock import patch

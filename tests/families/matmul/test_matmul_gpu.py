@@ -60,7 +60,7 @@ TYPES["mxfp4"] = {"dtype": "bf16", "weight_format": Weight(dtype="e2m1", group=3
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (96, 7168), (1000, 520)])
 def test_a_row_has_its_bits_among_any_rows_on_a_gpu(n, k, types):
-    """Each number of rows has another tile; those off 16 bytes are copied by threads."""
+    """Each number of rows has another tile; rows that are not aligned to 16 bytes are copied by threads."""
     most = MatmulDescriptor(total_num_rows=3000, n=n, k=k, **TYPES[types])
     args = inputs.make_args(most, 5, "cuda")
     whole = ran(most, args)
@@ -95,7 +95,7 @@ def test_bits_of_rows_are_the_same_from_1_to_8192_rows(dtype, seed):
     ("rows", "n", "k"), [(1, 1000, 4097), (70, 333, 2500), (1030, 2049, 833), (2050, 16, 5447), (3, 5, 6), (300, 13289, 64)]
 )
 def test_odd_sizes_have_the_bits_of_operands_that_tma_loads_on_a_gpu(rows, n, k, types):
-    """Copied by threads or in a first launch, and views of rows that lie a multiple of 16 bytes apart."""
+    """Copied by threads or in a first launch, and views with row strides that are multiples of 16 bytes."""
     problem = MatmulDescriptor(total_num_rows=rows, n=n, k=k, **TYPES[types])
     args = inputs.make_args(problem, 7, "cuda")
     plan, before = Plan.select(problem, Preference(backend="cuda")), numerics.snapshot(problem, args)

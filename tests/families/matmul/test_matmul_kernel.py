@@ -1,4 +1,4 @@
-"""The kernel of products on an emulated device: every form and layout; bits that depend on no other row and no tile."""
+"""The matmul kernel on an emulated device: every form and layout; bits depend on no other row and no tile."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -49,7 +49,7 @@ FORMS = {f"example-{i}": one for i, one in enumerate(PLAIN)} | {
 
 
 def tiled(tile):
-    """All products have this tile."""
+    """All products use this tile."""
     forget_specializations()
     return patch.object(backend, "tile_of", lambda sizes, sms: tile)
 
@@ -65,7 +65,7 @@ def test_it_keeps_its_bound(name):
 
 
 def apart(tensor, step):
-    """Rows further apart than they are long, from an address that is `step` elements off."""
+    """Rows with a stride larger than their length, from an address that is `step` elements off."""
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3 * step), float("nan"), dtype=tensor.dtype)
     return wide[..., step : step + tensor.shape[-1]].copy_(tensor)
 
@@ -74,7 +74,7 @@ def apart(tensor, step):
 @pytest.mark.parametrize("step", [1, 8])
 @pytest.mark.parametrize("name", ["plain", "added", "batched", "gradient", "gated-odd"])
 def test_strides_and_addresses_change_no_bit(name, step):
-    """Multiples of 16 bytes are loaded by TMA, others are copied by threads."""
+    """Rows at multiples of 16 bytes are loaded by TMA, others are copied by threads."""
     problem = FORMS[name]
     args = inputs.make_args(problem, 3)
     names = [one for one in operands_of(problem) if one not in ("num_valid", "bias")]
@@ -83,7 +83,7 @@ def test_strides_and_addresses_change_no_bit(name, step):
         emulator.subject(problem).run(call)
     assert torch.equal(args.out.nan_to_num(7.0), other.out.nan_to_num(7.0))
     around = other.out.as_strided((args.out.numel(),), (1,), 0).isnan()
-    assert bool(around[:step].all())  # what lies before the first row
+    assert bool(around[:step].all())  # content before the first row
 
 
 @emulator.needed
@@ -137,7 +137,7 @@ STAGED = {
 @pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(128, 160, 1), Tile(128, 256, 1), Tile(192, 192, 1)], ids=str)
 @pytest.mark.parametrize("name", STAGED)
 def test_rows_that_are_staged_have_the_bits_of_those_that_are_not(name, tile):
-    """Rows of out are aligned, or begin an element later; nothing beside them is written."""
+    """Rows of out are aligned, or begin an element later; nothing outside them is written."""
     problem, found = STAGED[name], []
     args = inputs.make_args(problem, 5)
     if problem.num_valid:
@@ -171,7 +171,7 @@ def test_nothing_is_stored_behind_a_row_that_ends_inside_a_vector(valid):
 @emulator.needed
 @pytest.mark.parametrize("step", [0, 1])
 def test_ctas_of_a_cluster_share_their_weight(step):
-    """By TMA; threads that copy share nothing."""
+    """By TMA; with copies by threads, clusters share nothing."""
     problem = made(rows=300, n=130, k=72, out_dtype="f32")
     args = inputs.make_args(problem, 5)
     args = replace(args, x=apart(args.x, step)) if step else args
@@ -189,7 +189,7 @@ def test_ctas_of_a_cluster_share_their_weight(step):
 @pytest.mark.parametrize("tile", [Tile(64, 64, 2), Tile(128, 128, 1, 2)], ids=str)
 @pytest.mark.parametrize("layouts", [("mk", "kn"), ("km", "nk"), ("km", "kn")], ids=" ".join)
 def test_layouts_are_loaded_as_they_lie(layouts, tile):
-    """By TMA, or copied where addresses are off 16 bytes: the bits of the product of the transposed operand."""
+    """By TMA, or copied if addresses are not aligned to 16 bytes: the bits of the product of the transposed operand."""
     problem = made(rows=264, n=136, k=72, out_dtype="f32", x_layout=layouts[0], weight_layout=layouts[1])
     args, found = inputs.make_args(problem, 5), []
     plain = made(rows=264, n=136, k=72, out_dtype="f32")
@@ -217,7 +217,7 @@ def split(tile, count=4):
 @emulator.needed
 @pytest.mark.parametrize("rows", [1, 70])
 def test_segments_have_their_bits_in_a_cluster_and_in_one_cta(rows):
-    """Four segments of 640 elements, the last of which is shorter; in a tile of each, and in order within one CTA."""
+    """Four segments of 640 elements, the last one shorter; in separate tiles, and in order within one CTA."""
     problem = replace_sizes(SEGMENTED, total_num_rows=rows)
     args, found = inputs.make_args(problem, 5), []
     copied = replace(args, x=apart(args.x, 1))
@@ -234,7 +234,7 @@ def test_segments_have_their_bits_in_a_cluster_and_in_one_cta(rows):
 @emulator.needed
 @pytest.mark.parametrize(("k", "many"), [(4104, 7), (5000, 8)])
 def test_segments_have_their_bits_in_a_cluster_whose_ctas_have_two(k, many):
-    """The last CTA of four has one where there are seven."""
+    """With seven segments, the last of four CTAs has one."""
     problem = replace_sizes(SEGMENTED, total_num_rows=66, n=40, k=k)
     args, found = inputs.make_args(problem, 5), []
     for tile in (Tile(64, 64, 2), split(Tile(64, 32, 2), 4), split(Tile(64, 64, 2), many)):

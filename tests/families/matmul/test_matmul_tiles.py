@@ -1,4 +1,4 @@
-"""Which tile a product gets, by its sizes and the number of SMs, and how k is cut: by n and k alone."""
+"""The tile of a product depends on its sizes and the number of SMs; the segments of k depend only on n and k."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_segments_are_by_n_and_k_alone(n, k, wanted):
 
 @pytest.mark.parametrize("rows", [1, 64, 200, 4096])
 def test_clusters_of_segments_run_at_once(rows):
-    """A limit of SMs holds for them too."""
+    """A limit of SMs applies to these too."""
     for sms in (8, 32, 132):
         tile = tile_of(Sizes(rows, 96, 7168, 1, 32, 2, 8), sms)
         assert tile.split in (1, 8)
@@ -79,7 +79,7 @@ def test_few_rows_have_tiles_of_few_rows_and_many_the_largest(rows, n, k):
 
 
 def test_sums_of_segments_have_half_the_columns():
-    """The sum of a segment and those before it are both in registers."""
+    """The sum of a segment and of those before it are both in registers."""
     sizes = Sizes(8192, 1056, 4096, 1)
     assert tile_of(sizes, 132).columns > 128
     assert tile_of(sizes._replace(segments=4), 132).columns == 128
@@ -89,22 +89,24 @@ def test_sums_of_segments_have_half_the_columns():
     ("rows", "n", "k", "ctas"), [(256, 4096, 4096, 64), (256, 6144, 4096, 96), (256, 10240, 8192, 108), (256, 2112, 7168, 66)]
 )
 def test_256_rows_have_tiles_for_half_of_the_sms_and_more(rows, n, k, ctas):
-    """Tiles of 128 x 256 would be 32, 48, 80 and 18."""
+    """With tiles of 128 x 256 the counts would be 32, 48, 80 and 18."""
     tile = tile_of(Sizes(rows, n, k, 1), 132)
     assert -(-rows // (tile.rows * tile.cluster)) * tile.cluster * -(-n // tile.columns) >= ctas
 
 
 def test_a_last_wave_that_is_nearly_empty_is_avoided():
-    """With 2112 columns tiles of 256 take three waves for the work of 2.2, and tiles of 192 x 192 two of 1.1 times the work."""
+    """With 2112 columns, tiles of 256 need three waves for 2.2 waves of work, and tiles of 192 x 192 two waves of 1.1 times the
+    work.
+    """
     sizes = Sizes(4096, 2112, 7168, 1)
     tile = tile_of(sizes, 132)
     assert tile == Tile(192, 192, 1)
     assert nanoseconds(tile, sizes, 132) < 0.9 * nanoseconds(Tile(128, 256, 1), sizes, 132)
     assert tile_of(Sizes(4096, 1040, 4096, 1), 132) == Tile(192, 192, 1)  # one wave of 132 tiles
-    assert tile_of(Sizes(4096, 2112, 7168, 1, 64), 132).rows == 128  # a weight whose columns lie along panels
-    assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1)  # 5.8 waves of 6
+    assert tile_of(Sizes(4096, 2112, 7168, 1, 64), 132).rows == 128  # a weight whose columns are contiguous along panels
+    assert tile_of(Sizes(4096, 6144, 4096, 1), 132) == Tile(128, 256, 1)  # 5.8 of 6 waves
     assert tile_of(Sizes(1024, 10240, 8192, 1), 132) == Tile(128, 160, 1)  # 3.9 waves
-    assert tile_of(Sizes(1024, 10240, 8192, 1, size=1), 132) == Tile(128, 128, 1)  # 4.8 waves of half the work, not 2.4
+    assert tile_of(Sizes(1024, 10240, 8192, 1, size=1), 132) == Tile(128, 128, 1)  # 4.8 waves of half the work, instead of 2.4
 
 
 def test_a_part_of_a_weight_along_panels_is_whole_panels():
@@ -116,7 +118,7 @@ def test_a_part_of_a_weight_along_panels_is_whole_panels():
 
 
 def test_tiles_fit_shared_memory():
-    """Beside the rows that warps stage before they store them."""
+    """In addition to the rows that warps stage before they store them."""
     for tile in (*TILES, *HALVES):
         assert tile.stages >= 2
         boxes = tile.stages * (tile.stage + 16) + 1024 + tile.rows * (128 if tile.columns % 64 == 0 else 64)

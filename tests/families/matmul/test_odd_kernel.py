@@ -1,5 +1,5 @@
-"""Operands that TMA cannot load, copied by threads or into the workspace: the bits of operands that it loads, and no byte read
-outside of a tensor."""
+"""Operands that TMA cannot load are copied by threads or into the workspace: the bits equal those of aligned operands, and no
+byte outside a tensor is read."""
 
 from dataclasses import replace
 from functools import partial
@@ -63,7 +63,7 @@ copies = matmul_repack.copies_of
 
 
 def ran(problem, args, into_workspace):
-    """The output of a call, held to its bound. A workspace holds NaN of each type at first."""
+    """The output of a call, checked against its bound. The workspace first holds NaN of each type."""
     call = replace(args, out=torch.full_like(args.out, 99))
     with copied(into_workspace):
         subject = emulator.subject(problem)
@@ -82,7 +82,7 @@ def padded(tensor):
 
 
 def spread(tensor):
-    """Elements that are no neighbours."""
+    """Elements that are not adjacent."""
     return torch.zeros((*tensor.shape, 3), dtype=tensor.dtype)[..., 1].copy_(tensor)
 
 

@@ -1,4 +1,4 @@
-"""order="k" on an emulated device: every kernel that takes a problem gives the bits of one chain in the order of k."""
+"""order="k" on an emulated device: every kernel that accepts a problem gives the bits of one chain in the order of k."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ ONE_CHAIN = made(rows=70, n=72, k=2104, out_dtype="f32", bias=True, order="k")
 
 
 def chain(x, weight):
-    """f32 sums of products that are added one by one, as the emulator's tensor core does."""
+    """f32 sums of products added one by one, like in the emulator's tensor core."""
     found = torch.zeros(x.shape[0], weight.shape[0])
     for k in range(x.shape[1]):
         found += x[:, k : k + 1].float() * weight[:, k].float()
@@ -76,7 +76,7 @@ def test_a_group_has_the_same_chain(given, want):
 
 @emulator.needed
 def test_free_order_cuts_this_problem_into_segments(given, want):
-    """So the tests here would see sums of another order."""
+    """So the tests here would detect another order of sums."""
     free = ONE_CHAIN.model_copy(update={"order": "free"}).revalidated()
     assert not torch.equal(run(free, given)[1], want)
 
@@ -87,6 +87,6 @@ def test_a_library_does_not_promise_an_order():
 
 
 def test_the_reference_adds_in_f64():
-    """Its sums are not those of a chain in f32, so only kernels give a trainer and a server the same bits."""
+    """Its sums are not a chain in f32, so only kernels give a trainer and a server the same bits."""
     promise = explain(ONE_CHAIN, target=Target.cpu()).chosen.sku.precision_guarantee
     assert (promise.accumulator, promise.batch_invariant) == ("f64", "none")

@@ -15,7 +15,7 @@ from opfacade.testing import inputs, numerics
 
 _PLAIN = [
     one for one in EXAMPLES if isinstance(one, MatmulDescriptor) and one.weight_format is None
-]  # test_weights.py has them
+]  # tested in test_weights.py
 FORMS = {f"example-{i}": one for i, one in enumerate(_PLAIN)} | {
     "batched-block": MatmulDescriptor(
         total_num_rows=5, n=150, k=140, batch=2, dtype="f8_e4m3", scaling=Scaling(kind="block", x_scale_layout="column")
@@ -108,7 +108,7 @@ def test_it_is_the_formula(problem):
     want = formula(few, args, before)
     rows = want.shape[-2]
     got = args.out[..., :rows, :].double().numpy()
-    # a constant of the tail of gelu is f32
+    # the constant of the tanh form of gelu is f32
     u = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-19, "f64": 1e-13, "i32": 0.0, "f8_e4m3": 2.0**-4}[few.result]
     least = {"f16": 2.0**-25, "f8_e4m3": 2.0**-10}.get(few.result, 1e-12)
     assert np.all(np.abs(got - want) <= u * np.abs(want) + least)
@@ -127,7 +127,7 @@ def test_it_keeps_its_bound(problem):
 
 
 def mma16(plan, **more):
-    """The SKU of a plan with the promise of a kernel of tensor cores: their steps of 16 products."""
+    """The SKU of a plan with the guarantee of a tensor core kernel: steps of 16 products."""
     promise = plan.sku.precision_guarantee
     constants = dict(promise.error_model.constants) | {"u_acc": 2.0**-23, "k_step": 16.0, "u": 2.0**-24} | more
     model = promise.error_model.model_copy(update={"id": "matmul-mma16", "constants": tuple(sorted(constants.items()))})
@@ -246,7 +246,7 @@ def test_scales_of_quantised_rows_fit_as_they_are():
 
 
 def test_a_slice_of_a_weight_gives_its_part_of_the_product():
-    """Columns 70.. and elements 100.. of a larger weight, with the blocks of that."""
+    """Columns 70.. and elements 100.. of a larger weight, with the blocks of the larger weight."""
     big = MatmulDescriptor(total_num_rows=4, n=300, k=400, dtype="f8_e4m3", scaling=Scaling(kind="block"), out_dtype="f32")
     args = inputs.make_args(big, 2)
     args.x[:, :128] = 0.0

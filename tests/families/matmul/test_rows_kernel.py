@@ -1,4 +1,4 @@
-"""Rows of out that are not aligned: every element is written once, and none beside them."""
+"""Rows of out that are not aligned: every element is written once, and nothing else is written."""
 
 from unittest.mock import patch
 
@@ -21,7 +21,7 @@ def _any_assembler():
 
 
 def outputs(n, tile, shapes, rows=11):
-    """out of one product in memory of each (elements between rows, of the first), with what lies around it."""
+    """out of one product in each memory layout (elements between rows, offset of the first), with the content around it."""
     problem = MatmulDescriptor(total_num_rows=rows, n=n, k=16, dtype="bf16", bias=True, activation="relu")
     args = inputs.make_args(problem, 3)
     with patch.object(backend, "tile_of", lambda *_: tile):
@@ -39,7 +39,7 @@ def outputs(n, tile, shapes, rows=11):
 @pytest.mark.parametrize("tile", [Tile(64, 32, 2), Tile(64, 128, 2)], ids=str)
 @pytest.mark.parametrize("n", [1, 3, 7, 8, 33, 65, 127, 130])
 def test_rows_anywhere_have_the_elements_of_aligned_rows(n, tile):
-    """An activation is never negative, so that what was not written shows."""
+    """An activation is never negative, so unwritten elements show."""
     wide = -(-n // 8) * 8
     shapes = [(wide, 8), *((wide + more, first) for more, first in ((0, 3), (1, 8), (3, 5), (6, 2), (8, 7)))]
     found = list(outputs(n, tile, shapes))
@@ -53,7 +53,7 @@ def test_rows_anywhere_have_the_elements_of_aligned_rows(n, tile):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("n", [5, 37])
 def test_one_row_and_two_rows_have_the_elements_of_aligned_rows(n, rows):
-    """The stride of one row does not matter, that of two does."""
+    """The stride of a single row does not matter, the stride of two rows does."""
     found = list(outputs(n, Tile(64, 32, 2), [(40, 8), (n, 8), (n, 3), (n + 1, 16)], rows))
     for kept, memory in found:
         assert bool((kept >= 0).all())

@@ -1,4 +1,5 @@
-"""Constants of sums: the bound of fp8 finds a lost step by planted inputs, and chains and segments mean what they say.
+"""Constants of sums: the bound of fp8 detects a lost step with planted inputs, and chains and segments have the documented
+effect.
 
 The machines here add as tensor cores do; no part of them is the bound's.
 """
@@ -20,7 +21,7 @@ BF16 = {"u_acc": 2.0**-23, "k_step": 16.0}
 
 
 def sku_of(plan, model, **constants):
-    """The SKU of a plan with the promise of another kernel."""
+    """The SKU of a plan with the guarantee of another kernel."""
     promise = plan.sku.precision_guarantee
     told = dict(promise.error_model.constants) | {"u": 2.0**-24} | constants
     made = promise.error_model.model_copy(update={"id": model, "constants": tuple(sorted(told.items()))})
@@ -37,7 +38,7 @@ def problem(k=K, **fields):
 
 
 def factors(d, args):
-    """x [rows, k] and weight [n, k] in f64, with the scales of blocks."""
+    """x [rows, k] and weight [n, k] in f64, including the scales of blocks."""
     x, w = args.x.double(), args.weight.double()
     if d.scaling is None:
         return x, w
@@ -63,7 +64,7 @@ def test_a_lost_step_of_planted_products_breaks_the_bound_of_fp8(form, first):
 
 
 def test_random_products_of_fp8_hide_a_lost_step():
-    """So that a kernel needs planted ones."""
+    """So a kernel needs planted inputs to show it."""
     d = problem()
     args = inputs.make_args(d, 3)
     x, w = factors(d, args)
@@ -75,7 +76,7 @@ def truncated(value, quantum):
 
 
 def tensor_core(x, w, chain):
-    """Sums of fp8: a step cuts its 32 products and its sum at 13 bits below the largest, and chains are added in f32."""
+    """Sums of fp8: a step truncates its 32 products and its sum at 13 bits below the largest, and chains are added in f32."""
     total, sums = torch.zeros(x.shape[0], w.shape[0]), None
     for first in range(0, x.shape[1], STEP):
         sums = torch.zeros(*total.shape).double() if first % chain == 0 else sums
@@ -109,7 +110,7 @@ def test_sums_that_are_never_promoted_break_the_bound_of_a_chain():
 
 
 def steps_of_16(x, w, segment):
-    """Sums of 16-bit products: a step cuts its sum to 24 bits, and segments are added in f32."""
+    """Sums of 16-bit products: a step truncates its sum to 24 bits, and segments are added in f32."""
     total = torch.zeros(x.shape[0], w.shape[0])
     for start in range(0, x.shape[1], segment):
         sums = torch.zeros(*total.shape).double()

@@ -1,4 +1,4 @@
-"""Grouped products with rows on N of wgmma have the bits of those with rows on M, on a GPU, also in a replayed graph."""
+"""Grouped products with rows on N of wgmma have the bits of products with rows on M, on a GPU, also in a replayed graph."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def args_of(problem, counts):
 
 
 def ran(problem, args, rows):
-    """Its result, with rows on N where groups have at most so many; a plan takes its kernel when it runs for the first time."""
+    """Its result, with rows on N for groups of at most so many rows; a plan loads its kernel at its first run."""
     with swapping(rows):
         plan = Plan.select(problem, Preference(backend="cuda"))
         assert dict(plan.sku.spec).get("swapped", False) == (rows > 0)

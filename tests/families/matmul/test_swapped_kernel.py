@@ -1,4 +1,4 @@
-"""Products of groups whose rows lie on N of wgmma, on an emulated device: the bound, and the bits of rows on M."""
+"""Grouped products whose rows are on N of wgmma, on an emulated device: the bound, and the bits of rows on M."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -67,7 +67,7 @@ BITS = {
 
 
 def bits(problem, args, rows):
-    """The result of a call, with rows on N where groups have at most so many."""
+    """The result of a call, with rows on N for groups of at most so many rows."""
     with swapping(rows):
         call = replace(args, out=torch.full_like(args.out, 7.0))
         emulator.subject(problem).run(call)
@@ -79,7 +79,7 @@ def bits(problem, args, rows):
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("form", BITS)
 def test_rows_on_n_have_the_bits_of_rows_on_m(form, cut, tile):
-    """Also those of a row beside which others are NaN."""
+    """Also the bits of a row in a tile with rows of NaN."""
     ends = CUTS[cut]
     problem = made(groups=len(ends) - 1, rows=ends[-1] + 2, **BITS[form])
     args = replace(inputs.make_args(problem, 2), indptr=torch.tensor(ends, dtype=torch.int32))
@@ -124,7 +124,7 @@ def test_rows_of_a_group_decide_where_they_lie(rows, more, swapped):
 
 
 def test_columns_of_a_tile_follow_the_groups_that_have_rows():
-    """A token of four experts: 180 tiles of 128 columns are two rounds, 360 of 64 are three shorter ones."""
+    """A token of four experts: 180 tiles of 128 columns take two rounds, 360 tiles of 64 take three shorter rounds."""
     assert facts_of(made(groups=32, rows=4, n=5760, k=2880))["tile_columns"] == 64
     assert facts_of(made(groups=32, rows=256, n=5760, k=2880))["tile_columns"] == 128
 
@@ -135,7 +135,7 @@ def test_columns_of_a_tile_follow_the_groups_that_have_rows():
     ids=["plain", "gathered", "columns first"],
 )
 def test_it_compiles_without_spills(more):
-    """The suite refuses slow code of a kernel that ships."""
+    """The suite refuses slow code of a shipped kernel."""
     plan = Plan.select(made(groups=64, rows=512, n=4096, k=4096, **more), Preference(backend="cuda"), SM_90A)
     assert dict(plan.sku.spec)["swapped"]
     plan.compile()

@@ -1,4 +1,4 @@
-"""Products with weights of few bits: numbers by hand, and plain torch in f64 as the libraries write their formulas."""
+"""Products with weights of few bits: numbers by hand, and plain torch in f64 with the libraries' formulas."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 
 def ran(form, x, n, **tensors):
-    """x times a weight of that format, in f64 as far as out can hold it: x is f32."""
+    """x times a weight of that format, in f64 up to the precision of out: x is f32."""
     d = MatmulDescriptor(total_num_rows=len(x), n=n, k=x.shape[1], dtype="f32", weight_format=form)
     out = torch.full((len(x), n), math.nan)
     Plan.select(d, REFERENCE, Target.cpu()).run(MatmulArgs(x=x, out=out, **tensors))
@@ -31,7 +31,7 @@ def packed(codes):
 
 
 def columns(form, k, **tensors):
-    """The numbers [n, k] that codes stand for: the product with a unit matrix."""
+    """The numbers [n, k] that codes represent: the product with a unit matrix."""
     return ran(form, torch.eye(k), len(tensors["weight"]), **tensors).T
 
 
@@ -57,8 +57,8 @@ def test_the_lower_half_of_a_byte_has_the_element_before():
 @pytest.mark.parametrize("group", [16, 32, 64, 128])
 @pytest.mark.parametrize(("zero", "offset"), [("none", 0), ("int", 0), ("float", 8), ("added", 8)])
 def test_groups_with_zero_points_stand_for_what_the_libraries_write(group, zero, offset):
-    """AWQ and GPTQ: (q - z) * s with z of 4 bits; HQQ: (q - z) * s with z of 16 bits; torchao: q * s + z. The last group is a
-    part of one."""
+    """AWQ and GPTQ: (q - z) * s with z of 4 bits; HQQ: (q - z) * s with z of 16 bits; torchao: q * s + z. The last group is
+    incomplete."""
     n, k = 5, 200
     codes, many = codes_of(n, k), -(-(k + offset) // group)
     scale = torch.rand(n, many).half()
@@ -106,7 +106,7 @@ def test_a_group_that_is_none_counts_as_nought_unless_it_is_refused(monkeypatch)
 
 
 def test_a_zero_point_above_127_is_undefined_and_refused(monkeypatch):
-    """bf16 has 128 plus a code; other levels multiply some number."""
+    """bf16 represents 128 plus a code; other levels are multiplied by a number."""
     form = Weight(dtype="uint4", scale_dtype="bf16", zero="int")
     given = {"weight": packed(codes_of(2, 4)), "weight_scale": torch.ones(2, 1).bfloat16()}
     zero = torch.tensor([[127], [128]], dtype=torch.uint8)
@@ -189,7 +189,7 @@ def test_numbers_are_rounded_to_the_type_of_x_where_the_format_says_so(dequantis
 
 @pytest.mark.parametrize("bad", ["nibbles", "zero", "group", "global"])
 def test_the_bound_catches_a_weight_that_is_read_wrong(bad):
-    """Exchanged halves of a byte, a zero point by one, the scale of the group before, a lost global scale."""
+    """Swapped halves of a byte, a zero point off by one, the scale of the previous group, a lost global scale."""
     d = {"zero": FORMS[1], "global": FORMS[4]}.get(bad, FORMS[0])
     args = inputs.make_args(d, seed=3)
     plan = Plan.select(d, REFERENCE, Target.cpu())
@@ -288,7 +288,7 @@ ALL = torch.tensor([-math.inf])
     ],
 )
 def test_an_infinite_scale_multiplies_the_sum_of_a_column(form, tensors, want):
-    """Rounded, or with an added zero point, it makes each number infinite."""
+    """A rounded factor, or an added zero point, makes each number infinite."""
     assert infinite(form, **tensors) == want
 
 

@@ -1,4 +1,4 @@
-"""GPU tests of latent attention: repeatability, batch invariance, graphs, and what its tiles share."""
+"""GPU tests of latent attention: repeatability, batch invariance, graphs, and the sharing within tiles."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_a_request_of_several_rows_does_not_see_its_batch(split):
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 2), (16, 4), (16, 9), (24, 3), (5, 4), (8, 7), (2, 70), (64, 3), (128, 2)])
 @pytest.mark.parametrize("more", [{}, {"window_left": 100, "kv_split": 128}, {"causal": False}], ids=str)
 def test_several_rows_keep_the_guarantee(heads, q_len, more):
-    """Boxes of whole heads and rows, boxes of eight heads, and threads."""
+    """Loads by boxes of whole heads and rows, by boxes of eight heads, and by threads."""
     descriptor = decode_of(heads, 64, q_len=q_len, **more)
     args = inputs.make_args(descriptor, 3, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     Plan.select(descriptor, CUDA).run(args)
@@ -79,7 +79,7 @@ def test_several_rows_keep_the_guarantee(heads, q_len, more):
 
 @pytest.mark.parametrize("page_size", [16, 5])
 def test_queries_of_several_rows_may_be_a_view_by_heads(page_size):
-    """As a product batched over heads leaves q_nope: [heads, rows, 512] in memory."""
+    """The layout of q_nope after a product batched over heads: [heads, rows, 512] in memory."""
     descriptor = decode_of(16, page_size, q_len=3)
     args = inputs.make_args(descriptor, 8, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     plan = Plan.select(descriptor, CUDA)
@@ -115,7 +115,7 @@ def test_any_page_size_keeps_the_guarantee(heads, page_size):
 
 @pytest.mark.parametrize(("batch", "length", "heads"), [(1, 70_000, 128), (300, 700, 128), (130, 1024, 64), (7, 9001, 16)])
 def test_every_way_of_sharing_the_device_keeps_the_guarantee(batch, length, heads):
-    """One long context over all SMs, several requests a block, as many as blocks."""
+    """One long context over all SMs, several requests per block, as many requests as blocks."""
     pages = batch * -(-length // 64)
     descriptor = decode_of(heads, 64, pages * 64, batch)
     args = inputs.make_args(descriptor, 4, "cuda", inputs.DrawnLengths(kv=[length] * batch))

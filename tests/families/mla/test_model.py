@@ -1,10 +1,10 @@
-"""The model of a tile's time: bounded by what shared memory and products need, and it says when weights are shown."""
+"""The model of a tile's time: bounded by shared memory traffic and products, and it says when the weights' time is exposed."""
 
 from typing import get_args
 
 from bench.mla_model import PRODUCTS, SHARED, Show, cycles
 
-MEASURED = {"put": 1950, "asked": 1500, "made": 1700}  # about, on one H200
+MEASURED = {"put": 1950, "asked": 1500, "made": 1700}  # approximate, on one H200
 
 
 def test_nothing_is_faster_than_shared_memory_and_products_allow():
@@ -15,7 +15,7 @@ def test_nothing_is_faster_than_shared_memory_and_products_allow():
 
 
 def test_copies_take_their_part_of_shared_memory_and_of_time():
-    assert cycles(softmax=0) > 1.05 * (20 * 19 + 16 * 24 + 512)  # all products alone
+    assert cycles(softmax=0) > 1.05 * (20 * 19 + 16 * 24 + 512)  # only products
     assert cycles(rate=16) >= 36 * 1024 / 16 - 1
 
 

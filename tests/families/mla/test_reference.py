@@ -61,7 +61,7 @@ def test_random_latent_decode_of_several_rows_is_right(seed):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_each_row_is_a_call_of_one_row(causal):
-    """Row i of 3 sees kv_len - 2 + i keys, or all of them: a decode of one row of a request as long as that."""
+    """Row i of 3 sees kv_len - 2 + i keys, or all keys: like a decode of one row of a request with that length."""
     descriptor, args = run(mla([9, 2, 0], page_table="block", seed=5, q_len=3, causal=causal))
     for i in range(3):
         lens = args.kv_lens - (2 - i if causal else 0)
@@ -76,7 +76,7 @@ def test_each_row_is_a_call_of_one_row(causal):
 
 
 def test_one_row_says_nothing_of_rows():
-    """Texts, digests and ids of before hold."""
+    """Serialised texts, digests and ids of an earlier version stay valid."""
     descriptor, _ = mla([6])
     assert not {"q_len", "causal"} & set(descriptor.model_dump())
     assert {"q_len": 4, "causal": False}.items() <= changed(descriptor, q_len=4, causal=False).model_dump().items()

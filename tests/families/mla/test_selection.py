@@ -1,4 +1,6 @@
-"""When the CUDA kernel for latents is chosen, what it declines and how it says so, its grid and workspace in closed form."""
+"""When the CUDA kernel for latents is selected, what it declines and with which reason, and its grid and workspace in closed
+form.
+"""
 
 import re
 from pathlib import Path
@@ -56,7 +58,7 @@ def test_other_architectures_are_named(arch):
 
 
 def test_any_assembler_builds_it():
-    """No product takes an operand from registers, which old ones get wrong."""
+    """No product takes an operand from registers, which old assemblers compile incorrectly."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=(13, 0)):
         assert reasons(latent()) == []
     for path in (ROOT / "kernels/mla").iterdir():
@@ -85,7 +87,7 @@ def test_grid_and_workspace_are_closed_forms(descriptor, units, slots):
     ("heads", "q_len", "blocks", "rows"), [(16, 4, 1, 64), (16, 3, 1, 48), (16, 5, 2, 128), (128, 2, 4, 256), (5, 13, 2, 128)]
 )
 def test_rows_of_a_request_fill_the_tile_of_heads(heads, q_len, blocks, rows):
-    """Head blocks are of heads times rows: four rows of 16 heads have the grid and the workspace of 64 heads."""
+    """Head blocks consist of heads times rows: four rows of 16 heads have the grid and the workspace of 64 heads."""
     descriptor = latent(heads, cache={"num_total_pages": 10_000}, q_len=q_len)
     units = 132 // blocks
     assert mla.head_blocks(descriptor) == blocks
@@ -95,7 +97,7 @@ def test_rows_of_a_request_fill_the_tile_of_heads(heads, q_len, blocks, rows):
 
 def test_an_id_names_the_rows_of_a_request():
     ids = {Plan.select(latent(16, **more), CUDA, SM_90A).sku.id for more in ({}, {"causal": False})}
-    assert len(ids) == 1  # one row sees all keys in either case
+    assert len(ids) == 1  # a single row sees all keys in either case
     assert "q_len" not in next(iter(ids))
     several = [Plan.select(latent(16, q_len=3, causal=causal), CUDA, SM_90A).sku.id for causal in (True, False)]
     assert ["causal=true" in one and "q_len=3" in one for one in several] == [True, False]

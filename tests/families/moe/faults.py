@@ -1,4 +1,4 @@
-"""Faults in kernels around experts: keys and ties, the order of a sort, rows that nobody wrote."""
+"""Faults in kernels around experts: keys and ties, the order of a sort, uninitialised rows."""
 
 from tests.mutation.mutant import cpu
 

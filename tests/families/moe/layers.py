@@ -15,7 +15,7 @@ ACTIVATIONS["gelu_tanh"] = lambda x: gelu(x, approximate="tanh")
 
 
 def drawn(d, seed=0):
-    """Tensors of a call, of ordinary size."""
+    """Tensors of a call, with values of ordinary size."""
     torch.manual_seed(seed)
     made = {}
     for name, spec in operands_of(d).items():
@@ -64,7 +64,7 @@ def one_expert(d, x, up, down, up_bias=None, down_bias=None, eight=False):
 
 
 def in_8_bits(d, x):
-    """The numbers that a row represents once it is quantised."""
+    """The numbers that a row represents after quantisation."""
     parts = x.float().reshape(-1, 128 if d.scaling == "block" else len(x))
     scale = parts.abs().amax(1, keepdim=True).clamp(min=1e-10) / 448
     return ((parts / scale).to(torch.float8_e4m3fn).double() * scale.double()).flatten()
@@ -102,7 +102,7 @@ def number_of(form, codes, scale, zero, whole):
 
 
 def by_hand(d, args):
-    """out in f64, of the ids and weights that stand in args."""
+    """out in f64, from the ids and weights in args."""
     out = torch.zeros(d.total_num_rows, d.hidden).double()
     ids, weights = (args.ids, args.weights) if d.router is None else (args.chosen_ids, args.chosen_weights)
     for r in range(d.total_num_rows):

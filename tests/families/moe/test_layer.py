@@ -1,4 +1,4 @@
-"""The whole layer against loops over rows and slots in f64; what is refused."""
+"""The whole layer against loops over rows and slots in f64, and refusals."""
 
 import math
 from dataclasses import replace

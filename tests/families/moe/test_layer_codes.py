@@ -1,4 +1,4 @@
-"""Layers whose experts have codes of few bits: the numbers of their weights, what is refused, and which kernels they have."""
+"""Layers whose experts have codes of few bits: the numbers of their weights, refusals, and their kernels."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def _any_assembler():
 
 
 def test_a_layer_has_the_numbers_of_its_codes():
-    """On the reference, beside a loop over rows and slots."""
+    """On the reference, against a loop over rows and slots."""
     d = LAYERS["mxfp4"]
     args = drawn(d)
     Plan.select(d, Preference(backend="reference"), Target.parse("cpu")).run(args)

@@ -1,4 +1,4 @@
-"""Layers of experts on the kernels of their steps, on the emulator: bounds, the workspace, other batches, what is compiled."""
+"""Layers of experts on the kernels of their steps, in the emulator: bounds, the workspace, other batches, and compilation."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -21,7 +21,7 @@ from tests.support.assemblers import any_assembler
 
 CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
 LAYERS = [d for d in EXAMPLES if d.op == "fused_moe" and d.dtype != "f32"]
-RARE = (LAYERS[0], LAYERS[-1])  # their kernels serve other tests too
+RARE = (LAYERS[0], LAYERS[-1])  # their kernels also serve other tests
 TRIED = [pytest.param(d, id=d.digest()[:6], marks=pytest.mark.heavy if d in RARE else ()) for d in LAYERS]
 SIZES = {"total_num_rows": 6, "experts": 5, "top_k": 2, "hidden": 24, "width": 16, "dtype": "bf16"}
 
@@ -50,7 +50,7 @@ def test_it_keeps_its_bound_and_is_the_loop_over_rows_and_slots(d):
 
 @emulator.needed
 def test_ids_of_no_expert_here_have_no_part_whatever_the_workspace_held():
-    """Rows that nobody wrote are NaN in one of the workspaces."""
+    """In one of the workspaces, uninitialised rows are NaN."""
     d = FusedMoeDescriptor(**SIZES, weights_at="input", shared_width=8, halves="interleaved", first_expert=1, num_local=3)
     args, subject, results = drawn(d), emulator.subject(d), []
     args.ids[2], args.ids[3, 1], args.ids[4] = -1, 99, 0
@@ -78,7 +78,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch():
 
 @emulator.needed
 def test_the_next_batch_has_its_own_counts():
-    """One launcher, as in a graph that is replayed: nothing of the routing of a call is left for the next."""
+    """One launcher, like in a replayed graph: nothing of a call's routing affects the next call."""
     d, results = FusedMoeDescriptor(**SIZES), []
     args, subject = drawn(d), emulator.subject(d)
     workspace = torch.zeros(subject.plan.workspace_size, dtype=torch.uint8)
@@ -98,7 +98,7 @@ def plan_of(d, **more):
 
 @pytest.mark.parametrize(("d", "shared"), [(LAYERS[0], 0), (FusedMoeDescriptor(**SIZES, weights_at="input"), 1)])
 def test_kernels_of_a_layer_are_those_of_its_steps_each_once(d, shared):
-    """shared: steps that have the kernel of another one, such as both products of an expert where rows are gathered before."""
+    """shared: steps that use the kernel of another step, such as both products of an expert if rows are gathered before."""
     of_steps = [Plan.select(step.problem, CUDA, SM_90A) for step in d.steps()]
     plan = plan_of(d)
     assert plan.jit_spec is None
@@ -144,8 +144,8 @@ def test_another_kernel_of_a_step_is_another_sku_and_another_size_is_not():
 
 @pytest.mark.parametrize("d", [d for d in EXAMPLES if d.op == "fused_moe"], ids=lambda d: d.digest()[:6])
 def test_a_step_is_given_what_its_kernel_takes(d):
-    """A step's call is not checked: the operands of the whole are no looser than those of the steps, and tensors between are
-    contiguous and aligned."""
+    """A step's call is not checked: the operands of the whole layer are at least as strict as those of the steps, and
+    intermediate tensors are contiguous and aligned."""
     whole = operands_of(d)
     for step in d.steps():
         for name, given in step.tensors.items():
@@ -178,7 +178,7 @@ def test_a_compiler_that_is_too_old_is_told_once_and_changes_no_id():
 
 @emulator.needed
 def test_a_call_without_a_check_is_refused_by_the_host_library():
-    """Bindings trust what they are given; no step looks at operands again."""
+    """Bindings trust their arguments; no step checks operands again."""
     d = FusedMoeDescriptor(**SIZES)
     plan, args = plan_of(d), drawn(d)
     with patch("opfacade.backends.cuda.support.launcher", emulator.launcher):

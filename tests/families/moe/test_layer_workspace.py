@@ -1,4 +1,4 @@
-"""The workspace of a layer: places of the tensors between its steps, and that what stood there has no effect."""
+"""The workspace of a layer: offsets of the tensors between its steps, and that its previous content has no effect."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_the_last_tensor_lies_beside_all_that_are_needed_together_with_it(sizes,
 
 
 def test_the_workspace_of_a_layer_is_what_its_steps_need_at_once():
-    """DeepSeek-V3 at 8192 rows: gates and ups with what follows from them; results lie where gates and ups were."""
+    """DeepSeek-V3 at 8192 rows: gates and ups with their successors; results reuse the memory of gates and ups."""
     d = FusedMoeDescriptor(total_num_rows=8192, experts=256, top_k=8, hidden=7168, width=2048, dtype="bf16")
     choices = 8192 * 8
     small = 4 * (257 + choices)
@@ -72,7 +72,7 @@ def test_the_workspace_of_a_layer_is_what_its_steps_need_at_once():
 
 
 def test_a_shared_workspace_serves_a_layer_on_a_cpu():
-    """Its size lets an allocation begin anywhere."""
+    """Its size allows an allocation at any alignment."""
     d = FusedMoeDescriptor(**SIZES)
     for _ in range(5):
         args, plan, workspace = drawn(d), Plan.select(d), Workspace("cpu")

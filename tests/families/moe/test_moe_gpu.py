@@ -85,7 +85,7 @@ def test_a_layer_on_its_kernels_keeps_its_bound_and_repeats(descriptor):
 
 @pytest.mark.usefixtures("_hopper")
 def test_a_captured_layer_replays_with_other_routings():
-    """No count comes to the host: each replay has the bits of a run with its logits."""
+    """The host reads no count: each replay has the bits of a run with its logits."""
     descriptor = LARGE_LAYERS[0]
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=2, device="cuda")
@@ -124,7 +124,7 @@ def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
 
 @pytest.mark.usefixtures("_hopper")
 def test_a_layer_of_more_than_2_31_elements_keeps_its_bound():
-    """Rows of choices have them together; results of the last tokens lie behind them in the workspace."""
+    """Rows of choices together exceed 2^31 elements; results of the last tokens come after them in the workspace."""
     sizes = {"total_num_rows": 75_100, "experts": 8, "top_k": 4, "hidden": 7168, "width": 128}
     descriptor = FusedMoeDescriptor(**sizes, dtype="bf16", router=Router(dtype="f32", renormalise=True))
     assert descriptor.total_num_rows * descriptor.top_k * descriptor.hidden > 2**31

@@ -1,4 +1,4 @@
-"""Routing, sorting, gathering and combining on the emulator: bounds, bytes of others, edges, wrong input."""
+"""Routing, sorting, gathering and combining in the emulator: bounds, unwritten bytes, edges, wrong input."""
 
 import math
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_entries_of_order_out_of_range_and_wrong_counts_write_nothing():
 
 
 def test_scores_that_sum_to_zero_are_weights_of_zero():
-    """The sigmoid of a large negative logit is 0, and is divided by no sum."""
+    """The sigmoid of a large negative logit is 0, and the weights are not divided by a sum of 0."""
     d = RouteDescriptor(total_num_rows=3, experts=6, top_k=2, dtype="f32", score="sigmoid", renormalise=True)
     args = inputs.make_args(d, 0)
     args.logits[1] = -1000.0
@@ -145,7 +145,7 @@ def test_scores_that_sum_to_zero_are_weights_of_zero():
 
 @pytest.mark.parametrize("count", [-1, 0, 4, 2**31 - 1])
 def test_a_number_of_replicas_out_of_range_counts_as_one(count):
-    """In rows whose number such a count does not divide, another place of the table would be read, or one behind it."""
+    """In rows whose index such a count does not divide, another entry of the table would be read, or memory past it."""
     d = RouteDescriptor(total_num_rows=9, experts=12, top_k=4, dtype="f32", groups=4, top_groups=2, most_replicas=3)
     args = inputs.make_args(d, 1)
     args.num_replicas.fill_(count)
@@ -154,7 +154,7 @@ def test_a_number_of_replicas_out_of_range_counts_as_one(count):
 
 
 def test_rows_of_more_than_two_gigabytes_apart():
-    """Offsets are 64-bit: rows of a mapping that nobody fills."""
+    """Offsets are 64-bit: rows are in a sparse memory mapping."""
     storage = torch.UntypedStorage(2**33 + 16)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 24), (2**31 - 8, 1))
     gather = MoeGatherDescriptor(total_num_rows=3, top_k=1, hidden=24, dtype="bf16")

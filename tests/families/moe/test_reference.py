@@ -56,7 +56,7 @@ def test_it_keeps_its_bound(descriptor):
 
 
 def router(name, config, weight, bias=None):
-    """(weights, ids) of a router of transformers, by logits that are its input."""
+    """(weights, ids) of a router of transformers with logits as input."""
     module = __import__(f"transformers.models.{name[0]}.modeling_{name[0]}", fromlist=[name[1]])
     made = getattr(module, name[1])(config)
     with torch.no_grad():
@@ -77,7 +77,7 @@ class Config:
 
 
 def by_expert(ids, weights, experts):
-    """[rows, experts], whatever the order of choices is."""
+    """[rows, experts], independent of the order of choices."""
     return torch.zeros(len(ids), experts).scatter(1, ids, weights.float())
 
 
@@ -183,7 +183,7 @@ def test_a_wrong_choice_is_found(fault, correction):
 
 @pytest.mark.parametrize("fields", [{}, {"score": "sigmoid", "correction": True}], ids=["", "correction"])
 def test_a_wrong_choice_beside_its_own_weights_is_found(fields):
-    """Choices in another order, with weights that are right for them."""
+    """Choices in another order, with the matching weights."""
     d = RouteDescriptor(total_num_rows=5, experts=40, top_k=3, dtype="f32", **fields)
     args, plan = inputs.make_args(d, 3), Plan.select(d)
     args.logits.normal_()

@@ -12,12 +12,12 @@ def wide(tensor):
 
 
 def rounded(x, dtype):
-    """To the nearest of a dtype, through f64, whose own rounding is far below."""
+    """Rounds to nearest of a dtype, through f64, whose rounding is far smaller."""
     return wide(torch.from_numpy(x.astype(np.float64)).to(TORCH[dtype]))
 
 
 def normed(d, x, weight=None, bias=None, residual=None, gate=None):
-    """(the sum as residual holds it, the result before it is quantised)."""
+    """(the sum as residual stores it, the result before quantisation)."""
     x, weight, bias, residual, gate = (wide(one) for one in (x, weight, bias, residual, gate))
     total = x if residual is None else x + residual
     kept = rounded(total, d.dtype)
@@ -37,7 +37,7 @@ def normed(d, x, weight=None, bias=None, residual=None, gate=None):
 
 
 def scales(d, y):
-    """The scale of each element, and the scales as they are written, a row for each row, or one of all."""
+    """The scale of each element, and the scales as written: one row per row, or one for all."""
     quant = d.quant
     count = d.hidden // quant.group if quant.scale == "group" else 1
     parts = np.abs(y).reshape(1 if quant.scale == "tensor" else y.shape[0], count, -1)

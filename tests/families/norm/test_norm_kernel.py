@@ -1,4 +1,4 @@
-"""Norms on the fold kernels: the bound of each form, rows far apart, and the same bits in place and in any batch."""
+"""Norms on the fold kernels: the bound of each form, rows with gaps, and the same bits in place and in any batch."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def held(subject, args):
 
 
 def apart(tensor):
-    """Rows further apart than they are long."""
+    """Rows with a stride larger than their length."""
     if tensor.ndim != 2:
         return tensor
     wide = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
@@ -60,7 +60,7 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
     ],
 )
 def test_weights_and_biases_that_are_read_late(hidden, fields):
-    """Long rows of three tensors do not hold them: their registers would leave room for too few CTAs."""
+    """Long rows of three tensors are not kept in registers: too few CTAs would fit an SM."""
     problem = made(kind="layer", hidden=hidden, rows=3, bias=True, **fields)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     late = dict(zip((one.name for one in problem.folded().inputs), dict(subject.plan.jit_spec.params)["late"], strict=True))

@@ -1,4 +1,4 @@
-"""Rows as high as the page of norms says: right within the bound on the reference and in the emulator, which it ends at."""
+"""Rows up to the magnitude that the page of norms states: correct within the bound on the reference and in the emulator."""
 
 import math
 
@@ -12,7 +12,7 @@ from opfacade.testing import numerics
 from opfacade.testing.subject import Subject
 from tests import emulator
 
-# Elements of a norm up to these, over the root of how many there are.
+# Maximum elements of a norm, divided by the root of their number.
 LIMIT = {"rms": 2.0**63, "layer": 2.0**62}
 PLACES = [pytest.param("emulator", marks=emulator.needed), "reference"]
 
@@ -53,7 +53,7 @@ def test_a_row_at_the_limit_is_right(place, kind, width, dtype):
 
 @pytest.mark.parametrize("kind", LIMIT)
 def test_the_bound_is_finite_at_the_limit_and_infinite_where_the_sum_may_be(kind):
-    """Four squares of 1.2 x 2^63 are finite and their sum is beyond f32, so that the bound says nothing of a wrong result."""
+    """Each of four squares of 1.2 x 2^63 is finite and their sum exceeds f32, so the bound allows any result."""
     plan = Plan.select(
         NormDescriptor(kind=kind, total_num_rows=2, hidden=4, dtype="f32", weight="none"), target=Target.parse("sm_90a")
     )

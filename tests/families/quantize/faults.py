@@ -1,4 +1,4 @@
-"""Faults in quantisation: which way a scale is rounded, and in which layout scales lie."""
+"""Faults in quantisation: rounding direction of scales, and layout of scales."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in one scale of all rows: whose maximum it is, which rows it has, which launch writes, and the bits of results."""
+"""Faults in one scale of all rows: the maximum, its rows, the launch that writes it, and the bits of results."""
 
 from tests.mutation.mutant import cpu
 

@@ -30,7 +30,7 @@ def made(rows=5, hidden=256, wide="bf16", num_valid=False, **fields):
     return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=wide, quant=Quant(**fields), num_valid=num_valid)
 
 
-FORMS = {  # test_zero_points.py has those with zero points
+FORMS = {  # zero points are tested in test_zero_points.py
     **{f"example-{i}": one for i, one in enumerate(EXAMPLES) if not one.quant.zero},
     "column": made(scale_layout="column"),
     "column_padded4": made(rows=6, scale_layout="column_padded4", group=64),
@@ -80,7 +80,7 @@ def scale_of(row, quant):
 
 
 def power_above(found):
-    """The least power of two that is not below, by comparison with all of them."""
+    """The smallest power of two that is not below, by comparison with all of them."""
     return np.float32(next((2.0**k for k in range(-127, 128) if 2.0**k >= float(found)), 2.0**127))
 
 
@@ -93,7 +93,7 @@ def stored(x, scale, quant):
     return 0.0 if math.isnan(found) else max(-128.0, min(127.0, float(np.rint(found))))
 
 
-# Blocks are those of test_blocks.py.
+# Blocks are tested in test_blocks.py.
 @pytest.mark.parametrize(
     "name",
     [name for name, one in FORMS.items() if one.op == "quantize" and one.total_num_rows and one.quant.scale != "block"],
@@ -134,7 +134,7 @@ def test_nan_stays_and_infinity_is_the_largest():
 
 
 def test_a_scale_has_an_upper_bound_and_elements_beyond_it_saturate():
-    """vLLM's scale_ub: 2 bounds the largest |x|, so that 3, 100 and infinity are the largest number."""
+    """vLLM's scale_ub: 2 bounds the largest |x|, so 3, 100 and infinity become the largest number."""
     x = torch.tensor([[3.0, -100.0, 0.5, 2.0], [0.25, -1.0, math.inf, 0.0], [1.0, 0.5, -0.25, 0.0], [math.nan, 1.0, 1.0, 1.0]])
     d = QuantizeDescriptor(total_num_rows=4, hidden=4, dtype="f32", quant=Quant(scale="token", most=2.0))
     out, scale = torch.zeros(4, 4, dtype=torch.float8_e4m3fn), torch.zeros(4)
@@ -169,7 +169,7 @@ def test_a_group_of_zeros_has_the_least_scale():
         (449.0, 128),
         (896.0, 128),
         (224.0, 126),
-        (0.0, 0),  # with least 0: values are 0, not 0 / 0
+        (0.0, 0),  # with least 0: results are 0, not 0 / 0
         (448.0 * 2.0**-127, 0),
         (448.0 * 2.0**-127 * 1.5, 1),
         (math.inf, 254),
@@ -195,7 +195,7 @@ def test_a_scale_of_powers_is_rounded_up_and_nothing_finite_saturates(most, byte
 
 
 def test_a_scale_of_powers_is_what_the_formula_of_others_gives():
-    """2 ** ceil(log2(most / 448)), of numbers whose logarithm is not near an integer."""
+    """2 ** ceil(log2(most / 448)) of numbers whose logarithm is not near an integer."""
     d = made(rows=64, hidden=128, scale_dtype="f8_e8m0", least=1e-4)
     x = (
         torch.randn(64, 128, generator=torch.Generator().manual_seed(5)).bfloat16()

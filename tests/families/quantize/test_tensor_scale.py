@@ -1,4 +1,4 @@
-"""Norms and gated activations with one scale of all rows: the bits of the op without quant that is quantised by `quantize`.
+"""Norms and gated activations with one scale for all rows have the bits of the op without quant, followed by `quantize`.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -136,7 +136,7 @@ def test_it_is_the_op_without_quant_then_quantize(name):
 @pytest.mark.parametrize("hidden", [1024, 2048, 16384])
 @pytest.mark.parametrize("weight_dtype", ["bf16", "f32"])
 def test_lanes_share_a_row_as_in_the_op_without_quant(hidden, weight_dtype):
-    """The stage that finds the largest uses the weight, which the op without quant uses only for its outputs."""
+    """The stage that finds the maximum uses the weight, which the op without quant uses only for its outputs."""
     d = norm("bf16", hidden, weight_dtype=weight_dtype)
     scaled, plain = (dict(Plan.select(one, Preference(backend="cuda"), target=SM_90A).sku.spec) for one in (d, unquantised(d)))
     assert all(scaled[name] == plain[name] for name in ("span", "pieces", "vector", "waves"))
@@ -145,7 +145,7 @@ def test_lanes_share_a_row_as_in_the_op_without_quant(hidden, weight_dtype):
 @emulator.needed
 @pytest.mark.parametrize("name", SHORT)
 def test_results_of_16_bits_are_not_rounded_before_they_are_divided(name):
-    """Before it is rounded no other op shows such a result: one with that scale as an operand divides it alike."""
+    """No other op shows the result before rounding: an op with this scale as an operand divides it the same way."""
     d = SHORT[name]
     args = drawn(d)
     static = changed(d, quant=d.quant.model_dump() | {"scale": "static"})
@@ -169,7 +169,7 @@ def test_results_of_16_bits_are_not_rounded_before_they_are_divided(name):
 
 
 def apart(tensor):
-    """Rows further apart than they are long."""
+    """Rows with a stride larger than their length."""
     if tensor.ndim != 2:
         return tensor.clone()
     wide = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
@@ -198,7 +198,7 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
 @emulator.needed
 @pytest.mark.parametrize("name", ["rms_residual", "silu_bf16"])
 def test_a_call_has_its_own_scale_whatever_its_workspace_holds(name):
-    """The second call has smaller values; large ones lie past its valid rows, and in the workspace those of the first."""
+    """The second call has smaller values; large ones are past its valid rows, and in the workspace from the first call."""
     d = (F32 | SHORT)[name]
     subject, first = emulator.subject(d), drawn(d, valid=5)
     room = torch.zeros(subject.plan.workspace_size, dtype=torch.uint8)

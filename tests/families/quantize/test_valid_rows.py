@@ -1,4 +1,4 @@
-"""Rows past num_valid: they enter no scale and nothing of them is written, with a scale of all rows or of a block."""
+"""Rows past num_valid: they do not affect a scale and are not written, with a scale for all rows or per block."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ PLACES = [
 
 
 def blocks_of(d, rows):
-    """Entries of scale along the rows that a call of so many rows writes or reads."""
+    """Entries of scale along the rows that a call with so many rows writes or reads."""
     return -(-rows // d.quant.block[0]) if d.quant.scale == "block" else 1
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_count_leaves_no_row_valid(name, count, on):
     before = copied(args)
     subject_of(on, d).run(args)
     assert same(args.out, before.out)
-    if d.op == "quantize" and d.quant.scale == "tensor":  # that of zeros
+    if d.op == "quantize" and d.quant.scale == "tensor":  # the scale of zeros
         least = float(torch.tensor(d.quant.least) / d.quant.largest)
         assert least <= args.scale.float().item() <= (2.0 if d.quant.scale_dtype == "f8_e8m0" else 1 + 1e-6) * least
     else:
@@ -124,7 +124,7 @@ def test_a_wrong_count_leaves_no_row_valid(name, count, on):
 @pytest.mark.parametrize("on", PLACES[:2])
 @pytest.mark.parametrize("name", ["tensor", "tensor_bf16", "block", "block_bf16"])
 def test_large_rows_that_are_not_valid_enter_no_scale(name, on):
-    """The second call has fewer valid rows of a block and of all rows; those that it lacks now are large."""
+    """The second call has fewer valid rows, per block and in total; the rows that it drops are large."""
     d = FORMS[name]
     args = drawn(d, 11)
     few = copied(args)
@@ -135,7 +135,7 @@ def test_large_rows_that_are_not_valid_enter_no_scale(name, on):
     top, scale = args.x[:6].float().abs(), few.scale.float()
     if d.quant.scale == "tensor":
         assert scale.item() == pytest.approx(top.max().item() / d.quant.largest, rel=1e-6)
-    else:  # rows 4 and 5 are those of the second row of blocks
+    else:  # rows 4 and 5 belong to the second row of blocks
         assert scale[1, 0].item() == pytest.approx(top[4:6, : d.quant.block[1]].max().item() / d.quant.largest, rel=1e-6)
         assert same(few.scale[0], args.scale[0])
         assert same(few.out[:4], args.out[:4])

@@ -1,4 +1,4 @@
-"""Scales with zero points: by the formula in numpy, as vLLM's rows of i8, on kernels and back; and refusals."""
+"""Scales with zero points: by the formula in numpy, for i8 rows as in vLLM, on kernels and back; and refusals."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ FORMS = {
 
 
 def by_hand(part, given):
-    """Scale, zero point and elements of those that share them, each step rounded to f32 as numpy does it."""
+    """Scale, zero point and elements of a group, each step rounded to f32 as numpy does it."""
     with np.errstate(all="ignore"):
         low, high = min(part.min(), F(0)), max(part.max(), F(0))
         if given.most is not None:

@@ -1,4 +1,4 @@
-"""Faults in folds and in the ops that are one: stages, reducers, how lanes share a row, roundings, layouts of scales."""
+"""Faults in folds and in ops that are a single fold: stages, reducers, lanes that share a row, roundings, layouts of scales."""
 
 from tests.mutation.mutant import cpu
 

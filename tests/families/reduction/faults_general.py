@@ -1,4 +1,4 @@
-"""Faults in folds of any program by one CTA a row."""
+"""Faults in folds of any program by one CTA per row."""
 
 from tests.mutation.mutant import cpu
 

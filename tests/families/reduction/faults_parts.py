@@ -1,4 +1,4 @@
-"""Faults in rows of folds that begin anywhere, and in rows that are cut into parts."""
+"""Faults in unaligned rows of folds, and in rows that are split into parts."""
 
 from tests.mutation.mutant import cpu
 

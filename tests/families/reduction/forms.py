@@ -86,7 +86,7 @@ def shared_quotient(shape):
 
 
 def masked(shape):
-    """Below the diagonal, by the place, and shifted by the first element of the row."""
+    """The elements below the diagonal, by their position, and shifted by the first element of the row."""
     first = read("b", "f32", (coord(0),))
     term = apply("select", coord(1) <= coord(0), X * first, 0.0)
     inputs = (Input(name="x", dtype="f32"), Input(name="b", dtype="f32", shape=(shape[0],)))
@@ -95,7 +95,7 @@ def masked(shape):
 
 
 def two_levels(shape):
-    """Sums of groups, then of what is made of them: a row joins what groups gave."""
+    """Sums of groups, then of their results: a row combines the results of its groups."""
     stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="max", value=X * stage(0, "f32")))
     return rows(shape, (1, 2), stages, (FoldOutput(name="y", dtype="f32", value=X + stage(1, "f32")),))
 

@@ -1,4 +1,4 @@
-"""Shared by tests of all kernels of folds: builds without spills, runs on a GPU within the bound, equal bits on each path."""
+"""Shared by tests of all fold kernels: builds without spills, runs on a GPU within the bound, equal bits on each path."""
 
 from dataclasses import replace
 
@@ -11,14 +11,14 @@ from opfacade.testing.families.elementwise import differs
 
 
 def builds_without_spills(problem):
-    """A spill is refused by the build."""
+    """The build refuses spills."""
     plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
     plan.compile()
     assert plan.cache_state == "shared"
 
 
 def on_gpu(problem, args, forbid=()):
-    """The call after its run, which keeps its bound; its workspace held garbage."""
+    """The call after its run, within its bound; its workspace held garbage."""
     call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
     plan = Plan.select(problem, Preference(backend="cuda", forbid=forbid))
     before = numerics.snapshot(problem, call)
@@ -28,7 +28,9 @@ def on_gpu(problem, args, forbid=()):
 
 
 def same_on_every_path(subject, args, calls):
-    """The calls have the values of `args` in other layouts; the first is `args` itself, so what it overwrites is copied."""
+    """The calls have the values of `args` in other layouts; the first call is `args` itself, so overwritten operands are
+    copied.
+    """
     problem = subject.descriptor
     fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
     calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})

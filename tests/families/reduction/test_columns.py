@@ -1,5 +1,5 @@
-"""The fold kernels in columns: their bound, the same bits on every path and of each column alone, what they may not touch, what
-compiles, and that vectors are whole.
+"""The fold kernels in columns: their bound, equal bits on every path and for each column alone, memory that they must not
+touch, compilation, and whole vectors.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -30,7 +30,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def centred(shape, dtype="f32", **more):
-    """Each element less the mean of its column, scaled by its row and its column."""
+    """Each element minus the mean of its column, scaled by its row and its column."""
     mean = stage(0, "f32") / float(shape[1])
     stages = (Stage(reducer="sum", value=X), Stage(reducer="sum", value=(X - mean) * (X - mean)))
     inputs = (Input(name="x", dtype=dtype), Input(name="w", dtype="f16", over=(0, 1)), Input(name="r", dtype="f32", over=(2,)))
@@ -40,7 +40,7 @@ def centred(shape, dtype="f32", **more):
 
 
 def placed(shape):
-    """Below the diagonal, and what a table says of the first of the largest."""
+    """The part below the diagonal, and the table entry at the index of the first maximum."""
     stages = (Stage(reducer="sum", value=apply("select", coord(1) <= coord(0), X, 0.0)), Stage(reducer="argmax", value=X))
     found = read("t", "f32", (stage(1, "i64", "index"),)) + stage(0, "f32")
     inputs = (Input(name="x", dtype="f32"), Input(name="t", dtype="f32", shape=(shape[0],)))
@@ -156,7 +156,7 @@ def test_columns_that_do_not_fit_are_read_again(name):
 
 @emulator.needed
 def test_the_sums_of_numpy():
-    """An oracle of its own: integers below 2^20 add up exactly in f32."""
+    """An independent oracle: integers below 2^20 have exact f32 sums."""
     problem = reducer("sum", "f32", (257, 20), (0,))
     args = filled(problem, 1)
     args.in_0.copy_(torch.randint(-99, 99, (257, 20)).float())
@@ -200,7 +200,7 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 @emulator.needed
 @pytest.mark.parametrize("width", [1, 4])
 def test_columns_are_not_those_before_the_folded_axes(width):
-    """x has neighbours along axis 0, and w, which lacks the columns, does not."""
+    """x is contiguous along axis 0, and w, which lacks the columns, is not."""
     inputs = (Input(name="x", dtype="f32"), Input(name="w", dtype="f32", over=(0, 1)))
     outputs = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0, 2)),)
     problem = rows((3, 5, width), (1,), (Stage(reducer="sum", value=X * W),), outputs, inputs)

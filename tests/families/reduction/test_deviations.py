@@ -1,4 +1,4 @@
-"""Squared deviations of rows whose mean is far from zero, and what a softmax is where its maximum is not a number.
+"""Squared deviations of rows whose mean is far from zero, and softmax of rows whose maximum is NaN or infinite.
 
 The right values come from fp64, or by hand.
 """
@@ -19,8 +19,8 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize("width", [2, 7, 33, 285, 1200])
 @pytest.mark.parametrize("offset", [0.0, 4096.0, -3.0e6])
 def test_a_mean_far_from_zero_takes_no_digit_of_the_deviations(width, offset):
-    """A sum of squares less the square of the sum would keep none: 3e6 squared has a step of a million in f32. The mean has a
-    step itself, by which deviations of 64 are off."""
+    """The sum of squares minus the square of the sum would lose all digits: near 3e6 squared, f32 numbers are a million apart.
+    The mean itself is rounded, which shifts deviations of 64."""
     problem = reducer("welford", "f32", (5, width))
     args = inputs.make_args(problem, 3)
     args.in_0.copy_(torch.randn(5, width, generator=torch.Generator().manual_seed(1)) * 64 + offset)
@@ -46,7 +46,7 @@ def test_equal_elements_have_no_deviation():
 @emulator.needed
 @pytest.mark.parametrize("order", ["first", "last"])
 def test_late_warps_read_maxima_beside_the_first_sums(order, monkeypatch):
-    """The maximum is in the first warp, and warps run one behind the other, in either order."""
+    """The maximum is in the first warp, and warps run one after the other, in either order."""
     if order == "last":
         emulator.last_first(monkeypatch)
     problem = softmax((1, 1600))
@@ -69,7 +69,7 @@ ROWS = {
 @pytest.mark.parametrize("width", [5, 68, 800], ids=["a lane or two", "lanes", "warps"])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_softmax_of_special_values(name, width):
-    """The values stand at the end of a row that is else -inf, which counts nothing."""
+    """The values are at the end of a row that is otherwise -inf, which contributes nothing."""
     given, wanted = (torch.tensor(row) for row in ROWS[name])
     problem = softmax((2, width))
     args = inputs.make_args(problem, 3)

@@ -1,4 +1,4 @@
-"""Rows with weights: many rows have fewer lanes each than a few, and every row has the same bits."""
+"""Rows with weights: if there are many rows, each has fewer lanes than if there are few, and every row has the same bits."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def weighted(reducer, shape):
-    """An element without a result of its row, times a weight of its column."""
+    """An element minus a result of its row, times a weight of its column."""
     kept = Stage(reducer=reducer, value=X)
     part = "mean" if reducer == "welford" else list(REDUCERS[reducer].parts)[-1]
     result = stage(0, kept.part(part), part)
@@ -44,7 +44,7 @@ PROBLEMS = NORMS | REDUCED | {f"{name}, 64 lanes": weighted(name, (3, 2040)) for
 
 
 def launched(problem, many, monkeypatch):
-    """(SKU, results) where more rows than `many` are many."""
+    """(SKU, results) if more rows than `many` count as many."""
     monkeypatch.setattr(fold_config, "_MANY_ROWS", many)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3, lengths=inputs.DrawnLengths(valid=4))
     params = dict(subject.plan.jit_spec.params)

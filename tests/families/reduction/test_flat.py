@@ -1,4 +1,4 @@
-"""Rows that begin anywhere and pass through shared memory: the bits of any other path, and not a byte beside them."""
+"""Unaligned rows that pass through shared memory: the bits of any other path, and no byte outside them is touched."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.families.reduction.test_fold_kernel import filled
 from tests.families.reduction.test_odd_rows import apart
 
 SM_90A = Target.parse("sm_90a")
-ONE_SM = Target("sm_90a", 1, SM_90A.max_shared_memory)  # so that a CTA has several rows one after the other
+ONE_SM = Target("sm_90a", 1, SM_90A.max_shared_memory)  # so that a CTA processes several rows one after the other
 IN_PLACE = softmax((41, 24), "f16").model_copy(update={"in_place": (("y", "x"),)})
 PROBLEMS = {
     "a column": softmax((300, 1)),
@@ -43,12 +43,12 @@ BEFORE = (0, 1, 5)  # elements before the first row
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    """However few the rows are."""
+    """Even for very few rows."""
     monkeypatch.setattr(fold_layout, "FLAT_BYTES", 0)
 
 
 def between(tensor, before):
-    """The tensor in the middle of memory that is full of one byte, and all of it."""
+    """The tensor in the middle of memory filled with one byte, and the whole memory."""
     wide = torch.zeros(tensor.numel() + 64, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(0x5A)
     return wide[before : before + tensor.numel()].view(tensor.shape).copy_(tensor), wide

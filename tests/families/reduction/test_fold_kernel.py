@@ -1,4 +1,4 @@
-"""The fold kernels: their bound, the same bits on every path and in every batch, what they may not touch, and what compiles.
+"""The fold kernels: their bound, equal bits on every path and in every batch, memory that they must not touch, and compilation.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -21,7 +21,7 @@ from tests.families.reduction.held import builds_without_spills, same_on_every_p
 
 SM_90A = Target.parse("sm_90a")
 KERNELS = {name: one for name, one in FORMS.items() if name != "two_levels"}
-# Around each class of lengths: lanes of a warp, warps of a CTA, CTAs of a cluster, a row that is read again.
+# Lengths around each class: lanes of a warp, warps of a CTA, CTAs of a cluster, a row that is read again.
 LENGTHS = (1, 2, 7, 8, 9, 63, 64, 65, 255, 257, 1023, 1025, 4097)
 
 
@@ -69,7 +69,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 @emulator.needed
 def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
-    """Aligned vectors, neighbours, any strides; and each row alone."""
+    """Aligned vectors, contiguous elements, any strides; and each row alone."""
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
     same_on_every_path(subject, args, calls)
@@ -111,7 +111,7 @@ def test_rows_of_each_length(make, length):
 @pytest.mark.parametrize("length", [3, 40, 300, 1025, 4097])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_the_first_of_equal_values_wins_a_place_and_the_first_nan_before_all(name, length):
-    """Equal values and NaN lie in one lane's vector, in other chains, lanes and warps."""
+    """Equal values and NaN are in one lane's vector, in other chains, lanes and warps."""
     problem, most = reducer(name, "f32", (6, length)), 9.0 if name == "argmax" else -9.0
     args = filled(problem, length)
     x = args.in_0.copy_(torch.rand(6, length))
@@ -148,7 +148,7 @@ def test_one_cta_reads_a_row_whose_elements_are_used_once(name):
 @emulator.needed
 @pytest.mark.parametrize("name", ["sum", "argmax", "welford"])
 def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
-    """Aligned rows of several whole batches and a rest, beside rows that are not aligned."""
+    """Aligned rows of several whole batches and a remainder, next to rows that are not aligned."""
     problem = reducer(name, "f32", (2, 24700))
     subject, args = emulator.subject(problem), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
@@ -160,7 +160,7 @@ def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
 @emulator.needed
 @pytest.mark.parametrize("make", [softmax, rms, layer])
 def test_vectors_that_are_stored_together_have_the_bits_of_single_ones(make):
-    """Rows that are read again, from their end on, of whole batches and a rest; without clusters they are shorter."""
+    """Rows that are read again, from their end on, with whole batches and a remainder; without clusters they are shorter."""
     problem = make((2, 41000), "bf16")
     subject, args = emulator.subject(problem, arch="sm_80"), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
@@ -243,7 +243,7 @@ def test_the_sku_says_what_is_compiled_and_not_how_many_rows():
     assert ",math=approx,pieces=4,span=128,vector=8,waves=1/g2." in plan.sku.id
     same = Plan.select(rms((7, 4096)), Preference(backend="cuda"), SM_90A)
     assert (same.sku.id, same.jit_spec) == (plan.sku.id, plan.jit_spec)
-    near = Plan.select(rms((7, 4090)), Preference(backend="cuda"), SM_90A)  # of the same class
+    near = Plan.select(rms((7, 4090)), Preference(backend="cuda"), SM_90A)  # of the same length class
     assert (near.sku.id, near.jit_spec) == (plan.sku.id, plan.jit_spec)
     assert Plan.select(rms((7, 4104)), Preference(backend="cuda"), SM_90A).sku.id != plan.sku.id
     guarantee = plan.sku.precision_guarantee

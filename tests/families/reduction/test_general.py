@@ -1,5 +1,5 @@
-"""Folds of any program by one CTA a row: what no other kernel takes has one, its bound, the same bits on every path and in any
-batch, the workspace.
+"""Folds of any program by one CTA per row: this kernel accepts what the others decline; its bound, equal bits on every path and
+in any batch, the workspace.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -36,7 +36,7 @@ def out(node, dtype="f32", over=(), name="y"):
 
 
 def row_after_groups(shape, **more):
-    """The largest of each group of a row, then the sum over the row of what is left, in place."""
+    """The maximum of each group of a row, then the sum over the row of the rest, in place."""
     stages = (
         Stage(reducer="max", value=abs(X), axes=(2,)),
         Stage(reducer="sum", value=X / (stage(0, "f32") + 1.0)),
@@ -47,7 +47,7 @@ def row_after_groups(shape, **more):
 
 
 def part_of_the_folded_axes(shape):
-    """Stages along one folded axis or the other, and outputs that have one, both or none."""
+    """Stages along one folded axis or the other, and outputs along one, both or none."""
     stages = (
         Stage(reducer="expsum", value=X, axes=(1,)),
         Stage(reducer="argmax", value=X * W),
@@ -76,7 +76,7 @@ def last_axis_kept(shape):
 
 
 def three_levels(shape, fold=(1, 2, 3)):
-    """Each level joins what the one before it gave."""
+    """Each level combines the results of the level before it."""
     below = apply("lt", coord(3), coord(2))
     stages = (
         Stage(reducer="sum", value=apply("select", below, X, 0.0) + R, axes=(3,)),
@@ -92,7 +92,7 @@ def three_levels(shape, fold=(1, 2, 3)):
 
 
 def same_in_all_groups(shape):
-    """A row whose result of a group is the same in all groups."""
+    """A row whose group results are all equal."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     return rows(shape, (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
 
@@ -105,7 +105,7 @@ def sums(shape):
 
 
 def counts(shape):
-    """How many groups have an odd sum of integers, and the largest row of groups."""
+    """The number of groups with an odd sum of integers, and the largest row of groups."""
     x = value("x", "i32")
     odd = apply("eq", apply("mod", stage(0, "i64"), 2), 1)
     stages = (
@@ -192,7 +192,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 
 def of_first_row(problem, args):
-    """The same problem and call of the first entry of axis 0."""
+    """The same problem and call with only the first entry of axis 0."""
     axes = {f"in_{i}": problem.axes_of(one) for i, one in enumerate(problem.inputs)}
     axes |= {f"out_{i}": problem.axes_of(one) for i, one in enumerate(problem.outputs)}
     cut = {

@@ -1,5 +1,5 @@
-"""Folds in two launches: groups, then rows of their results. Their bound, the same bits on every path, the workspace, and what
-is declined.
+"""Folds in two launches: groups, then rows of their results. Their bound, equal bits on every path, the workspace, and declined
+problems.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -33,7 +33,7 @@ def out(node, dtype="f32", over=(), name="y"):
 
 
 def mean_of_entropies(shape, axis, dtype="bf16", kept=(), out_dtype="f32", **more):
-    """The mean over rows, by their weights, of log sum exp."""
+    """The weighted mean over rows of log sum exp."""
     every = range(len(shape))
     fold, rest = tuple(i for i in every if i not in kept), tuple(i for i in every if i != axis)
     others = tuple(i for i in rest if i not in kept)
@@ -70,7 +70,7 @@ def counted(shape):
 
 
 def many_results(shape):
-    """Four results of groups of different types, read by three stages, with places and extents of both levels."""
+    """Four group results of different types, read by three stages, with positions and extents of both levels."""
     last, place = coord(1), coord(0)
     total, least = stage(0, "f32"), stage(1, "f64")
     first = read("b", "f32", (coord(0),))
@@ -88,7 +88,7 @@ def many_results(shape):
 
 
 def elements_of_two_levels(shape):
-    """Rows that join elements with the sums of groups, and elements that use them."""
+    """Rows that combine elements with the sums of groups, and elements that use them."""
     stages = (
         Stage(reducer="sum", value=X * R, axes=(2,)),
         Stage(reducer="max", value=abs(X + stage(0, "f32"))),
@@ -165,7 +165,7 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
 @emulator.needed
 @pytest.mark.parametrize(("name", "axis", "want"), [("norm_of_rows", 1, np.max), ("norm_of_columns", 0, np.min)])
 def test_norms_of_numpy(name, axis, want):
-    """An oracle of its own: small integers add up exactly in f32."""
+    """An independent oracle: small integers have exact f32 sums."""
     problem = LEVELS[name]
     x = torch.randint(-99, 99, problem.shape, generator=torch.Generator().manual_seed(5)).float()
     args = replace(filled(problem, 1), in_0=x)
@@ -220,7 +220,7 @@ def test_the_workspace_has_each_result_of_each_group():
 
 
 def test_one_result_of_a_group_is_what_a_stage_takes_of_it():
-    """Not the results of the stages: they stay in registers."""
+    """The results of the stages are not stored: they stay in registers."""
     levels = levels_of(LEVELS["entropies"])
     (made,) = levels.groups.outputs
     assert (made.dtype, made.over) == ("f32", (0,))
@@ -243,7 +243,7 @@ def test_places_of_the_second_fold_are_those_of_the_whole():
 
 
 def test_the_bound_counts_the_roundings_of_both_folds():
-    """The steps are those of the fold with more lanes, and the terms that a thread holds of the other fold."""
+    """The steps are those of the fold with more lanes, and the number of terms per thread is that of the other fold."""
     for shape, lanes, terms in (((5, 4000), 128, 4), ((4000, 5), 256, 8), ((300, 300), 32, 24)):
         plan = plan_of(mean_of_entropies(shape, 1))
         constants = dict(plan.sku.precision_guarantee.error_model.constants)
@@ -289,7 +289,7 @@ def test_axes_of_a_stage_are_folded_ones_rising(axes):
 
 
 def test_a_result_differs_where_its_value_does():
-    """Along a folded axis that the stage does not join."""
+    """Along a folded axis that the stage does not reduce."""
     stages = (Stage(reducer="sum", value=X, axes=(0,)),)
     with pytest.raises(DescriptorError, match="Reduce it in a stage"):
         rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),))
@@ -298,7 +298,7 @@ def test_a_result_differs_where_its_value_does():
 
 
 def test_a_row_that_uses_a_group_alone_is_left_to_the_general_kernel():
-    """The result of a group that is the same in all groups of a row."""
+    """A group result that is equal in all groups of a row."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     problem = rows((2, 3, 4), (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
     with pytest.raises(UnsupportedError, match="a row that uses the result of a group"):
@@ -306,7 +306,7 @@ def test_a_row_that_uses_a_group_alone_is_left_to_the_general_kernel():
 
 
 def test_a_second_fold_without_meaning_is_declined():
-    """A result of groups that is the same along an axis that an output lacks: as an input it would differ there."""
+    """A group result that is constant along an axis that an output lacks: as an input it would vary there."""
     inputs = (Input(name="x", dtype="f32", over=(1, 2)), Input(name="w", dtype="f32", over=(0,)))
     stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="max", value=stage(0, "f32") + W, axes=(0,)))
     outputs = (out(stage(0, "f32"), over=(1,)), out(stage(1, "f32"), over=(1,), name="z"))

@@ -1,4 +1,4 @@
-"""Rows whose bytes are no multiple of 16: whole vectors wherever a row begins, with the bits of aligned rows."""
+"""Rows whose bytes are not a multiple of 16: whole vectors wherever a row begins, with the bits of aligned rows."""
 
 import shutil
 import subprocess
@@ -43,7 +43,7 @@ GLOBAL_LOAD, GLOBAL_STORE, SIZE_AT, SIXTEEN_BYTES = 0x981, 0x986, 73, 6
 
 
 def apart(tensor, before):
-    """Its rows as parts of longer ones, and all of the memory."""
+    """Its rows as parts of longer rows, and the whole memory."""
     wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 11, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(0x5A)
     return wide[..., before : before + tensor.shape[-1]].copy_(tensor), wide

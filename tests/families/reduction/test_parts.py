@@ -1,4 +1,6 @@
-"""Rows that are read again are cut into parts: few of them have several CTAs each, and every row has the same bits."""
+"""Rows that are read again are split into parts: if there are few rows, each has several CTAs, and every row
+has the same bits.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ PROBLEMS = {
 
 
 def on(problem, sms):
-    """The kernel for a GPU of so many SMs, and what it gives."""
+    """The kernel for a GPU with so many SMs, and its results."""
     target = Target("sm_90a", sms, SM_90A.max_shared_memory)
     subject, args = emulator.subject(problem, device_like=target), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(3)))
@@ -35,7 +37,7 @@ def on(problem, sms):
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
-    """One, two, and as many as there are parts; the last CTA first, too."""
+    """One CTA, two, and as many as there are parts; also with the last CTA first."""
     sku, alone = on(PROBLEMS[name], 1)
     assert all(fact in sku for fact in ("run=4,", "span=512,", "stream=true"))
     found = [on(PROBLEMS[name], sms) for sms in (2, 132)]

@@ -1,4 +1,4 @@
-"""Folds of ragged rows: the values of numpy, their bound on every layout, the same bits in any batch, wrong indptr, refusals.
+"""Folds of ragged rows: the values of numpy, their bound in every layout, equal bits in any batch, wrong indptr, refusals.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -28,7 +28,7 @@ from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
-SMALL = replace(SM_90A, sm_count=2)  # few CTAs have many rows
+SMALL = replace(SM_90A, sm_count=2)  # few CTAs, each with many rows
 NAMES = [name for name in REDUCERS if not name.startswith("arg")]
 LENGTHS = (0, 1, 31, 32, 33, 300, 1024, 1025, 0, 2100, 7)  # of a warp and of a CTA, and none
 
@@ -72,14 +72,14 @@ def centred(shape, over, **more):
 
 
 def placed():
-    """Each second element of a row, by its place in it."""
+    """Every second element of a row, by its position in the row."""
     term = apply("select", apply("eq", apply("rem", coord(1), 2), 0), X, 0.0)
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),)
     return ragged(MANY, (Stage(reducer="sum", value=term),), made, flat())
 
 
 def weighted():
-    """Vectors of a row with a weight of each feature."""
+    """Vectors of a row with a weight for each feature."""
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),)
     inputs = (*flat("f32", (1, 2)), Input(name="w", dtype="f32", over=(2,)))
     return ragged((6, 700, 3), (Stage(reducer="sum", value=X * W),), made, inputs, fold=(1, 2))
@@ -108,7 +108,7 @@ PROBLEMS = {
 
 
 def drawn(problem, seed):
-    """Rows of LENGTHS where they fit, else random ones; some elements belong to no row."""
+    """Rows with LENGTHS if they fit, else random ones; some elements belong to no row."""
     args = filled(problem, seed)
     rows, total = problem.shape[:2]
     generator = torch.Generator().manual_seed(seed)
@@ -168,7 +168,7 @@ def test_bits_do_not_depend_on_the_path(problem):
                                      reducer("sum", (4, 60, 9), "bf16", (1, 2))],
                          ids=["softmax", "welford", "columns_softmax", "columns_sum"])  # fmt: skip
 def test_a_row_has_the_same_bits_in_any_batch_and_place(problem):
-    """Long and short rows, in any order, among others of NaN, with elements of no row behind."""
+    """Long and short rows, in any order, between rows of NaN, followed by elements of no row."""
     subject = emulator.subject(problem)
     assert subject.plan.precision_guarantee.batch_invariant == "composition"
     shown = determinism.batch_invariance(subject, Campaign(needles=4, compositions=3, largest=6, longest=2500), seed=2)
@@ -184,7 +184,7 @@ def _rows(x, indptr):
 @pytest.mark.parametrize("run", ["emulated", "reference"])
 @pytest.mark.parametrize("width", [None, 7])
 def test_the_values_of_numpy(run, width):
-    """An oracle of its own, row by row in long doubles."""
+    """An independent oracle, row by row in long doubles."""
     more, over = ((), (1,)) if width is None else ((width,), (1, 2))
     shape = (len(LENGTHS), sum(LENGTHS), *more)
     kept = (0, *(2 for _ in more))
@@ -231,7 +231,7 @@ def test_an_empty_row_has_the_identity(run):
 @emulator.needed
 @pytest.mark.parametrize("layout", ["compact", "stepped"])
 def test_many_rows_of_a_cta(layout):
-    """So many short rows that a CTA takes 64, among them empty ones and long ones, three of one CTA."""
+    """So many short rows that a CTA takes 64, including empty and long rows, and three rows of one CTA."""
     rows = 64 * 8 * SMALL.sm_count + 5
     lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(2))
     ctas = -(-rows // 64)
@@ -247,7 +247,7 @@ def test_many_rows_of_a_cta(layout):
 
 
 def averages():
-    """The mean of a row times its weight, of vectors of two: an output uses the length, a stage an input of the row."""
+    """The mean of a row times its weight, for vectors of two: an output uses the length, a stage uses an input of the row."""
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32") / apply("f32", extent(1)), over=(0,)),)
     inputs = (*flat("bf16", (1, 2)), Input(name="w", dtype="f32", over=(0,)))
     return lambda rows, total: ragged((rows, total, 2), (Stage(reducer="sum", value=X * W),), made, inputs, fold=(1, 2))
@@ -263,7 +263,7 @@ GROUPED = {
 @emulator.needed
 @pytest.mark.parametrize("name", GROUPED)
 def test_rows_that_a_warp_folds_together_have_the_bits_of_each_alone(name):
-    """Rows of no element up to several batches of a group, some of them long; one that is stepped is folded alone."""
+    """Rows from no element to several batches of a group, some of them long; a strided row is folded alone."""
     rows = 64 * 8 * SMALL.sm_count + 3
     lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(4))
     lengths[::7] += torch.arange(len(lengths[::7])) * 2
@@ -375,7 +375,7 @@ def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
 PLAINER = [pytest.param(name, marks=pytest.mark.heavy) for name in ("sum", "softmax", "placed", "columns_bf16")]
 
 
-@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *PLAINER])  # most stages and widest first
+@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *PLAINER])  # most stages and largest width first
 def test_it_compiles_without_spills(name):
     builds_without_spills(PROBLEMS[name])
 

@@ -38,7 +38,7 @@ def arrays(problem, args):
 
 
 def naively(problem, args):
-    """The oracle: {output: {place: (value, exact)}} of a few rows."""
+    """The oracle: {output: {position: (value, exact)}} of a few rows."""
     told = json.loads(problem.model_dump_json())
     return naive_fold.results(told, arrays(problem, args), {number.name: number.value for number in problem.scalars})
 
@@ -125,7 +125,7 @@ def test_the_key_tells_reducers_and_axes_apart():
 
 
 def test_stages_in_their_own_types():
-    """In f32 throughout: near the f64 of real arithmetic, and not the same."""
+    """In f32 throughout: close to the f64 result of real arithmetic, but not equal."""
     problem = softmax((3, 100))
     args = inputs.make_args(problem, seed=2)
     root = problem.resolved[1][0]
@@ -273,7 +273,7 @@ def test_the_named_plan_and_the_examples():
 @pytest.mark.parametrize("reducer", ["sum", "prod"])
 @pytest.mark.parametrize("kind", ["i8", "i32", "i64", "u64"])
 def test_integers_made_of_inexact_numbers_wrap_in_the_bound_too(reducer, kind):
-    """The mean of a row has an error; where all integers near it are one, the sum and the product of them are certain."""
+    """The mean of a row has an error; if all integers near it are equal, their sum and product are certain."""
     x, part = value("x", "f32"), apply(kind, stage(0, "f32", "mean"))
     stages = (Stage(reducer="welford", value=x), Stage(reducer=reducer, value=part))
     made = (FoldOutput(name="y", dtype=kind, value=stage(1, kind), over=(0,)),)
@@ -285,5 +285,5 @@ def test_integers_made_of_inexact_numbers_wrap_in_the_bound_too(reducer, kind):
     plan.run(args)
     assert numerics.check(problem, args, plan.sku).worst <= 1
     wrong = args.out_0.view(torch.int64) if kind == "u64" else args.out_0
-    wrong[1] ^= 1 << int(kind[1:]) - 2  # doubles hold the upper bits of a wide integer
+    wrong[1] ^= 1 << int(kind[1:]) - 2  # doubles represent the upper bits of a wide integer
     assert numerics.check(problem, args, plan.sku).worst > 1

@@ -1,4 +1,6 @@
-"""Rows of odd width whose neighbouring lanes have neighbouring elements: the bits of every path, and where that is so."""
+"""Rows of odd width in which neighbouring lanes have neighbouring elements: the bits of every path, and which problems use this
+path.
+"""
 
 import pytest
 
@@ -16,7 +18,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def placed(shape):
-    """The place of the largest, and the distance from it."""
+    """The index of the maximum, and the distance from it."""
     outputs = (
         FoldOutput(name="at", dtype="i64", value=stage(0, "i64", "index"), over=(0,)),
         FoldOutput(name="y", dtype="f32", value=X - stage(0, "f32", "value")),
@@ -81,7 +83,7 @@ def test_scattered_elements_keep_the_bound_and_have_the_bits_of_every_path(name)
 def test_elements_are_scattered_where_that_takes_less_time(problem, scattered):
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     assert dict(plan.jit_spec.params).get("scattered", False) is scattered
-    assert dict(plan.sku.spec).get("scattered", False) is scattered  # bits depend on it
+    assert dict(plan.sku.spec).get("scattered", False) is scattered  # the bits depend on it
 
 
 @pytest.mark.parametrize(

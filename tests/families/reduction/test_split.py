@@ -1,4 +1,4 @@
-"""The fold kernels in parts: their bound, the same bits on every path, the workspace, what is split and what is not.
+"""Fold kernels that split rows into parts: their bound, equal bits on every path, the workspace, and which problems are split.
 
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
@@ -45,7 +45,7 @@ def moments(shape, fold, **more):
 
 
 def below(shape):
-    """By the place: a program that knows where its elements are."""
+    """A program that uses the positions of its elements."""
     term = apply("select", coord(1) * 2 < coord(0) + 90000, X, 0.0)
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),)
     return rows(shape, (1,), (Stage(reducer="sum", value=term),), made)
@@ -111,7 +111,7 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows_of_the_same_chunk(name
 @emulator.needed
 @pytest.mark.parametrize("shape", [(1, LONG), (DEEP * 2, 3)])
 def test_sums_and_places_of_numpy(shape):
-    """An oracle of its own: small integers add up exactly in f32, and equal ones have a first place."""
+    """An independent oracle: small integers have exact f32 sums, and equal numbers have a first index."""
     axis = 1 if shape[0] == 1 else 0
     x = torch.randint(-99, 99, shape, generator=torch.Generator().manual_seed(5)).float()
     for name, want in (("sum", np.sum), ("max", np.max), ("min", np.min)):
@@ -175,7 +175,7 @@ def test_as_many_parts_as_fill_the_gpu():
 
 
 def test_a_row_whose_places_nearly_leave_32_bits_is_refused():
-    """Kernels count past its end."""
+    """Counters of kernels go past its end."""
     assert Plan.select(softmax((1, 2**31 - 2**15)), Preference(backend="cuda"), SM_90A).sku.impl == "rows"
     with pytest.raises(UnsupportedError, match="elements of a row"):
         Plan.select(softmax((1, 2**31 - 2**15 + 1)), Preference(backend="cuda"), SM_90A)

@@ -1,4 +1,4 @@
-"""Few rows that are too long for registers: the CTAs of the whole GPU share each, with the bits of one CTA."""
+"""Few rows that are too long for registers: all CTAs of the GPU share each row, with the bits of one CTA."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def copied(args, problem):
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_whole_gpu_gives_the_bits_of_one_cta(name, monkeypatch):
-    """On rows that follow each other, and on rows apart; the last CTA first, too. The workspace holds garbage before."""
+    """On contiguous rows, and on rows with gaps; also with the last CTA first. The workspace holds garbage before."""
     problem = PROBLEMS[name]
     args = drawn(problem)
     alone, wanted = run(problem, ONE_SM, copied(args, problem))
@@ -93,7 +93,7 @@ def test_other_rows_need_no_workspace(problem, why):
 
 def test_the_workspace_holds_a_state_of_each_warp_of_each_part():
     plan = Plan.select(softmax((3, 70001)), Preference(backend="cuda"), SM_90A)
-    parts, warps, state = -(-70001 // (512 * 4 * 4)), 16, 8  # 512 threads, four vectors each of four elements
+    parts, warps, state = -(-70001 // (512 * 4 * 4)), 16, 8  # 512 threads, each with four vectors of four elements
     assert plan.workspace_size == -(-3 * parts * warps * state // 256) * 256
 
 

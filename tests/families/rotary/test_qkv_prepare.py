@@ -1,4 +1,4 @@
-"""Norm, rotation and append of q, k and v: against the separate ops, in every form of table, and what is left alone."""
+"""Norm, rotation and append of q, k and v: against the separate ops, in every form of table, and unwritten memory."""
 
 from dataclasses import replace
 
@@ -94,7 +94,7 @@ def test_the_kernel_keeps_its_bound(form):
 
 @pytest.mark.parametrize("run", [pytest.param("emulator", marks=emulator.needed), "reference"])
 def test_positions_of_sections_may_be_columns_of_a_buffer(run):
-    """And all sections may share them, as an expanded tensor."""
+    """All sections may share them, as an expanded tensor."""
     descriptor = problem(11, **FORMS["sections"])
     subject = emulator.subject(descriptor) if run == "emulator" else OnCpu(descriptor)
     args = inputs.make_args(descriptor, seed=3)
@@ -110,7 +110,7 @@ def test_positions_of_sections_may_be_columns_of_a_buffer(run):
 
 
 def with_new_rows(descriptor, args, k):
-    """The same append by its own op."""
+    """The same append by the append op."""
     append = PagedKvAppendDescriptor(
         batch_size=descriptor.batch_size, total_num_rows=descriptor.total_num_rows, paged_kv=descriptor.paged_kv,
         page_table=descriptor.page_table, new_dtype=descriptor.dtype, kv_scale=descriptor.kv_scale,
@@ -137,7 +137,7 @@ def test_without_a_norm_it_is_a_rotation_and_an_append_to_the_bit(table, kv):
     )
     with_new_rows(descriptor, apart, apart.k)
     assert same_bits(args.q_out, apart.q)
-    if kv == "bf16":  # else the separate ops round k twice
+    if kv == "bf16":  # otherwise the separate ops round k twice
         assert same_bits(args.k_data, apart.k_data)
     assert same_bits(args.v_data, apart.v_data)
 
@@ -187,7 +187,7 @@ def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(form, place):
 
 @emulator.needed
 def test_many_rows_have_the_bits_of_few():
-    """More heads a warp; q, k and v as views of one tensor."""
+    """More heads per warp; q, k and v as views of one tensor."""
     descriptor = problem(300)
     args = inputs.make_args(descriptor, seed=8)
     args.slots[90:] = -1
@@ -210,7 +210,7 @@ def test_slots_of_minus_one_and_negative_positions(on):
         pytest.skip("no g++ to build kernels for the host with")
     descriptor = problem(6)
     args = inputs.make_args(descriptor, seed=9)
-    args.slots.copy_(torch.tensor([-1, 5, 0, 96, -7, 9]))  # 96 is past the 24 pages of 4
+    args.slots.copy_(torch.tensor([-1, 5, 0, 96, -7, 9]))  # page 96 is past the 24 pages of 4 tokens
     args.positions.copy_(torch.tensor([1, 1, 1, 1, 1, -1]))
     before = copied(args)
     (OnCpu(descriptor) if on == "reference" else emulator.subject(descriptor)).run(args)
@@ -234,7 +234,7 @@ def test_rows_of_no_request_are_left_alone(on):
 @pytest.mark.parametrize("count", [5, 0, 9, -1, 10])
 @pytest.mark.parametrize("form", ["counted", "counted_in_place"])
 def test_rows_that_are_not_valid_are_left_alone(form, count, on):
-    """Neither their q nor the tokens that they would be are written; a wrong count leaves no row valid."""
+    """Neither their q nor their tokens are written; with a wrong count, no row is valid."""
     if on == "kernel" and emulator.compiler() is None:
         pytest.skip("no g++ to build kernels for the host with")
     descriptor = problem(9, **FORMS[form])
@@ -323,7 +323,7 @@ def test_a_descriptor_travels_and_its_sku_has_no_size():
 
 @pytest.mark.parametrize("form", [one if at % 4 == 0 else pytest.param(one, marks=HEAVY) for at, one in enumerate(FORMS)])
 def test_it_compiles_without_spills(form):
-    """A spill is refused by the build, also by those of the tests on a GPU, which take every form."""
+    """The build refuses spills, also in the tests on a GPU, which compile every form."""
     plan = Plan.select(problem(3, **FORMS[form]), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"

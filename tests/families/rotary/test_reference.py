@@ -1,4 +1,4 @@
-"""Rotation in torch: against its program, the formula of transformers, and what is refused or reported."""
+"""Rotation in torch: against its program, the formula of transformers, refusals and reports."""
 
 import math
 
@@ -64,7 +64,7 @@ def rotate_half(x):
 
 
 def test_it_is_the_formula_of_transformers_to_the_bit():
-    """q * cos + rotate_half(q) * sin, with angles that are repeated for both halves."""
+    """q * cos + rotate_half(q) * sin, with angles repeated for both halves."""
     q, k, at = torch.randn(9, 4, 64), torch.randn(9, 2, 64), torch.randint(0, 500, (9,))
     angle = torch.arange(500)[:, None] * 10000.0 ** (-torch.arange(32) / 32)
     args = RotaryArgs(q=q.clone(), k=k.clone(), positions=at, cos_sin_cache=torch.cat([angle.cos(), angle.sin()], -1))
@@ -173,7 +173,7 @@ def test_a_descriptor_travels_and_the_examples_are_right(example):
 
 
 def test_interleaved_sections_are_those_of_qwen3_vl():
-    """A plain loop over slices, as its model has them."""
+    """A plain loop over slices, as in the model's own code."""
     descriptor = problem(1, head_dim=128, rotary_dim=128, sections=(24, 20, 20), section_order="interleaved")
     want = [0] * 64
     for group, first in ((1, 1), (2, 2)):

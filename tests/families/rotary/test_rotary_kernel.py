@@ -50,7 +50,7 @@ def test_it_has_the_bits_of_the_reference(form, in_place, dtype):
 
 
 def of_buffer(positions, room=5):
-    """The same as the first columns of a buffer for more rows, which holds other positions."""
+    """The same as the first columns of a buffer for more rows, whose rest holds other positions."""
     wide = torch.full((positions.shape[0], positions.shape[1] + room), -1, dtype=positions.dtype)
     return wide[:, : positions.shape[1]].copy_(positions)
 
@@ -81,7 +81,7 @@ def parts_of_rows(args, shift):
 @emulator.needed
 @pytest.mark.parametrize("form", ["half", "neighbours", "partial", "offset", "sections"])
 def test_strides_and_batches_do_not_matter(form):
-    descriptor = problem(300, **FORMS[form])  # enough rows for many heads a warp
+    descriptor = problem(300, **FORMS[form])  # enough rows for many heads per warp
     subject, args = emulator.subject(descriptor), drawn(descriptor, 4)
     wanted = copied(args)
     subject.run(wanted)
@@ -135,7 +135,7 @@ def test_rows_past_the_valid_ones_are_not_written(in_place, count):
 @emulator.needed
 @pytest.mark.parametrize("sections", [None, (8, 12, 12)])
 def test_no_position_reads_outside_the_table(sections):
-    """A table of one row in memory of its own: what lies beside it is NaN, and the emulator holds reads to it."""
+    """A table of one row in separate memory: the memory around it is NaN, and the emulator checks reads."""
     descriptor = problem(5, sections=sections, dtype="f32")
     args = drawn(descriptor, 7)
     wide = torch.full((3, 64), float("nan"))
@@ -154,7 +154,7 @@ def test_no_position_reads_outside_the_table(sections):
 
 @emulator.needed
 def test_rows_of_more_than_two_gigabytes_apart():
-    """Offsets are 64-bit: rows of a mapping that nobody fills."""
+    """Offsets are 64-bit: rows are in a sparse memory mapping."""
     descriptor = problem(3, num_qo_heads=1, num_kv_heads=0, dtype="bf16")
     storage = torch.UntypedStorage(2**33 + 96)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 1, 64), (2**31 - 8, 64, 1))
@@ -175,12 +175,12 @@ def test_the_sku_has_no_size():
     promise = plans[0].sku.precision_guarantee
     assert (promise.error_model.id, promise.batch_invariant) == ("exact", "composition")
     kinds = {Plan.select(problem(3, **form), Preference(backend="cuda"), SM_90A).sku.id for form in FORMS.values()}
-    assert len(kinds) == len(FORMS) - 1  # "many" has other sizes alone
+    assert len(kinds) == len(FORMS) - 1  # only "many" has other sizes
 
 
 @pytest.mark.parametrize("form", [one if at % 4 == 0 else pytest.param(one, marks=HEAVY) for at, one in enumerate(FORMS)])
 def test_it_compiles_without_spills(form):
-    """A spill is refused by the build, also by those of the tests on a GPU, which take every form."""
+    """The build refuses spills, also in the tests on a GPU, which compile every form."""
     plan = Plan.select(problem(3, **FORMS[form]), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -211,7 +211,7 @@ def test_a_position_past_the_table_is_reported_on_the_device(monkeypatch):
     before = args.q.clone()
     plan.run(args)
     torch.cuda.synchronize()
-    assert same_bits(args.q[0], before[0])  # the operator got -1 in its place
+    assert same_bits(args.q[0], before[0])  # the operator received -1 instead
     with pytest.raises(
         IndexDataError, match=r"positions\[0\] expected a value at least -1 and below the size of axis 0 of cos_sin_cache"
     ):

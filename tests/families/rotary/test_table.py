@@ -1,4 +1,4 @@
-"""Tables of angles against transformers' frequencies: stored ones, and those of the release that is here."""
+"""Tables of angles against transformers' frequencies: stored ones, and those of the installed release."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def frequencies(row):
 
 @pytest.mark.parametrize("row", STORED, ids=IDS)
 def test_frequencies_and_factors_are_those_of_transformers(row):
-    """Within what its f32 steps lose."""
+    """Equal within the error of f32 steps."""
     got, size = frequencies(row)
     torch.testing.assert_close(got, torch.tensor(row["frequencies"], dtype=torch.float64), rtol=3e-6, atol=1e-9)
     torch.testing.assert_close(size, torch.full_like(size, row["attention_factor"]), rtol=2e-7, atol=0)
@@ -88,7 +88,7 @@ def test_factors_of_cosines_are_those_of_phimoe(length):
     table = rotary_table("longrope", rotary_dim=8, max_positions=length, original_max_position_embeddings=16, **scales)
     wanted = torch.cat([cos[0, :, :4], sin[0, :, :4]], -1)
     torch.testing.assert_close(torch.hypot(*table.chunk(2, -1)), torch.hypot(*wanted.chunk(2, -1)), rtol=3e-7, atol=0)
-    if length <= 16:  # this release of the model takes the frequencies of short sequences for long ones too
+    if length <= 16:  # this release of the model uses the frequencies of short sequences for long ones too
         torch.testing.assert_close(table, wanted, rtol=3e-6, atol=3e-6)
 
 

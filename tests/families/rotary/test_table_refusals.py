@@ -1,4 +1,4 @@
-"""Parameters that no table has: refused by their names."""
+"""Invalid parameters of a table are refused by name."""
 
 import math
 from fractions import Fraction
@@ -109,7 +109,7 @@ def test_no_table_has_other_numbers_than_finite_ones(kind, fields, argument, wor
 
 
 def test_rows_without_memory_are_refused(monkeypatch):
-    """As torch's allocator says it; no test takes the memory of the host."""
+    """The message of torch's allocator; no test exhausts the host's memory."""
 
     def full(*_args, **_options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")

@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 def call(logits, *, rows=None, **given):
-    """(descriptor, args) on the CPU. given: operands (a number is for all rows), or fields of the descriptor."""
+    """(descriptor, args) on the CPU. given: operands (a number is used for all rows), or fields of the descriptor."""
     logits = torch.as_tensor(logits)
     rows = len(logits) if rows is None else rows
     tensors = {"logits": logits, "seed": 1, "offset": 0} | {n: v for n, v in given.items() if n in SampleArgs.__slots__}
@@ -62,7 +62,7 @@ def column(value, name, rows):
 
 
 def outputs(descriptor):
-    """Filled with what no call writes."""
+    """Filled with a value that no call writes."""
     kinds = {"i32": torch.int32, "u8": torch.uint8, "f32": torch.float32}
     return {
         name: torch.full([d.size for d in spec.shape], 77, dtype=kinds[spec.dtype])
@@ -79,7 +79,7 @@ def drawn(logits, **given):
 
 
 def kept(probabilities, draws=400, **given):
-    """The tokens that ever come from one row of probabilities."""
+    """The set of tokens drawn from one row of probabilities."""
     logits = torch.tensor([probabilities]).log().expand(draws, -1)
     return sorted(set(drawn(logits, offset=list(range(draws)), **given).token.tolist()))
 

@@ -1,4 +1,4 @@
-"""Faults planted in sampling: its kernels, its reference, and what holds both to the contract."""
+"""Faults planted in sampling: its kernels, its reference, and the checks of both."""
 
 from tests.mutation.mutant import Mutant
 

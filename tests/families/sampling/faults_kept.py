@@ -1,4 +1,4 @@
-"""Faults planted in the sampling of rows that p and min_p filter alone."""
+"""Faults planted in the sampling of rows whose only filters are p and min_p."""
 
 from tests.mutation.mutant import Mutant
 

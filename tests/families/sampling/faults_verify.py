@@ -12,7 +12,7 @@ def _kernel(name, old, new, words="by_hand and subject"):
 
 
 def _links(name, *changes):
-    """changes: text as it is and as it becomes, in turn."""
+    """changes: pairs of old and new text."""
     pairs = tuple(zip(changes[::2], changes[1::2], strict=True))
     return Mutant(f"verify: {name}", _LINKS, pairs, tests="tests/families/sampling/test_verify_links.py")
 

@@ -1,5 +1,5 @@
-"""Verification of drafts by hand: one request in plain Python. Probabilities are fractions, so that no sum is rounded; noise is
-that of `calls.philox`."""
+"""Verification of drafts by hand: one request in plain Python. Probabilities are fractions, so that no sum is rounded; the
+noise comes from `calls.philox`."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ COINS = 2**31
 
 @dataclass(frozen=True)
 class Place:
-    """Where a request draws: key, position of its first draft, word of its races."""
+    """Parameters of a request's draws: key, position of its first draft, word of its races."""
 
     seed: int
     offset: int
@@ -26,7 +26,7 @@ class Place:
         return Fraction(self.words(0, depth, self.stream + COINS)[0] >> 8, 2**24)
 
     def race(self, depth, weights):
-        """The token whose exponential variate over its weight is least."""
+        """The token whose exponential variate divided by its weight is smallest."""
         best, found = math.inf, -1
         for token, weight in enumerate(weights):
             if weight <= 0:
@@ -42,12 +42,12 @@ class Outcome:
     tokens: list = field(default_factory=list)
     nodes: list = field(default_factory=list)
     accepted: int = 0
-    near: Fraction = Fraction(1)  # the least distance of a coin from what it is compared with
+    near: Fraction = Fraction(1)  # the smallest distance between a random number and its threshold
 
 
 @dataclass(frozen=True)
 class Tree:
-    """children: node -> its children in their order; node 0 is the root, node 1 + i draft i."""
+    """children: node -> its children in order; node 0 is the root, node 1 + i is draft i."""
 
     drafts: list
     children: dict
@@ -75,7 +75,7 @@ def slow_chain(drafts, p, q, place):
 
 
 def slow_tree(tree, p, place):
-    """A coin falls among the children of a node as in a line of segments, one for each of their tokens."""
+    """A random number falls among the children of a node as on a line of segments, one for each token."""
     p, out, node = exact(p), Outcome(), 0
     single, total = Fraction(tree.single), Fraction(tree.total)
     while True:

@@ -1,4 +1,4 @@
-"""Adjusted logits in place: the numbers that `sample` draws from."""
+"""Adjusted logits in place: the numbers from which `sample` draws."""
 
 import math
 
@@ -28,7 +28,7 @@ def of(place, kind, rows=4, vocab=1003):
 
 @pytest.mark.parametrize("subject", [None, pytest.param(emulator.subject, marks=emulator.needed)])
 def test_each_operation_comes_in_its_order(subject):
-    """(((4 + 1) / 2) - 0.5 * 3) - 0.25, capped at 2, divided by 0.5; NaN is no candidate."""
+    """(((4 + 1) / 2) - 0.5 * 3) - 0.25, capped at 2, divided by 0.5; NaN is not a candidate."""
     fields = {"bias": "dense", "penalties": True, "soft_cap": 2.0, "temperature": True}
     descriptor = AdjustLogitsDescriptor(total_num_rows=1, vocab=4, **fields)
     args = AdjustLogitsArgs(
@@ -70,7 +70,7 @@ def test_runs_repeat_bitwise(kind):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("vocab", "count"), [(70003, 300), (4200, 2100)], ids=["indexed", "beyond_the_index"])
 def test_a_long_list_reaches_its_tokens_alone(place, vocab, count):
-    """Tokens of every bit of the flags, tokens whose flags coincide, a token twice, and ids outside the vocabulary."""
+    """Tokens for every bit of the flags, tokens whose flags coincide, a repeated token, and ids outside the vocabulary."""
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(vocab, (1, count), generator=generator, dtype=torch.int32)
     tokens[0, :64] = torch.arange(4096, 4160)

@@ -1,4 +1,4 @@
-"""A call of the widest bundle fits in the host library, and the host knows the constants of the kernels."""
+"""The host library accepts a call with the widest bundle, and the host knows the constants of the kernels."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_the_host_has_the_constants_of_the_kernels():
         if line.startswith("constexpr int "):
             for one in line.removeprefix("constexpr int ").partition(";")[0].split(", "):
                 name, _, value = one.partition(" = ")
-                found[name] = eval(value, {"OPF_SAMPLE_THREADS": 512}, dict(found))  # sums and products of what stands above
+                found[name] = eval(value, {"OPF_SAMPLE_THREADS": 512}, dict(found))  # sums and products of the constants above
     assert found["kFilterShared"] == sample.BESIDE_LOGITS
     assert (found["kHeldShared"], found["kMostTopK"], found["kMostSorted"]) == (top_k._HELD, top_k._LISTED, top_k._SORTED)
     assert found["kMostCtas"] == split._MAX_CTAS

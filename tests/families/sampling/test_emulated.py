@@ -1,4 +1,4 @@
-"""The kernels on the host: every token is proven, and no bit depends on how rows are split or what else is in the batch."""
+"""The kernels on the host: every token is proven, and no bit depends on how rows are split or on the rest of the batch."""
 
 import math
 
@@ -106,7 +106,7 @@ def run(logits, **given):
 @pytest.mark.parametrize("name", ["min_p", "top_p"])
 @pytest.mark.parametrize("beside", [{}, {"top_k": 40}], ids=["alone", "k"])
 def test_a_share_of_nan_keeps_every_candidate(name, beside):
-    """The tokens are those without it, of which many are not the most likely."""
+    """The tokens equal those without it; many are not the most likely ones."""
     logits = torch.randn(16, 300, generator=torch.Generator().manual_seed(3))
     given = {"offset": list(range(16)), **beside}
     tokens = run(logits, **given, **{name: math.nan}).token
@@ -122,7 +122,7 @@ def test_the_order_of_filters_says_which_mass_p_refers_to():
 
 
 def test_equal_logits_are_cut_by_id():
-    """All values are in one bucket, then in one value: ids decide, in several passes."""
+    """All values are in one bucket, then equal: ids decide, in several passes."""
     for k in (1, 31, 300, 301, 700):
         args = run(torch.zeros(1, 701), top_k=k, probs_out="filtered")
         assert (args.probs[0] > 0).tolist() == [i < k for i in range(701)]

@@ -1,4 +1,4 @@
-"""Rows that p and min_p filter alone, on the host: sums in f32 judge a race, and masses where these cannot tell."""
+"""Rows whose only filters are p and min_p, on the host: f32 sums judge a race, and exact masses if these are too inexact."""
 
 import math
 
@@ -20,7 +20,7 @@ pytestmark = emulator.needed
 
 @pytest.fixture(autouse=True)
 def _streamed(monkeypatch):
-    """Rows that p alone cuts are streamed however few and short they are."""
+    """Rows with only p are streamed, however few and short they are."""
     monkeypatch.setattr(sample, "_FEW_ROWS", 0)
     forget_selections()
     yield
@@ -59,7 +59,7 @@ def test_rows_of_any_alignment_are_proven():
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0**-140, 1e-3, 1.0, 1e30, 3e38, math.inf])
 def test_extreme_numbers_are_judged_by_masses(temperature):
-    """Numbers that tie once they are in the range, and those whose octaves no f32 has."""
+    """Numbers that tie after clamping, and numbers whose octaves f32 cannot distinguish."""
     inf, nan = math.inf, math.nan
     x = torch.full((6, 700), -3e38)
     x[0, :4], x[1, :4], x[2] = torch.tensor([3e38, -3e38, 1.0, inf]), torch.tensor([2.5e38, 1.8e38, 3e38, nan]), -inf
@@ -69,7 +69,7 @@ def test_extreme_numbers_are_judged_by_masses(temperature):
 
 
 def test_a_share_that_ends_at_the_winner_is_decided_by_masses():
-    """Equal tokens, of which a share of n/16 keeps n: sums in f32 have a margin there."""
+    """Equal tokens, of which a share of n/16 keeps n: the error margin of f32 sums includes these shares."""
     x = torch.zeros(64, 16)
     shares = [(i % 16 + 1) / 16 for i in range(64)]
     token = run(x, top_p=shares, min_p=0.0, seed=list(range(64))).token
@@ -78,7 +78,7 @@ def test_a_share_that_ends_at_the_winner_is_decided_by_masses():
 
 
 def test_a_floor_of_min_p_hides_no_kept_token():
-    """The most likely tokens come late, and those kept beside them in each group of a round."""
+    """The most likely tokens come late, as do those kept beside them in each group of a round."""
     x = torch.full((1, VOCAB), -9.0)
     x[0, 9000::700], x[0, 15000] = 1.0, 1.5
     given = {"rows": 40, "indices": [0] * 40, "seed": list(range(40)), "min_p": 0.5, "top_p": 1.0}
@@ -89,7 +89,7 @@ def test_a_floor_of_min_p_hides_no_kept_token():
 
 
 def test_a_winner_that_a_later_token_rules_out_is_not_kept():
-    """No floor is known while the first half is raced, whose tokens win nearly always."""
+    """No bound is known while the first half is raced, and its tokens win nearly always."""
     x = torch.full((1, VOCAB), -0.5)
     x[0, 15000::300] = 1.0
     token = run(x, rows=8, indices=[0] * 8, seed=list(range(8)), min_p=0.5, top_p=1.0).token
@@ -146,7 +146,7 @@ def test_no_number_of_threads_changes_a_token(monkeypatch, threads, ctas):
 
 
 def test_a_token_far_above_all_others_closes_no_place_of_one_above_it():
-    """Neither is near a sample of the row, and the less likely one comes first: min_p keeps both."""
+    """Neither token is sampled from the row, and the less likely one comes first: min_p keeps both."""
     x = normal(8, 1, VOCAB)
     x[0, 5010], x[0, 15010] = 39.0, 40.0
     token = run(x, rows=24, indices=[0] * 24, seed=list(range(24)), min_p=0.2, top_p=1.0).token
@@ -164,7 +164,7 @@ def test_equal_tokens_of_whole_chunks_are_before_a_place_by_their_ids():
 
 
 def test_quotients_that_tie_are_cut_by_id():
-    """Numbers that differ as they are loaded, and not once they are divided."""
+    """Numbers that differ when loaded, but not after the division."""
     x = torch.full((1, 3000), 2.0 - 2.0**-22)
     x[0, 1::2] = 2.0 - 2.0**-23
     shares = [i / 32 for i in range(1, 33)]
@@ -174,7 +174,7 @@ def test_quotients_that_tie_are_cut_by_id():
 
 @pytest.mark.parametrize("ctas", [1, 2])
 def test_rows_whose_front_overflows_are_drawn_by_passes_without_bounds(ctas):
-    """More equal tokens than a front has room for: the share says how many of the first ones are kept."""
+    """More equal tokens than fit a front: the share decides how many of the first ones are kept."""
     x = torch.zeros(2, 6000)
     x[1, 4000:] = -30.0
     shares = [0.25, 0.5, 0.9, 1.0]

@@ -1,4 +1,4 @@
-"""Races without filters of numbers near the largest: the definition brings a logit into its range before it is divided."""
+"""Unfiltered races of numbers near the largest: the definition clamps a logit before the division."""
 
 import pytest
 import torch
@@ -10,11 +10,11 @@ from tests.families.sampling.test_emulated import run
 
 pytestmark = emulator.needed
 EDGE, LOWEST = -(2.0**127), torch.finfo(torch.float32).min
-LATE = 1000  # a token whose group is not among the first ones, which are looked at whatever their bounds
+LATE = 1000  # a token whose group is not among the first groups, which are examined whatever their bounds
 
 
 def equal_once_clamped(dtype=torch.float32):
-    """Two candidates with one adjusted logit, of which a bound of the raw number loses the second."""
+    """Two candidates with one adjusted logit; a bound computed from the raw number would lose the second."""
     x = torch.full((1, 2048), -torch.inf, dtype=dtype)
     x[0, 0], x[0, LATE] = EDGE, torch.finfo(dtype).min
     return x
@@ -34,7 +34,7 @@ def test_a_finite_number_below_the_range_is_the_lowest_of_it(temperature, dtype)
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0, 2.0**-20, 1e31])
 def test_a_list_without_room_of_the_lowest_numbers_loses_no_group(temperature):
-    """All groups but the first ones have the bound of the winner, so that the list overflows and is made again."""
+    """All groups except the first have the bound of the winner, so the list overflows and is rebuilt."""
     x = torch.full((1, 16384), LOWEST)
     x[0, :512] = -torch.inf
     with split_as(1, 0):

@@ -1,4 +1,4 @@
-"""The error model race-f32: every token, rank and flag is held to the fp64 set and keys of its row."""
+"""The error model race-f32: every token, rank and flag is checked against the fp64 set and keys of its row."""
 
 import math
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_any_other_token_is_wrong():
 
 
 def test_a_race_that_is_close_is_decided_as_f32_may():
-    """Two tokens whose keys are nearer than the bound of a kernel: either is right for it, neither for fp64."""
+    """Two tokens whose keys differ by less than a kernel's bound: either is right for a kernel, but only one for fp64."""
     noise = minus_log2_exponential(words(1, 0, 0, 2))
     logits = torch.tensor([[0.0, float(noise[0] - noise[1]) * math.log(2) + 3e-6]])
     descriptor, args = call(logits)

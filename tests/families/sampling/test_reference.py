@@ -234,7 +234,7 @@ def test_inputs_for_tools_have_ties_and_rows_without_candidates():
 
 
 def test_rows_without_any_row_of_logits_are_refused():
-    """A wrong index draws from row 0, which there has to be."""
+    """A wrong index draws from row 0, which must exist."""
     fields = {"vocab": 5, "indices": True, "num_logits": 0}
     with pytest.raises(DescriptorError, match="num_logits expected 1 or more if rows draw tokens"):
         SampleDescriptor(total_num_rows=2, **fields)
@@ -245,7 +245,7 @@ def test_rows_without_any_row_of_logits_are_refused():
     "fields", [{"top_p": True}, {"report": "logprob"}, {"report": "top_n", "top_n": 3}, {"probs_out": "filtered"}]
 )
 def test_more_tokens_than_a_sum_of_masses_holds_are_refused(fields):
-    """A mass is at most 2^40, and a sum an i64."""
+    """A mass is at most 2^40, and a sum is an i64."""
     assert SampleDescriptor(total_num_rows=1, vocab=2**23 - 1, **fields)
     with pytest.raises(DescriptorError, match="vocab expected at most 8388607 if masses are added"):
         SampleDescriptor(total_num_rows=1, vocab=2**23, **fields)

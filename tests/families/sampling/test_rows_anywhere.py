@@ -14,7 +14,7 @@ GIVEN = {"none": {}, "k": {"top_k": 50}, "min_p": {"min_p": 0.02}, "p": {"top_p"
 
 
 def logits(dtype, vocab=VOCAB, begin=0, rows=5):
-    """Views of which no two rows begin alike."""
+    """Views in which no two rows have the same alignment."""
     wide = torch.zeros(rows, vocab + begin + 3, dtype=dtype)
     view = wide[:, begin : begin + vocab] if begin else torch.zeros(rows, vocab, dtype=dtype)
     return view.copy_(3 * normal(7, rows, vocab))
@@ -29,7 +29,7 @@ def operands(name, vocab):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", GIVEN)
 def test_they_draw_what_an_aligned_row_draws(name, dtype):
-    """A padded copy has groups that are loaded whole. The judge holds each token to fp64 besides."""
+    """A padded copy has groups that are loaded whole. The judge also checks each token in fp64."""
     x = logits(dtype)
     padded = torch.zeros(5, VOCAB + 7, dtype=dtype)[:, :VOCAB].copy_(x)
     given = operands(name, VOCAB)
@@ -42,7 +42,7 @@ def test_they_draw_what_an_aligned_row_draws(name, dtype):
 
 @pytest.mark.parametrize("late", [0, 3, 2047, 2048, VOCAB - 5, VOCAB - 4, VOCAB - 1])
 def test_each_token_may_win(late):
-    """Those at the ends of a row, and at the ends of groups."""
+    """Tokens at the ends of a row, and at the ends of groups."""
     x = torch.zeros(4, VOCAB, dtype=torch.bfloat16)
     x[:, late] = 80.0
     with split_as(1, 0):
@@ -51,7 +51,7 @@ def test_each_token_may_win(late):
 
 
 def test_neighbours_of_a_row_are_not_its_tokens():
-    """Words that a row shares with what lies before it and behind it."""
+    """Words that a row shares with the memory before and after it."""
     wide = torch.full((3, VOCAB + 2), 90.0, dtype=torch.bfloat16)
     wide[:, 1 : VOCAB + 1] = normal(9, 3, VOCAB).bfloat16()
     with split_as(1, 0):

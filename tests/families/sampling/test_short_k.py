@@ -1,4 +1,4 @@
-"""Rows whose k is short, on the host: lists of a team of CTAs, and rows that no list has room for."""
+"""Rows with a small k, on the host: lists of a team of CTAs, and rows that do not fit a list."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -21,7 +21,7 @@ KS = [0, 1, 2, 17, 50, 128, 129, 3000, -1]
 
 
 def rows_of(seed, vocab=VOCAB):
-    """Peaked, flat, with ties, one value alone, few candidates, and in rising order."""
+    """Peaked, flat, with ties, all values equal, few candidates, and in increasing order."""
     x = normal(seed, 9, vocab)
     x[0], x[2], x[3], x[4, 60:], x[5] = 5 * x[0], (4 * x[2]).round() / 4, 0.5, -torch.inf, x[5].sort().values
     x[6, ::3], x[7, 5], x[8] = torch.nan, torch.inf, -torch.inf
@@ -35,7 +35,7 @@ def test_every_token_is_proven(given):
 
 
 def test_ctas_of_half_the_threads_draw_the_same_tokens(monkeypatch):
-    """More short rows than find room at once, and some that no list has room for."""
+    """More rows with small k than run concurrently, and some that do not fit a list."""
     given = {"top_k": KS, "top_p": [0.9, 1.0, 0.6] * 3, "seed": list(range(9))}
     want = run(rows_of(2, 900), **given)
     monkeypatch.setattr(sample, "threads_of", lambda *_: 256)
@@ -55,7 +55,7 @@ def test_sizes_choose_the_threads(rows, vocab, threads):
 
 
 TEAMS = [(1, 9), (2, 9), (4, 9), (4, 5), (8, 9), (8, 6), (8, 4), (8, 2), (8, 18)]
-# The size of an element decides nothing of how a team shares rows: each sharing has one type, and the other is heavy.
+# The element size does not affect how a team shares rows: each sharing is tested with one type; the other is heavy.
 SHARED = [
     pytest.param(dtype, *team, marks=() if due == turn % 2 else pytest.mark.heavy)
     for turn, team in enumerate(TEAMS)
@@ -65,7 +65,9 @@ SHARED = [
 
 @pytest.mark.parametrize(("dtype", "ctas", "rows"), SHARED)
 def test_no_team_changes_a_token(dtype, ctas, rows):
-    """Two clusters at a time. Their rows need lists of several lengths, and some are held: k is long, or tokens are alike."""
+    """Two clusters at a time. Their rows need lists of several lengths, and some rows are held: k is large, or tokens are
+    equal.
+    """
     got, want = tokens_of(dtype, ctas, rows), tokens_of(dtype, None, 9)
     for i in range(rows):
         assert same_bits(got.token[i], want.token[i % 9]), i
@@ -74,7 +76,7 @@ def test_no_team_changes_a_token(dtype, ctas, rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_not_held_changes_no_token(dtype):
-    """A CTA has 64 tokens of a row in shared memory, and lists of its team take more."""
+    """A CTA has 64 tokens of a row in shared memory; the lists of its team need more space."""
     got, want = tokens_of(dtype, 4, 9, 256), tokens_of(dtype, None, 9)
     assert same_bits(got.token, want.token)
     assert same_bits(got.valid, want.valid)
@@ -111,7 +113,7 @@ def test_rows_past_the_valid_ones_stay():
 
 
 def test_what_ties_after_the_temperature_is_cut_by_id():
-    """Numbers that differ as they are loaded, and not once they are divided. A row with a report is held."""
+    """Numbers that differ when loaded, but not after the division. A row with a report is held."""
     for temperature, low, high in (
         (1e-38, 3.0, 9.0),
         (3e38, 1.0, 1.5),
@@ -127,7 +129,7 @@ def test_what_ties_after_the_temperature_is_cut_by_id():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_no_filter_cuts_are_drawn_beside_others(dtype):
-    """By teams of one CTA: k is long or none, and p and min_p filter some rows alone, which are held."""
+    """By teams of one CTA: k is large or absent, and rows whose only filters are p and min_p are held."""
     x, inf = rows_of(2).to(dtype), float("inf")
     given = {"rows": 18, "indices": [i % 9 for i in range(18)], "seed": list(range(18)), "top_k": 3 * [0, 5, -1, 0, VOCAB, 200]}
     given |= {"temperature": 2 * [1.0, 0.7, 0.0, inf, 2.0, 1e-3, 1.0, 1.0, 1.0]}

@@ -8,7 +8,7 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.plans.sampling import SampleArgs, SampleDescriptor
 
-LEAST = 20  # expectation of a class; smaller ones are pooled
+LEAST = 20  # minimum expectation of a class; smaller classes are pooled
 
 
 def deviation(counts, shares):
@@ -73,7 +73,7 @@ def test_filtered_draws_have_the_distribution_of_the_kept():
 
 @pytest.mark.parametrize("step", [(0, 1), (1, 0), (0, 2**32), (2**32, 0), (1, 1)], ids=str)
 def test_neighbours_are_independent(step):
-    """32 equal classes; a table of the token and that of the neighbour in seed, offset or both, and their upper words."""
+    """32 equal classes; a table of the token and the token of the next seed, offset or both, and of their upper words."""
     n, logits = 2**15, torch.zeros(32)
     seeds, offsets = torch.arange(n) * 2, torch.arange(n) * 2 + 7
     first, second = draws(logits, seeds, offsets), draws(logits, seeds + step[0], offsets + step[1])

@@ -1,4 +1,4 @@
-"""Races without filters over several rounds of loads, on the host: bounds of groups, and the groups that are fetched ahead."""
+"""Unfiltered races over several rounds of loads, on the host: bounds of groups, and prefetched groups."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_a_penalty_may_raise_a_late_token(given):
 
 
 def test_a_list_of_biases_raises_groups():
-    """Twice the same token, whose sum decides; ids whose groups share a flag; a number that is none."""
+    """A repeated token, whose sum decides; ids whose groups share a flag; a value that is NaN."""
     bias_tokens = torch.tensor([[LATE, 5, LATE, LATE + 65536 * 4, LATE + 4, 9]], dtype=torch.int32)
     bias_values = torch.tensor([[30.0, -9.0, 30.0, 500.0, torch.nan, torch.inf]])
     for values, token in ((bias_values, 9), (bias_values.nan_to_num(0.0, posinf=0.0), LATE)):
@@ -70,7 +70,7 @@ def test_a_list_of_biases_raises_groups():
 
 
 def test_a_cap_bounds_what_is_near_it():
-    """The error of an approximate tangent is many octaves of a large cap."""
+    """The error of the approximate tanh is many octaves for a large cap."""
     x = torch.full((1, VOCAB), 9e4)
     x[0, LATE] = 9.0036e4
     assert run(x, soft_cap=1e5).token[0] == LATE
@@ -92,7 +92,7 @@ def test_infinite_penalties_leave_candidates():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("slope", [0.0, 1.0])
 def test_a_list_without_room_is_made_again(slope, temperature):
-    """Where each group may win: equal numbers, and rising ones. A chunk fits in a list, which is first looked at after two."""
+    """Each group may win: equal numbers, and increasing ones. A chunk fits a list, which is first examined after two chunks."""
     x = slope * torch.arange(VOCAB, dtype=torch.float32)[None]
     last = 16337  # of a thread and a round that come late to the list
     x[0, last + 1 :] = -1.0
@@ -120,7 +120,7 @@ def test_all_clusters_run_at_once():
 
 
 def test_a_biased_token_that_a_list_has_no_room_for_wins():
-    """All groups of a row with rising logits are listed, followed by those of biases."""
+    """All groups of a row with increasing logits are listed, followed by groups with biases."""
     bias_tokens, bias_values = torch.zeros(1, 500, dtype=torch.int32), torch.zeros(1, 500)
     bias_tokens[0, -1], bias_values[0, -1] = 9000, 1e5
     x = torch.arange(16384, dtype=torch.float32)[None]
@@ -132,7 +132,7 @@ def test_a_biased_token_that_a_list_has_no_room_for_wins():
 @pytest.mark.parametrize("count", [1, 511, 512, 1300])
 @pytest.mark.parametrize("vocab", [6144, 8192, 8188, 16384])
 def test_a_list_that_is_full_of_groups_has_places_for_biases(count, vocab):
-    """Equal numbers, of which each group may win, and biases that make none win."""
+    """Equal numbers, so each group may win, and biases that make no token win."""
     tokens = (4 * torch.arange(count, dtype=torch.int32) % vocab)[None]
     with split_as(1, 0):
         given = {"bias_tokens": tokens, "bias_values": torch.full((1, count), -1.0)}
@@ -148,7 +148,7 @@ def test_copies_of_an_entry_and_padding_are_added_once_each():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_negative_repetition_of_a_masked_token_makes_it_a_candidate(dtype):
-    """-inf times a negative number: strange, and the same in each path."""
+    """-inf times a negative number: unusual, but equal in each path."""
     mask, counts = torch.full((1, 94), -1, dtype=torch.int32), torch.zeros(1, 3000, dtype=torch.int32)
     mask[0, 50], counts[0, 1605] = 0, 1
     given = {"bitmask": mask, "output_counts": counts, "repetition": -2.0}

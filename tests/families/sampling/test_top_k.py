@@ -79,8 +79,8 @@ def test_a_window_is_all_that_a_row_has(subject):
 @emulator.needed
 @pytest.mark.parametrize("k", [3, 700])
 def test_windows_over_several_ctas_are_those_of_the_parts_alone(k):
-    """Starts and ends at any column, in one CTA's part, in none, and over the seams between parts."""
-    x = torch.stack([torch.randperm(4099) - 2000.0 for _ in range(8)])  # no value twice, which torch orders in any way
+    """Starts and ends at any column: inside one CTA's part, in none, and across boundaries of parts."""
+    x = torch.stack([torch.randperm(4099) - 2000.0 for _ in range(8)])  # no repeated value, since torch orders ties arbitrarily
     pairs = [(0, 4099), (1, 4098), (2047, 2050), (1000, 1003), (2048, 4099), (17, 2048), (4097, 4099), (3000, 2000)]
     for ctas, held in ((1, 10**5), (2, 10**5), (4, 256)):
         with split_as(ctas, held):

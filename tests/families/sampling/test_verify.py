@@ -1,4 +1,6 @@
-"""Verification of drafts: acceptance by hand, marginals of chain and tree, and coupled drafts against none."""
+"""Verification of drafts: acceptance by hand, marginals of chain and tree, and coupled drafts compared with drawing without
+drafts.
+"""
 
 import math
 
@@ -68,7 +70,7 @@ def test_a_token_of_a_distribution_without_mass_is_judged_wrong():
 
 @pytest.mark.parametrize("subject", BACKENDS)
 def test_equality_looks_at_no_vocabulary(subject):
-    """Target tokens are the target's own: only a negative draft is rejected for itself, as the page of the args says."""
+    """Target tokens are used as drafts: only a negative draft is rejected for itself, as documented for the args."""
     args = verified("greedy", [[99, 7], [-1, 7]], subject, target_tokens=torch.tensor([[99, 7, 1], [-1, 7, 1]]).int())
     assert args.tokens.tolist() == [[99, 7, 1], [-1, -1, -1]]
     assert "with target_tokens, a negative one" in VerifyDraftsArgs.docs["draft_tokens"]
@@ -97,7 +99,7 @@ def test_a_rejected_draft_is_replaced_from_what_the_target_has_more_of(subject):
 
 @pytest.mark.parametrize("subject", BACKENDS)
 def test_a_coin_depends_on_seed_and_position_alone(subject):
-    """A draft as a request of its own, over a vocabulary of one token, has the coin that it has in its chain."""
+    """A draft as a separate request, over a vocabulary of one token, has the same random number as in its chain."""
     torch.manual_seed(3)
     batch, n, vocab = 24, 3, 19
     p, q = torch.rand(batch, n + 1, vocab).softmax(-1), torch.full((batch, n, vocab), 0.09)
@@ -131,7 +133,7 @@ def test_a_tree_takes_a_path_of_certain_nodes(subject):
 
 @pytest.mark.parametrize("subject", BACKENDS)
 def test_a_token_drafted_twice_among_siblings_is_rejected_twice(subject):
-    """Its mass of 0.25, counted twice, would be above half of the coins."""
+    """Its mass of 0.25, counted twice, would be above half of the random numbers."""
     batch = 64
     links = {"first_child": [1, -1, -1], "next_sibling": [-1, 2, -1]}
     links = {name: torch.tensor([value] * batch, dtype=torch.int32) for name, value in links.items()}
@@ -160,7 +162,7 @@ def test_the_first_token_has_the_marginal_of_the_target():
 
 
 def test_coupled_drafts_give_the_tokens_of_decoding_without_drafts():
-    """Whatever the drafts: the emitted tokens are a prefix of those drawn one by one."""
+    """For any drafts, the emitted tokens are a prefix of those drawn one by one."""
     logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(1)) * 2
     target = torch.stack([drawn(logits, seed=list(range(6)), offset=100 + i, top_p=0.9).token for i in range(4)], 1)
     drafts = torch.where(torch.rand(6, 3, generator=torch.Generator().manual_seed(2)) < 0.7, target[:, :3], 7)

@@ -1,4 +1,4 @@
-"""Acceptance and races of drafts, number by number, beside a verification by hand, and distributions beside the target's."""
+"""Acceptance and races of drafts, number by number, against a verification by hand, and distributions against the target's."""
 
 import random
 from fractions import Fraction
@@ -14,12 +14,12 @@ from tests.families.sampling.slow_verify import Place, Tree, slow_chain, slow_tr
 from tests.families.sampling.test_statistics import counted, deviation
 
 BACKENDS = [None, pytest.param(emulator.subject, marks=emulator.needed)]
-SURE = Fraction(1, 2**20)  # f32 decides as fractions do where a coin is so far from its threshold
+SURE = Fraction(1, 2**20)  # f32 decides like fractions if a random number is so far from its threshold
 VOCAB, REQUESTS = 7, 160
 
 
 def ran(kind, subject, drafts, target_probs, places, tree=None, **given):
-    """The args of a run without the harness, whose oracle is not asked here."""
+    """The args of a run without the harness, whose oracle is not used here."""
     batch, n = drafts.shape
     fields = {"threshold_single": tree.single, "threshold_acc": tree.total} if tree else {}
     descriptor = VerifyDraftsDescriptor(
@@ -63,7 +63,7 @@ def shares(rng, rows):
 
 
 def held(args, outcomes, least):
-    """Every request whose coins are not near a threshold has the tokens by hand; all lengths occur."""
+    """Every request whose random numbers are not near a threshold has the tokens computed by hand; all lengths occur."""
     sure = [i for i, out in enumerate(outcomes) if out.near > SURE]
     assert len(sure) > 0.95 * len(outcomes)
     n = args.tokens.shape[1]
@@ -76,7 +76,7 @@ def held(args, outcomes, least):
     assert {outcomes[i].accepted for i in sure} >= set(range(least + 1))
 
 
-# Three depths, and a branch that the first child of the root does not lead to.
+# Three depths, and a branch that is not below the first child of the root.
 BUSHY = {0: (1, 2, 3), 2: (4, 5), 3: (6, 7), 7: (8, 9), 1: (10,), 9: (11,)}
 DRAFTS = [0, 3, 1, 5, 2, 3, 1, 0, 4, 6, 2]
 TREES = {
@@ -103,7 +103,7 @@ def test_a_tree_is_walked_as_by_hand(name, subject):
 
 @pytest.mark.parametrize("subject", BACKENDS)
 def test_the_mass_of_rejected_siblings_stays_at_its_depth(subject):
-    """0.5 of the mass is rejected at the root: carried on, it would accept a child of 0.3 with a coin below 0.8."""
+    """0.5 of the mass is rejected at the root: carried over, it would accept a child of 0.3 with a random number below 0.8."""
     tree = Tree([1, 2, 3], {0: (1, 2), 2: (3,)})
     p = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.25] * 4, [0.7, 0.0, 0.0, 0.3], [0.25] * 4]).expand(REQUESTS, 4, 4).contiguous()
     at = places()
@@ -133,7 +133,7 @@ def chi(tokens, shares):
     return deviation(counted(tokens.long(), len(shares)), torch.tensor(shares, dtype=torch.float64))
 
 
-# The target's distribution of two tokens in a row: that after each first token.
+# The target's distribution of two consecutive tokens, the second given each first token.
 FIRST = [0.40, 0.25, 0.20, 0.10, 0.05, 0.0, 0.0, 0.0]
 AFTER = [0.05, 0.10, 0.15, 0.30, 0.20, 0.10, 0.06, 0.04]
 SIBLINGS = {
@@ -146,7 +146,7 @@ SIBLINGS = {
 
 @pytest.mark.parametrize("name", SIBLINGS)
 def test_tokens_of_a_tree_have_the_distribution_of_the_target(name):
-    """Distributions of the first token, and of the second one where the first was drafted."""
+    """Distributions of the first token, and of the second one after a drafted first token."""
     drafts, children = SIBLINGS[name]
     count = 1500
     tree, at = Tree(drafts, children), [Place(seed=13 * i, offset=7 * i) for i in range(count)]

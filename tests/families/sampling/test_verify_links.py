@@ -1,4 +1,4 @@
-"""Level full refuses links of drafts that are no tree, and names the first of them."""
+"""Level full refuses links of drafts that are not a tree, and names the first wrong link."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def run(first, sibling, **fields):
 
 @pytest.fixture
 def validate(monkeypatch):
-    """Sets the level of plans that are made from now on."""
+    """Sets the level of plans that are created from now on."""
 
     def at(level):
         monkeypatch.setenv("OPFACADE_VALIDATE", level)

@@ -49,7 +49,7 @@ def test_a_mask_of_all_rows_and_rows_that_see_nothing():
 @pytest.mark.parametrize("level", [1e6, -1e6, 2.0**24, 1e30])
 @pytest.mark.parametrize(("shape", "axis"), [((2, 7), 1), ((7, 3), 0)])
 def test_a_log_softmax_of_a_high_row_subtracts_the_maximum_first(shape, axis, level):
-    """Seven equal scores have the share 1/7 at any level; max + log(7) would be rounded to what f32 has there."""
+    """Seven equal scores have the share 1/7 at any level; max + log(7) would lose this to f32 rounding."""
     problem, out = SoftmaxDescriptor(shape=shape, axis=axis, dtype="f32", log=True), torch.full(shape, math.nan)
     emulator.subject(problem).run(SoftmaxArgs(x=torch.full(shape, level), out=out))
     assert (out + math.log(7)).abs().max() < 5e-7

@@ -1,4 +1,4 @@
-"""Checkpoints' layouts, each written from codes by plain loops as its library documents it."""
+"""Layouts of checkpoints, each written from codes by plain loops as its library documents it."""
 
 import torch
 
@@ -17,13 +17,13 @@ def word(codes):
 
 
 def gptq(codes):
-    """qweight [k / 8, n] of codes [n, k]: eight elements of k of a column."""
+    """qweight [k / 8, n] of codes [n, k]: a word has eight elements of k of a column."""
     n, k = codes.shape
     return i32([[word(codes[c, 8 * r : 8 * r + 8]) for c in range(n)] for r in range(k // 8)])
 
 
 def gptq_zeros(zeros):
-    """qzeros [groups, n / 8] of zeros [n, groups]: eight columns of a group, each less by 1."""
+    """qzeros [groups, n / 8] of zeros [n, groups]: a word has eight columns of a group, each minus 1."""
     n, many = zeros.shape
     return i32(
         [[word([(z - 1) % 16 for z in zeros[8 * c : 8 * c + 8, g].tolist()]) for c in range(n // 8)] for g in range(many)]
@@ -31,13 +31,15 @@ def gptq_zeros(zeros):
 
 
 def awq(codes):
-    """qweight [k, n / 8]: eight columns of an element, the even ones first; qzeros has groups for elements."""
+    """qweight [k, n / 8]: a word has eight columns of an element, the even ones first; qzeros has groups
+    instead of elements.
+    """
     n, k = codes.shape
     return i32([[word([codes[8 * c + i, j] for i in AWQ]) for c in range(n // 8)] for j in range(k)])
 
 
 def compressed(codes):
-    """weight_packed [n, k / 8] of codes with 8 added."""
+    """weight_packed [n, k / 8] of codes plus 8."""
     n, k = codes.shape
     return i32([[word(codes[r, 8 * c : 8 * c + 8]) for c in range(k // 8)] for r in range(n)])
 
@@ -49,7 +51,7 @@ def compressed_zeros(zeros):
 
 
 def hqq(codes, group):
-    """W_q: the rows of groups; row r above row r + half."""
+    """W_q: the rows of groups; row r in the upper half of the byte, row r + half in the lower."""
     rows = codes.reshape(-1, group)
     half = len(rows) // 2
     return torch.tensor([[16 * int(rows[r, j]) + int(rows[half + r, j]) for j in range(group)] for r in range(half)]).to(

@@ -1,4 +1,4 @@
-"""Faults in conversions of weights: orders of codes, zero points, scales of other columns, and what is refused."""
+"""Faults in conversions of weights: orders of codes, zero points, scales of other columns, and refusals."""
 
 from tests.mutation.mutant import cpu
 

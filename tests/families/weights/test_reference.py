@@ -38,7 +38,7 @@ def drawn(seed=0, many=4):
 
 
 def signed(codes):
-    """Two's complement of codes that have 8 added."""
+    """Two's complement of codes plus 8."""
     return (codes - 8) % 16
 
 
@@ -107,7 +107,7 @@ def problem(kind, name, **more):
 
 
 def emptied(d, tensors):
-    """Copies of the tensors, but those that are written hold other bits."""
+    """Copies of the tensors; written tensors hold other bits."""
     written = [name for name, spec in d.operands().items() if spec.written]
     return replace(
         PackWeightsArgs(**{name: tensor.clone() for name, tensor in tensors.items()}),
@@ -123,7 +123,7 @@ def same(left, right):
 @pytest.mark.parametrize("kind", [PackWeightsDescriptor, UnpackWeightsDescriptor])
 @pytest.mark.parametrize("name", CASES)
 def test_codes_lie_where_the_library_has_them(name, kind, device):
-    """Packing gives our tensors of the checkpoint's, and unpacking the checkpoint's of ours, bit for bit."""
+    """Packing converts the checkpoint's tensors to ours, and unpacking converts ours to the checkpoint's, bit for bit."""
     d, tensors = problem(kind, name), CASES[name][2]
     assert set(d.operands()) == set(tensors)
     args = emptied(d, tensors)
@@ -157,7 +157,9 @@ def test_any_codes_come_back_bit_for_bit(name):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_tensors_of_any_strides_are_read_and_written(device):
-    """Gate and up are packed into alternate columns of one weight, scales into a table of groups first; other bytes stay."""
+    """Gate and up are packed into alternate columns of one weight, and scales into a table with groups first; other bytes are
+    unchanged.
+    """
     d, tensors = problem(PackWeightsDescriptor, "awq"), CASES["awq"][2]
     wide, table = torch.full((2 * N, K // 2 + 3), 77, dtype=torch.uint8), torch.full((4, 2 * N), 7.0, dtype=HALF)
     wider = torch.zeros(K, 2, N // 8, 3, dtype=torch.int32)
@@ -189,7 +191,7 @@ def spread(table):
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_product_of_the_packed_weight_has_the_numbers_of_the_library(name):
-    """The columns of a unit matrix times the weight, against the library's formula on the codes that the layout was made of."""
+    """The columns of a unit matrix times the weight, against the library's formula for the codes of the layout."""
     d, tensors = problem(PackWeightsDescriptor, name), CASES[name][2]
     args = emptied(d, tensors)
     run("reference", d, args)
@@ -202,7 +204,7 @@ def test_a_product_of_the_packed_weight_has_the_numbers_of_the_library(name):
 
 
 def test_a_slice_of_a_packed_weight_is_a_view():
-    """A shard of k that begins inside of a group: gpt-oss has k = 2880 in groups of 32, halves of 1440 in groups of 128."""
+    """A shard of k that begins inside a group: gpt-oss has k = 2880 in groups of 32, halves of 1440 in groups of 128."""
     n, k, first = 8, 2880, 1440
     codes = torch.randint(0, 16, (n, k), generator=torch.Generator().manual_seed(9))
     scale = torch.rand(n, 23).half()
@@ -241,7 +243,7 @@ def test_repacking_writes_the_same_addresses_and_keeps_nothing_of_the_old_weight
 
 @pytest.mark.parametrize("source", ["awq", "tinygemm", "hqq"])
 def test_experts_need_the_memory_of_one_of_them(source):
-    """At most two bytes for each of its elements are outside of the given tensors at a time, as for one expert of 16 bits."""
+    """At most two bytes per element are allocated outside of the given tensors at a time, as for one expert of 16 bits."""
     from torch.profiler import ProfilerActivity, profile
 
     n, k, experts = 256, 512, 8
@@ -318,7 +320,7 @@ def test_full_validation_refuses_scales_of_0_and_zero_points_that_lose_bits(case
 
 
 def test_a_plan_of_plans_without_a_workspace_gets_none():
-    """As `run` has it on a GPU, where nothing is allocated for 0 bytes."""
+    """Like `run` on a GPU, where nothing is allocated for 0 bytes."""
     d, target = problem(PackWeightsDescriptor, "awq"), Target.cpu()
     maps = composed(PackWeightsDescriptor, "reference", lambda d: (), lambda d: ())
     args = emptied(d, CASES["awq"][2])

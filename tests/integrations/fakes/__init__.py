@@ -1,11 +1,13 @@
-"""Stand-ins for frameworks that do not install here. tests/integrations/test_signatures.py holds them to their sources."""
+"""Fakes of frameworks that cannot be installed here. tests/integrations/test_signatures.py compares them with the frameworks'
+sources.
+"""
 
 import sys
 from types import ModuleType, SimpleNamespace
 
 
 def put(monkeypatch, **modules):
-    """Modules by dotted name with `__` for the dot; packages above them are made."""
+    """Modules by dotted name, with `__` for the dot; parent packages are created."""
     for name, namespace in modules.items():
         parts = name.split("__")
         for end in range(1, len(parts)):
@@ -18,7 +20,7 @@ def put(monkeypatch, **modules):
 
 
 class Unread:
-    """A mirror on the host, which a builder must not touch."""
+    """A host copy, which a builder must not touch."""
 
     def __getattr__(self, name):
         raise AssertionError(f"{name} of a host tensor was read")

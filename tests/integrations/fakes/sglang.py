@@ -1,4 +1,4 @@
-"""The part of SGLang 0.5.23 that the adapter derives from and is called with."""
+"""The part of SGLang 0.5.23 from which the adapter derives and which calls it."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
@@ -89,7 +89,7 @@ class KVWriteLoc:
 
 
 class MHATokenToKVPool:
-    """Rows of tokens, or with a page size pages whose heads come first, as SGLANG_USE_HND_KVCACHE makes them."""
+    """Rows of tokens, or with a page size, pages with the head axis first, as with SGLANG_USE_HND_KVCACHE."""
 
     is_quantized_kv_cache = False
 
@@ -117,7 +117,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class RadixAttention(torch.nn.Module):
-    """A layer as a model has it: `layer` without the module."""
+    """A layer as a model sees it: `layer` without the module."""
 
     def __init__(self, **fields):
         super().__init__()
@@ -133,7 +133,7 @@ class Algorithm(Enum):
 
 
 def layer(**fields):
-    """A RadixAttention of 4 heads over 2, as a model makes it."""
+    """A RadixAttention of 4 heads over 2, as a model creates it."""
     given = {
         "tp_q_head_num": 4, "tp_k_head_num": 2, "qk_head_dim": 16, "v_head_dim": 16, "scaling": 0.25, "layer_id": 0,
         "logit_cap": 0.0, "logit_capping_method": "tanh", "sliding_window_size": -1, "is_cross_attention": False,
@@ -181,7 +181,7 @@ class Sampler(torch.nn.Module):
         self, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *,
         logprob_logits=None,
     ):  # fmt: skip
-        """Its path with log probabilities: they are of the logits over the temperature."""
+        """SGLang's path for log probabilities: they are computed from the logits over the temperature."""
         assert return_logprob
         probs = (logits_output.next_token_logits / sampling_info.temperatures).softmax(-1)
         token, _ = self._sample_from_probs(probs, sampling_info, positions, False)

@@ -101,7 +101,7 @@ class StandardCombineInput(NamedTuple):
 
 
 def modules():
-    """The registries, runner and method of one test, by module; flags holds the backends of the command line."""
+    """The registries, runner and method of one test, by module; flags holds the command-line backends."""
     factories, names, flags = {}, set(), SimpleNamespace(runner=MoeRunnerBackend.AUTO, a2a=MoeA2ABackend.NONE)
 
     def resolve_moe_runner_backend(backend):
@@ -210,7 +210,7 @@ def exact(dispatch_output, quant_info, config):
 
 
 class FusedMoE(nn.Module):
-    """A layer, whose dispatcher maps ids of all ranks to those of this one."""
+    """A layer whose dispatcher maps global expert ids to local ones."""
 
     def __init__(self, method, config, local=None, with_bias=False):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The part of vLLM 0.33 that the adapter derives from and is called with."""
+"""The part of vLLM 0.33 from which the adapter derives and which calls it."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -123,7 +123,7 @@ BACKEND = {name: value for name, value in globals().items() if isinstance(value,
 
 
 def registry():
-    """A registry of its own for each test: what was entered is in `entered`."""
+    """A separate registry for each test; `entered` lists the registered entries."""
     entered = {}
 
     class AttentionBackendEnum:
@@ -217,7 +217,7 @@ class SamplingMetadata:
 
 
 class Sampler(torch.nn.Module):
-    """Its steps in its order, each as a formula."""
+    """vLLM's steps in order, each as a formula."""
 
     def __init__(self, logprobs_mode="raw_logprobs", use_fp64_gumbel=False):
         super().__init__()
@@ -284,7 +284,7 @@ class SamplingStates:
 
 
 class RunnerSampler:
-    """Its steps in its order: the temperature, min_p, then filters and the draw, which an adapter replaces."""
+    """vLLM's steps in order: the temperature, min_p, then filters and the draw, which an adapter replaces."""
 
     def __init__(
         self, vllm_config, max_num_reqs, vocab_size, device, req_states, logprobs_mode="raw_logprobs",

@@ -71,7 +71,7 @@ class QuantizeMethodBase(ABC):
 
 
 def custom_op():
-    """A class CustomOp with registries of its own, as the module of vLLM has them."""
+    """A class CustomOp with separate registries, as in vLLM's module."""
     replaced = {}
 
     class CustomOp(nn.Module):
@@ -201,7 +201,7 @@ def _bias(layer, name, expert):
 
 
 class RoutedExperts(nn.Module):
-    """Weights of this rank's experts. expert_map: int32 [global], as ExpertMapManager makes it."""
+    """Weights of this rank's experts. expert_map: int32 [global], as ExpertMapManager creates it."""
 
     def __init__(self, method, moe_config, expert_map=None, apply_router_weight_on_input=False):
         super().__init__()

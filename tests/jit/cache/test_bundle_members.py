@@ -1,4 +1,4 @@
-"""Nothing of a bundle is published if any member differs from its manifest. These tests need no compiler."""
+"""No part of a bundle is published if any member differs from its manifest. These tests need no compiler."""
 
 import io
 import json
@@ -16,7 +16,7 @@ KEY, OTHER = KEYS[0], KEYS[1]
 
 @pytest.fixture
 def contents(tmp_path):
-    """(name, bytes) of every member of a sound bundle of one entry, the manifest first."""
+    """(name, bytes) of every member of a valid bundle with one entry, the manifest first."""
     tmp_path.chmod(0o700)
     place = Store(tmp_path / "here")
     published(place, KEY)
@@ -26,7 +26,7 @@ def contents(tmp_path):
 
 
 def packed(path, members, **kinds):
-    """A tar of these members; kinds: the types of some, by the last part of their names."""
+    """A tar of these members; kinds: types of some members, by the last part of their names."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
@@ -58,7 +58,7 @@ def test_the_same_members_are_a_sound_bundle(contents, tmp_path):
 )
 @pytest.mark.parametrize("name", ["kernel", "meta", "manifest"])
 def test_a_member_that_is_no_regular_file_is_refused(contents, tmp_path, name, kind):
-    """Size, digest and checksum are right; the kind alone is wrong."""
+    """Size, digest and checksum are right; only the member type is wrong."""
     assert refused(tmp_path, packed(tmp_path / "b.tar", contents, **{name: kind}))
 
 
@@ -134,7 +134,7 @@ def test_a_manifest_that_is_too_large_is_not_read(contents, tmp_path, monkeypatc
 
 
 def test_an_entry_that_is_not_whole_is_refused_though_its_digests_are_right(contents, tmp_path):
-    """meta.json and the manifest agree with the bytes, and the record is that of another key."""
+    """meta.json and the manifest agree with the bytes, but the record belongs to another key."""
     index = next(i for i, (name, _) in enumerate(contents) if name.endswith("meta.json"))
     data = json.dumps(json.loads(contents[index][1]) | {"key": OTHER}).encode()
 
@@ -148,7 +148,7 @@ def test_an_entry_that_is_not_whole_is_refused_though_its_digests_are_right(cont
 def test_a_header_with_a_wrong_sum_is_refused(contents, tmp_path):
     path = packed(tmp_path / "b.tar", contents)
     data = bytearray(path.read_bytes())
-    data[100] ^= 1  # the mode, which nothing else looks at
+    data[100] ^= 1  # the mode, which no other check reads
     path.write_bytes(data)
     assert refused(tmp_path, path, "header is damaged")
 
@@ -162,7 +162,7 @@ def test_a_file_that_ends_without_an_end_is_refused(contents, tmp_path):
 
 
 def test_a_file_that_only_the_manifest_has_is_missing(contents, tmp_path):
-    """Library and record are there, so that the entry alone would pass."""
+    """Library and record exist, so the entry alone would pass."""
 
     def change(told):
         told["entries"][KEY]["build.log"] = bundle._digest(b"log")

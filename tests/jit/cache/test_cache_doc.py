@@ -1,4 +1,4 @@
-"""docs/cache.md names a test for every failure mode, and every one it names exists."""
+"""docs/cache.md names a test for every failure mode, and every test that it names exists."""
 
 import re
 from pathlib import Path

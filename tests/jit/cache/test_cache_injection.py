@@ -1,4 +1,4 @@
-"""Text from outside never becomes a path, a template, a token of C++, a word of a shell or a rule of ninja."""
+"""External text never becomes a path, a template, a C++ token, a shell word or a ninja rule."""
 
 import json
 
@@ -25,7 +25,7 @@ PLACES = {
     "parameter": lambda text: {"params": (("n", text),)},
     "parameter name": lambda text: {"params": ((text, 1),)},
 }
-# A long or odd word is still one word, and the name of a file only among our own templates.
+# A long or unusual word stays one word, and is a file name only among our templates.
 HARMLESS = {
     ("template", "x" * 300),
     ("parameter", "x" * 300),
@@ -34,7 +34,7 @@ HARMLESS = {
     ("parameter name", "CON"),
     ("flag", "-rf"),
 }
-# Values of a flag: letters, digits and -_=.,+ make no second word, no path and no shell syntax.
+# Values of a flag: letters, digits and -_=.,+ create no second word, no path and no shell syntax.
 HARMLESS |= {("end of a flag", text) for text in CORPUS if all(c.isascii() and (c.isalnum() or c in "-_=.,+") for c in text)}
 
 
@@ -74,7 +74,7 @@ def replaced(node, path, text):
 
 
 def fields():
-    """{op: (JSON, path) of each place of a schema where a string may stand}: the items of a list are one place."""
+    """{op: (JSON, path) of each position of a schema where a string is allowed}: all items of a list count as one position."""
     found = {}
     for descriptor in examples():
         plain = json.loads(descriptor.model_dump_json())
@@ -92,7 +92,7 @@ def test_a_descriptor_refuses_every_injection_in_every_string(op):
     for plain, path in FIELDS[op]:
         for text in CORPUS:
             if path[0] in ("variant", "outputs") and path[-1] == "name" and text == "CON":
-                continue  # the name of a parameter or an output: a word like another, and in no file name and no source
+                continue  # the name of a parameter or an output: an ordinary word, in no file name and no source
             with pytest.raises(errors.OpfacadeError):
                 load_descriptor(json.dumps(replaced(plain, path, text)))
 
@@ -106,7 +106,7 @@ def test_a_descriptor_carries_no_code(descriptor, field):
 
 
 def test_a_value_is_never_a_template(tmp_path):
-    """Even past the check of JitSpec, a value is printed, not rendered."""
+    """Even if it bypasses the check of JitSpec, a value is printed, not rendered."""
     (tmp_path / "csrc").mkdir()
     for kind in ("cu", "cc"):
         (tmp_path / f"csrc/t.{kind}.jinja").write_text("int x = {{ n }};\n")

@@ -1,4 +1,4 @@
-"""A key says all that a binary depends on, and nothing else."""
+"""A key contains everything that a binary depends on, and nothing else."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from tests.jit.conftest import TINY
 
 
 def touch_back(path):
-    """As an archive or a clock does it: older than everything."""
+    """As an archive or a clock may set it: older than everything else."""
     os.utime(path, (981_173_106, 981_173_106))
 
 
@@ -104,7 +104,7 @@ def test_two_kernels_of_one_name_are_two(toolkit):
 
 
 def test_a_rebuilt_library_has_another_path_if_it_holds_other_code(toolkit, root):
-    """dlopen gives back what it opened before under the same path."""
+    """dlopen returns the library that it opened before under the same path."""
     first = jit.build(TINY)
     (root / "csrc/testing/tiny.cc.jinja").write_text('extern "C" int answer() { return 1; }\n')
     assert jit.build(TINY).name != first.name

@@ -1,6 +1,6 @@
-"""Where the shared cache cannot be used, a process compiles for itself, says so once, and the kernel runs.
+"""If the shared cache is unusable, a process compiles privately, warns once, and the kernel runs.
 
-Mounts are made in a mount namespace of their own, which takes root; elsewhere these tests are skipped.
+Mounts are created in a private mount namespace, which needs root; otherwise these tests are skipped.
 """
 
 import errno
@@ -148,13 +148,13 @@ def test_a_cache_of_root_serves_others_who_cannot_write_it(toolkit, tmp_path):
         assert jit.cache_state(TINY) == "shared"
         with pytest.raises(errors.CacheError) as caught, cache.lock("k", 1):
             pass
-        assert caught.value.errno == errno.EACCES  # for which `obtain` builds in private
+        assert caught.value.errno == errno.EACCES  # for which `obtain` builds privately
 
     assert join([start(somebody)]) == [0]
 
 
 def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
-    """SIGSTOP, a debugger, a frozen container: the lock is held and nobody works."""
+    """SIGSTOP, a debugger, a frozen container: the lock is held and its holder does nothing."""
     fork = multiprocessing.get_context("fork")
     ready = fork.Event()
 
@@ -166,7 +166,7 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
     holder = start(hold)
     assert ready.wait(120)
     os.kill(holder, signal.SIGSTOP)
-    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")  # to wait for the lock, not to build
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")  # time to wait for the lock, not to build
 
     def be_patient(step):
         if step == "staging.made":

@@ -1,4 +1,4 @@
-"""Many processes and threads at one cache: one build where locks hold, and a sound cache where they do not."""
+"""Many processes and threads use one cache: one build if locks work, and an intact cache if they do not."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def tiny(value):
 
 
 def together(count, function):
-    """Fork processes that begin at the same moment; their statuses."""
+    """Forks processes that start at the same moment; returns their statuses."""
     at = time.time() + 0.3 + count * 0.01
 
     def run(number):
@@ -136,7 +136,7 @@ def test_a_fork_in_the_middle_of_a_build_inherits_no_lock(toolkit):
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(toolkit):
-    """The child is made while the lock is held, and lives on after the parent is killed."""
+    """The child is forked while the lock is held, and survives its parent."""
     reading, writing = os.pipe()
 
     def parent():
@@ -169,7 +169,7 @@ def test_a_spawned_process_finds_what_was_built(toolkit):
 
 
 def test_staging_of_one_process_id_does_not_collide(toolkit, monkeypatch):
-    """As in containers, where every process is number 1."""
+    """As in containers, where every process has pid 1."""
     seen = []
 
     def hook(step):
@@ -213,7 +213,7 @@ def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, mo
 
 
 def test_a_library_that_others_remove_whenever_no_lock_protects_it_is_loaded(toolkit, monkeypatch):
-    """Other processes collect all the time: each look at the library, and each load, is preceded by a clean-up."""
+    """Other processes collect all the time: each lookup of the library, and each load, is preceded by a clean-up."""
     load = jit._open
 
     def removed_first(path):
@@ -222,4 +222,4 @@ def test_a_library_that_others_remove_whenever_no_lock_protects_it_is_loaded(too
 
     monkeypatch.setattr(jit, "_open", removed_first)
     assert jit.load(tiny(0), label="sku") is jit.load(tiny(0))
-    assert len(toolkit.calls()) == 2  # once more than with a cache that nobody cleans
+    assert len(toolkit.calls()) == 2  # one attempt more than with a cache that is never cleaned

@@ -1,4 +1,4 @@
-"""Hostile and careless directories: what others could exchange is refused, what is planted is never loaded."""
+"""Hostile and careless directories: files that other users could replace are refused, and planted files are never loaded."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_a_shared_cache_can_be_trusted_on_purpose(published, monkeypatch):
 
 
 def plant(published, content=b"\x7fELF planted"):
-    """An entry that agrees with itself but not with what was built."""
+    """An entry that is consistent with itself but not with the build."""
     import hashlib
 
     digest = hashlib.sha256(content).hexdigest()
@@ -104,7 +104,7 @@ def test_an_entry_under_the_key_of_another_is_never_loaded(published):
 
 @pytest.mark.parametrize("part", ["v1", "v1/obj", "v1/tmp", "v1/locks", "shard"])
 def test_a_linked_directory_is_refused(toolkit, part, tmp_path):
-    """The canary: what a link points to is neither written nor emptied."""
+    """The canary: the target of a link is neither written nor emptied."""
     base = tmp_path / "cache"
     link = base / (f"v1/obj/{jit.key(TINY)[:2]}" if part == "shard" else part)
     shutil.rmtree(base, ignore_errors=True)
@@ -156,7 +156,7 @@ def test_what_is_no_file_neither_blocks_nor_is_read(published, what, kind):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "device"])
 def test_what_is_no_file_stops_nobody_who_looks_through_the_cache(published, make):
-    """Each of these reads what it finds, and would wait for a writer or read without end."""
+    """Each of these reads the file at the path, and could wait for a writer or read forever."""
     other = cache.shared().entry("f" * 64)
     cache.make_private(other)
     make(other / "meta.json")
@@ -228,7 +228,7 @@ def test_modes_do_not_depend_on_the_umask(toolkit, umask):
 
 
 def test_a_hint_is_only_a_hint(published, monkeypatch):
-    """The index of a machine without compilers may lie; what it leads to is checked like everything else."""
+    """The index of a machine without compilers may be forged; the entry that it names is checked like any other."""
     (hints,) = (cache.root() / "by-source").iterdir()
     for name in ("../../../etc", "x" * 64, "0" * 64):
         if "/" not in name:

@@ -1,4 +1,4 @@
-"""A signed bundle is imported if a trusted key signed all of it, and not otherwise."""
+"""A signed bundle is imported only if a trusted key signed all of it."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no s
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
-    """{name: private key}, and a file in which "ours" alone is allowed."""
+    """{name: private key}, and a file in which only "ours" is trusted."""
     folder = tmp_path_factory.mktemp("keys")
     found = {name: folder / name for name in ("ours", "theirs")}
     for name, path in found.items():
@@ -30,7 +30,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture
 def signed(toolkit, tmp_path, keys):
-    """A bundle signed by our key, and an empty cache in force."""
+    """A bundle signed by our key, and a new empty cache."""
     jit.build(TINY)
     bundle.export(cache.shared(), tmp_path / "b.tar", sign=keys["ours"])
     for folder in ("obj", "by-source"):

@@ -1,4 +1,4 @@
-"""Room is made by age of use, under the lock of each entry, and never under a build."""
+"""Entries are evicted by last use, under the lock of each entry, and never during a build."""
 
 import os
 import time

@@ -1,4 +1,6 @@
-"""Builds that die, hang, lie or talk without end: what is published stays sound, and nothing is left running."""
+"""Builds that die, hang, report wrong results or print endlessly: published entries stay valid, and no process
+is left running.
+"""
 
 import os
 import signal
@@ -185,14 +187,14 @@ def test_an_interrupt_ends_the_wait_for_a_lock(toolkit):
 
     with cache.lock(jit.key(TINY), 1):
         child = start(waiting)
-        for _ in range(3):  # it has found the lock taken, slept, and looked again
+        for _ in range(3):  # it has tried the lock, slept, and tried again
             os.read(ready, 1)
         os.kill(child, signal.SIGINT)
         assert join([child]) == [0]
 
 
 def lying_disk(times):
-    """A hook after which the file system gives back other bytes than were written, so many times."""
+    """A hook that makes the file system return wrong bytes, for a number of times."""
 
     def hook(step):
         if step == "shard.synced" and times:

@@ -1,4 +1,4 @@
-"""The figures of docs/cache.md: minutes of work, run with --heavy. OPFACADE_RECORD names a JSON file to write them to."""
+"""The figures of docs/cache.md: minutes of work, run with --heavy. OPFACADE_RECORD names the JSON file for the results."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Each single thing that a binary depends on changes its key, and the digests that leave it out say so: no compiler is run."""
+"""Each input of a build changes the key, and no digest that excludes the input; no compiler is run."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Entries of a cache, published and found without any compiler: order of syncs, checks of an entry, hints, room, staging."""
+"""Entries of a cache, published and looked up without a compiler: order of syncs, checks of an entry, hints,
+eviction, staging.
+"""
 
 import fcntl
 import hashlib
@@ -138,7 +140,7 @@ def test_a_hint_under_the_sources_of_another_finds_nothing(place):
 
 @pytest.mark.parametrize(("mode", "safe"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False), (0o1602, False)])
 def test_a_file_that_others_may_write_is_exposed(tmp_path, mode, safe):
-    """A sticky bit protects what is in a directory, and no file."""
+    """A sticky bit protects the files in a directory, but not a file."""
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
@@ -162,7 +164,7 @@ def test_a_file_of_another_user_is_exposed_and_one_of_root_is_not():
     assert "belongs to uid 4242" in files.exposed(info(4242))
 
 
-# -- room -----------------------------------------------------------------------------------------------------------
+# -- eviction -------------------------------------------------------------------------------------------------------
 
 
 def sizes(place):
@@ -170,7 +172,7 @@ def sizes(place):
 
 
 def test_room_counts_all_files_and_only_what_is_left(place):
-    """The second goes because it is too large; the third, which is small, stays where the second was."""
+    """The second entry is evicted because it is too large; the third, which is small, stays."""
     for key, code, age in ((KEYS[0], 4000, 10), (KEYS[1], 9000, 20), (KEYS[2], 10, 30)):
         published(place, key, b"x" * code, age)
     found = sizes(place)
@@ -182,7 +184,7 @@ def test_room_counts_all_files_and_only_what_is_left(place):
 
 
 def test_room_is_measured_with_records(place):
-    """Bytes of the library alone would fit."""
+    """The bytes of the library alone would fit."""
     for key, age in ((KEYS[0], 10), (KEYS[1], 20)):
         published(place, key, b"x" * 50, age)
     upkeep.collect(place, max_bytes=100)
@@ -228,7 +230,7 @@ def test_staging_is_locked_while_it_is_used_and_gone_afterwards(place):
 
 @pytest.mark.timeout(60)
 def test_staging_is_locked_although_a_sweep_looks_at_it_first(place, monkeypatch):
-    """The cleaning of another process has the lock for the moment of its look; the builder waits for it."""
+    """The clean-up of another process holds the lock for a moment; the builder waits for it."""
     looked, over, at = threading.Event(), threading.Event(), place.root / "tmp"
 
     def look(directory):
@@ -259,7 +261,7 @@ def test_only_old_staging_without_an_owner_is_swept(place, monkeypatch):
     abandoned = place.root / "tmp" / "abandoned"
     with place.staging() as directory:
         abandoned.mkdir()
-        assert place.sweep() == 0  # made a moment ago, and not locked yet
+        assert place.sweep() == 0  # just created, and not locked yet
         monkeypatch.setattr(stale_entries.time, "time", lambda now=time.time: now() + 61)
         assert place.sweep() == 1
         assert directory.exists()

@@ -1,4 +1,4 @@
-"""A cache in use, without any compiler: locks, private modes, builds that are found or made once, upkeep, bundles."""
+"""Use of a cache, without a compiler: locks, private modes, builds that are found or made once, upkeep, bundles."""
 
 import errno
 import fcntl

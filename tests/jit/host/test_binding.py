@@ -1,4 +1,4 @@
-"""csrc/common: what a binding refuses, and on a GPU what it launches."""
+"""csrc/common: refusals of a binding, and its launches on a GPU."""
 
 import threading
 

@@ -1,6 +1,6 @@
 """csrc/host/call_signature.h and backends/cuda/direct.py: the fast path of a call refuses whatever the full check refuses.
 
-On the CPU: the device of the signature is the host, and its run only counts.
+These tests run on the CPU: the device of the signature is the host, and its run only counts.
 """
 
 import random
@@ -57,7 +57,7 @@ def aligned(size):
 
 
 def in_arena(rng, arena, tensor):
-    """A view of the form of a tensor, or nearly, somewhere in memory that others may be in too."""
+    """A view that has, or nearly has, the form of a tensor, in memory that other views may share."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return tensor
     room = arena.view(tensor.dtype)
@@ -73,7 +73,7 @@ def in_arena(rng, arena, tensor):
 
 
 def shrunk(tensor, size, keep):
-    """A tensor whose memory became smaller and whose extent no test registered: storage_extents.h says why it would pass."""
+    """A tensor whose memory shrank and whose extent no test registered: storage_extents.h explains why it would pass."""
     while True:
         whole = tensor.clone()
         whole.untyped_storage().resize_(size)
@@ -83,7 +83,7 @@ def shrunk(tensor, size, keep):
 
 
 def disturbed(rng, args, workspace, keep):
-    """A call that is sound, or not, or nearly; every tensor it ever had stays alive, so that no address comes again."""
+    """A valid, invalid or nearly valid call; all its tensors stay alive, so that no address is reused."""
     what = rng.random()
     names = [n for n in type(args).__slots__ if getattr(args, n) is not None]
     if what < 0.3:

@@ -1,4 +1,4 @@
-"""The host library: one for all kernels of a process, bounded, and wherever kernels are."""
+"""The host library: one for all kernels of a process, bounded, and independent of the kernels' location."""
 
 import subprocess
 
@@ -80,7 +80,7 @@ def test_kernels_share_one_cache_and_each_replays_its_own(driver, kernels):
     assert host.cached_launches() == before + 2
     for call in calls:
         assert call()
-        assert driver.last().call == call.kernel.called()  # the parameters that this binding filled in last
+        assert driver.last().call == call.kernel.called()  # the parameters of the last launch of this binding
         assert call.direct.paths.fast(args, None, True)
     del call, calls
     assert host.cached_launches() == before
@@ -107,7 +107,7 @@ def test_the_cache_of_a_process_is_bounded_in_bytes(driver, kernels):
 
 
 def test_launches_of_another_interface_are_not_recorded(driver, kernels, root, cache_dir):
-    """An edit of the interface in a running process: kernels built after it meet a host library built before."""
+    """An edit of the interface in a running process: newer kernels meet an older host library."""
     _, host = kernels("quick")
     header = root / "csrc/common/launch_recorder.h"
     header.write_text(header.read_text().replace("kAbi = 1", "kAbi = 2"))

@@ -1,5 +1,5 @@
-"""One table of operands, tensors and verdicts for all that admit a call: the full check, the host library's signature behind
-the fast path, and replay."""
+"""One table of operands, tensors and verdicts for every check of a call: the full check, the host library's signature in the
+fast path, and replay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class TableDescriptor(Descriptor[TableArgs]):
 
 @dataclass(frozen=True)
 class Row:
-    """Operands; a call that is sound; and by a name calls with the code of their refusal, "" where they are sound too."""
+    """Operands; a valid call; and named calls with the code of their refusal, "" if they are valid too."""
 
     operands: Mapping[str, TensorSpec]
     sound: Mapping[str, Any]
@@ -52,7 +52,7 @@ ROOM = 4096
 
 
 def memory(dtype="f32", aligned=0):
-    """Zeros that begin `aligned` bytes past a multiple of 64, which no other row has."""
+    """Zeros that begin `aligned` bytes past a multiple of 64, in memory that no other row shares."""
     room = bytearray(ROOM + 128)
     first = -torch.frombuffer(room, dtype=torch.uint8).data_ptr() % 64 + aligned
     return torch.frombuffer(room, dtype=torch_dtype(dtype), offset=first, count=ROOM // torch_dtype(dtype).itemsize)

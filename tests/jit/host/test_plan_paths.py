@@ -1,4 +1,4 @@
-"""Plans on the CPU whose kernel is a stub: which run takes the fast path of the host library, and what it refuses."""
+"""Plans on the CPU whose kernel is a stub: which runs take the fast path of the host library, and its refusals."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.jit.host.test_contract import DECODE, HOST, NEEDED, aligned
 
 
 class Launched:
-    """A launcher with fast paths, as support.launcher makes them; `long` are the calls that got the full check."""
+    """A launcher with fast paths, as support.launcher makes them; `long` lists the calls that got the full check."""
 
     def __init__(self, module, descriptor):
         self.module, self.descriptor, self.long, self.fails = module, descriptor, [], False
@@ -70,7 +70,7 @@ def set_of(address):
 
 @pytest.mark.parametrize(("known", "new"), [("q", "o"), ("o", "q")])
 def test_an_extent_just_registered_stays(launched, module, known, new):
-    """One operand is where memory is known and is the oldest of its set; another comes into that set beside it."""
+    """One operand has a registered extent, the oldest of its set; another extent enters this set."""
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
@@ -181,7 +181,7 @@ def test_a_plan_that_checks_nothing_launches_nothing_on_tensors_that_its_binding
     with pytest.raises(errors.ArgumentTypeError, match="OPF-A000"):
         plan.run(None)
     assert stub.long == []
-    plan.run(replace(args, o=args.q))  # an overlap is not looked for
+    plan.run(replace(args, o=args.q))  # overlaps are not checked
     assert len(stub.long) == 1
 
 

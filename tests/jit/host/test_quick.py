@@ -1,6 +1,6 @@
 """csrc/host/replay_path.h and backends/cuda/quick.py: calls that the host library reads from the bundle and replays.
 
-On the CPU: the device of the signature is the host, and the driver launches nothing and records its arguments.
+These tests run on the CPU: the device of the signature is the host, and the driver only records its arguments.
 """
 
 import gc
@@ -57,22 +57,22 @@ def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, stub, op,
         args, scratch = disturbed(rng, sound, workspace, _alive)
         bad = refused(descriptor, args, scratch, NEEDED) or scratch is None
         call.direct.paths.fast(args, scratch, False)
-        for _ in range(3):  # made, kept, made again
+        for _ in range(3):  # run, recorded, run again
             if call(args, scratch):
                 made = driver.last()
                 assert not bad, (descriptor, args, scratch)
-                # The short way also checks tensors of integers, which need no guard.
+                # The quick path also checks tensors of integers, which need no guard.
                 assert not call.direct.paths.fast(args, scratch, True) or same_but_for_the_call(driver.last(), made)
         assert call.recorded(sound, workspace)
 
 
 def without_memory(q):
-    """At an address whose extent no test registered: storage_extents.h says why it would pass."""
+    """At an address whose extent no test registered: storage_extents.h explains why it would pass."""
     storage, kept = q.untyped_storage(), []
     storage.resize_(16)
     while q.data_ptr() in REGISTERED:
         storage.resize_(0)
-        kept.append(torch.empty(16, dtype=torch.uint8))  # takes the address that was just freed
+        kept.append(torch.empty(16, dtype=torch.uint8))  # reuses the address that was just freed
         storage.resize_(16)
 
 
@@ -156,9 +156,9 @@ def test_plans_keep_apart_what_they_made_of_the_same_tensors(way):
 
 
 def test_what_a_plan_kept_goes_with_it(way):
-    """Another plan may come to lie where it was."""
+    """Another plan may be allocated at its address."""
     args = inputs.make_args(DECODE, seed=1)
-    gc.freeze()  # what was there before is not looked through fifty times
+    gc.freeze()  # earlier objects are not searched fifty times
     try:
         for i in range(50):
             call = way(DECODE, args, scalar=i)

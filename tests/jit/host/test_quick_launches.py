@@ -1,4 +1,4 @@
-"""Replayed calls whose launches fail, whose guards are released, and which threads share: see test_quick.py."""
+"""Replayed calls with failing launches, released guards, and several threads: see test_quick.py."""
 
 import gc
 import sys
@@ -82,7 +82,7 @@ def test_a_recording_is_of_the_tensors_that_were_launched(way):
     args.q.transpose_(0, 1)
     called = call.module.called()
     assert call(args)
-    assert call.module.called() == called  # the recording is that of q as it was
+    assert call.module.called() == called  # the record has the earlier form of q
 
 
 def test_a_guard_is_held_before_the_host_library_calls_it_and_after_an_interrupt(way):
@@ -111,7 +111,7 @@ def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     kinds = []
-    for i in range(6):  # more than are remembered
+    for i in range(6):  # more guards than are stored
         named = [name for bit, name in enumerate(("q", "o", "lse")) if i + 1 >> bit & 1]
         changed = {name: torch.nn.Parameter(getattr(args, name), requires_grad=False) for name in named}
         kinds.append(replace(args, **changed))
@@ -140,7 +140,7 @@ def test_nothing_is_held_or_let_go_by_a_call(way):
 
 
 def test_the_answer_of_a_guard_is_released(way):
-    """Python 3.12 and later count no references to True, so this guard answers an object of its own."""
+    """Python 3.12 and later count no references to True, so this guard returns a private object."""
     args, answer = inputs.make_args(DECODE, seed=1), object()
     call = way(DECODE, args)
     assert call.recorded(args)

@@ -1,4 +1,4 @@
-"""Plans whose runs go the quick way, interpreters and tensors that have none, and the arguments of a binding."""
+"""Plans whose runs take the quick path, interpreters and tensors without this path, and the arguments of a binding."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def launches():
 
 @pytest.fixture
 def played(stub, driver, monkeypatch, launches):
-    """A plan on the CPU whose kernel is the fake driver's, and the bundles that came the long way."""
+    """A plan on the CPU whose kernel is the fake driver's, and the bundles that took the full path."""
     monkeypatch.setattr(plans, "_selected", {})
     plan, long = Plan.select(DECODE, target=Target.cpu()), []
 
@@ -111,7 +111,7 @@ def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver,
 
 
 def test_tensors_that_cannot_be_lent_have_no_quick_way(driver, stub, monkeypatch):
-    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # of functions that are not there, of no version
+    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # missing functions, and functions of no version
     monkeypatch.setattr(quick, "interpreter", lambda: (*known[:-1], table.data_ptr()))
     assert ReplayPath(driver, stub, DECODE, inputs.make_args(DECODE, seed=1)).direct.paths.replay is NO_FAST_PATHS.replay
 

@@ -24,7 +24,7 @@ SERIALIZED = (
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch):
-    """Machines with a GPU build what their compilers make of kernels."""
+    """A machine with a GPU builds with its own compilers."""
     monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
 
 
@@ -137,7 +137,7 @@ def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root,
 
 @pytest.mark.parametrize("program", ["nvdisasm", "cuobjdump"])
 def test_what_a_disassembler_prints_is_read(root, cache_dir, program):
-    """Where one is installed, the check sees the instructions that the source requests."""
+    """If nvcc is installed, the check sees the instructions that the source requests."""
     tools = toolchain.find(cache_dir / "v1/toolchain.json")
     place = toolchain.find_disassembler(tools)
     if place is None or not (place.parent / program).is_file():

@@ -1,4 +1,4 @@
-"""A compiler that refuses generated code: the message has the program, and none of the words of the compiler."""
+"""If a compiler refuses generated code, the message has the program, but not the compiler's output."""
 
 import shutil
 import traceback

@@ -7,7 +7,7 @@ from opfacade.jit.sass.flow import successors
 
 
 def listing(*lines, name="k"):
-    """The text of `cuobjdump -sass`: 16 bytes an instruction."""
+    """The text of `cuobjdump -sass`: 16 bytes per instruction."""
     body = "\n".join(f"        /*{16 * i:04x}*/                   {line} ;" for i, line in enumerate(lines))
     return f"\tcode for sm_90a\n\t\tFunction : {name}\n{body}\n"
 
@@ -53,7 +53,7 @@ def test_a_group_that_is_not_committed_is_not_waited_for():
 
 
 def test_a_write_in_the_next_turn_of_a_loop_is_found():
-    """In straight order the write comes first, and only the back edge brings the wgmma before it."""
+    """In program order the write comes first; only through the back edge does the wgmma precede it."""
     loop = ("MOV R5, R9", RS, "ISETP.NE.AND P0, PT, R2, RZ, PT", "@P0 BRA 0x0", WAIT0, "EXIT")
     assert broken(*loop) == [(0, 5)]
 
@@ -88,7 +88,7 @@ def test_threads_that_meet_again_go_on_at_the_barriers_target():
 
 
 def test_a_barrier_that_is_used_again_does_not_lead_to_where_it_did_before():
-    """The threads that meet at 0x30 go on at 0x40, not at the write that another use of B0 leads to."""
+    """The threads that meet at 0x30 continue at 0x40, not at the write that another use of B0 leads to."""
     before = ("BSSY B0, 0x20", "BSYNC B0", "MOV R4, R9", RS)
     assert broken(*before, "BSSY B0, 0x60", "BSYNC B0", WAIT0, "EXIT") == []
 

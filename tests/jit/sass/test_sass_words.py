@@ -1,4 +1,4 @@
-"""Code is read from a cubin's words as a disassembler reads it, and an unknown word is reported as unknown."""
+"""Code is decoded from a cubin's words like by a disassembler, and an unknown word is reported as unknown."""
 
 import struct
 
@@ -62,7 +62,7 @@ def packed(*words):
 
 
 def cubin(*words, name="k", flags=0x6005A04, relocated=b""):
-    """An ELF file with one section of code, as far as it is looked at."""
+    """An ELF file with one code section, with the fields that the check reads."""
     code = packed(*words)
     names = f"\0.names\0.text.{name}\0.rela.text.{name}\0".encode()
     parts = [(0, 0, b""), (1, 3, names), (8, 1, code), (names.index(b".rela"), 4, relocated)]
@@ -143,7 +143,7 @@ def test_a_disassembler_reads_the_same(root, cache_dir, steps, name):
 
 
 def test_an_operand_overwritten_in_a_built_kernel_is_found(root, cache_dir):
-    """The instruction after a product is made to write the last register that it reads."""
+    """Changes the instruction after a product to write the last register that the product reads."""
     built = (jit.build(wgmma(steps=1000)).parent / "kernel.cubin").read_bytes()
     (words,) = sass_words.functions(built).values()
     product = next(at for at, word in enumerate(words) if sass_opcodes.late_sources(word))

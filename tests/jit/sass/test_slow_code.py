@@ -1,4 +1,4 @@
-"""A user's kernel that spills is built and loaded; telemetry, `explain` and the doctor tell of it, in later processes too."""
+"""A user's kernel that spills is built and loaded; telemetry, `explain` and the doctor report it, in later processes too."""
 
 import json
 from types import SimpleNamespace
@@ -98,7 +98,7 @@ def test_explain_tells_of_the_binary_that_is_in_the_cache(chosen, slow, monkeypa
     monkeypatch.setattr(built_code, "slow_code", lambda option, descriptor, target: (told,))
     found = explain(examples()[0], target=Target.cpu())
     assert f"  built    {told} (slower than it could be, and right)" in found.report().splitlines()
-    assert told not in str(found)  # which opens nothing
+    assert told not in str(found)  # which opens no file
     assert found.as_dict()["slow_code"] == [told]
 
 

@@ -1,4 +1,4 @@
-"""Faults in what claims stand on: batches of units, proofs in processes, digests of kernels."""
+"""Faults in the evidence of claims: batches of units, proofs in processes, digests of kernels."""
 
 from tests.mutation.mutant import host
 

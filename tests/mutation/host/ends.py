@@ -1,4 +1,4 @@
-"""Faults in the end of groups: whose close is a failure, and which threads are left."""
+"""Faults in the end of groups: when a close counts as a failure, and which threads remain."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in products of groups: which rows are a group's, what is read of the others, and what the harness lets pass."""
+"""Faults in grouped products: the rows of a group, reads of other rows, and errors that the harness accepts."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in what judges a run: determinism, canaries, verify, replay, cross-check, and the problems that are drawn for them."""
+"""Faults in the judges of a run: determinism, canaries, verify, replay, cross-check, and their random problems."""
 
 from tests.mutation.mutant import host
 

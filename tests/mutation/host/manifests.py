@@ -1,4 +1,4 @@
-"""Faults in manifests: what they allow, when they are read again, how they are frozen and compared."""
+"""Faults in manifests: allowed SKUs, reloading, freezing and comparison."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in logs, statistics, dumps and the pages that a call names: what a diagnosis relies on."""
+"""Faults in the basis of a diagnosis: logs, statistics, dumps and the pages that a call names."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in plans and in what a call must be: operands, strides, overlaps, workspaces."""
+"""Faults in plans and in the requirements of a call: operands, strides, overlaps, workspaces."""
 
 from tests.mutation.mutant import host
 

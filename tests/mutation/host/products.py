@@ -1,4 +1,6 @@
-"""Faults in the choice of tiles and segments of products: bits that follow the rows, and CTAs that cannot run at once."""
+"""Faults in the choice of tiles and segments of products: bits that depend on the rows, and CTAs that cannot
+run concurrently.
+"""
 
 from tests.mutation.mutant import host
 

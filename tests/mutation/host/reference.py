@@ -1,4 +1,4 @@
-"""Faults in the reference, which everything else is compared with, and in what it promises."""
+"""Faults in the reference, with which everything else is compared, and in its guarantee."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults of what serves for a long time: sequences that grow, and what calls and processes share."""
+"""Faults in long-running servers: growing sequences, and state shared by calls and processes."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in what is counted, timed, written to files and exported."""
+"""Faults in counters, timings, telemetry files and exports."""
 
 from tests.mutation.mutant import host
 

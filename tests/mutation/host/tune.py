@@ -1,4 +1,4 @@
-"""Faults in measurements: what is measured, how it decides, where it is kept, and to what it applies."""
+"""Faults in measurements: what is measured, the decision, the storage, and the problems to which it applies."""
 
 from tests.mutation.mutant import host
 

@@ -1,4 +1,4 @@
-"""Faults in the checks of index tensors and values: on the host, at level full, and in what the host reads of a device."""
+"""Faults in the checks of index tensors and values: on the host, at level full, and in the host's reads from a device."""
 
 from tests.mutation.mutant import host
 

@@ -1,1 +1,1 @@
-"""Faults that operators make from any line: `python -m tests.mutation.operators --seed N --count K`."""
+"""Faults that mutation operators create from any line: `python -m tests.mutation.operators --seed N --count K`."""

@@ -98,7 +98,7 @@ def _chosen(words: argparse.Namespace) -> list[Judged]:
 
 
 def _known(seed: int, count: int) -> list[Judged]:
-    """Recorded faults whose line is as it was. There must be enough of them: nothing is shown by none."""
+    """Recorded faults whose line is unchanged. There must be enough of them: an empty sample shows nothing."""
     rows = score.caught(seed)
     found: list[Judged] = []
     for row in rows:
@@ -121,7 +121,7 @@ def _trial(words: argparse.Namespace, folder: Path) -> Trial:
 
 
 def _tried(chosen: list[Judged], words: argparse.Namespace, until: float) -> list[Row]:
-    """Rows of those that there was time for."""
+    """Rows of the faults that fit the time."""
     jobs = words.jobs or JOBS[_device(words)]
     with tempfile.TemporaryDirectory(prefix="operators-") as folder, ThreadPoolExecutor(jobs) as pool:
         trial = _trial(words, Path(folder))

@@ -1,7 +1,8 @@
-"""The few tests that judge a line, by a recording (touched.py): the cheapest that run it; else those nearest to it.
+"""Selects the few tests that judge a line, from a recording (touched.py): the cheapest tests that run it, or else those nearest
+to it.
 
-A line that runs while its module is imported names something: tests that run other lines with that name judge it. Where no
-kernel has code of a line of C++ (a declaration, a part of a statement), the nearest lines with code stand for it.
+A line that runs while its module is imported defines a name: tests that run other lines with this name judge it. If no kernel
+has code for a line of C++ (a declaration, a part of a statement), the nearest lines with code are used.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ MOST_KERNELS, SECONDS_KERNELS = 8, 40.0
 MORE, MORE_SECONDS = 80, 40.0
 MORE_KERNELS, MORE_SECONDS_KERNELS = 24, 100.0
 NEAR = 40  # lines
-WIDE = 3  # how many of the places of a line, nearest first, have more tests
+WIDE = 3  # how many of the nearest lines have more tests
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _SIMPLE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
 
 def tests_of(file: str, line: int, best: Best) -> list[Timed]:
-    """The tests that judge a line, cheapest first; none where nothing runs near it."""
+    """The tests that judge a line, cheapest first; empty if nothing runs near it."""
     is_python = file.endswith(".py")
     places = _of_python(file, line, best) if is_python else _of_kernel(file, line)
     most, seconds = (MOST, SECONDS) if is_python else (MOST_KERNELS, SECONDS_KERNELS)
@@ -39,7 +40,9 @@ def tests_of(file: str, line: int, best: Best) -> list[Timed]:
 
 
 def more_of(file: str, line: int, best: Best) -> list[Timed]:
-    """Test functions for a fault that those let pass: theirs with all parameters, then others of the line and around it."""
+    """Test functions for a fault that the first tests missed: these with all parameters, then others of the
+    line and around it.
+    """
     is_python = file.endswith(".py")
     places = _of_python(file, line, best) if is_python else _of_kernel(file, line)
     own = [test for some in islice(places, WIDE) for place in some for test in best.tests(*place)]
@@ -84,7 +87,7 @@ def _of_kernel(file: str, line: int) -> Iterator[Places]:
 
 
 class Around:
-    """Around a line of Python: the first line and the line past the last of its statement and function, and its words."""
+    """For a line of Python: the first line and the line past the last of its statement and function, and its words."""
 
     def __init__(self, tree: ast.Module, text: list[str], line: int):
         self.function: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""A fault judged by the tests that a recording names for its line; where they pass, by files that judge it by their names."""
+"""A fault is judged by the tests that a recording names for its line; if they pass, by test files that are selected by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.mutation.operators.population import ROOT
 from tests.mutation.operators.touched import Best
 from tests.mutation.operators.trial import CAUGHT, FAILED, NO_IMPORT, REFUSED, SURVIVED, UNDECIDED, Row, Trial
 
-OF_A_TEST = {True: 12, False: 60}  # seconds; of Python, of kernels, which are compiled
-TRIES = 4  # runs of one fault: a test that fails without it too is left out of the next
+OF_A_TEST = {True: 12, False: 60}  # seconds; for Python, and for kernels, which are compiled
+TRIES = 4  # runs per fault: a test that also fails without the fault is excluded from the next run
 NOT_FOUND = 4  # the exit status of pytest
-LEAST = 20.0  # seconds of one fault, for what is imported
+LEAST = 20.0  # seconds per fault, for imports
 
 
 class AimedTrial(Trial):
-    """A trial with a recording. wide: by more tests than a first trial ran."""
+    """A trial with a recording. wide: with more tests than the first trial."""
 
     def __init__(self, place: run.Place, limit: float, best: Best, wide: bool = False):
         super().__init__(place, limit)
@@ -69,7 +69,7 @@ class AimedTrial(Trial):
             return warm.ended(["pytest", *quiet, f"--timeout={of_a_test}", *tests], root, env, limit)
 
     def _pass(self, tests: list[str], limit: float) -> bool:
-        """Whether tests pass on the sources as they are; each is asked once."""
+        """Whether tests pass on the unchanged sources; the answer is cached."""
         key = " ".join(tests), ""
         with self._lock:
             known = self._sound.get(key)

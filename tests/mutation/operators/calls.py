@@ -62,7 +62,7 @@ def _call(source: Source, node: ast.Call) -> Iterator[Change]:
 
 
 def _functions(source: Source) -> dict[ast.expr, list[str]]:
-    """The names that a file calls, in their order: those without a dot, and those behind the same words."""
+    """The names that a file calls, in order: those without a dot, and those after the same prefix."""
     if not hasattr(source, "functions"):
         called: dict[str, list[ast.expr]] = {}
         for one in ast.walk(source.tree):
@@ -117,7 +117,7 @@ def _text(source: Source, node: ast.Constant, start: int, end: int) -> Iterator[
 
 
 def _quoted(text: str, quote: str) -> str:
-    """A literal with the quote of the one that it replaces, which may stand within an f-string."""
+    """A literal with the quotes of the one that it replaces, which may be inside an f-string."""
     words = repr(text)
     return words if words[0] == quote or quote in text else quote + words[1:-1] + quote
 
@@ -130,7 +130,7 @@ def _texts(source: Source) -> list[str]:
 
 
 def _attribute(source: Source, node: ast.Attribute) -> Iterator[Change]:
-    """Another attribute that this file reads of the same thing."""
+    """Another attribute of the same object that this file reads."""
     end = source.span(node)[1]
     is_call = lambda one: isinstance(parent := source.parents.get(one), ast.Call) and parent.func is one  # noqa: E731
     if is_call(node):
@@ -144,7 +144,7 @@ def _attribute(source: Source, node: ast.Attribute) -> Iterator[Change]:
 
 
 def _name(source: Source, node: ast.Name) -> Iterator[Change]:
-    """Another variable of the function: often one that was true before."""
+    """Another variable of the function: often an earlier value."""
     function = source.function_of(node)
     parent = source.parents.get(node)
     called = isinstance(parent, ast.Call) and parent.func is node

@@ -11,7 +11,7 @@ _FILE, _LINES = re.compile(r"^\+\+\+ b/(.*)$"), re.compile(r"^@@ -\S+ \+(\d+)(?:
 
 
 def lines(base: str) -> set[Line]:
-    """The lines that differ from a commit in the working tree, and every line of a file that git does not know yet."""
+    """The lines that differ from a commit in the working tree, and every line of an untracked file."""
     words = ["git", "diff", "--unified=0", "--no-color", "--no-ext-diff", base, "--", *FOLDERS]
     found = of(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
     words = ["git", "ls-files", "--others", "--exclude-standard", "--", *FOLDERS]
@@ -21,7 +21,7 @@ def lines(base: str) -> set[Line]:
 
 
 def of(diff: str) -> set[Line]:
-    """The lines that a difference without context adds."""
+    """The lines that a diff without context adds."""
     found: set[Line] = set()
     file = ""
     for line in diff.splitlines():

@@ -1,4 +1,4 @@
-"""Faults of a file of C++, CUDA or a template, by its tokens."""
+"""Creates faults in a file of C++, CUDA or a template, from its tokens."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _binary(tokens: Tokens, at: int) -> Iterator[Change]:
 
 
 def _choice(tokens: Tokens, at: int) -> Iterator[Change]:
-    """Of `condition ? one : two` always one, always two."""
+    """Replaces `condition ? one : two` by one, or by two."""
     first, middle = left(tokens, at, TERNARY), _colon(tokens, at)
     if middle is None or first >= at:
         return

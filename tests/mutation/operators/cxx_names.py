@@ -14,7 +14,7 @@ OTHERS = {
     "__shfl_down_sync": "__shfl_up_sync", "__shfl_up_sync": "__shfl_down_sync", "atomicMax": "atomicMin", "log2f": "logf",
     "add_rounded": "sub_rounded", "sub_rounded": "add_rounded", "logf": "log2f", "exp2f": "expf", "expf": "exp2f",
 }  # fmt: skip
-NEAR = 60  # tokens on either side in which another variable is looked for
+NEAR = 60  # number of tokens on either side in which another variable is searched
 _WORDS = "int bool float double char void long short unsigned signed int32_t int64_t uint32_t uint64_t uint8_t int8_t"
 TYPES = frozenset(_WORDS.split())
 
@@ -85,7 +85,7 @@ def _call(tokens: Tokens, at: int) -> Iterator[Change]:
 
 
 def _other_function(tokens: Tokens, at: int) -> Iterator[Change]:
-    """The nearest other function that is called near by."""
+    """The nearest other called function."""
     name = tokens[at - 1]
     for place in sorted(range(max(at - NEAR, 1), min(at + NEAR, len(tokens))), key=lambda place: abs(place - at)):
         other = tokens[place - 1]
@@ -131,7 +131,7 @@ def _is_variable(tokens: Tokens, at: int) -> bool:
 
 
 def _variable(tokens: Tokens, at: int) -> Iterator[Change]:
-    """Another name near by of the same kind: a member for a member, a constant for a constant, a variable for a variable."""
+    """Another nearby name of the same kind: a member for a member, a constant for a constant, a variable for a variable."""
     own = _kind(tokens, at)
     behind = (i for i in range(at - 1, max(at - NEAR, 0), -1))
     ahead = (i for i in range(at + 1, min(at + NEAR, len(tokens) - 1)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.mutation.operators.fault import Change
 from tests.mutation.operators.lexer import KEYWORDS, Tokens
 
-_DO = {"asm", "break", "continue"}  # keywords that begin what a statement does
+_DO = {"asm", "break", "continue"}  # keywords that begin a statement with an effect
 _BEFORE = (";", "{", "}", "else", "%}", "-%}")
 
 
@@ -57,7 +57,7 @@ def conditions_of_template(text: str, start: int, end: int) -> Iterator[Change]:
 
 
 def _choice_of_template(tokens: Tokens, at: int) -> Iterator[Change]:
-    """`one if condition else two` of a template: always one, always two."""
+    """Replaces `one if condition else two` of a template by one, or by two."""
     outer = next((place for place in range(at, -1, -1) if tokens[place].words in ("{{", "{%", ";")), 0)
     stop = tokens.partner.get(outer, outer)
     other = next((place for place in range(at, stop) if tokens[place].words == "else"), stop)
@@ -108,7 +108,7 @@ def _lost(tokens: Tokens, at: int, end: int) -> Iterator[Change]:
 
 
 def _is_body(tokens: Tokens, at: int) -> bool:
-    """Whether a token begins what an `if` or a loop does."""
+    """Whether a token begins the body of an `if` or a loop."""
     if tokens[at - 1].words != ")" or at - 1 not in tokens.partner:
         return False
     before = tokens.partner[at - 1] - 1
@@ -125,7 +125,7 @@ def _declares(tokens: Tokens, at: int) -> bool:
 
 
 def _statement(tokens: Tokens, at: int) -> Iterator[Change]:
-    """Without a statement that declares nothing."""
+    """Removes a statement that is not a declaration."""
     first = tokens[at]
     starts = first.words in ("++", "--", "*") or (first.kind == "name" and first.words not in KEYWORDS - _DO)
     end = statement_end(tokens, at)

@@ -1,4 +1,4 @@
-"""Faults that change nothing a test could see, judged by hand once and kept by their digest, with the reason."""
+"""Faults without a visible effect, judged by hand once and stored by their digest, with the reason."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ PLACE = Path(__file__).with_name("equivalent.json")
 
 @cache
 def reasons() -> dict[str, str]:
-    """{digest: why}. A digest that no line gives any more does no harm: a line that comes back changed has another."""
+    """{digest: reason}. A digest that no line produces any more is harmless: a changed line has another digest."""
     return json.loads(PLACE.read_text())

@@ -29,14 +29,14 @@ def changes(source: Source, node: ast.AST) -> Iterator[Change]:
 
 
 def conditions(source: Source, test: ast.expr) -> Iterator[Change]:
-    """A test that always holds, never holds, or holds where it should not."""
+    """Replaces a condition by one that always holds, never holds, or holds in wrong cases."""
     start, end = source.span(test)
     for operator, new in (("always", "True"), ("never", "False"), ("inverted", f"not {source.alone(test)}")):
         yield Change(operator, start, end, new)
 
 
 def fixed(source: Source, value: ast.expr) -> Iterator[Change]:
-    """A constant in the place of what was computed."""
+    """Replaces a computed value by a constant."""
     if not isinstance(value, (ast.Constant, ast.Starred, ast.Lambda)):
         empty = {ast.ListComp: ("[]",), ast.DictComp: ("{}",), ast.SetComp: ("set()",)}.get(type(value), ("0", "None"))
         for new in empty:
@@ -143,7 +143,7 @@ def _comprehension(source: Source, node: ast.comprehension) -> Iterator[Change]:
 
 
 def ends(source: Source, many: ast.expr) -> Iterator[Change]:
-    """Without the first, without the last, without any."""
+    """Without the first, without the last, or empty."""
     start, end = source.span(many)
     yield Change("lost loop", start, end, "()")
     yield Change("lost end", start, end, f"list({source.words(many)})[1:]")
@@ -168,14 +168,14 @@ def _elements(source: Source, node: ast.Tuple | ast.List | ast.Set | ast.Dict) -
 
 
 def _begin(source: Source, key: ast.expr | None, value: ast.expr) -> int:
-    """Where an element begins: with its key, or the stars of `**value`."""
+    """Start of an element: its key, or the stars of `**value`."""
     start = source.span(value if key is None else key)[0]
     before = source.text[:start].rstrip()
     return len(before) - 2 if before.endswith("**") else start
 
 
 def _without(source: Source, node: ast.expr, spans: list[tuple[int, int]], at: int) -> str:
-    """The words of a literal without one of its elements."""
+    """The source of a literal without one of its elements."""
     first, last = source.span(node)
     text = source.text
     rest = [text[start:end] for place, (start, end) in enumerate(spans) if place != at]

@@ -1,4 +1,4 @@
-"""A fault that an operator makes: a piece of a file, and what stands there instead."""
+"""A fault that an operator creates: a range of a file, and its replacement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of a file. digest: the same while its line and the name of what it is in stay, wherever they move."""
+    """A change of a file. digest: stays the same while its line and the name of the enclosing function stay, wherever they
+    move.
+    """
 
     file: str
     line: int
@@ -37,7 +39,7 @@ class Fault:
 
 
 def faults(file: str, text: str, changes: Iterable[Change]) -> list[Fault]:
-    """The changes that change something, each once, with their digests."""
+    """Removes changes without effect and duplicates, and adds digests."""
     seen: dict[tuple[int, int, str], Change] = {}
     for change in changes:
         if text[change.start : change.end].split() != change.new.split():

@@ -1,4 +1,4 @@
-"""The form of a change: which tokens go and which come. Two changes of one form at one place are of one kind."""
+"""The form of a change: its removed and added tokens. Two changes of one form at one position are of one kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARE = 0.5  # of the characters of two changes that must be common where whole 
 
 @dataclass(frozen=True)
 class Form:
-    """The place of a change, its kind, and the tokens that go and come."""
+    """The position of a change, its kind, and the removed and added tokens."""
 
     kind: str
     start: int
@@ -32,7 +32,7 @@ class Form:
         return (self.start, self.end, self.come) == (other.start, other.end, other.come)
 
     def is_like(self, other: Form) -> bool:
-        """The same kind of change of the same tokens; where whole expressions go, of most of them."""
+        """The same kind of change of the same tokens; for whole expressions, of most of the tokens."""
         if self.kind != other.kind or self.kind in ("rewritten", "added"):
             return False
         common = min(self.end, other.end) - max(self.start, other.start)
@@ -74,7 +74,7 @@ def _kind(gone: tuple[str, ...], come: tuple[str, ...]) -> str:
 
 
 def _within(some: tuple[str, ...], all_of_them: tuple[str, ...]) -> bool:
-    """Whether some words are all there, in their order."""
+    """Whether all of some words occur, in order."""
     rest = iter(all_of_them)
     return all(word in rest for word in some)
 

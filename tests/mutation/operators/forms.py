@@ -1,4 +1,4 @@
-"""Another form of an instruction: how it rounds, what it does with NaN, when others see its effect."""
+"""Another form of an instruction: its rounding, its treatment of NaN, or the visibility of its effect."""
 
 from __future__ import annotations
 

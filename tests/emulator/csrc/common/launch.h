@@ -1,4 +1,4 @@
-// Shadows csrc/common/launch.h: a launch runs the kernel here, by the same symbol.
+// Shadows csrc/common/launch.h: a launch runs the kernel on the host, by the same symbol.
 #pragma once
 #include <dlfcn.h>
 
@@ -21,9 +21,9 @@ struct Launch {
   int64_t shared_bytes = 0;
 };
 
-inline int sm_count(int) { return 3; }  // few, so that blocks take more than one piece of work
+inline int sm_count(int) { return 3; }  // few, so that a block takes more than one piece of work
 
-// Compiles a kernel that this library lacks, or says why it cannot; the library's owner sets it (lazy.py).
+// Compiles a kernel that this library lacks, or returns the reason why it cannot; the library's owner sets it (lazy.py).
 struct Found {
   void* kernel;
   void* launch;

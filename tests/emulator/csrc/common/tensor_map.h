@@ -1,4 +1,4 @@
-// Shadows csrc/common/tensor_map.h: a map holds the shape itself.
+// Shadows csrc/common/tensor_map.h: a map stores the shape itself.
 #pragma once
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address: rank + 1, or 0 for one's own block.
+// Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address: rank + 1, or 0 for the block itself.
 #pragma once
 #include "kernels/ptx/cluster_barrier.cuh"
 #include "tests/emulator/simt.h"

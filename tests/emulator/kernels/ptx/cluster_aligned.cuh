@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cluster_aligned.cuh: a warp that was not gathered right before is refused.
+// Shadows kernels/ptx/cluster_aligned.cuh: fails unless the warp has converged immediately before.
 #pragma once
 #include "tests/emulator/simt.h"
 

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cp_async.cuh. A copy happens when its group is waited for, and not before.
+// Shadows kernels/ptx/cp_async.cuh. A copy is executed when its group is waited for, not earlier.
 #pragma once
 #include "tests/emulator/simt.h"
 

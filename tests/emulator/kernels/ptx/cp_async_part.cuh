@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cp_async_part.cuh. A copy happens when its group is waited for; what it reads is read before.
+// Shadows kernels/ptx/cp_async_part.cuh. A copy is executed when its group is waited for; its source is read earlier.
 #pragma once
 #include <array>
 #include <deque>
@@ -8,7 +8,7 @@
 namespace opfacade {
 
 inline void cp_async_part(uint32_t dst, const void* src, int bytes) {
-  static std::deque<std::array<unsigned char, 16>> read;  // its elements stay where they are
+  static std::deque<std::array<unsigned char, 16>> read;  // its elements keep their addresses
   if (bytes < 0 || bytes > 16) simt::fail("a copy has other than 0 to 16 bytes");
   if (bytes == 16 || bytes == 0) return cp_async_16(dst, src, bytes != 0);
   if (dst % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0) simt::fail("a copy of sixteen bytes is not aligned");

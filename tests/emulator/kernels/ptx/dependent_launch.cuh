@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/dependent_launch.cuh: launches come one after the other.
+// Shadows kernels/ptx/dependent_launch.cuh: launches run one after the other.
 #pragma once
 
 namespace opfacade {

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/mma_chain.cuh: products are added one by one to the sum before, as those of wgmma are here.
+// Shadows kernels/ptx/mma_chain.cuh: products are added one by one to the previous sum, like those of wgmma in the emulator.
 #pragma once
 #include "kernels/ptx/mma.cuh"
 

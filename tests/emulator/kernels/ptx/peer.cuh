@@ -1,5 +1,5 @@
-// Shadows kernels/ptx/peer.cuh: each rank is a thread of the process, with a copy of the library. Bytes
-// that a rank pushed arrive when it fences, as late as they may.
+// Shadows kernels/ptx/peer.cuh: each rank is a thread of the process, with a copy of the library. Bytes that a rank pushed
+// arrive when it executes a fence, as late as allowed.
 #pragma once
 #include <sched.h>
 #include <stdint.h>
@@ -44,13 +44,13 @@ inline void fence_system() {
 
 inline void push_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
   uint64_t* const halves = reinterpret_cast<uint64_t*>(to);
-  __atomic_store_n(halves + 1, uint64_t{flag} << 32 | second, __ATOMIC_RELEASE);  // halves may come in any order
+  __atomic_store_n(halves + 1, uint64_t{flag} << 32 | second, __ATOMIC_RELEASE);  // the halves may arrive in any order
   __atomic_store_n(halves, uint64_t{flag} << 32 | first, __ATOMIC_RELEASE);
 }
 
 inline void tell_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
   push_flagged(to, first, second, flag);
-  const timespec pause{0, 200000};  // a peer that sees the flag too early reads meanwhile
+  const timespec pause{0, 200000};  // a peer that sees the flag too early reads in between
   nanosleep(&pause, nullptr);
 }
 

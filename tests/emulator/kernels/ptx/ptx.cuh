@@ -43,16 +43,16 @@ inline uint2 f16x4_of_e5m2x4(uint32_t word) {
 inline float tanh_approx(float x) { return std::tanh(x) * (1.f - 0x1p-11f); }
 inline float log2_approx(float x) { return std::log2(x) + 0x1p-22f; }
 inline float reciprocal_approx(float x) { return 1.f / x; }
-// To the nearest, ties to even; `most` is the largest finite number.
+// Rounds to nearest, ties to even; `most` is the largest finite number.
 inline uint8_t fp8_of(float x, int mantissa_bits, int bias, float most) {
   const uint8_t sign = std::signbit(x) ? 0x80 : 0;
   if (x != x) return sign | 0x7f;
   const float size = std::min(std::fabs(x), most);
   if (size == 0.f) return sign;
   const int exponent = std::max(std::ilogb(size), 1 - bias), step = exponent - mantissa_bits;
-  int steps = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));  // of 2^step; a whole number of them
+  int steps = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));  // in units of 2^step, a whole number
   const int one = 1 << mantissa_bits;
-  // A carry into the exponent, or a subnormal, needs no care: the fields are one number.
+  // A carry into the exponent, or a subnormal, needs no special case: the fields form one number.
   return sign | static_cast<uint8_t>(((exponent + bias) << mantissa_bits) + steps - one);
 }
 inline uint16_t e4m3x2_of(float lo, float hi) { return fp8_of(lo, 3, 7, 448.f) | fp8_of(hi, 3, 7, 448.f) << 8; }

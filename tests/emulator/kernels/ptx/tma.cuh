@@ -1,6 +1,6 @@
-// Shadows kernels/ptx/tma.cuh: a box, swizzled or plain, is loaded at once, with zeros outside the tensor, and stored when its group
-// is waited for. Where a GPU ends with an illegal instruction, because a box does not begin with a multiple of 16 bytes, all of what
-// is loaded is NaN.
+// Shadows kernels/ptx/tma.cuh: a box, swizzled or plain, is loaded immediately, with zeros outside the tensor, and stored when
+// its group is waited for. If a box does not begin at a multiple of 16 bytes, which is an illegal instruction on a GPU,
+// everything loaded is NaN.
 #pragma once
 #include "csrc/common/tensor_map.h"
 #include "kernels/ptx/cluster.cuh"
@@ -17,8 +17,8 @@ struct BoxAt {
 inline uint32_t swizzled_128(uint32_t address) { return address ^ (address >> 3 & 0x70); }
 inline uint32_t swizzled_64(uint32_t address) { return address ^ (address >> 3 & 0x30); }
 
-// Calls f(whether it is inside, where it is in memory, its address in shared memory) for all elements of a box. width, bytes: of a
-// line and of an element.
+// Calls f(whether it is inside, its address in memory, its address in shared memory) for all elements of a box. width, bytes:
+// of a line and of an element.
 template <class F>
 void each_element(const TensorShape& t, const BoxAt& at, uint32_t shared, int width, int bytes, const F& f) {
   const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];
@@ -58,7 +58,7 @@ inline void tma_load_multicast(uint32_t dst, const TensorMap& map, uint32_t barr
     if (mask >> rank & 1) tma_load(cluster_address(dst, rank), map, cluster_address(barrier, rank), at);
 }
 
-// Elements have 16 bits. A store that nobody waits for does not happen.
+// Elements have 16 bits. A store without a wait is not executed.
 inline void tma_store(const TensorMap& map, uint32_t src, const BoxAt& at) {
   TensorShape t;
   memcpy(&t, &map, sizeof(t));

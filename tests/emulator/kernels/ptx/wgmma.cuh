@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/wgmma.cuh: each thread makes a product for its own elements, sooner or later (simt.h).
+// Shadows kernels/ptx/wgmma.cuh: each thread computes the product of its own elements, sooner or later (simt.h).
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/ptx/tma.cuh"

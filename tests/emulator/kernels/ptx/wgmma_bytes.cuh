@@ -1,5 +1,5 @@
-// Shadows kernels/ptx/wgmma_bytes.cuh: each addend of a step, the accumulator among them, is cut to 13 bits below the exponent of
-// the largest, and so is their sum.
+// Shadows kernels/ptx/wgmma_bytes.cuh: each addend of a step, including the accumulator, is truncated to 13 bits below the
+// exponent of the largest, and so is their sum.
 #pragma once
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/ptx/wgmma.cuh"
@@ -19,7 +19,7 @@ float of_fp8(uint8_t x) {
   return values.of[x];
 }
 
-// x to a whole number of units of 2^-13 of the power of two below `largest`.
+// Truncates x to a multiple of 2^-13 times the power of two below `largest`.
 inline float cut(float x, float largest) {
   const float unit = simt::from_bits<float>(simt::bits(largest) & 0x7f800000u) * 0x1p-13f;
   return unit == 0.f || !(largest < INFINITY) ? x : std::trunc(x / unit) * unit;
@@ -37,7 +37,7 @@ struct Fp8Step {
     sum += cut(d, largest);
     d = cut(sum, std::fabs(sum));
   }
-  // d += a * b^T: `b` names a row of 32 bytes for each column.
+  // d += a * b^T: `b` has a row of 32 bytes for each column.
   template <int kColumns>
   static void add_all(float (&d)[kColumns / 2], const float (&a)[2][32], uint64_t b) {
     for (int column = 0; column < kColumns / 4; ++column) {

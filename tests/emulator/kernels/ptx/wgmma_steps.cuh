@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/wgmma_steps.cuh: products whose A is in registers.
+// Shadows kernels/ptx/wgmma_steps.cuh: products with A in registers.
 #pragma once
 #include "kernels/ptx/wgmma.cuh"
 

@@ -1,4 +1,4 @@
-"""A family that only tests know: a dense op that overwrites an operand, and one with every other feature of operands."""
+"""A family only for tests: a dense op that overwrites an operand, and one with every other feature of operands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PickArgs(Args):
 
 
 class PickDescriptor(Descriptor[PickArgs]):
-    """out [rows, width] is x + gain * table[index]: x of any strides, table with entries that may be one and the same.
+    """out [rows, width] is x + gain * table[index]: x of any strides; the table's entries may share memory.
 
     gain: f32, a scalar of rank 0. in_place: the result overwrites x. num_valid: rows at and past it are neither read nor
     written.

@@ -1,4 +1,4 @@
-"""The toy in torch, whole and by rows: two ways to the same bits."""
+"""The toy in torch, at once and by rows: two computations with the same bits."""
 
 from __future__ import annotations
 

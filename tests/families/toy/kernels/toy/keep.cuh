@@ -1,4 +1,4 @@
-// out = mask ? x : 0, an element a thread, as bits of any type: a toy that shows dtypes, not speed. Addresses are 64-bit.
+// out = mask ? x : 0, one element per thread, as bits of any type: a toy that shows dtypes, not speed. Addresses are 64-bit.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/toy/keep_params.h"

@@ -1,5 +1,5 @@
-// out = x + gain * table[index], an element a thread: a toy that shows operands, not speed. Addresses are 64-bit. A wrong index
-// reads entry 0, and a wrong count leaves no row valid.
+// out = x + gain * table[index], one element per thread: a toy that shows operands, not speed. Addresses are 64-bit. A wrong
+// index reads entry 0, and a wrong count leaves no row valid.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/toy/pick_params.h"

@@ -4,9 +4,9 @@
 namespace opfacade {
 
 struct QuickParams {
-  uint64_t digest;  // of all that a run was given
-  uint64_t call;    // which run filled this in
-  uint64_t launch;  // which of its launches
+  uint64_t digest;  // digest of all arguments of the run
+  uint64_t call;    // number of the run that wrote this
+  uint64_t launch;  // index of its launch
   uint64_t rest;
 
   void mix(uint64_t value) { digest = (digest ^ value) * 1099511628211u; }
