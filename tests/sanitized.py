@@ -37,7 +37,7 @@ def _column_sum(rows, columns):
     return FoldDescriptor(shape=(rows, columns), fold=(0,), inputs=inputs, stages=stages, outputs=outputs)
 
 
-# Lanes of one warp end at different times right before a cluster barrier: a part of them stores a result.
+# Lanes of one warp end at different times right before a cluster barrier, because only some of them store a result.
 APART = {
     "fold-columns-cluster": _column_sum(16401, 64),
     "fold-columns-cluster-spread": _column_sum(16403, 64),
@@ -52,7 +52,7 @@ def kinds():
     """Without those that only the reference or a library computes, and those over ranks: their kernels wait for one another, so
     no single process can run them (tests/distributed holds these)."""
     alone = {kind: d for kind, d in (matrix.matrix() | APART).items() if getattr(d, "world", None) is None}
-    with any_assembler():  # one that is too old has to fail, not to leave kernels out
+    with any_assembler():  # an old library must fail, not skip kernels
         return {kind: d for kind, d in alone.items() if _has_kernel(d)}
 
 
@@ -91,7 +91,7 @@ def spread(x):
 
 
 def home(x):
-    """The whole of a spread tensor: no kernel gathers its elements."""
+    """The whole of a strided tensor: no kernel gathers its elements."""
     return x.cpu() if x.is_contiguous() else x._base.cpu()[..., ::2]
 
 

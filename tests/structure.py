@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
-# Lower first: a package imports only lower ones and itself. A module at the root is a package of one file.
+# Lowest first: a package imports only lower packages and itself. A module at the root counts as a package with one file.
 LAYERS = (
     "issue",
     "errors",
@@ -45,13 +45,13 @@ LAYERS = (
     "cli",
     "__main__",
 )
-# Import paths of before the packages, kept for users: each only hands on the names of its new home.
+# Older import paths, kept for users: each only re-exports the names of its new module.
 OLDER_PATHS = ("autotune", "exporters", "variant", "variant_examples")
 # The registry finds families by the names of their files, in layers above it.
 BY_NAME = {("select.registry", place) for place in ("plans", "backends", "testing")}
 # Modules that import by name: the registry, and the package itself, whose public names are lazy.
 IMPORTS_BY_NAME = {"opfacade", "opfacade.select.registry"}
-# Calls that import what no import statement shows.
+# Calls that import modules without an import statement.
 IMPORTERS = ("import_module", "__import__", "spec_from_file_location", "run_module", "run_path")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,7 +116,7 @@ def own_code(path: Path) -> list[str]:
 
 
 def host_lines(family: str) -> int:
-    """Lines of a family on the host, by whole files: descriptors, backends, helpers that it alone uses, and templates; no
+    """Host lines of a family, counted by whole files: descriptors, backends, helpers that it alone uses, and templates; no
     device code, harness or test."""
     own = [path for name, path in modules().items() if _belongs_to(name, family) or users().get(name) == {family}]
     templates = [path for path in (ROOT / "csrc" / family).rglob("*") if path.is_file()]
@@ -125,7 +125,7 @@ def host_lines(family: str) -> int:
 
 @cache
 def users() -> dict[str, set[str]]:
-    """The families that use each module of plans and backends, themselves or by others that they use."""
+    """The families that use each module of plans and backends, directly or indirectly."""
     edges, found = graph(), dict[str, set[str]]()
     for family in families():
         reached = [name for name in edges if _belongs_to(name, family)]
@@ -169,7 +169,7 @@ def function_lines(text: str) -> dict[int, int]:
 
 
 def any_parameters(path: Path) -> int:
-    """Parameters whose type is Any: a type checker says nothing of what they are used for."""
+    """Parameters of type Any: a type checker cannot check their uses."""
     found = 0
     for node in nodes(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -182,7 +182,7 @@ def any_parameters(path: Path) -> int:
 
 
 def any_by_package() -> dict[str, int]:
-    """Parameters of type Any of each package and root module that has some, most first."""
+    """Number of parameters of type Any in each package and root module that has some, largest first."""
     found: dict[str, int] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -191,7 +191,7 @@ def any_by_package() -> dict[str, int]:
 
 
 def _text_of(node: ast.AST) -> str:
-    """The module that a string names; of an f-string, the package that its constant beginning names."""
+    """The module that a string names; for an f-string, the package that its constant beginning names."""
     if isinstance(node, ast.JoinedStr) and node.values:
         return _text_of(node.values[0]).removesuffix(".")
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
@@ -238,18 +238,18 @@ def unit(name: str) -> str:
 
 
 def upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """Imports that do not point down, but those by which the registry finds families."""
+    """Imports that do not point down, except those by which the registry finds families."""
     return [(a, b) for a, b in _all_upward(edges) if (a.partition(".")[2], unit(b)) not in BY_NAME]
 
 
 def excused(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """Upward imports that are let pass, beside those of the registry: there are to be none."""
+    """Allowed upward imports, in addition to those of the registry: the list should be empty."""
     passed = set(_all_upward(edges)) - set(upward(edges))
     return sorted((a, b) for a, b in passed if a != "opfacade.select.registry")
 
 
 def _all_upward(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
-    first_user = LAYERS.index("compat")  # what calls the package as its users do may use their import paths
+    first_user = LAYERS.index("compat")  # code that calls the package like its users may use their import paths
     order = (*LAYERS[:first_user], *OLDER_PATHS, *LAYERS[first_user:])
     rank = {layer: number for number, layer in enumerate(order)}
     pairs = [(a, b) for a, others in edges.items() for b in sorted(others) if unit(a) != unit(b)]

@@ -1,4 +1,4 @@
-"""The project's API contracts, run from where they are kept when they lie beside the checkout."""
+"""Runs the project's API contracts, if their folder is next to the checkout."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Environment variables: defaults, values, and each one documented where it is read."""
+"""Environment variables: defaults, values, and a documentation entry for each."""
 
 import contextlib
 import inspect
@@ -172,7 +172,7 @@ KINDS = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_that_is_no_manifest_is_refused_at_once(monkeypatch, tmp_path, kind):
-    """Whatever lies there: nothing waits for a writer, reads without end or takes memory by a size that a file tells."""
+    """Whatever file is at the path, no reader waits for a writer, reads forever or allocates memory by a size from the file."""
     monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(KINDS[kind](tmp_path / "it")))
     for ask in (lambda: Plan._select(examples()[0], None, Target.cpu()), lambda: explain(examples()[0], None, Target.cpu())):
         with pytest.raises(SettingError, match=r"OPFACADE_REQUIRE_SKU.*OPF-E001"):
@@ -217,12 +217,12 @@ PLACES = (
 def test_no_value_of_a_variable_leaves_anything_but_a_typed_error(function, monkeypatch, tmp_path):
     """Random values: each is read by its function, and by what selects, explains, loads and looks for kernels."""
     rng = random.Random(function.__name__)
-    monkeypatch.chdir(tmp_path)  # where a cache with a name of no place may be made
-    monkeypatch.setattr(telemetry_file, "start", lambda: None)  # a thread that would write to such places until the end
+    monkeypatch.chdir(tmp_path)  # paths in which a cache with an invalid name could be created
+    monkeypatch.setattr(telemetry_file, "start", lambda: None)  # a thread that would write to such paths until the end
     variables = {variable for name, variable, *_ in CASES if name == function.__name__}
     os.mkfifo(tmp_path / "fifo")
     words = ("".join(rng.choices(TEXT, k=rng.randrange(1, 30))).lstrip("/") for _ in range(6))
-    places = [place for place in PLACES if place != "/" or function is not env.cache_dir]  # root could make one there
+    places = [place for place in PLACES if place != "/" or function is not env.cache_dir]  # root could create one there
     values = [*WORDS, *places, str(tmp_path / "fifo"), "9" * 5000, *words]
     for variable in sorted(variables - {"PATH"}):
         for place, value in enumerate(values):

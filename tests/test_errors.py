@@ -1,4 +1,4 @@
-"""The exception tree: as drawn, catchable as the builtin kinds, and able to cross a process boundary."""
+"""The exception tree: as documented, with builtin base classes, and picklable."""
 
 import builtins
 import inspect

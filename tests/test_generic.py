@@ -1,4 +1,4 @@
-"""Generic modules know no operator: none names an op, an operand or a field of a family, or imports a module of one."""
+"""Generic modules are independent of operators: none names an op, an operand or a field of a family, or imports its modules."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from tests.structure import modules as package_modules
 
 # Folders that belong to families.
 FAMILIES = ("backends/", "compat/", "integrations/", "models/", "plans/", "recipes/", "testing/families/", "words")
-# Names of torch, of matplotlib, of dataclasses and of a level of validation that a family has too.
+# Names of torch, matplotlib, dataclasses and a level of validation that a family also uses.
 FOREIGN = {"alpha", "gather", "indices", "query", "scatter", "slots"}
 OF_PYTHON = {name for kind in (str, re.Match, Executor) for name in dir(kind)}
 # Fields of every operand and candidate, and the module `in_place`.
@@ -27,7 +27,7 @@ FAMILY_MODULE = re.compile(r"opfacade\.(plans|testing\.families|backends\.\w+)\.
 
 
 def _models():
-    """Descriptor types and the models that their fields hold."""
+    """Descriptor types and the models in their fields."""
     for kind in descriptor_types().values():
         yield kind
         yield from (type(value) for e in examples() for _, value in e if isinstance(value, Model) and type(e) is kind)
@@ -53,7 +53,7 @@ def defined(path):
 
 
 def general():
-    """Names that generic modules use though a family has them too: single words that they define themselves, or Python does.
+    """Names that generic modules may use although a family has them too: single words that the modules or Python define.
 
     A word with an underscore is never general, so a new family adds nothing here.
     """
@@ -74,7 +74,9 @@ LONG = re.compile(r"\b(" + "|".join(sorted(word for word in WORDS if "_" in word
 
 
 def named(path):
-    """(line, word) of every attribute, keyword and text of code that is a word of a family, or has one with an underscore."""
+    """(line, word) of every attribute, keyword and string in code that is a family's word, or contains one with
+    an underscore.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         word = node.attr if isinstance(node, ast.Attribute) else node.arg if isinstance(node, ast.keyword) else None
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -84,7 +86,7 @@ def named(path):
             yield node.lineno, word
 
 
-@pytest.mark.parametrize("name", sorted(set(modules()) - {"core/elsewhere"}))  # the names that hints give, as a table
+@pytest.mark.parametrize("name", sorted(set(modules()) - {"core/elsewhere"}))  # the names in hints, as a table
 def test_a_generic_module_names_nothing_of_a_family(name):
     assert list(named(modules()[name])) == []
 

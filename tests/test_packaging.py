@@ -1,4 +1,4 @@
-"""The wheel carries the sources that are compiled on the user's machine, and they are found from it and from a checkout."""
+"""The wheel contains the sources that are compiled on the user's machine; they are found in the wheel and in a checkout."""
 
 import email
 import importlib.util

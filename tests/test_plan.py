@@ -1,4 +1,4 @@
-"""Plans: one for a value, immutable, kept and carried."""
+"""Plans: one plan per value, immutable, cached and serialisable."""
 
 import pickle
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The README is true: its example runs and passes type checkers, its commands and variables exist."""
+"""The README is correct: its example runs and passes type checkers, and its commands and variables exist."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Scripts say at once what they do, and end with a verdict; they are run here with stand-ins for the tools that they call."""
+"""Scripts first print what they do, and end with a verdict; here they run with stubs for the tools that they call."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone whose .venv is there, with tools that do nothing; `bin(name, body)` replaces one."""
+    """A clone with a .venv whose tools do nothing; `bin(name, body)` replaces one."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     for name in ("pyproject.toml", "constraints.txt"):

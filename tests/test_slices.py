@@ -1,4 +1,4 @@
-"""Families are complete, and nothing lists them: templates are those of kernels, includes point one way."""
+"""Families are complete without a list: every template belongs to a kernel, and includes point one way."""
 
 import re
 from functools import cache
@@ -39,7 +39,7 @@ def templates():
 
 
 def _own(candidate, example, target):
-    """Its kernels; those of a plan of plans belong to the families of its steps."""
+    """Kernels of a candidate; those of a composite plan belong to the families of its steps."""
     return candidate.jit_specs(example, target) if candidate.parts is None else ()
 
 
@@ -57,7 +57,7 @@ def test_a_family_is_a_complete_slice(family):
 
 
 def test_every_template_is_compiled_by_a_candidate():
-    """A part begins with an underscore, or is no entry point of a kernel."""
+    """A partial template begins with an underscore, or is not a kernel's entry point."""
     paths = [p.relative_to(ROOT / "csrc").as_posix() for p in (ROOT / "csrc").rglob("*.jinja")]
     found = {name.split(".")[0] for name in paths if name.endswith((".cu.jinja", ".cc.jinja"))}
     assert {name for name in found if "/_" not in name} == SERVICES | set().union(*templates().values())
@@ -76,7 +76,7 @@ def rooms():
 
 
 def test_device_code_includes_shared_code_and_in_no_circle():
-    """A family may stand on another: gated activations on maps, latent attention on decode."""
+    """A family may build on another: gated activations on maps, latent attention on decode."""
     edges = rooms()
     for index, room in enumerate(SHARED):
         assert edges.get(room, set()) <= set(SHARED[:index]), room

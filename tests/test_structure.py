@@ -22,7 +22,7 @@ DEVICE = [
     p for folder in ("kernels", "csrc") for p in sorted((ROOT / folder).rglob("*")) if p.suffix in (".cuh", ".h", ".jinja")
 ]
 
-# The package itself, in the lazy names its __init__ hands out.
+# The package itself, through the lazy names of its __init__.
 LAZY = opfacade._HOME
 
 
@@ -94,7 +94,9 @@ def test_no_folder_of_a_backend_has_30_files():
 
 
 def test_the_form_of_an_operand_is_apart_from_its_contents():
-    """Checks of calls, their fast paths and the host library read the form alone; validation and drawn inputs read contents."""
+    """Checks of calls, their fast paths and the host library read only the form of operands; validation and drawn inputs also
+    read contents.
+    """
     assert not set(TensorSpec._fields) & set(Contents._fields)
     readers = {p.relative_to(PACKAGE).as_posix() for p in MODULES if re.search(r"\.contents\b(?!\._replace)", p.read_text())}
     assert readers == {"core/descriptor.py", "testing/inputs.py", "validation/values.py"}
@@ -122,7 +124,7 @@ def test_lines_of_functions_are_counted():
 
 
 def test_parameters_of_type_any_only_become_fewer():
-    """Lower a number when it falls. The engines of programs and what they stand on are typed."""
+    """Lower a number when the count falls. The engines of programs and their base modules are typed."""
     counts = structure.any_by_package()
     assert counts["recipes"] + counts["compat"] <= 177
     assert sum(counts.values()) - counts["recipes"] - counts["compat"] <= 148
@@ -142,7 +144,7 @@ def test_the_graph_is_printed_without_faults(capsys):
     assert "0 faults, 0 excuses" in capsys.readouterr().out
 
 
-# Over NCCL each rank computes what the reference computes, to the bit, on tensors of a GPU.
+# Over NCCL each rank computes the same bits as the reference, on GPU tensors.
 _SAME_ARITHMETIC = {("cuda", "collective", "__init__.py"): {"reference"}}
 
 
@@ -171,7 +173,7 @@ TEMPLATES = sorted(path for family in families() for path in (ROOT / "csrc" / fa
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: p.relative_to(ROOT / "csrc").as_posix())
 def test_a_template_is_short_and_a_part_of_one_is_read_by_some(path):
-    """A template that several bindings share, or a section of a long one, is a part: its name begins with an underscore."""
+    """A template that several bindings include, or a section of a long template, has a name that begins with an underscore."""
     assert len(path.read_text().splitlines()) <= 60
     readers = [p for p in TEMPLATES if f'"{path.relative_to(ROOT).as_posix()}"' in p.read_text()]
     assert readers or not path.name.startswith("_")
@@ -255,7 +257,7 @@ def test_a_file_fits_in_the_head():
 
 
 def test_no_assert_judges_a_users_value():
-    """An assert vanishes under -O: it may state only that something of ours is not None or of its type."""
+    """An assert is removed by -O: it may only state that an internal value is not None or has its type."""
     for path in MODULES:
         for node in (node for node in structure.nodes(path) if isinstance(node, ast.Assert)):
             where = f"{path}:{node.lineno}"
@@ -265,7 +267,7 @@ def test_no_assert_judges_a_users_value():
 
 
 def test_nothing_catches_everything():
-    """But telemetry, in one place: a subscriber is code of others, and what it raises may reach no run."""
+    """Except once in telemetry: a subscriber is foreign code, and its exceptions must not reach a run."""
     broad = []
     for path in MODULES:
         for node in (node for node in structure.nodes(path) if isinstance(node, ast.ExceptHandler)):
@@ -292,7 +294,7 @@ def test_the_evidence_of_a_guarantee_exists(test):
 
 
 def test_tests_mirror_the_package():
-    """A package has a folder of tests, a module at the root a test file. Operators have theirs in tests/families."""
+    """A package has a folder of tests, and a module at the root has a test file. Tests of operators are in tests/families."""
     for path in sorted(PACKAGE.iterdir()):
         if path.is_dir() and (path / "__init__.py").exists():
             assert list((ROOT / "tests" / path.name).glob("test_*.py")), path.name

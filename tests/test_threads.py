@@ -1,4 +1,4 @@
-"""Many threads at once give what one alone gives; many runs and many selects leave memory where it was."""
+"""Many concurrent threads give the results of a single thread; many runs and selects do not increase memory."""
 
 import gc
 import os
@@ -106,7 +106,7 @@ def descriptors():
 
 
 def growth(step, count, rounds=5):
-    """Bytes of resident memory a step adds: between the end of a first round and the least of the later ones."""
+    """Bytes of resident memory per step: between the end of a first round and the minimum of the later rounds."""
     per_round = count // rounds
     marks = []
     for _ in range(rounds):
@@ -146,7 +146,7 @@ def numbered(i):
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(1500)])])
 def test_distinct_selects_are_bounded(count, monkeypatch):
-    """The select cache holds its bound, and once it is full memory stays."""
+    """The select cache keeps its limit, and once it is full memory does not grow."""
     monkeypatch.setattr(plans, "_selected", {})
     target, n = Target.parse("sm_90a"), iter(range(10**9))
     slope, marks = growth(lambda: Plan.select(numbered(next(n)), target=target), count)

@@ -1,9 +1,9 @@
 """`scripts/mutate --host | --cpu | --gpu | --emulated`: plants each fault in a copy of the sources and records which test
 caught it.
 
-These are the faults that no operator makes (tests/mutation/operators has the others). One is caught when a test fails or the
-tests do not end in time. Writes bench/results/mutation.json; `scripts/docs` makes a page of it. --host: faults of Python that
-decides or judges (tests/mutation/host), each with the test files that must catch it.
+These are the faults that no operator creates (tests/mutation/operators has the others). A fault is caught if a test fails or
+the tests do not end in time. Writes bench/results/mutation.json; `scripts/docs` makes a page of it. --host: faults of Python
+that decides or judges (tests/mutation/host), each with the test files that must catch it.
 """
 
 import argparse
@@ -30,25 +30,25 @@ from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 ROOT = Path(__file__).parents[2]
 FOCUSED = "tests/mutation/focus.py"
 RESULTS = ROOT / "bench/results/mutation.json"
-ASIDE = ".mutation.*"  # a record while it is written; another thread copies the sources at that time
+ASIDE = ".mutation.*"  # a record while it is written; another thread may copy the sources at that time
 COPIED = ("bench", "csrc", "docs", "kernels", "opfacade", "tests", "pyproject.toml")
-SOUND_KINDS = 6  # at a time, so that sound sources take no longer than a fault
+SOUND_KINDS = 6  # number of tests in parallel, so that unchanged sources take no longer than a fault
 TIMEOUT = {"gpu": 150, "cpu": 500, "emulated": 500, "host": 100}
 LISTS = {"gpu": GPU, "cpu": CPU, "host": HOST}  # those of "gpu" also run "emulated"
-# An error by name, and what g++ and nvcc print.
+# An error by name, and the output of g++ and nvcc.
 REFUSED_BY_A_COMPILER = re.compile(r"CompileError|\.(?:cuh?|h|cc)(?::\d+(?::\d+)?|\(\d+\)): (?:fatal )?error:")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where mutants live: a folder for copies, a kernel cache that they share, and the device they run on."""
+    """Location of mutants: a folder for copies, a kernel cache that they share, and the device they run on."""
 
     folder: Path
     device: str
 
 
 def mutated(mutant: Mutant, root: Path) -> None:
-    """Plant a fault. Each old text must be there exactly once."""
+    """Plants a fault. Each old text must occur exactly once."""
     path = root / mutant.file
     text = path.read_text() if mutant.edits else ""
     for old, new in mutant.edits:
@@ -59,7 +59,7 @@ def mutated(mutant: Mutant, root: Path) -> None:
 
 
 def copied(into: Path, bytecode: bool = False) -> None:
-    """bytecode: with that of the sources as they are; a file with a fault is newer, and compiled again."""
+    """bytecode: reuse that of the unchanged sources; a file with a fault is newer, and compiled again."""
     for name in COPIED:
         source = ROOT / name
         ignored = shutil.ignore_patterns(ASIDE, *([] if bytecode else ["__pycache__"]))
@@ -67,7 +67,7 @@ def copied(into: Path, bytecode: bool = False) -> None:
 
 
 def command(mutant: Mutant, device: str, marked: str = "") -> list[str]:
-    """pytest on the tests of a mutant, -k and its words at the end. marked: the tests with this marker alone."""
+    """Runs pytest on the tests of a mutant, with -k and its words at the end. marked: only tests with this marker."""
     files, _, words = mutant.tests.partition(" -k ")
     chosen = ["-m", marked or ("gpu or not gpu" if device == "gpu" or "focus" in files else "not gpu")]
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
@@ -75,12 +75,14 @@ def command(mutant: Mutant, device: str, marked: str = "") -> list[str]:
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Where the kernel with the fault is selected: sm_90 has no asynchronous products; a GPU is made to leave them."""
+    """Whether the kernel with the fault is selected: sm_90 without a new assembler has no asynchronous products; a GPU is made
+    to skip them.
+    """
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
 
 def environment(mutant: Mutant, root: Path, place: Place, number: int) -> dict[str, str]:
-    """number: of the run, because the GPUs of a machine take turns."""
+    """number: index of the run, because runs share the GPUs of a machine."""
     own = {
         "OPFACADE_SOURCE_ROOT": str(root),
         "OPFACADE_FOCUS": place.device,
@@ -92,14 +94,14 @@ def environment(mutant: Mutant, root: Path, place: Place, number: int) -> dict[s
     }
     on_gpu = place.device == "gpu"
     own["CUDA_VISIBLE_DEVICES"] = gpus.environment(number)["CUDA_VISIBLE_DEVICES"] if on_gpu else ""
-    if place.device == "host":  # a faulty cache must not be that of other runs
+    if place.device == "host":  # a faulty cache must not be shared with other runs
         return {name: value for name, value in os.environ.items() if name != "OPFACADE_CACHE_DIR"} | own
-    # Kernels are found by what they are made of, so those of sound sources may have been compiled before.
+    # Kernels are cached by their content, so kernels of unchanged sources may have been compiled before.
     return dict(os.environ) | own | {"OPFACADE_CACHE_DIR": os.environ.get("OPFACADE_CACHE_DIR") or str(place.folder / "cache")}
 
 
 def caught(subject: Mutant, status: int | None, output: str) -> str:
-    """The first test that failed, or another sign that a fault was seen; "" where none was."""
+    """The first test that failed, or another sign that the fault was detected; "" if there is none."""
     found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
     by = "no end within the time" if status is None else found[1] if found else f"exit {status}" if status else ""
     if status in (4, 5) or (status and not found and "error" in output.lower() and "FAILED" not in output):
@@ -107,14 +109,14 @@ def caught(subject: Mutant, status: int | None, output: str) -> str:
     if status in (4, 5) and subject.edits:
         return ""  # no test ran
     if REFUSED_BY_A_COMPILER.search(output) and subject.edits:
-        # A compiler that refuses a fault shows nothing about the tests.
+        # A compiler error for a fault shows nothing about the tests.
         print(f"does not compile: {subject.name}: {output[-1500:]}", flush=True)
         return ""
     return by
 
 
 def caught_on_host(subject: Mutant, status: int | None, output: str) -> str:
-    """The test that failed. A module that cannot be imported any more shows nothing about the tests."""
+    """The failed test. A module that cannot be imported any more shows nothing about the tests."""
     if status is None:
         return "no end within the time"
     found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
@@ -128,7 +130,7 @@ _own = threading.local()
 
 @contextmanager
 def tree(subject: Mutant, place: Place, number: int) -> Iterator[Path]:
-    """A copy of the sources with a fault in it. On the host each thread has one copy, whose file is put back."""
+    """A copy of the sources with a fault in it. On the host each thread has one copy, whose file is restored."""
     if place.device != "host":
         root = place.folder / str(number)
         root.mkdir()
@@ -147,7 +149,7 @@ def tree(subject: Mutant, place: Place, number: int) -> Iterator[Path]:
         yield _own.root
     finally:
         path.write_bytes(content)
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its bytecode is of this time
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its bytecode has the current time
 
 
 def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
@@ -165,7 +167,7 @@ def tried(subject: Mutant, place: Place, number: int) -> dict[str, object]:
 
 
 def sound(mutants: list[Mutant], device: str) -> list[Mutant]:
-    """No fault: what these mutants run, on sources as they are. If one fails, nothing was shown."""
+    """Runs the tests of these mutants on unchanged sources. If one fails, the run shows nothing."""
     if device not in ("cpu", "host"):
         by_arch: dict[str, list[Mutant]] = {}
         for mutant in mutants:
@@ -212,12 +214,12 @@ def machine(device: str) -> dict[str, object]:
 
 
 def sign(by: str) -> str:
-    """A test, or how a process ended without the last words of its crash."""
+    """The name of a test, or the exit of a process that ended without its last crash message."""
     return by.partition(":")[0] if by.startswith("exit -") else by
 
 
 def page(results: dict[str, dict]) -> str:
-    """The table of faults and who caught them."""
+    """The table of faults and the tests that caught them."""
     from bench.reliability import untried
 
     lines = ["# Mutation score", "", "Written by `scripts/docs` from `bench/results/mutation.json`.", ""]
@@ -251,7 +253,7 @@ def chosen(words: argparse.Namespace) -> list[Mutant]:
 
 
 def begun(pool: ThreadPoolExecutor, runs: list[Mutant], place: Place) -> list[Future[dict[str, object]]]:
-    """Runs of the sources as they are."""
+    """Runs on the unchanged sources."""
     return [pool.submit(tried, run, place, -i - 1) for i, run in enumerate(runs)]
 
 
@@ -277,13 +279,13 @@ def main() -> int:
             proofs = sound(chosen(words), device)
             sources = [] if words.again else begun(pool, proofs, place)
             jobs = [pool.submit(tried, mutant, place, i + 1) for i, mutant in enumerate(chosen(words))]
-            sources = sources or begun(pool, proofs, place)  # last, so that a run that is cut off has recorded rows
+            sources = sources or begun(pool, proofs, place)  # last, so that an interrupted run has recorded rows
             for job in as_completed(jobs) if words.again else ():
                 merge(device, job.result(), of, words.out)
             rows = [job.result() for job in jobs]
     unsound = [run.result()["fault"] for run in sources if run.result()["caught_by"]]
     if unsound:
-        if words.again:  # whose rows are in the record by now
+        if words.again:  # whose rows are in the record already
             write(before, words.out)
         print(f"nothing is recorded, because the sources as they are fail: {unsound}")
         return 2
@@ -299,7 +301,7 @@ def summary(rows: list[dict], seconds: int) -> dict[str, object]:
 
 
 def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> None:
-    """Put one row into the record, in the order of the list; rows of faults that are listed no more go.
+    """Put one row into the record, in the order of the list; rows of faults that are no longer listed are removed.
 
     of: what the row is of. A record of other sources keeps its own origin, because most of its rows are of those.
     """

@@ -1,4 +1,6 @@
-"""`python -m tests.mutation.selected`: the faults whose files and words select no test, so that nothing could catch them."""
+"""`python -m tests.mutation.selected`: lists the faults whose files and words select no test, so that nothing
+could catch them.
+"""
 
 import sys
 from typing import NamedTuple
@@ -10,7 +12,7 @@ from tests.mutation.mutants import CPU, GPU, HOST, Mutant
 
 
 class Case(NamedTuple):
-    """A test, and the markers without which it runs anywhere."""
+    """A test, and the markers without which it runs on any machine."""
 
     id: str
     gpu: bool = False
@@ -18,7 +20,7 @@ class Case(NamedTuple):
 
 
 class Collected:
-    """A plugin of pytest that keeps what was collected."""
+    """A pytest plugin that stores the collected tests."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         marked = lambda item, name: item.get_closest_marker(name) is not None  # noqa: E731
@@ -30,13 +32,13 @@ def files_of(mutant: Mutant) -> list[str]:
 
 
 def selects(mutant: Mutant, tests: list[Case], gpu: bool) -> bool:
-    """Whether any of the tests is run for a fault. gpu: tests that need one run too; heavy ones run with --heavy alone."""
+    """Whether any of the tests runs for a fault. gpu: tests that need a GPU run too; heavy tests run only with --heavy."""
     expression = Expression.compile(mutant.tests.partition(" -k ")[2])
     heavy = "--heavy" in mutant.tests.split()
 
     def chosen(test: str) -> bool:
         path, _, name = test.lower().partition("::")
-        words = f"{path.rpartition('/')[2]}::{name}"  # as pytest, which leaves out folders
+        words = f"{path.rpartition('/')[2]}::{name}"  # like pytest, which excludes folders
         return expression.evaluate(lambda word, **_: word.lower() in words)
 
     able = [test.id for test in tests if gpu >= test.gpu and heavy >= test.heavy]

@@ -1,4 +1,4 @@
-"""Every planted fault still applies to the sources as they are, and is one that no operator makes."""
+"""Every planted fault still applies to the current sources, and no operator creates it."""
 
 import shutil
 import subprocess
@@ -56,7 +56,7 @@ def test_words_select_a_test_of_their_file_that_can_run(words, gpu, found):
 
 
 def test_a_lower_limit_of_memory_stays():
-    """No process may raise a limit that its machine sets."""
+    """No process may exceed a limit that the machine sets."""
     set_before = "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 33, 1 << 33))"
     code = f"{set_before}; from tests.mutation import warm; warm.limit_memory(); print(r.getrlimit(r.RLIMIT_AS))"
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -123,7 +123,7 @@ def test_rows_add_up_in_a_folder_as_in_the_repository(monkeypatch, tmp_path):
 
 
 def test_faults_that_were_not_tried_are_counted_on_both_pages(monkeypatch, tmp_path):
-    """Against the list of today, whatever it was when the record was begun."""
+    """Compared with the current list, even if the record was begun with another list."""
     monkeypatch.setattr(run, "RESULTS", tmp_path / "mutation.json")
     run.merge("cpu", row_of(CPU[0]), run.origin("cpu", "0123abc") | {"listed": 1}, None)
     told = f"isted and not tried: {len(CPU) - 1}"

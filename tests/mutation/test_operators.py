@@ -1,4 +1,6 @@
-"""Operators make the faults that they are named for, a seed draws the same ones, and only a sound test catches one."""
+"""Operators create the faults of their names, a seed always draws the same faults, and only a test that passes without a fault
+catches it.
+"""
 
 import ast
 import json
@@ -93,7 +95,7 @@ def test_what_nobody_computes_with_has_no_fault(word):
 
 
 def test_faults_of_real_files_are_of_one_change_and_compile():
-    """A file with most forms; some of its faults."""
+    """A file with most forms; returns some of its faults."""
     text, own = (ROOT / "opfacade/plans/_norm_program.py").read_text(), faults_of("opfacade/plans/_norm_program.py")
     assert len({fault.digest for fault in own}) == len(own) > 300
     before = ast.dump(ast.parse(text))
@@ -155,7 +157,7 @@ def test_what_judges_a_line_is_derived(file, test):
 
 
 def ended(monkeypatch, *answers):
-    """A trial in which pytest ends so, one after another; the fault it is asked about."""
+    """A trial in which pytest ends with these results, one after another, and the fault in question."""
     told = iter(answers)
     own = trial.Trial(run.Place(ROOT, "host"), 9.0)
     monkeypatch.setattr(own, "_ended", lambda *_: next(told))

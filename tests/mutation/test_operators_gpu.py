@@ -1,4 +1,4 @@
-"""Faults of kernels on a GPU: which kinds and test files judge a line, and what is started for one. No GPU is needed."""
+"""Faults of kernels on a GPU: which kinds and test files judge a line, and which processes are started. No GPU is needed."""
 
 import shutil
 import sys
@@ -36,13 +36,13 @@ def test_a_part_of_a_template_is_judged_by_those_that_read_it():
 
 
 def test_every_header_of_a_kernel_is_judged_on_a_gpu():
-    """By a kind whose binary has it, or by test files of its own."""
+    """By a kind whose binary contains it, or by its test files."""
     for file in on_gpu.judged_there():
         assert on_gpu.kinds_of(file) or judged.tests_of(file, 1, gpu=True), file
 
 
 def fake_gpu(monkeypatch, tmp_path, *answers):
-    """A trial on a GPU in which processes end so, and the (words, environment, text of the file) that each was started with."""
+    """A trial on a GPU in which processes end with these results, and the (words, environment, file text) of each start."""
     told, started = iter(answers), []
     fault = faults_of("kernels/cascade/merge_states.cuh")[3]
 

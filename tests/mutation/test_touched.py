@@ -1,4 +1,6 @@
-"""A recorded run says which tests are about a line: those that run it and few others, and end soon; near ones where none do."""
+"""A recorded run shows which tests are specific to a line: those that run it and few other lines, and are fast; if there are
+none, tests of near lines.
+"""
 
 import json
 

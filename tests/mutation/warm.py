@@ -1,7 +1,7 @@
-"""Runs pytest in forks of a process that has imported torch already: that takes as long as most tests of a host fault.
+"""Runs pytest in forks of a process that has imported torch already: the import takes as long as most tests of a host fault.
 
-`python -m tests.mutation.warm` reads a JSON object a line: root, env, argv, log, limit; and answers with the exit status, or
-null where the tests did not end in time. Nothing of opfacade is imported before the fork.
+`python -m tests.mutation.warm` reads one JSON object per line (root, env, argv, log, limit) and answers with the exit status,
+or null if the tests did not end in time. Nothing of opfacade is imported before the fork.
 """
 
 import json
@@ -37,7 +37,7 @@ _own = threading.local()
 
 
 def ended(words, root, env, limit):
-    """As `run.ended`, for a command of pytest; each thread has a process of its own, which ends with this one."""
+    """Like `run.ended`, for a pytest command; each thread has its own process, which ends with this one."""
     if not hasattr(_own, "warm"):
         _own.warm = Warm()
     with tempfile.NamedTemporaryFile("r", errors="replace") as log:
@@ -56,12 +56,12 @@ def main():
         if child == 0:
             _become(request)
         status = _status(child, request["limit"])
-        with suppress(BrokenPipeError):  # the one who asked is gone
+        with suppress(BrokenPipeError):  # the requesting process has ended
             print(json.dumps(status), flush=True)
 
 
 def limit_memory():
-    """A fault that takes all memory fails its test instead. A lower limit that the machine sets stays."""
+    """A fault that takes all memory fails its test instead. A lower limit of the machine stays."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MOST_MEMORY if hard == resource.RLIM_INFINITY else min(MOST_MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -1,4 +1,4 @@
-"""The log of calls: written before the launch, surviving a crash, and nothing at all where it is off."""
+"""The log of calls: it is written before the launch, survives a crash, and does nothing if it is off."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def _untold(monkeypatch):
 
 @pytest.fixture
 def log(monkeypatch, tmp_path):
-    """Set OPFACADE_LOG to a mode and read the lines of what is run then."""
+    """Sets OPFACADE_LOG to a mode and reads the lines of the following runs."""
     monkeypatch.setenv("OPFACADE_LOG_DEST", str(tmp_path / "log-%p"))
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
     monkeypatch.setattr(plans, "_selected", {})
@@ -101,7 +101,7 @@ def test_a_crash_in_the_launch_leaves_the_line(destination, tmp_path):
 
 
 def logged(monkeypatch, tmp_path, mode, **variables):
-    """A run that is logged, told of by what it writes: bits equal to those of a run that is not."""
+    """A logged run, described by its outputs: their bits equal those of a run without a log."""
     descriptor, quiet = decode([6, 3])
     run((descriptor, quiet))
     plans._selected.clear()

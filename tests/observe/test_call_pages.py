@@ -1,4 +1,4 @@
-"""The pages that a call names, by whatever table, and a small pool that holds them alone."""
+"""The pages that a call names, in any form of table, and a small pool that contains only these pages."""
 
 import random
 
@@ -125,14 +125,16 @@ def test_gathered_pages_are_those_of_the_pool_bit_for_bit(monkeypatch, layout, d
         monkeypatch.setattr(call_pages, "CHUNK", chunk)
         parts = list(call_pages.blocks(args.k_data, call_pages.axes(descriptor)["k_data"], found))
         assert sum(part.numel() for part in parts) == size
-        assert not any(part.float().isnan().any() for part in parts)  # all else of a pool is NaN here
+        assert not any(part.float().isnan().any() for part in parts)  # everything else in the pool is NaN here
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 @pytest.mark.parametrize("make", [random_descriptor, special_descriptor])
 @pytest.mark.parametrize("op", PAGED)
 def test_a_small_pool_changes_no_sku_and_no_workspace(op, make, target):
-    """A replay selects the same plan, because every candidate gives the same answer for the problem on fewer pages."""
+    """A replay selects the same plan, because every candidate accepts or declines the problem on fewer pages in
+    the same way.
+    """
     for seed in range(25):
         descriptor, rng = make(op, seed), random.Random(seed)
         kept = rng.randint(1, max(1, descriptor.paged_kv.num_total_pages))

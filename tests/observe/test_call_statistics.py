@@ -1,4 +1,4 @@
-"""Statistics in chunks: right whatever the chunk, over what the table names, and of bounded memory."""
+"""Statistics in chunks: correct for any chunk size, over the tokens that the table names, and with bounded memory."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_the_pieces_make_up_a_tensor_and_copy_nothing(monkeypatch):
     "problem", [decode([9, 0, 30]), prefill([3, 5], [9, 45], page_table="block"), append([2, 3], [9, 6]), mla([5, 9])]
 )
 def test_of_a_pool_only_what_requests_have_counts(monkeypatch, problem, chunk):
-    """Whatever no request has is NaN in these problems, but for rows that append is about to write."""
+    """Elements of no request are NaN in these problems, except rows that append is about to write."""
     monkeypatch.setattr(call_pages, "CHUNK", chunk)
     descriptor, args = problem
     tensors = tensors_of(args)
@@ -64,7 +64,7 @@ def test_of_a_pool_only_what_requests_have_counts(monkeypatch, problem, chunk):
 
 
 def largest_allocation(make):
-    """Bytes of the largest block that torch allocates on the CPU, and of the most that it holds at once, during `make`."""
+    """Bytes of the largest block that torch allocates on the CPU during `make`, and the peak of allocated bytes."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

@@ -1,4 +1,4 @@
-"""Where dumps lie: limits that all threads share, and files that are whole or not there."""
+"""Files of dumps: limits that all threads share, and files that are complete or absent."""
 
 import os
 import threading
@@ -41,7 +41,7 @@ def test_megabytes_are_those_of_all_dumps_together():
 
 
 def _interrupted(content, file):
-    """As by Ctrl-C, whatever the process does at that signal."""
+    """As by Ctrl-C, whichever handler the process has."""
     file.write(b"half")
     raise KeyboardInterrupt
 
@@ -76,7 +76,7 @@ def test_a_directory_of_a_name_nobody_foresees_is_made_with_its_parents(tmp_path
 
 
 class Runs:
-    """A pickle that makes a directory when it is read."""
+    """A pickle that creates a directory when it is loaded."""
 
     def __init__(self, place):
         self.place = str(place)

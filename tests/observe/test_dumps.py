@@ -1,4 +1,4 @@
-"""Dumps on disk; that they run again is in tests/tools/test_replay.py."""
+"""Dumps on disk; tests/tools/test_replay.py tests their replay."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_dump_keeps_only_the_pages_that_a_call_names(problem):
 
 @pytest.mark.parametrize(("more", "narrowed"), [({}, False), ({"max_kv_indices": 99}, True)])
 def test_a_pool_stays_whole_where_its_size_may_not_be_the_bound_of_the_call(more, narrowed):
-    """Requests that share pages name more entries than the pool has pages: without a bound of their own none holds them."""
+    """Requests that share pages name more entries than the pool has pages: only the descriptor's own bound limits them."""
     descriptor, _ = decode([6, 8], **more)
     ids = torch.arange(4)
     many = call_pages.Pages(ids, ids + 1, torch.ones(2, descriptor.paged_kv.num_total_pages, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""The event at the load of the first plan, and what stands around a launcher (see also tests/jit/test_options.py)."""
+"""The event at the load of the first plan, and the wrappers around a launcher (see also tests/jit/test_options.py)."""
 
 import warnings
 from types import SimpleNamespace

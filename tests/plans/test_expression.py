@@ -1,4 +1,6 @@
-"""The expression language: what it takes and refuses, how it travels, and that it holds only checked words and numbers."""
+"""The expression language: accepted and refused expressions, serialisation, and that it contains only checked words and
+numbers.
+"""
 
 import json
 import math
@@ -60,7 +62,7 @@ def test_an_operation_takes_its_types_and_no_others(op):
 
 
 def test_the_scope_of_attention_has_its_operations_on_its_types():
-    """In the language there are more of both: none of them comes in unnoticed, and none goes."""
+    """The program language has more of both: none is added or removed unnoticed."""
     numbers = ("add", "sub", "mul", "min", "max", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne")
     two = {op: {("f32", "f32"), ("i32", "i32")} for op in numbers}
     one = {op: {("f32",)} for op in ("floor", "sqrt", "exp2", "log2", "tanh", "i32")}

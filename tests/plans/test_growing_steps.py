@@ -1,4 +1,4 @@
-"""Steps of a plan of plans at any number of rows are those that the descriptor makes itself."""
+"""At any number of rows, the steps of a composite plan equal those that the descriptor creates itself."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def named(one):
 
 @pytest.mark.parametrize("example", GROWING, ids=named)
 def test_steps_at_any_number_of_rows_are_those_of_the_descriptor(example):
-    forget_specializations()  # keys that tests before this one may have made by themselves
+    forget_specializations()  # keys that earlier tests may have created
     for rows in (1, 2, 5, 4099):
         problem = at(example, rows)
         found, wanted = steps_of(problem), problem.steps()

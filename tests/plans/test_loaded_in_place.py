@@ -1,4 +1,6 @@
-"""A plan keeps nothing that it derived from an operand: what loads into the same memory later counts, and again after that."""
+"""A plan caches nothing that depends on an operand's values: values that are loaded into the same memory take effect, also
+repeatedly.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +29,7 @@ def written(descriptor, args):
 
 
 def drawn_as(descriptor, args, seed):
-    """Other operands of the same shapes; the tables of requests stay as they are where their sizes would differ."""
+    """Other operands of the same shapes; the tables of requests stay if their sizes would differ."""
     other = inputs.make_args(descriptor, seed)
     mine = tensors(descriptor, args)
     if all(mine[name].shape == tensor.shape for name, tensor in tensors(descriptor, other).items()):
@@ -55,7 +57,7 @@ OVER_RANKS = descriptors(2)
 
 
 def loaded(tensors, times):
-    """Other values of the same meaning: fractions become smaller, and everything else moves to other places."""
+    """Other values with the same meaning: fractions become smaller, and everything else moves to other positions."""
     return {
         name: tensor * 0.9**times if name in ("temperature", "top_p", "min_p") else tensor.flatten().roll(times).view_as(tensor)
         for name, tensor in tensors.items()

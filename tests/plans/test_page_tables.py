@@ -1,4 +1,4 @@
-"""Index tensors made on the device hold what loops on the host say, in both forms, and refuse by type."""
+"""Index tensors built on the device equal those of loops on the host, in both forms; refusals are typed."""
 
 import itertools
 import random

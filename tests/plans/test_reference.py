@@ -1,4 +1,4 @@
-"""help, the JSON schema and the reference of plans: every field and every tensor is described, once."""
+"""help, the JSON schema and the reference of plans describe every field and every tensor exactly once."""
 
 import ast
 import dataclasses
@@ -89,7 +89,7 @@ def test_a_family_exports_what_users_import(family):
 
 
 def test_defaults_are_named():
-    """A type checker that does not know pydantic takes a default that is not named for none."""
+    """A type checker without pydantic support does not recognise a default without the keyword."""
     for path in (Path(opfacade.__file__).parent).rglob("*.py"):
         calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
         wrong = [call.lineno for call in calls if getattr(call.func, "id", "") == "Field" and call.args]

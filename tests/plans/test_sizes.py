@@ -1,4 +1,4 @@
-"""A new size costs little: programs, refusals and SKUs follow from what is not a size, and are made once."""
+"""A new size costs little: programs, refusals and SKUs do not depend on sizes, and are created once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_named(examples):
 
 
 def calls_of(ask):
-    """How many Python functions an answer calls: the same on every machine."""
+    """How many Python functions an answer calls: the same number on every machine."""
     count = 0
 
     def seen(frame, event, argument):

@@ -1,4 +1,6 @@
-"""Variant: which parts may name what, its operands, and expressions worth the same in torch, in the oracle and by hand."""
+"""Variant: the names that each part may use, its operands, and equal values of expressions in torch, in the
+oracle and by hand.
+"""
 
 import math
 
@@ -92,7 +94,7 @@ def test_parameters_are_stacked_in_the_order_of_their_names():
     assert [str(s.shape[0]) for s in found.values()] == ["a+b=2", "z=1", "c+d=2"]
 
 
-# ---- what expressions are worth -------------------------------------------------------------------------------------
+# ---- values of expressions ------------------------------------------------------------------------------------------
 
 HEADS, KV_HEADS, Q_LEN, KV_LEN = 4, 2, 3, 5
 ALL = Variant(
@@ -110,7 +112,7 @@ def place_and_stacks(seed):
 
 
 def pairs(known, at):
-    """The facts of one (row, key, head), taken from the tensors by their meaning."""
+    """The values of one (row, key, head), taken from the tensors by their meaning."""
     _, stacks = known
     i, j, h = at
     found = {"q_pos": i + KV_LEN - Q_LEN, "kv_pos": j, "q_len": Q_LEN, "kv_len": KV_LEN, "head": h, "kv_head": h // 2}
@@ -147,7 +149,7 @@ UNIT = Roundoff(2.0**-24, 2.0**-22)
 @settings(max_examples=150, deadline=None)
 @given(expressions.smooth(4), st.integers(0, 5))
 def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
-    """The oracle's value is that of real arithmetic; f32 arithmetic, at a score that is itself off, stays within its radius."""
+    """The oracle's value is that of real arithmetic; f32 arithmetic, at a score with an error, stays within its radius."""
     known = place_and_stacks(seed)
     values, g = values_of(ALL, *known), torch.Generator().manual_seed(seed)
     scores = torch.randn(KV_HEADS, Q_LEN * 2, KV_LEN, generator=g, dtype=torch.float64) * 3
@@ -168,7 +170,9 @@ def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
 @pytest.mark.parametrize("slope", [0.3, -1.7e30, 1 / 3, 3e36])
 @pytest.mark.parametrize("first", [0, 5, 4000])
 def test_a_line_over_the_keys_may_be_one_fma_from_any_key_of_a_tile(slope, first):
-    """slope * first + slope * step, as kernels make it, is within the radius, or that says that nothing is promised."""
+    """slope * first + slope * step, as kernels compute it, is within the radius, or the radius says that
+    nothing is guaranteed.
+    """
     keys = torch.arange(first, first + 256, dtype=torch.int32)
     row = torch.tensor(first + 130, dtype=torch.int32)
     values = {"kv_pos": keys, "q_pos": row, "q_len": row}
@@ -184,7 +188,7 @@ def test_a_line_over_the_keys_may_be_one_fma_from_any_key_of_a_tile(slope, first
 
 
 def test_a_radius_is_no_wider_than_it_must_be():
-    """The cap flattens the error of a large score; a logarithm near 0 has none that it could name."""
+    """The cap reduces the error of a large score; a logarithm near 0 has no error bound."""
     at = torch.tensor([[[0.0, 200.0]]], dtype=torch.float64)
     values = {"q_len": torch.tensor(1, dtype=torch.int32)}
     capped = bound(soft_cap(5.0).logits, values, Ball(at, at * 0 + 1e-2), UNIT).r[0, 0]

@@ -1,4 +1,6 @@
-"""The bound: what f32 makes of a program lies in it, real arithmetic is its middle, and a jump is undecided where it may be."""
+"""The bound: it contains the f32 results of a program, real arithmetic is its centre, and a jump is undecided near its
+position.
+"""
 
 import math
 
@@ -77,7 +79,7 @@ def test_an_error_of_the_argument_passes_through_a_function(op):
             apply(op, X)
         )
         inside(root, moved, found)
-    assert inside(root, in_f32(root, y=y), found) > (0.04 if op == "ndtri" else 0.2)  # few lie inside (0, 1)
+    assert inside(root, in_f32(root, y=y), found) > (0.04 if op == "ndtri" else 0.2)  # few are inside (0, 1)
 
 
 @pytest.mark.parametrize("op", ["pow", "atan2", "hypot", "rem", "mod", "div", "copysign"])
@@ -143,7 +145,7 @@ def test_nothing_is_said_where_the_radius_reaches_beyond_the_largest_number():
 
 
 def test_a_truth_is_undecided_where_zero_is_at_the_very_end_of_an_interval():
-    """On a machine that errs by the whole value, a radius is as large as its value."""
+    """On a machine whose relative error is 1, a radius is as large as its value."""
     whole = Machine({"f32": 0.0}, {("exp", "f32"): 1.0}, least=0.0)
     bounds = Bounds(Values({("input", "x"): torch.tensor([0.0, 1.0])}), whole)
     found = bounds(apply("bool", apply("exp", X)))

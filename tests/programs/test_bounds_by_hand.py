@@ -1,4 +1,6 @@
-"""Softmax and RMS norm against formulas and bounds by hand: the reference agrees, and no bound of a kernel is twice as wide."""
+"""Softmax and RMS norm against formulas and bounds by hand: the reference agrees, and each kernel's bound is less than twice as
+wide.
+"""
 
 import random
 
@@ -20,7 +22,9 @@ SM_90A = Target.parse("sm_90a")
 
 
 def kernel(problem, args, node):
-    """The program's ball of its first output by the constants of the kernel, the machine, and the roundings of a sum."""
+    """The bound that the program derives for its first output, from the constants of the kernel, the machine, and the roundings
+    of a sum.
+    """
     counts = constants(Plan.select(problem, Preference(backend="cuda"), SM_90A).sku)
     machine, program = machine_of(counts), problem.folded()
     ball = _fold_values.bounds(program, problem.fold_args(args), machine, _steps(counts))(program.resolved[1][node])
@@ -54,7 +58,7 @@ def test_softmax(seed, log):
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("level", [1e6, -1e6, 2.0**24, -1e30])
 def test_softmax_of_rows_far_from_zero(level, log):
-    """The bound is of the differences: it is no wider where the scores are large, so a kernel may not round max + log(sum)."""
+    """The bound depends on the differences: it is no wider for large scores, so a kernel may not round max + log(sum)."""
     problem = SoftmaxDescriptor(shape=(5, 300), dtype="f32", log=log)
     args = inputs.make_args(problem, 2)
     args.x.mul_(3.0).add_(level)
@@ -63,7 +67,7 @@ def test_softmax_of_rows_far_from_zero(level, log):
     Plan.select(problem, target=Target.cpu()).run(args)
     agree(ball, args.out, want, bound, own)
     if abs(level) < 1e7:
-        assert (bound < 1e-4 * want.abs().clamp(min=1)).all()  # 1/32 beside the value is outside
+        assert (bound < 1e-4 * want.abs().clamp(min=1)).all()  # a relative difference of 1/32 is outside
 
 
 @pytest.mark.parametrize("log", [False, True])

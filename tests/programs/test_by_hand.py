@@ -40,7 +40,7 @@ def test_a_float_past_the_largest_integer_becomes_the_largest(type, bits, past):
 @pytest.mark.parametrize(("type", "bits"), [("u8", 8), ("u16", 16), ("u32", 32), ("u64", 64)])
 @pytest.mark.parametrize("past", [0, 1])
 def test_a_float_past_the_largest_count_becomes_the_largest(type, bits, past):
-    """The float below 2^bits stays what it is. An int64 carries u64 by its bits."""
+    """The float below 2^bits is exact. An int64 represents u64 by its bits."""
     least = 2.0**bits * (1 + past)
     value = torch.tensor([least, -least, -0.5, math.nextafter(2.0**bits, 0)], dtype=torch.float64)
     inner = int(math.nextafter(2.0**bits, 0))
@@ -57,7 +57,7 @@ LEVELS = [1e6, -1e6, 2.0**23, 2.0**24, 1e30]
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_log_softmax_of_a_high_row_subtracts_the_maximum_first(level):
-    """Seven equal scores have the share 1/7 at any level; max + log(7) would be rounded to what f32 has there."""
+    """Seven equal scores have the share 1/7 at any level; max + log(7) would lose this to f32 rounding."""
     problem = SoftmaxDescriptor(shape=(2, 7), dtype="f32", log=True)
     args = SoftmaxArgs(x=torch.full((2, 7), level), out=torch.empty(2, 7))
     found = in_f32(problem.folded(), problem.fold_args(args))
@@ -80,7 +80,7 @@ def test_a_recipe_of_a_high_row_subtracts_the_maximum_first(name, level):
 
 
 def test_a_layer_norm_of_the_rounded_sum_takes_its_mean():
-    """256 + 1 is 256 in bf16, so the mean is 128 and the elements lie one deviation from it; of 257 they would not."""
+    """256 + 1 is 256 in bf16, so the mean is 128 and the elements are one deviation from it; with 257 they would not be."""
     fields = {"kind": "layer", "total_num_rows": 1, "hidden": 2, "dtype": "bf16", "weight": "none", "eps": 0}
     plan = Plan.select(NormDescriptor(residual=True, residual_sum="rounded", **fields), target=Target.cpu())
     x, residual = (torch.tensor([[n, 0.0]], dtype=torch.bfloat16) for n in (256.0, 1.0))

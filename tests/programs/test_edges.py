@@ -1,4 +1,4 @@
-"""The table of edges in docs/programs.md: the evaluation and the oracle give what it says."""
+"""The table of edges in docs/programs.md agrees with the evaluation and the oracle."""
 
 import math
 import re

@@ -121,7 +121,7 @@ LEAVES = {"f32": ("x", "y"), "i32": ("n",), "u64": ("w",), "bool": ("t",)}
 
 @st.composite
 def programs(draw):
-    """A list of exact nodes, each made of those before it; the last ones are results."""
+    """A list of exact nodes, each built from earlier ones; the last ones are results."""
     nodes = [value(name, kind) for kind, names in LEAVES.items() for name in names]
     nodes += [constant(3, "i32"), constant(0.1, "f32"), coord(0), scalar("s", "f32")]
     for _ in range(draw(st.integers(3, 25))):

@@ -1,4 +1,4 @@
-"""The language: what it takes and refuses, one object for equal parts, and one text and digest for one graph."""
+"""The language: accepted and refused programs, one object for equal parts, and one text and digest per graph."""
 
 import copy
 import json
@@ -102,7 +102,7 @@ def test_what_has_no_meaning_is_refused_with_its_field(make, path, word):
 
 
 def spoiled(*path_and_value):
-    """The text of x * y + exp(x), with one place of it changed."""
+    """The text of x * y + exp(x), with one part of it changed."""
     told = json.loads(json.dumps(text.text_of([X * Y + exp(X)]).values[0]))
     *path, last, new = path_and_value
     inner = told
@@ -188,7 +188,7 @@ def test_exactness_is_that_of_all_parts():
 
 
 def test_a_known_node_costs_few_calls():
-    """Five nodes: each is looked up, none is validated or made again."""
+    """Five nodes: each is looked up, none is validated or created again."""
     made, calls = X / (1 + exp(-X)), []
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
     try:

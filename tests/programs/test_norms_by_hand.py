@@ -1,4 +1,4 @@
-"""Norms against formulas and bounds by hand: the reference agrees, and no bound of a kernel is twice as wide."""
+"""Norms against formulas and bounds by hand: the reference agrees, and each kernel's bound is less than twice as wide."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def told(problem, args):
 
 
 def gated(value, bound, kind, gate, by, machine):
-    """Times silu or sigmoid of the gate: one product more. A function of one element of f32 is f32 on every machine."""
+    """Times silu or sigmoid of the gate: one more product. A function of one f32 element is f32 on every machine."""
     if kind == "none":
         return value, bound
     errors = {op: machine.relative(op, "f32") if by.u else U for op in ("exp", "div")}
@@ -83,7 +83,7 @@ def test_a_norm_is_its_formula(form, seed):
 
 
 def test_a_layer_norm_of_rows_far_from_zero_is_its_formula():
-    """The mean is 100 times the deviation: a kernel that takes the difference of mean squares loses it."""
+    """The mean is 100 times the deviation: a kernel that subtracts mean squares loses the variance."""
     hold(NormDescriptor(kind="layer", **PLAIN), 1, shift=100.0)
 
 
@@ -109,7 +109,7 @@ def test_the_norm_is_of_the_sum_that_is_named(kind, how):
 
 
 def llama(x, weight, residual, eps):
-    """LlamaRMSNorm of transformers behind a sum in the dtype; vLLM's rms_norm and fused_add_rms_norm round alike."""
+    """LlamaRMSNorm of transformers after a sum in the dtype; vLLM's rms_norm and fused_add_rms_norm round the same way."""
     total = x + residual
     value, own = normed(total.double(), 0 * total.double(), "rms", eps, REAL)
     rounded, sure = certain(value, own + 1e-12, x.dtype)
@@ -117,7 +117,7 @@ def llama(x, weight, residual, eps):
 
 
 def gemma(x, weight, residual, eps):
-    """GemmaRMSNorm: normed in f32, times 1 + weight, rounded once; behind a sum in the dtype."""
+    """GemmaRMSNorm: normed in f32, times 1 + weight, rounded once; after a sum in the dtype."""
     total = x + residual
     value, own = normed(total.double(), 0 * total.double(), "rms", eps, REAL)
     value, own = weighted(value, own, one_plus(weight), None, REAL)
@@ -137,7 +137,7 @@ PRESETS = {"vllm": llama, "huggingface": llama, "gemma": gemma, "flashinfer": fl
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_rounds_where_its_library_does(name):
-    """Each differs from the others in some element, so the right answer is of no other preset."""
+    """Each preset differs from the others in some element, so the right answer identifies the preset."""
     problem = getattr(norm, name)(total_num_rows=9, hidden=512, dtype="bf16", residual=True)
     args = inputs.make_args(problem, 5)
     x, weight, residual = args.x.clone(), args.weight.clone(), args.residual.clone()

@@ -1,4 +1,4 @@
-"""Quantisation against its formula by hand: one right answer, to the bit, and the bound of a kernel is 0."""
+"""Quantisation against its formula by hand: exactly one right answer, and the bound of a kernel is 0."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def most_of(x, how):
 def test_quantisation_is_its_formula(scale, dtype, of):
     problem = QuantizeDescriptor(total_num_rows=11, hidden=96, dtype="f32", quant=quant_of(scale, dtype, of))
     args = inputs.make_args(problem, 2)
-    args.x[3] *= 1e-14  # below the least maximum
+    args.x[3] *= 1e-14  # below the minimum of the maximum
     args.x[5] *= 1e6
     factor = by_hand.scale_of(most_of(args.x, scale), DTYPES[dtype], 1e-10, of == "f8_e8m0")
     want = by_hand.stored(args.x / wide(args.x, factor, scale), DTYPES[dtype])
@@ -50,7 +50,7 @@ def test_quantisation_is_its_formula(scale, dtype, of):
 
 @pytest.mark.parametrize(("scale", "dtype"), [(scale, dtype) for scale in (*SCALES, "static") for dtype in DTYPES])
 def test_dequantisation_is_its_formula(scale, dtype):
-    """A product in f32, which is the number of out."""
+    """A product in f32 that has the number of out."""
     problem = DequantizeDescriptor(total_num_rows=11, hidden=96, dtype="f32", quant=quant_of(scale, dtype, "f32"))
     args = inputs.make_args(problem, 6)
     factor = args.scale.float()

@@ -1,4 +1,6 @@
-"""Norms and gated activations that are quantised, before they are stored: formula, and a bound that no kernel's doubles."""
+"""Quantised norms and gated activations, before they are stored: formula, and a bound that no kernel's bound
+exceeds twofold.
+"""
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ QUANTS = {
 
 
 def quantised(value, bound, quant, scale, by):
-    """(element, its bound, scale, its bound): a scale is the largest magnitude over the largest number, a quotient.
+    """(element, its bound, scale, its bound): a scale is the quotient of the largest magnitude and the largest number.
 
     A largest magnitude errs by no more than the worst of its elements. A quotient has the errors of both, and its own.
     """
@@ -47,7 +49,7 @@ def quantised(value, bound, quant, scale, by):
 
 
 def hold(problem, args, value, bound):
-    """The bound of the program beside that by hand, and its values beside the formula."""
+    """The bound of the program against the bound by hand, and its values against the formula."""
     (ball, machine, _), quant = kernel(problem, args, 0), problem.quant
     want = quantised(value, bound, quant, args.scale, machine.relative("div", "f32"))
     balls = [ball] if quant.scale == "static" else [ball, kernel(problem, args, 1)[0]]
@@ -55,11 +57,11 @@ def hold(problem, args, value, bound):
 
 
 def within(balls, want, integers):
-    """integers: elements are whole numbers, from -128 to 127: those to which some number in the bound by hand rounds."""
+    """integers: elements are integers from -128 to 127, to which some number within the bound by hand rounds."""
     for own, (right, limit) in zip(balls, (want[:2], want[2:]), strict=False):
         v, r = (one.reshape(right.shape) for one in torch.broadcast_tensors(*own))
         if integers and own is balls[0]:
-            room = (2 * ROOM * limit + 8 * U * right.abs()).nan_to_num()  # NaN where right is 0
+            room = (2 * ROOM * limit + 8 * U * right.abs()).nan_to_num()  # NaN where the right value is 0
             least, most = ((right + side).round().clamp(-128, 127) for side in (-room, room))
             assert (least == most).double().mean() > 0.99
             assert ((least <= v) & (v <= most) & (r <= most - least)).all()

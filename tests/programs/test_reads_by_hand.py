@@ -1,4 +1,6 @@
-"""Sums of neighbours, padded by numpy: exact ones to the bit, others against an f64 form whose bound no kernel's doubles."""
+"""Sums of neighbours, padded by numpy: exact sums bit for bit, others against an f64 form whose bound no kernel's bound exceeds
+twofold.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from opfacade.testing.bounds import constants
 
 U = 2.0**-24
 WEIGHTS = (0.3, 1.7, -2.9)
-PADDED = {"clamp": "edge", "wrap": "wrap", "reflect": "reflect"}  # numpy's word for each
+PADDED = {"clamp": "edge", "wrap": "wrap", "reflect": "reflect"}  # numpy's name for each
 SIZES = [(3, 40, 1), (2, 7, 5), (4, 5, 14), (1, 129, 64), (6, 3, 3), (2, 1, 2)]
 
 
@@ -47,7 +49,7 @@ def test_an_exact_sum_of_neighbours_is_that_of_f32_in_its_order(outside, rows, w
 @pytest.mark.parametrize("outside", [*PADDED, 2.5])
 @pytest.mark.parametrize(("rows", "width", "distance"), SIZES)
 def test_a_sum_of_functions_of_neighbours_keeps_a_bound_by_hand(outside, rows, width, distance):
-    """A function errs by e, its product rounds once, and a term passes two sums at most."""
+    """A function has the error e, its product rounds once, and a term passes at most two sums."""
     given = problem(rows, width, distance, outside, lambda x: apply("exp", x))
     args = inputs.make_args(given, 7)
     machine = bound.machine_of(constants(Plan.select(given, Preference(backend="cuda"), Target.parse("sm_90a")).sku))

@@ -1,4 +1,4 @@
-"""Every program that is shipped has a bound that is small beside its value, over all f16 and bf16 inputs."""
+"""Every shipped program has a bound that is small relative to its value, over all f16 and bf16 inputs."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ MACHINES = {
     "device": machine_of(ULPS),
     "approx": machine_of(ULPS | {"least": 2.0**-126} | {f"ulp.{name}": ulps for name, ulps in APPROXIMATE.items()}),
 }
-# Largest bound over value, in units of 2^-23. exp of a number with an error grows with that number.
+# Largest ratio of bound to value, in units of 2^-23. The error of exp is proportional to its argument's error.
 MOST = {"gelu": 2000, "gelu_tanh": 600, "mish": 60, "elu": 8, "softplus": 20, "sigmoid": 30, "silu": 30}
 
 

@@ -63,7 +63,7 @@ def as_torch(call, seed):
 
 
 def _with_numbers(operator):
-    """torch takes tensors alone in some places where recipes take numbers too."""
+    """torch accepts only tensors in some positions where recipes accept numbers too."""
 
     def called(first, *rest):
         try:
@@ -83,7 +83,7 @@ def _drawn(argument, draw):
 
 
 def compiled(seeds):
-    """{seed: the compiler's words} of those that nvcc refuses."""
+    """{seed: the compiler's output} of the recipes that nvcc refuses."""
     builds, found = DeviceBuilds.by(None), {}
     for seed in seeds:
         with suppress(UnsupportedError):
@@ -102,7 +102,7 @@ def main(argv=None):
     for seed in seeds:
         try:
             held(seed)
-        except Exception as error:  # whatever a random recipe raises is what is looked for
+        except Exception as error:  # any exception of a random recipe is a finding
             wrong[seed] = f"{type(error).__name__}: {error}"
             print(f"WRONG {seed} {strangers.recipe(seed)}: {wrong[seed][:600]}", flush=True)
     refused = compiled(seeds[: options.compile])

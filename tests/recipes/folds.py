@@ -1,4 +1,4 @@
-"""Bounds of folds in which exact operations have radii too: for results that another order of operations gave."""
+"""Bounds of folds in which exact operations have radii too: for results of another order of operations."""
 
 import math
 
@@ -15,7 +15,7 @@ from opfacade.programs.types import FLOATS
 
 
 def bounds(descriptor, args, machine, steps, amend):
-    """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by how many are joined."""
+    """Bounds that know the results of all stages. steps: roundings that a term of a sum passes, by the number of terms."""
     given = values_of(descriptor, args)
     leaves, balls = dict(given.leaves), {}
     found = bound.Bounds(Values(leaves, given.device), machine, balls, fused=True, amend=amend)
@@ -37,7 +37,7 @@ def over(descriptor, output, ball):
 
 
 def _rows(descriptor, axes, value):
-    """Values that are joined along the last axis; they differ along the others only where a result does."""
+    """Values that are reduced along the last axis; they vary along the other axes only where a result does."""
     while value.ndim < len(descriptor.shape):
         value = value.unsqueeze(0)
     for axis in axes:

@@ -21,7 +21,7 @@ def infos():
     """{(name, variant): OpInfo}."""
     sys.modules.setdefault(
         "expecttest", types.SimpleNamespace(TestCase=unittest.TestCase)
-    )  # a base class that nothing here uses
+    )  # a base class that no test here uses
     from torch.testing._internal.common_methods_invocations import op_db
 
     return {(info.name, info.variant_test_name): info for info in op_db}
@@ -86,13 +86,13 @@ class Call:
             items = value[0] if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], (list, tuple)) else value
             if isinstance(items, (list, tuple)):
                 found |= {f"{name}{i}": item for i, item in enumerate(items)}
-            else:  # the second tensor of max(a, b) stands where an axis may
+            else:  # the second tensor of max(a, b) is in the position of an axis
                 found["other" if name == "dim" and isinstance(items, torch.Tensor) else name] = items
         return found
 
 
 def bundle(descriptor, tensors):
-    """The arguments of a plan: each operand as the descriptor has it, without copies; the results hold 77."""
+    """The arguments of a plan: each operand in the descriptor's form, without copies; the results hold 77."""
     specs, found = descriptor.operands(), {}
     for i, given in enumerate(descriptor.inputs):
         found[given.name] = tensors[given.name].reshape([dim.size for dim in specs[f"in_{i}"].shape])

@@ -1,4 +1,4 @@
-"""Every recipe has a bound that is small beside its value, or a reason why it has none."""
+"""Every recipe has a bound that is small relative to its value, or a reason why it has none."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def is_placed(descriptor):
 
 
 def values(recipe, call, descriptor):
-    """Drawn ones for a program of elements; those of the sample where places count, or an input is no float."""
+    """Drawn values for a program of elements; those of the sample if positions matter, or an input is not a float."""
     sample = values_of(descriptor, opinfo.bundle(descriptor, call.tensors(recipe)))
     if is_placed(descriptor) or any(given.dtype != "f32" for given in descriptor.inputs):
         return sample
@@ -54,7 +54,7 @@ def steps(n):
 
 
 def of_elements(recipe, calls):
-    """The largest radius over its value, where that is a normal number far from the largest."""
+    """The largest ratio of radius to value, for values that are normal numbers far from the largest."""
     found = [0.0]
     for _, call, descriptor in calls if calls and is_placed(calls[0][2]) else calls[:1]:
         bounds = bound.Bounds(values(recipe, call, descriptor), MACHINE)
@@ -67,7 +67,7 @@ def of_elements(recipe, calls):
 
 
 def of_rows(recipe, calls):
-    """The largest radius of a result over its largest value, where that is no sum that cancels."""
+    """The largest radius of a result over its largest value, except for sums that cancel."""
     found = [0.0]
     for _, call, descriptor in calls:
         bounds = _fold_values.bounds(descriptor, opinfo.bundle(descriptor, call.tensors(recipe)), MACHINE, steps)

@@ -43,7 +43,7 @@ def torch_uniform(count, dtype):
 
 
 def torch_normal(count, dtype):
-    """Its Box-Muller, in f64: four elements of a call, or two f64."""
+    """torch's Box-Muller, in f64: four elements per call, or two f64."""
     found = words(2 * count + 4)
     if dtype == "f64":
         u = [(found[2 * i] + (found[2 * i + 1] + 0.5) / 2**32) / 2**32 for i in range(count)]
@@ -164,7 +164,7 @@ def test_counts_are_those_of_the_probabilities():
 
 
 def test_classes_of_equal_weight_win_equally_among_many():
-    """The winner of many classes arrives early, where a number of 24 bits would be too coarse."""
+    """The winner of many classes arrives early: a number of 24 bits would be too coarse."""
     weight = torch.ones(1, 2**16)
     token = drawn(recipes.multinomial(weight, 64, True, seed=31), input=weight)
     assert distance(token / 2.0**16, lambda v: v) < 1.95
@@ -172,7 +172,7 @@ def test_classes_of_equal_weight_win_equally_among_many():
 
 
 def test_tails_are_open_and_finite():
-    """Elements whose words are least and largest among 2^20: an exponential is never 0, a normal never infinite."""
+    """Elements whose words are the smallest and largest among 2^20: an exponential is never 0, a normal never infinite."""
     made = drawn(recipes.exponential_(shaped(2**20, dtype="f32"), seed=41))
     assert float(made.min()) > 0
     assert math.log(2**20) - 3 < float(made.max()) < 23

@@ -1,4 +1,4 @@
-"""Slices of lax at places that a tensor holds: any start, also those that lax clamps, against torch's own slices."""
+"""lax slices whose start is in a tensor: any start, also starts that lax clamps, against torch's slices."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The table of edges in docs/ops/recipes.md: recipes and torch give what it says."""
+"""The table of edges in docs/ops/recipes.md agrees with recipes and torch."""
 
 import ast
 import re

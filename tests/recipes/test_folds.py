@@ -28,7 +28,7 @@ def drawn(*shape):
 
 
 def check(name, function, *args, backend="reference", **options):
-    """The recipe and the function of torch, as tests/recipes/test_opinfo.py compares them."""
+    """The recipe and the function of torch, compared as in tests/recipes/test_opinfo.py."""
     opinfo.infos()
     from torch.testing._internal.opinfo.core import SampleInput
 

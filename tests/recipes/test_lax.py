@@ -1,4 +1,4 @@
-"""Recipes with lax's names: what they compute, against torch or numpy where they mean the same, against numbers where not."""
+"""Recipes with lax's names: their values against torch or numpy if these have an equivalent, else against numbers."""
 
 import math
 
@@ -157,7 +157,7 @@ TRUTHS = torch.tensor([[True, False], [True, True], [False, False]])
     ],
 )
 def test_a_reduction_is_that_of_lax(descriptor, operand, want):
-    """Its dtype stays, integers wrap."""
+    """Its dtype is unchanged, integers wrap."""
     got = made(descriptor, operand=operand)
     assert got.dtype == want.dtype
     assert torch.equal(got, want)

@@ -69,7 +69,7 @@ PRODUCTS = {
     "scaled_mm",
     "grouped_mm",
 }  # test_products.py
-NORMS = {"modulated_norm", "gated_add", "gated_add_norm", "head_norm"}  # test_diffusion.py has them
+NORMS = {"modulated_norm", "gated_add", "gated_add_norm", "head_norm"}  # tested in test_diffusion.py
 OWN = (
     DRAWS
     | NORMS
@@ -81,7 +81,7 @@ OWN = (
         "triplet_margin_with_distance_loss",
         "unbind_copy",
     }
-)  # without samples, or with none that is taken
+)  # torch has no OpInfo sample that the recipe accepts
 SM_90A = Target.parse("sm_90a")
 RESHAPED = {"group_norm", "native_group_norm", "native_layer_norm"}  # results with other axes than torch's
 # Errors of torch's f64: bessel_j0(5.5) is 1.6e-7 beside mpmath's, and sinc of a whole number is not 0.
@@ -89,7 +89,7 @@ TORCH = {"ndtr": 2.0**-51, "sinc": 2.0**-52, "bessel_j0": 2e-6, "bessel_j1": 2e-
 
 
 def accepted(recipe, info, dtype, most=MOST):
-    """Calls that the recipe takes, spread over the samples, beside their samples; at most one has no element."""
+    """Calls that the recipe accepts, spread over the samples, with their samples; at most one has no element."""
     known = opinfo.samples(info, dtype, 400)
     step, found, empty = max(1, len(known) // most), [], 0
     for sample in (sample for first in range(step) for sample in known[first::step]):
@@ -153,7 +153,9 @@ def in_f64(info, sample):
 
 
 def agrees(got, narrow, exact, ball, beside=0.0):
-    """Each element: ours and torch's f64 within the radius, or the same number as torch's. Without a radius: close."""
+    """Each element: our result and torch's f64 result within the radius, or the same number as torch's. Without a radius:
+    close.
+    """
     v, r = ball.v.expand(got.shape), ball.r.expand(got.shape)
     same = (got == narrow) | (got.isnan() & narrow.isnan())
     tolerance = 1.02 * r + 1e-12 * v.abs()

@@ -1,4 +1,4 @@
-"""The tables of docs/ops/recipes.md are those of the code, and name every operator of torch's tests once."""
+"""The tables of docs/ops/recipes.md agree with the code, and name every operator of torch's tests once."""
 
 import pytest
 import torch

@@ -69,7 +69,7 @@ def call(name, sample):
 
 
 def far(name, info, sample, got, k):
-    """How far a result is from torch's of the same tensors in f64, over what its rounding and that of its sums allow."""
+    """The error of a result against torch's f64 result, relative to what its rounding and that of its sums allow."""
 
     def mapped(change):
         changed = [opinfo.mapped(change, one) for one in (sample.input, *sample.args)]
@@ -202,7 +202,7 @@ def test_grouped_mm_multiplies_groups_of_rows_as_torch_does(case, wide):
         want = a[begin:end].double() @ b[group].double()
         torch.testing.assert_close(out[begin:end].double(), want, rtol=2.0**-8 if wide is torch.bfloat16 else 1e-6, atol=1e-5)
         begin = end
-    assert bool((out[begin:] == 77).all())  # as torch, which leaves them
+    assert bool((out[begin:] == 77).all())  # like torch, which leaves them
     if wide is torch.bfloat16:
         theirs = torch.nn.functional.grouped_mm(a, b, offs=offs)
         torch.testing.assert_close(out[:begin], theirs[:begin], rtol=2.0**-7, atol=1e-4)

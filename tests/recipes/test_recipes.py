@@ -1,4 +1,4 @@
-"""Recipes: their refusals, what is one kernel, names, and samples of them as kernels in the emulator."""
+"""Recipes: refusals, recipes with a single kernel, names, and samples as kernels in the emulator."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Random recipes over awkward shapes are right: `--heavy` runs more, `python -m tests.recipes.campaign` any number."""
+"""Random recipes over awkward shapes are correct: `--heavy` runs more, `python -m tests.recipes.campaign` any number."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Arguments of a wrong kind: each recipe refuses them with its name and theirs, and no error of Python comes through."""
+"""Arguments of a wrong kind: each recipe refuses them with its name and the argument's name, and raises no built-in Python
+error.
+"""
 
 import inspect
 import math
@@ -17,7 +19,7 @@ NUMBERS = {"int": 1, "float": 1.0, "bool": True, "str": "mean"}
 
 
 def calls(recipe):
-    """Its required arguments, plain ones, with one of all of its arguments replaced by each wrong one: positional, named."""
+    """The required arguments, plain ones, with one of all arguments replaced by each wrong value: positional and named."""
     own = [p for p in inspect.signature(recipe.make).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     plain = {p.name: NUMBERS.get(p.annotation, X) for p in own if p.default is p.empty}
     first = [p.name for p in own if p.kind is p.POSITIONAL_ONLY]

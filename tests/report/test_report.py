@@ -1,4 +1,4 @@
-"""The page: joined on the SKU, self-contained, and honest about what is not known or not right."""
+"""The report page: joined on the SKU, self-contained, and explicit about unknown or wrong results."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def line_of(sources, sku=SKU):
 
 
 class Page(HTMLParser):
-    """Tags in balance, and every address that a browser would fetch."""
+    """Balanced tags, and every address that a browser would fetch."""
 
     VOID = ("meta", "link", "img", "br", "hr", "input", "circle", "rect", "line", "polyline")
 
@@ -169,7 +169,7 @@ def test_points_lie_under_the_roof(timed):
     assert len(points) == 4
     for x, y in points:
         (x0, y0), (x1, y1) = (roof[0], roof[1]) if x < roof[1][0] else (roof[1], roof[2])
-        assert y >= y0 + (y1 - y0) * (x - x0) / (x1 - x0) - 0.2  # down is more in SVG
+        assert y >= y0 + (y1 - y0) * (x - x0) / (x1 - x0) - 0.2  # y increases downward in SVG
 
 
 def test_a_contender_keeps_its_colour(timed):

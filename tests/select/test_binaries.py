@@ -1,4 +1,4 @@
-"""Digests beside the ids of a manifest: a comment moves none, code and compilers do, and `check` says which."""
+"""Digests stored with the ids of a manifest: a comment changes none, code and compilers do, and `check` names the cause."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def test_a_manifest_has_the_digests_of_what_is_compiled_and_of_nothing_else():
     found = SkuManifest.freeze(examples(), target=SM90)
     assert {b.sku for b in found.binaries} == {sku for sku in found.skus if "/cuda/" in sku}
     assert all(len(b.code) == 64 for b in found.binaries)
-    of_op = {(b.sku.split("/")[1], b.code) for b in found.binaries}  # an op under a name may have the kernel of its engine
+    of_op = {(b.sku.split("/")[1], b.code) for b in found.binaries}  # a named op may have the kernel of its engine
     assert len(of_op) == len(found.binaries)
     assert SkuManifest.freeze([MERGE], target=Target.cpu()).binaries == ()
 

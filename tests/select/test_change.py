@@ -1,4 +1,4 @@
-"""Why a SKU changed: the facts that differ, the fields that cause it, and candidates that come and go."""
+"""Why a SKU changed: the facts that differ, the fields that cause it, and added or removed candidates."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""When a measurement overrules the default: which problems share one, the rule, and what noise is."""
+"""When a measurement overrules the default: problems that share a measurement, the rule, and the treatment of noise."""
 
 import random
 import re
@@ -78,7 +78,7 @@ def test_what_makes_another_kernel_in_a_model_inside_is_in_the_key(update):
 
 
 def test_every_size_of_a_call_is_bucketed():
-    """A field with such a name counts something of a call; a kernel is not made for it."""
+    """A field with such a name counts something in a call; it does not determine the kernel."""
     sizes = re.compile(r"batch_size|total_\w+|max_\w+|num_(total_\w+|states|rows|tokens|requests)")
     places = [place for kind in descriptor_types().values() for place in _places(kind.model_json_schema())]
     named = {name for place in places for name in place.get("properties", {}) if sizes.fullmatch(name)}
@@ -91,7 +91,7 @@ def _places(schema):
 
 
 def _models(kind):
-    """A descriptor type and the models that its fields hold."""
+    """A descriptor type and the models in its fields."""
     return [kind, *(f.annotation for f in kind.model_fields.values() if hasattr(f.annotation, "sizes"))]
 
 
@@ -117,7 +117,7 @@ def test_a_challenger_must_win_by_more_than_the_noise_of_both(noise, winner):
 def test_of_equals_the_first_in_order_wins():
     assert choice(100, 80.5, 80) == 1
     assert choice(100, 85, 80) == 2
-    assert choice(100, 97.5, 96.6) == 2  # the equal in front is within the margin of the incumbent
+    assert choice(100, 97.5, 96.6) == 2  # the preceding equal one is within the margin of the incumbent
 
 
 def test_an_incumbent_that_became_slow_is_replaced_by_the_default():

@@ -1,4 +1,4 @@
-"""`explain` says what `select` does: the same SKU, or the same refusals, whatever is preferred, locked and measured."""
+"""`explain` predicts `select`: the same SKU, or the same refusals, for any preference, lock and measurement."""
 
 import json
 import uuid
@@ -41,7 +41,7 @@ def _own_measurements(tmp_path, monkeypatch, fresh_telemetry):
 
 
 def of_select(descriptor, prefer, target):
-    """The result of select: the SKU and its workspace, or what it refuses and why."""
+    """The result of select: the SKU and its workspace, or the refused requirement and the reason."""
     try:
         plan = Plan._select(descriptor, prefer, target)
     except errors.UnsupportedError as error:
@@ -129,7 +129,7 @@ def preferences(draw, ids):
 
 @st.composite
 def cases(draw):
-    """A problem, a preference, what OPFACADE_REQUIRE_SKU locks (None: nothing), and measurements."""
+    """A problem, a preference, the lock in OPFACADE_REQUIRE_SKU (None: no lock), and measurements."""
     descriptor, target = draw(descriptors()), draw(st.sampled_from(TARGETS))
     ids = [o.sku.id for o in considered(descriptor, Preference(), target) if o.sku is not None]
     ids.append("attention/other/cuda/sm_90a/x@1/q=f16/strided/-/g2.0")
@@ -163,7 +163,7 @@ def test_explain_says_what_select_does(tmp_path):
 
 @contextmanager
 def in_force(lock, measured, tmp_path):
-    """OPFACADE_REQUIRE_SKU as `lock` says, and one row of measurements."""
+    """Sets OPFACADE_REQUIRE_SKU to `lock`, and stores one measurement."""
     store_here().path.unlink(missing_ok=True)
     if measured is not None:
         store_here().put([measured])

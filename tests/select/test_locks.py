@@ -1,4 +1,4 @@
-"""Locks and wishes hold for every name, file and moment: not for the first one alone."""
+"""Locks and preferences apply to every name, to every file, and at any time, not only to the first."""
 
 import os
 
@@ -27,13 +27,13 @@ def sku_of(descriptor, prefer=None):
 
 
 def selected(descriptor, prefer=None):
-    """Asked again: the pins of this moment count."""
+    """Called again: the current pins count."""
     return Plan._select(descriptor, prefer, SM90).sku.id
 
 
 @pytest.fixture
 def lock(tmp_path, monkeypatch):
-    """Writes the SKUs of descriptors into the manifest in force."""
+    """Writes the SKUs of descriptors into the current manifest."""
     path = tmp_path / "fleet.json"
     monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(path))
 
@@ -118,7 +118,7 @@ def test_no_pin_and_no_measurement_lifts_a_lock(lock, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("same", ["size", "time"])
 def test_a_manifest_that_changed_is_read_again(lock, same):
-    """Its size or its time alone tells."""
+    """Only its size or its time shows the change."""
     path = lock(DECODE)
     assert selected(DECODE) == sku_of(DECODE)
     before = path.stat()
@@ -153,7 +153,7 @@ def test_one_kernel_has_one_op_backend_architecture_and_types():
 
 
 def test_the_nearest_id_is_of_the_same_kernel():
-    """Another backend's id may have more text in common."""
+    """An id of another backend may share a longer prefix."""
     own = "norm/norm/cuda/sm_90a/rows@1/in.x=bf16/strided/kind=rms,pieces=16,span=1024/g2.0123456789abcdef"
     other = own.replace("/cuda/", "/reference/")
     far = own.replace("kind=rms,pieces=16,span=1024", "kind=layer").replace("0123456789abcdef", "fedcba9876543210")

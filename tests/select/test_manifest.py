@@ -23,7 +23,7 @@ OFF = DECODE.model_copy(update={"kv_split": "off"}).revalidated()
 
 @pytest.fixture
 def locked(tmp_path, monkeypatch):
-    """A manifest in force that allows what DECODE selects."""
+    """A current manifest that allows the SKU selected for DECODE."""
     path = tmp_path / "fleet.json"
     SkuManifest.freeze([DECODE], target=SM90).save(path)
     monkeypatch.setenv("OPFACADE_REQUIRE_SKU", str(path))
@@ -229,7 +229,7 @@ ROWS = "norm/norm/cuda/sm_90a/rows@1/in.x=bf16/strided/kind={},span={}/g2.012345
 
 
 def test_what_changed_is_in_one_pair_alone():
-    """Two kernels that went and one that came are a change and a removal; one that went and two that came, an addition."""
+    """Two removed kernels and one added are a change and a removal; one removed and two added are a change and an addition."""
     one, two, three = (ROWS.format("rms", span) for span in (1024, 2048, 4096))
     other = ROWS.format("rms", 1024).replace("in.x=bf16", "in.x=f16")
     old, new = SkuManifest(skus=[one, two]), SkuManifest(skus=[three])
@@ -287,7 +287,7 @@ ODD = DECODE.model_copy(update={"paged_kv": DECODE.paged_kv.model_copy(update={"
 
 
 def test_a_manifest_says_that_it_has_the_reference_or_refuses_it(tmp_path):
-    """One SKU of the reference runs every problem of its element types, so a lock that has it refuses few."""
+    """One SKU of the reference runs every problem of its element types, so a lock with this SKU refuses few problems."""
     with pytest.warns(errors.FallbackWarning, match=r"1 of 2 SKUs are of the reference.*every paged_decode.*--backend cuda"):
         found = SkuManifest.freeze([DECODE, ODD], target=SM90)
     assert sum("/reference/" in sku for sku in found.skus) == 1
@@ -312,7 +312,7 @@ def test_a_path_may_be_text_and_one_descriptor_stand_alone(tmp_path):
 
 
 def test_a_manifest_is_replaced_at_once_and_keeps_its_permissions(tmp_path):
-    """A process that has it open, or reads it at that moment, sees one whole manifest."""
+    """A process that has the manifest open, or reads it at that moment, sees one complete manifest."""
     path = tmp_path / "m.json"
     link = tmp_path / "link.json"
     SkuManifest.freeze([DECODE], target=SM90).save(path)
@@ -350,7 +350,7 @@ def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path, place):
 
 def test_the_code_of_a_refusal_by_a_lock_is_the_locks_own(locked, monkeypatch):
     """Not that of a candidate that declines the descriptor before (OPF-S023: wgmma_tile with split=pieces)."""
-    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # whatever compiler is here
+    monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)  # independent of the installed compiler
     prefill = next(e for e in examples() if e.op == "paged_prefill")
     assert [reason.code for reason in explain(prefill, target=SM90).options[0].reasons] == ["OPF-S023"]
     with pytest.raises(errors.UnsupportedError) as caught:

@@ -1,4 +1,4 @@
-"""The database of measurements: what is kept, what is put aside, what is passed over, and that nothing raises."""
+"""The database of measurements: stored, quarantined and ignored rows, and that no operation raises."""
 
 import json
 import multiprocessing
@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_written_keeps_nothing_and_raises_nothing(place):
     "make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)], ids=["fifo", "dir", "device"]
 )
 def test_what_is_no_regular_file_is_never_opened(store, monkeypatch, name, make):
-    """A FIFO would wait for a writer for ever."""
+    """A FIFO would block forever without a writer."""
     store.put([row()])
     path = store.path.with_name(store.path.name + name)
     path.unlink(missing_ok=True)
@@ -198,7 +198,7 @@ def test_a_poisoned_row_is_passed_over_and_counted(store, name):
         database.execute("UPDATE tuned SET row = ? WHERE key = 'k'", (text if isinstance(text, str) else json.dumps(text),))
     with telemetry.record() as events:
         assert [r.key for r in store.rows()] == ["sound"]
-    if name != "another key":  # a sound row in the wrong place is no poison, only of no use
+    if name != "another key":  # a valid row in the wrong place is harmless, but useless
         assert telemetry.counts() == {"tuned_row_poisoned": 1}
         assert events[0]["event"] == "tuned_row_poisoned"
 
@@ -224,7 +224,7 @@ def test_sixteen_writers_lose_nothing_and_leave_one_row_a_key(store, one_key):
 
 @pytest.mark.parametrize("use", ["_write", "_read"])
 def test_a_file_locked_for_a_moment_is_tried_again(store, use, monkeypatch):
-    """SQLite answers that a file is locked at once, and waits for nobody, where two processes make or leave one."""
+    """SQLite reports a locked file immediately, without waiting, if two processes open or close one."""
     store.put([row()])
     locked, sound = iter([True, True, False]), getattr(MeasurementStore, use)
 
@@ -268,7 +268,7 @@ def test_a_sound_row_is_itself():
 
 
 def test_a_sku_that_was_measured_twice_makes_no_row():
-    """The choice follows from the measurements, and of one SKU there are two."""
+    """The choice follows from the measurements; one SKU has two."""
     twice = sound(row().model_dump_json())
     assert twice is not None
     doubled = twice.model_copy(update={"measured": (*twice.measured, twice.measured[-1])})

@@ -1,4 +1,4 @@
-"""Candidates and their variants: defaults first, each with a SKU of its own."""
+"""Candidates and their variants: defaults come first, and each has its own SKU."""
 
 import re
 from functools import cache

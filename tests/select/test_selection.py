@@ -1,4 +1,4 @@
-"""Selection: pure, explained, and every wish honoured or refused with its reason."""
+"""Selection: pure, explained, and every preference is satisfied or refused with its reason."""
 
 import json
 import os
@@ -29,7 +29,7 @@ _unseen = count(1000)
 
 
 def fresh(**fields):
-    """A decode that no test selected before, with a CUDA kernel."""
+    """A decode that no earlier test selected, with a CUDA kernel."""
     base = {"batch_size": next(_unseen), "num_qo_heads": 8, "paged_kv": cache(num_total_pages=4096, head_dim=64, page_size=16)}
     return BatchPagedDecodeDescriptor(**(base | fields))
 

@@ -1,4 +1,4 @@
-"""Plans by batch size: a batch is served by the smallest size that holds it, and all are there before a graph is captured."""
+"""Plans by batch size: a batch uses the smallest size that fits it, and all plans exist before a graph is captured."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""One workspace serves all plans: it is as large as the largest, never moves unasked, and refuses by type."""
+"""One workspace serves all plans: it is as large as the largest requirement, is not reallocated without a request, and its
+refusals are typed.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ def plan_of(batch, target=SM_90A, **fields):
 
 @pytest.fixture
 def fake_cuda():
-    """Tensors of a GPU that have no memory: their sizes and devices are what a workspace decides by."""
+    """GPU tensors without memory: a workspace depends only on their sizes and devices."""
     with FakeTensorMode():
         yield
 

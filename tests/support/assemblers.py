@@ -1,4 +1,4 @@
-"""Selection as if no version of ptxas stood against a kernel."""
+"""Selection as if every version of ptxas could build every kernel."""
 
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -9,7 +9,9 @@ from opfacade.plan import forget_selections
 
 @contextmanager
 def any_assembler():
-    """Kernels are selected whatever compiler is here. Selections made with another answer are forgotten before and after."""
+    """Kernels are selected whichever compiler is installed. Selections made with another answer are cleared
+    before and after.
+    """
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         _forget()
         yield

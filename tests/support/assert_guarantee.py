@@ -1,4 +1,4 @@
-"""One problem run with canaries around it, its result held to the SKU's bound."""
+"""Runs one problem with canaries around its memory, and checks its result against the SKU's bound."""
 
 from opfacade.testing import guarded, numerics
 

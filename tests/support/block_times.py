@@ -10,9 +10,9 @@ from heapq import heappop, heappush
 def drained(sizes: Sequence[float], slots: int, alone: float, device: float) -> float:
     """Seconds until all CTAs end. sizes: work of each, in the order of their start; slots: concurrent CTAs.
 
-    alone: work a second of a CTA alone on the device; device: upper bound for all together. Latency under load (alone) and the
-    share of the bandwidth (device) combine as the root of the sum of squares. Measured on an H200: 264 CTAs of decode reach 4.2
-    of 4.8 TB/s, 132 reach 3.7.
+    alone: work per second of a single CTA on the device; device: upper bound for all together. Latency under load (alone) and
+    the share of the bandwidth (device) combine as the root of the sum of squares. Measured on an H200: 264 CTAs of decode reach
+    4.2 of 4.8 TB/s, 132 reach 3.7.
     """
     running: list[float] = []
     done = seconds = 0.0  # done: work of a CTA that runs from the start

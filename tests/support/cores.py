@@ -1,4 +1,6 @@
-"""Workers of one run share the cores: where more threads of torch than cores compute, each spins while it waits for another."""
+"""Workers of one run share the cores: if torch has more threads than there are cores, threads spin while they
+wait for others.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MIN_SHARE_TILES = 2  # tiles of a share: a smaller one does not pay for its merge
+MIN_SHARE_TILES = 2  # minimum tiles per share: the merge of a smaller share costs more than it saves
 _CLASSES = 4
 
 

@@ -13,7 +13,7 @@ ROW_INPUTS = ("q_pos", "q_len", "kv_len", "head", "kv_head")
 
 
 def named(strategy):
-    """A strategy whose repr is its call: that of such a tree would be kilobytes."""
+    """A strategy whose repr is its call: the repr of such a tree would have kilobytes."""
     known = {}
 
     def made(*args, **kwargs):

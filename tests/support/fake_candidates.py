@@ -1,4 +1,6 @@
-"""Ways to decode: the reference under other names, with flaws and promises, and a clock that says what each takes."""
+"""Candidates for decode: the reference under other names, with flaws and guarantees, and a clock that determines the time of
+each.
+"""
 
 import random
 from dataclasses import replace
@@ -12,7 +14,7 @@ RAN: list[str] = []
 
 
 class Clock:
-    """Stands for the module `time` where only runs take time: a millisecond, a slow one twenty."""
+    """Replaces the module `time`: only runs take time, a millisecond each, a slow one twenty."""
 
     def __init__(self):
         self.now = 0
@@ -30,7 +32,7 @@ def with_guarantee(sku, **flags):
 
 
 def candidate(name, flaw="", **flags):
-    """The reference's decode under another name, with a flaw and with promises."""
+    """The reference's decode under another name, with a flaw and with guarantees."""
     (base,) = [c for c in candidates_for(BatchPagedDecodeDescriptor) if c.backend == "reference"]
 
     def launcher(descriptor, target, sku, allow):
@@ -56,7 +58,7 @@ def candidate(name, flaw="", **flags):
 
 
 def clock(spread=0.0, seed=0, **times):
-    """A timer by which each way takes its time."""
+    """A timer that gives each candidate its time."""
     rng = random.Random(seed)
 
     def timer(call):

@@ -1,4 +1,4 @@
-"""Subjects that do wrong on purpose: what the checks are for must not pass them."""
+"""Subjects with deliberate faults, which the checks must detect."""
 
 from dataclasses import dataclass, replace
 

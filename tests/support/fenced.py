@@ -11,7 +11,7 @@ _HELD = []  # memory outlives the tensors in it
 
 
 def fenced(tensor, behind):
-    """A contiguous copy of a tensor. behind: no byte behind it may be accessed; else none before it."""
+    """A contiguous copy of a tensor. behind: no byte after it may be accessed; else no byte before it."""
     room = -(-max(1, tensor.nbytes) // _PAGE) * _PAGE
     memory = mmap.mmap(-1, room + 2 * _PAGE)
     _HELD.append(memory)

@@ -1,4 +1,4 @@
-"""Problems whose output bits are on record: most are compiled for other tests of the emulator too, and lengths are short."""
+"""Problems whose output bits are recorded: most are also compiled for other tests of the emulator, and lengths are short."""
 
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling, Weight
@@ -43,7 +43,7 @@ def emulated():
         ),
     }  # fmt: skip
     found = {name: (emulator.subject(one), lengths(one)) for name, one in descriptors.items()}
-    for k in (320, 1088):  # a weight of codes before sm_90: one chain, and segments
+    for k in (320, 1088):  # a weight of codes for GPUs before sm_90: one chain, and segments
         mxfp4 = Weight(dtype="e2m1", scale_dtype="f8_e8m0", group=32, dequantise="exact")
         codes = MatmulDescriptor(total_num_rows=3, n=40, k=k, dtype="bf16", weight_format=mxfp4)
         found[f"matrices of codes before sm_90, k {k}"] = emulator.subject(codes, device_like=Target.parse("sm_89")), None

@@ -33,7 +33,7 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Digests of one call: of all that it reads, and of all that it writes."""
+    """Digests of one call: of everything that it reads, and of everything that it writes."""
 
     problem: str
     sku: str
@@ -42,7 +42,7 @@ class Fingerprint:
 
 
 def taken(problem, subject, lengths=None):
-    """One call. Its inputs are drawn on the CPU, so that every device has the same."""
+    """Runs one call. Its inputs are drawn on the CPU, so that every device has the same inputs."""
     drawn = inputs.make_args(subject.descriptor, SEED, "cpu", lengths)
     operands = subject.descriptor.operands()
     read = _digest({name: getattr(drawn, name) for name, spec in operands.items() if spec.role != "out"})
@@ -138,13 +138,13 @@ def emulated():
 
 
 def read(place):
-    """(facts of the host that recorded, its fingerprints); (None, []) if a place has none."""
+    """(facts of the recording host, its fingerprints); (None, []) if there are none."""
     known = json.loads(FILE.read_text()).get(place)
     return (known["host"], [Fingerprint(**one) for one in known["fingerprints"]]) if known else (None, [])
 
 
 def write(place, facts, fingerprints):
-    """One line a fingerprint, so that a difference of the file shows each."""
+    """One line per fingerprint, so that a diff of the file shows each."""
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known[place] = {"host": facts, "fingerprints": [asdict(one) for one in fingerprints]}
     parts = []

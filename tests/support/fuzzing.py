@@ -1,4 +1,4 @@
-"""The fuzzers draw from these: values, JSON texts and tensors that a careless or hostile caller might give. Seeded."""
+"""Inputs for the fuzzers: values, JSON texts and tensors that a careless or hostile caller might pass. They are seeded."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def draw(rng):
 
 
 def meta_args(descriptor: Descriptor):
-    """A sound bundle without memory."""
+    """A valid bundle without memory."""
     tensors = {}
     for name, spec in descriptor.operands().items():
         shape = [d.size if d.size is not None else 5 for d in spec.shape]
@@ -77,7 +77,7 @@ def meta_args(descriptor: Descriptor):
 
 
 def spoiled_tensor(rng, tensor, others):
-    """Something else in a tensor's place: now and then it is still right."""
+    """A replacement for a tensor; sometimes it is still valid."""
     choices = (
         lambda: None,
         lambda: rng.choice(VALUES),

@@ -22,7 +22,7 @@ OUTPUTS = ("o", "lse")
 
 
 def reported(plan):
-    """Requests that the device found wrong, after everything before is over."""
+    """Requests that the device reported as wrong, after all earlier work has finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     try:
@@ -57,7 +57,7 @@ def check_rows(corrupted, right, got, neighbours):
 
 
 def pages_of(descriptor, args, requests):
-    """Pages that these requests name, wherever in bounds."""
+    """Pages that these requests name and that are in bounds."""
     pages = set()
     for request in requests:
         if args.block_table is not None:
@@ -69,7 +69,7 @@ def pages_of(descriptor, args, requests):
 
 
 def check_pools(corrupted, got, neighbours):
-    """New rows of neighbours are in place; pages that nobody names are as they were."""
+    """New rows of neighbours are stored; pages that no request names are unchanged."""
     descriptor, sound = corrupted.descriptor, corrupted.sound
     everyone = range(descriptor.batch_size)
     foreign = pages_of(descriptor, corrupted.args, set(everyone) - neighbours)

@@ -1,4 +1,4 @@
-"""A test without the marker `gpu` is about a machine without a GPU, wherever it runs; one with it has its worker's own GPU.
+"""A test without the marker `gpu` sees no GPU on any machine; a test with the marker uses its worker's GPU.
 
 So the same tests give the same answers on every machine: what selects for the current device selects for the CPU, in the test
 and in the processes that it starts.
@@ -14,7 +14,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def now() -> bool:
-    """Whether torch has a GPU at this moment."""
+    """Whether torch currently has a GPU."""
     import torch
 
     return torch.cuda.is_available()
@@ -22,7 +22,7 @@ def now() -> bool:
 
 @lru_cache(maxsize=1)
 def here() -> bool:
-    """Asked once, before a test hides anything."""
+    """Queried once, before a test hides GPUs."""
     return now()
 
 

@@ -1,4 +1,4 @@
-"""Which kernels an H100 would get for calls whose lengths grow; nothing runs."""
+"""The kernels that an H100 would get for calls with growing lengths; nothing runs."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Index tensors with one or a few wrong elements, and what a judge of them must say."""
+"""Index tensors with one or a few wrong elements, and the expected verdict of a judge."""
 
 import random
 from dataclasses import dataclass, replace
@@ -95,7 +95,7 @@ def touched(case):
 
 
 def _spanned(case, name, at):
-    """Requests between an entry's old and new value: who is right about what lies there cannot be known."""
+    """Requests between an entry's old and new value: it is unknown which of them owns the rows in between."""
     old, new = (int(getattr(a, name)[at]) for a in (case.sound, case.args))
     low, high = min(old, new), max(old, new)
     v = getattr(case.sound, name).tolist()

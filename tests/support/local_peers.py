@@ -1,4 +1,4 @@
-"""Ranks that write to the memory of peers, as threads: each has a copy of the emulated library, with globals of its own."""
+"""Ranks that write to peer memory, as threads: each has its own copy of the emulated library and its globals."""
 
 import shutil
 import threading
@@ -46,7 +46,7 @@ class LocalPeers:
 
     @property
     def failed(self):
-        """(ranks that did not arrive, ranks that differ), of each by bits."""
+        """(ranks that did not arrive, ranks that differ), as bits."""
         mask = 0
         for ranks in self._page[_FAILED:].tolist():
             mask |= ranks
@@ -63,7 +63,7 @@ class PeerGroup(LocalGroup):
 
 
 def arenas_of(world, place, flagged=0):
-    """Arenas full of a pattern that no call sends, but for words of arrivals and flagged lines, which are 0."""
+    """Arenas filled with a pattern that no call sends, except words of arrivals and flagged lines, which are 0."""
     head = 2 * _MOST_RANKS * peers.MOST_CTAS * 32
     bulk = head + 2 * world * place
     size = bulk + 2 * world * flagged

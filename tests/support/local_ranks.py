@@ -8,7 +8,7 @@ _TIMEOUT = 30
 
 
 class LocalGroup:
-    """One rank of `ranks(world)`. It reserves nothing and fails never."""
+    """One rank of `ranks(world)`. It reserves nothing and never fails."""
 
     fill_id, link = -1, None
 

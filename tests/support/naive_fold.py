@@ -17,7 +17,7 @@ ORDERED = {"max", "min", "any", "all", "argmax", "argmin"}
 
 
 class Element(naive_program.Element):
-    """An element that knows results of stages: ("stage", index, part) -> (value, whether it is exact)."""
+    """An element that uses results of stages: ("stage", index, part) -> (value, whether it is exact)."""
 
     def kind_of(self, node):
         if node["kind"] == "stage":
@@ -114,7 +114,7 @@ def reduced(reducer, values):
 
 
 def extreme(values, sign):
-    """The first NaN, else the first of the largest."""
+    """Index of the first NaN, else of the first maximum."""
     best = 0
     for at, value in enumerate(values):
         if value != value:

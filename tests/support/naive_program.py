@@ -24,7 +24,7 @@ TESTS = {"isnan", "isinf", "isfinite", "signbit"}
 
 class Element:
     """The values of one element. leaves: ("input", name) and so on -> (type, a numpy float, an int or a bool); an input that is
-    read by place is a nested list. lets: those of the text."""
+    read by position is a nested list. lets: the named expressions of the text."""
 
     def __init__(self, lets, leaves, sizes=None):
         self.lets, self.leaves, self.sizes = lets, leaves, sizes or {}
@@ -80,7 +80,7 @@ class Element:
         return found
 
     def real(self, node):
-        """An mpf (or inf, nan), an int or a bool: what real arithmetic gives behind exact parts."""
+        """An mpf (or inf, nan), an int or a bool: the value of real arithmetic after exact parts."""
         kind, exact = self.kind_of(node)
         if exact:
             value = self.exact(node)
@@ -293,7 +293,7 @@ def _lgamma(a):
 
 
 def _bell(p):
-    """The argument of the normal distribution function: a negative one for less than a half."""
+    """The argument of the normal distribution function: negative for values below a half."""
     if not 0 <= p <= 1:
         return mpmath.nan
     return mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1) if p >= 1e-3 else -_far(p)

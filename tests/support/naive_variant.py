@@ -84,7 +84,7 @@ _SMOOTH = {"exp2": lambda a: math.pow(2.0, a), "log2": lambda a: float(np.log2(a
 
 
 def real(node, values):
-    """An f32 expression in float64; only what it chooses by is exact."""
+    """An f32 expression in float64; only its conditions are exact."""
     if node["kind"] != "apply":
         return float(exact(node, values))
     if node["op"] == "select":
@@ -98,7 +98,7 @@ def real(node, values):
 
 
 class Request:
-    """One request of a call: rows of q from `first` on, keys at `places` of what lies as K lies."""
+    """One request of a call: rows of q from `first` on, keys at `places` of the tensor K."""
 
     def __init__(self, descriptor, args, request, first, q_len, places):
         self.variant = descriptor.variant.model_dump() if descriptor.variant else {}

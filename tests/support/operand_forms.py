@@ -1,4 +1,4 @@
-"""Calls whose operands lie as a user may have them: heads that are one, tables that are slices."""
+"""Calls with memory layouts that users may have: expanded heads, tables that are slices."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ HEADS = ("num_qo_heads", "num_kv_heads")
 
 
 def expanded(descriptor, args):
-    """The same call with all heads of each input the first one, of stride 0; and the names of those inputs."""
+    """The same call, in which all heads of each input are the first one, with stride 0; and the names of those inputs."""
     found = {}
     for name, spec in operands_of(descriptor).items():
         axes = [axis for axis, dim in enumerate(spec.shape[:-1]) if dim.name in HEADS and dim.size > 1]
@@ -20,7 +20,7 @@ def expanded(descriptor, args):
 
 
 def sliced(args):
-    """The same call with a block table that is columns of a wider one, whose others are no pages."""
+    """The same call with a block table that consists of columns of a wider table, whose other entries are not pages."""
     table = args.block_table
     wide = table.new_full((table.shape[0], table.shape[1] + 7), 2**31 - 1)
     wide[:, 3:-4] = table

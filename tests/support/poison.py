@@ -1,4 +1,4 @@
-"""Calls whose operands hold NaN and infinities, or whose counts say more rows than there are: each operand in turn."""
+"""Calls whose operands hold NaN and infinities, or whose counts exceed the number of rows: one operand at a time."""
 
 import math
 
@@ -44,7 +44,7 @@ def counted(problem):
 
 
 def left_alone(problem, name, args):
-    """{operand: a copy of what it holds}: results of rows that this count has; nothing is written where the count is wrong."""
+    """{operand: a copy of its content}: results of rows that this count includes; nothing is written if the count is wrong."""
     found = {}
     for operand, spec in operands_of(problem).items():
         tensor = getattr(args, operand)
@@ -56,7 +56,7 @@ def left_alone(problem, name, args):
 
 
 def counts(problem, seed, device="cpu"):
-    """(name and count, args): each count of valid rows says what the buffers have not."""
+    """(name and count, args): each count of valid rows exceeds the buffers."""
     for name in counted(problem):
         rows = operands_of(problem)[name].contents.values[1] - 1
         for count in (rows + 1, *COUNTS):

@@ -1,4 +1,6 @@
-"""Small random calls with all that is unused poisoned: outputs, free pages, slots past a length, entries past a request."""
+"""Small random calls in which all unused memory is poisoned: outputs, free pages, slots past a length, entries
+past a request.
+"""
 
 import math
 import random
@@ -54,7 +56,7 @@ def cache(**fields):
 
 
 def page_lists(paged_kv, kv_lens, rng, shared=False):
-    """Pages of each request, all apart from each other unless shared: then the first full pages are the same."""
+    """Pages of each request, disjoint unless shared: then the first full pages are the same."""
     free = rng.sample(range(paged_kv.num_total_pages), paged_kv.num_total_pages)
     lists = [[free.pop() for _ in range(-(-n // paged_kv.page_size))] for n in kv_lens]
     if shared:
@@ -66,7 +68,7 @@ def page_lists(paged_kv, kv_lens, rng, shared=False):
 
 
 def table(form, paged_kv, kv_lens, lists, width=0):
-    """The page table of some requests, with rubbish wherever nothing may look."""
+    """The page table of some requests, with garbage in entries that must not be read."""
     if form == "block":
         width = width or max(map(len, lists), default=0) + 2
         rows = [own + [-1 - 7 * r] * (width - len(own)) for r, own in enumerate(lists)]
@@ -103,7 +105,7 @@ def sinks(descriptor):
 
 
 def varied(descriptor, q_lens, kv_lens):
-    """Parameters of a variant, and a packed mask with a stray byte behind each request."""
+    """Parameters of a variant, and a packed mask with an unused byte after each request."""
     found = {}
     for name, spec in descriptor.operands().items():
         shape = [dim.size for dim in spec.shape]
@@ -186,7 +188,7 @@ def mla(kv_lens, *, heads=5, page_table="csr", pool=None, seed=0, columns=False,
 
 
 def ragged(q_lens, kv_lens, *, heads=4, kv_heads=2, dim=8, dim_vo=None, dtype="f16", causal=True, seed=0, **fields):
-    """(descriptor, args) of a ragged prefill; one K and V row more than is used, and it is NaN."""
+    """(descriptor, args) of a ragged prefill; K and V have one more row than is used, which is NaN."""
     torch.manual_seed(seed)
     rows, kv_rows = sum(q_lens), sum(kv_lens) + 1
     descriptor = BatchRaggedPrefillDescriptor(
@@ -240,7 +242,7 @@ def run(problem):
 
 
 def cloned(args):
-    """The same call on memory of its own, strides kept."""
+    """The same call on separate memory, with the same strides."""
     return replace(args, **{n: copy(getattr(args, n)) for n in type(args).__slots__ if getattr(args, n) is not None})
 
 

@@ -1,4 +1,4 @@
-"""Where a process finds the packages of this one: an environment has them, or PYTHONPATH names their folders."""
+"""Lets a new process find the packages of this one: they are in the environment, or PYTHONPATH names their folders."""
 
 import os
 

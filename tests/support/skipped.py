@@ -1,7 +1,7 @@
-"""Ends a run with what was skipped and why, a line a reason with its count. A plugin of pytest; tests/conftest.py has it.
+"""A pytest plugin, loaded by tests/conftest.py: it ends a run with the skipped tests, one line per reason with its count.
 
-Workers of xdist leave out at once what would be skipped: thousands of tests that need a GPU are no work for them, nor for the
-controller, which has their number from each worker.
+xdist workers drop tests that would be skipped: thousands of tests that need a GPU cost no time in the workers or in the
+controller, which gets their number from each worker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import Counter
 
 import pytest
 
-MOST = 12  # reasons, each with a line of its own
+MOST = 12  # reasons, one line each
 WIDEST = 120
 
 
 def reason(report) -> str:
-    """Why a test was skipped, without pytest's own word before it."""
+    """Why a test was skipped, without pytest's prefix."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     first = text.removeprefix("Skipped: ").strip().partition("\n")[0]
     return first if len(first) <= WIDEST else f"{first[: WIDEST - 3]}..."
@@ -25,7 +25,7 @@ _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
 def skip(config, items: list, reasons: dict) -> None:
-    """Skips the tests that have a reason; a worker drops them from `items`, and tells how many."""
+    """Skips the tests that have a reason; a worker drops them from `items`, and reports their number."""
     if not hasattr(config, "workeroutput"):
         for item, why in reasons.items():
             item.add_marker(pytest.mark.skip(reason=why))
@@ -36,7 +36,7 @@ def skip(config, items: list, reasons: dict) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
-    """Every worker has collected the same tests, so that one of them tells all; a worker that died tells nothing."""
+    """Every worker collected the same tests, so one worker's report is enough; a dead worker reports nothing."""
     told = getattr(node, "workeroutput", {}).get("left_out")
     if told is not None:
         node.config.stash[_LEFT_OUT] = told
@@ -54,7 +54,7 @@ def lines(reports, left_out: dict[str, int] | None = None) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Under xdist the controller alone has a terminal, and the reports of all workers."""
+    """With xdist only the controller has a terminal, and the reports of all workers."""
     skipped, left_out = terminalreporter.stats.get("skipped", []), terminalreporter.config.stash.get(_LEFT_OUT, {})
     if skipped or left_out:
         terminalreporter.section(f"{len(skipped) + sum(left_out.values())} skipped")

@@ -1,4 +1,4 @@
-"""Sound calls of every op, and how a wrong one is refused."""
+"""Valid calls of every op, and how a wrong call is refused."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ OUTPUTS = ("o", "lse", "k_data", "v_data")
 
 
 def assert_refused(plan, args, error, code, *numbers, workspace=None):
-    """Refused by both doors, with the code and the numbers, and nothing written."""
+    """Refused by run and can_implement, with the code and the numbers, and nothing is written."""
     given = {n: getattr(args, n, None) for n in OUTPUTS}
     before = {n: bits(t).clone() for n, t in given.items() if isinstance(t, torch.Tensor) and t.device.type == "cpu"}
     verdict = plan.can_implement(args, workspace)
@@ -39,7 +39,7 @@ def assert_refused(plan, args, error, code, *numbers, workspace=None):
 
 
 def remembered(problem="decode"):
-    """A plan that has run a sound call, and that call."""
+    """A plan that has run a valid call, and that call."""
     descriptor, args = PROBLEMS[problem]()
     plan = on_reference(descriptor)
     plan.run(args), plan.run(args)

@@ -1,4 +1,4 @@
-"""The judge of splits: the time of CTAs that share a device."""
+"""Tests the judge of splits: the time of CTAs that share a device."""
 
 from math import inf
 

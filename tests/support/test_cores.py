@@ -26,7 +26,7 @@ def test_a_run_without_workers_and_a_caller_who_chose_keep_theirs():
 
 
 def test_torch_is_imported_after_the_cores_are_shared():
-    """In a process that is a worker by its environment, and has the settings of every run of tests."""
+    """In a process whose environment makes it a worker, with the settings of every test run."""
     code = "import tests.conftest, torch; print(torch.get_num_threads())"
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE} | {
         "PYTEST_XDIST_WORKER_COUNT": str(here())

@@ -1,4 +1,4 @@
-"""Why tests marked `transformers` cannot run here; nothing where they can."""
+"""The reason why tests marked `transformers` cannot run here, or an empty text."""
 
 
 def missing() -> str:

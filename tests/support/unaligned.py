@@ -1,4 +1,4 @@
-"""Operands that begin one element into their storage: each in turn, of any call."""
+"""Operands that begin one element into their storage: one operand of a call at a time."""
 
 import os
 from dataclasses import replace
@@ -12,13 +12,13 @@ from opfacade.testing import inputs, numerics
 
 
 def one_element_on(tensor):
-    """The same values and strides, at an address that is aligned to an element and to no more."""
+    """The same values and strides, at an address that is aligned only to one element."""
     flat = torch.empty(extent(tensor.shape, tensor.stride()) + 1, dtype=tensor.dtype, device=tensor.device)
     return flat.as_strided(tensor.shape, tensor.stride(), 1).copy_(tensor)
 
 
 def calls(problem, seed, device="cpu"):
-    """(operand, args) with that operand moved; args None where the call is then refused with the code for addresses."""
+    """(operand, args) with that operand moved; args is None if the call is then refused with the code for addresses."""
     operands = operands_of(problem)
     for name in operands:
         args = inputs.make_args(problem, seed, device)
@@ -33,14 +33,14 @@ def calls(problem, seed, device="cpu"):
 
 
 def worst(problem, run, sku, args):
-    """The worst error of a run over its bound."""
+    """The largest ratio of error to bound in a run."""
     before = numerics.snapshot(problem, args)
     run(args)
     return numerics.check(problem, args, sku, before=before).worst
 
 
 def in_a_child(action):
-    """How a forked process ends that does it: 0 where it is true. A trap of the kernel kills the child alone."""
+    """How a forked process that evaluates it ends: 0 if it is true. A trap of the kernel kills only the child."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""Calls with rows that no request owns and pages that no row sees, which every backend takes at every level of validation."""
+"""Calls with rows that no request owns and pages that no row sees, which every backend accepts at every level of validation."""
 
 import math
 from dataclasses import replace
@@ -61,7 +61,7 @@ def _call(descriptor, device):
 
 
 def padded(kind, device="cpu"):
-    """The call: rows from 9 on are no request's, and NaN. In o, lse and pools lies a number."""
+    """The call: rows from 9 on belong to no request, and are NaN. o, lse and pools are filled with a number."""
     args = _call(PADDED[kind], device)
     for name in ("q", "k_new", "v_new"):
         if hasattr(args, name):
@@ -73,7 +73,7 @@ def padded(kind, device="cpu"):
 
 
 def without_padding(kind, args):
-    """The same problem of 9 rows, on memory of its own."""
+    """The same problem with 9 rows, on separate memory."""
     given = {name: getattr(args, name) for name in type(args).__slots__}
     own = {n: t[:9] if n in ("q", "o", "lse", "k_new", "v_new") else t for n, t in given.items() if t is not None}
     descriptor = type(PADDED[kind])(**dict(PADDED[kind]) | {"total_num_rows": 9})
@@ -81,7 +81,7 @@ def without_padding(kind, args):
 
 
 def check_padded(kind, run, device="cpu"):
-    """Rows of requests are as without padding, and rows that no request owns are not written."""
+    """Rows of requests equal those without padding, and rows that no request owns are not written."""
     args = padded(kind, device)
     descriptor, right = without_padding(kind, args)
     run(PADDED[kind], args)
@@ -111,7 +111,7 @@ def pages_of(args, request):
 
 
 def hidden(kind, device="cpu", ids=HIDDEN):
-    """(The sound call, the same with ids that are no pages wherever no row looks, on outputs of its own)."""
+    """(The valid call, and the same call with invalid ids in all pages that no row sees, with separate outputs)."""
     descriptor = WINDOWED[kind]
     sound = _call(descriptor, device)
     names = [n for n, spec in descriptor.operands().items() if spec.written or n in ("block_table", "kv_indices")]

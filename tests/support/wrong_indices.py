@@ -1,4 +1,4 @@
-"""Calls whose index tensors lead out of their tensors: a kernel clamps its reads and drops its writes."""
+"""Calls whose index tensors point out of bounds: a kernel clamps its reads and drops its writes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -76,7 +76,9 @@ def _fill(name, tensor):
 
 @dataclass(frozen=True)
 class Wrong:
-    """An entry, counted from the end where negative, and what a kernel must take it for; None: no more than nothing outside."""
+    """An entry, counted from the end if negative, and the value that a kernel must use instead; None: only out-of-bounds
+    accesses are checked.
+    """
 
     operand: str
     at: int
@@ -120,8 +122,8 @@ def check_all_reads(kind, run, device="cpu"):
 
 
 def check_empty_request(kind, run, device="cpu"):
-    """A request without pages has no keys, whatever its last page holds, also where the sum of both would wrap; nor has one
-    whose last page holds less than nothing, as validation marks a wrong one."""
+    """A request without pages has no keys, whatever its last page length, even if the sum of both would wrap; nor has a request
+    with a negative last page length, by which validation marks a wrong request."""
     descriptor = ATTENTION[kind]
     keys = [20, *[1] * (descriptor.batch_size - 2), 0]
     args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(kv=keys))
@@ -157,7 +159,9 @@ def with_entry(args, operand, at, value):
 
 
 def check_reads(kind, wrong, run, device="cpu"):
-    """Nothing outside o and lse is written, and o and lse are those of the clamped entry, whatever lies beside the operands."""
+    """Nothing outside o and lse is written, and o and lse are those of the clamped entry, whatever memory surrounds the
+    operands.
+    """
     whole, args = surrounded(sound(kind, device))
     getattr(args, wrong.operand)[wrong.at] = wrong.value
     before = {name: bits(t).clone() for name, t in whole.items()}
@@ -176,7 +180,7 @@ def check_reads(kind, wrong, run, device="cpu"):
 
 
 def check_rows_before_the_first_entry(run, device="cpu"):
-    """A q_indptr that starts at its end leaves every row alone, though a search finds request 0 for the first tiles."""
+    """A q_indptr that starts at its end leaves every row unchanged, though a search finds request 0 for the first tiles."""
     for kv_split in ("off", 32):
         descriptor = BatchPagedPrefillDescriptor(**_PREFILL | {"total_num_rows": 100}, kv_split=kv_split, paged_kv=pool())
         args = inputs.make_args(descriptor, seed=7, device=device, lengths=inputs.DrawnLengths(q=[40, 60], kv=[50, 70]))
@@ -220,7 +224,7 @@ _OF_ROWS = (
     *_rows("append_indptr", 0, (1,), (1, 2)),
     *_rows("append_indptr", 1, (-1, FAR, -FAR, 30), ()),
 )
-# (operand, place, value, rows that are appended nevertheless)
+# (operand, position, value, rows that are still appended)
 DROPS = {
     "block": (
         *_rows("block_table", (0, 1), (-1, 8, FAR, -FAR), (2,)),

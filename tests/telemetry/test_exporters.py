@@ -1,4 +1,4 @@
-"""Prometheus and OpenTelemetry: the names that dashboards rely on, and the numbers behind them."""
+"""Prometheus and OpenTelemetry: the names that dashboards use, and their values."""
 
 import pytest
 

@@ -208,7 +208,7 @@ def _one_more():
 
 @pytest.mark.timeout(120)
 def test_a_fork_while_a_thread_counts_a_time_does_not_hang_the_child(path, monkeypatch):
-    """The child sums up its parent's counts before anything else of it runs."""
+    """The child reads its parent's counts before it runs any other code."""
     monkeypatch.setenv("OPFACADE_TELEMETRY_FILE", str(path))
     monkeypatch.setattr(telemetry_file, "_writer", None)
     telemetry_file.start()
@@ -297,12 +297,12 @@ def _write_until_killed(path, go):
     while True:
         telemetry.stats("x").runs.add()
         writer.write()
-        go.set()  # a line is there, however late this process began
+        go.set()  # the file has a line, however late this process started
 
 
 def test_a_writer_that_is_killed_costs_at_most_its_last_line(path):
-    """A kill may strike within the system call, between two pages of the file: then a part of a line is there, the last of its
-    process, and the first line of the next process stands behind it."""
+    """A kill may occur within the system call, between two pages of the file: then the last line of the process is incomplete,
+    and the first line of the next process follows on the same line."""
     context, pids = multiprocessing.get_context("fork"), []
     for _ in range(3):
         go = context.Event()
@@ -328,7 +328,7 @@ def test_a_writer_that_is_killed_costs_at_most_its_last_line(path):
 
 @pytest.mark.parametrize(("kept", "counted"), [(1, (1, 1)), (8, (1, 1)), (30, (1, 1)), (-2, (1, 1)), (-1, (2, 0))])
 def test_a_torn_line_costs_no_line_of_the_process_that_writes_next(path, kept, counted):
-    """The last line of a process is all that it leaves: one that stands behind a torn one counts."""
+    """Only the last line of a process remains: a line that follows an incomplete one counts."""
     writer = Writer(str(path), interval=3600)
     telemetry.stats("x").runs.add()
     writer.stop()

@@ -1,4 +1,4 @@
-"""Sampled run times: every n-th run, nothing waits, and what a graph captures is left alone."""
+"""Sampled run times: every n-th run is timed, nothing waits, and captured work is not timed."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def sampled(monkeypatch, share, sku):
 
 
 class Clock:
-    """CUDA events whose ends come when the test says so."""
+    """CUDA events whose completion the test controls."""
 
     def __init__(self):
         self.over, self.made, self.capturing = 0, [], False
@@ -133,7 +133,7 @@ def test_events_are_recorded_where_the_tensors_are(monkeypatch, clock):
     timed = telemetry_latency.wrap(lambda args, workspace: None, DEVICE)
     timed(bundle, None)
     assert [event.stream for event in clock.made] == ["stream of cuda:1"] * 2
-    assert switched == [torch.device("cuda:1")]  # a capture there is tried there
+    assert switched == [torch.device("cuda:1")]  # a capture is simulated there
 
 
 def test_the_child_of_a_fork_destroys_no_event_of_its_parent(monkeypatch, clock):
@@ -143,7 +143,7 @@ def test_the_child_of_a_fork_destroys_no_event_of_its_parent(monkeypatch, clock)
     monkeypatch.setattr(Event, "__del__", lambda event: destroyed.append(os.getpid()), raising=False)
     clock.made.clear()
     timed([], None)
-    clock.made.clear()  # the launcher alone has them now
+    clock.made.clear()  # only the launcher refers to them now
     child = os.fork()
     if not child:
         del timed
@@ -152,7 +152,7 @@ def test_the_child_of_a_fork_destroys_no_event_of_its_parent(monkeypatch, clock)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     del timed
     gc.collect()
-    assert destroyed == [parent] * 2  # the parent's are gone with the launcher
+    assert destroyed == [parent] * 2  # the parent's events are freed with the launcher
 
 
 def test_a_captured_launch_gets_no_events_and_asks_none(monkeypatch, clock):

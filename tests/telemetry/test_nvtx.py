@@ -1,4 +1,4 @@
-"""NVTX ranges: named by the SKU, closed whatever happens, and absent by default."""
+"""NVTX ranges: named by the SKU, closed even after errors, and disabled by default."""
 
 from types import SimpleNamespace
 

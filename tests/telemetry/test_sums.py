@@ -1,4 +1,4 @@
-"""Sums of counts: seconds of builds add up, names stay apart, what a file says counts once, and only if it is a count."""
+"""Sums of counts: seconds of builds add up, names stay separate, and a file's entry counts once if it is a valid count."""
 
 import json
 import threading

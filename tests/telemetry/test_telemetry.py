@@ -1,4 +1,4 @@
-"""Counters that lose nothing, and events only for those who listen."""
+"""Counters lose nothing, and events are sent only to subscribers."""
 
 import threading
 from contextlib import suppress
@@ -140,11 +140,11 @@ def test_reading_a_counter_does_not_advance_it():
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_reset_between_the_look_at_a_histogram_and_its_use_breaks_no_run(stored):
-    """`stats` and `reset` in two threads: the sample may be forgotten, the run may not fail."""
+    """`stats` and `reset` in two threads: a sample may be lost, but the run may not fail."""
     kept = telemetry.SkuStats.latency
 
     class Raced(telemetry.SkuStats):
-        """Another thread forgets all after each look at the histogram, or as soon as there is one."""
+        """Another thread resets all counters after each read of the histogram, or as soon as it exists."""
 
         __slots__ = ()
 
@@ -183,7 +183,7 @@ def test_events_of_a_block_are_told_after_it_and_in_order():
 
 @pytest.mark.timeout(60)
 def test_a_sink_may_run_the_plan_that_is_being_built(monkeypatch):
-    """The event of a build is emitted within the load of a plan, which holds the plan's lock."""
+    """The event of a build is emitted during the load of a plan, which holds the plan's lock."""
     descriptor, args = decode([3])
     plan = on_reference(descriptor)
     whole = instruments.launcher

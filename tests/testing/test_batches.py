@@ -1,4 +1,4 @@
-"""Batches of every op that promises equal bits in any batch, and faults in them that must be seen."""
+"""Batches of every op that guarantees equal bits in any batch, and faults that must be detected."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests import emulator
 from tests.support.assemblers import any_assembler
 
 SMALL = determinism.Campaign(needles=5, compositions=4, largest=9, longest=60, q_longest=5)
-# Examples of the ops that make their batches themselves.
+# Examples of the ops that build their batches themselves.
 OWN = [d for d in examples() if d.op in ("pack_mask", "qkv_prepare") or (d.op == "dequantize" and d.quant.scale == "block")]
 
 
@@ -36,7 +36,7 @@ class Still(emulator.EmulatedSubject):
 
 @cache
 def claimants():
-    """One CUDA subject of each SKU that promises it."""
+    """One CUDA subject of each SKU with this guarantee."""
     with any_assembler():
         subjects = [Still(d, "cuda", "cpu") for d in (*matrix.matrix().values(), *examples())]
         return {s.plan.sku.id: s for s in subjects if not s.declined and invariant(s)}
@@ -59,7 +59,7 @@ def test_units_have_the_same_bits_in_any_batch(problem, on):
 
 
 class SeesTheBatch(Subject):
-    """The reference, whose named output changes where the batch is of more than one unit."""
+    """The reference, whose named output changes if the batch has more than one unit."""
 
     name = ""
 
@@ -80,7 +80,7 @@ class SeesTheBatch(Subject):
 
 
 class WritesLess(SeesTheBatch):
-    """The reference, which leaves the named output as it was where the batch is of more than one unit."""
+    """The reference, which leaves the named output unchanged if the batch has more than one unit."""
 
     def run(self, args, workspace=None):
         before = getattr(args, self.name).clone()

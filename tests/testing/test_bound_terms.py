@@ -1,4 +1,4 @@
-"""Every term of the bounds of attention and of merges, against its closed form where all scores of a row are equal."""
+"""Every term of the bounds of attention and of merges, against its closed form for rows with equal scores."""
 
 import math
 import random
@@ -64,7 +64,7 @@ class Row:
         return off + U * (3 * size + (3 + 2 * c["line"]) * abs(self.top)) + c["exp"]
 
     def largest(self, step):
-        """Over the steps of the dot product, the largest of its sums and products."""
+        """Over the steps of the dot product, the maximum of its sums and products."""
         products, before, total = [a * b for a, b in zip(self.q.tolist(), self.key.tolist(), strict=True)], 0.0, 0.0
         for first in range(0, DIM, step):
             mine = products[first : first + step]
@@ -116,7 +116,7 @@ def test_the_bound_of_lse_is_its_closed_form(name, cap, sink):
     total = KEYS * math.exp(row.score - row.top) + joined
     want, n = row.top + math.log(total), KEYS + (sink is not None)
     of_sink = U * (3 * abs(sink or 0.0) + (3 + 2 * c.get("line", 0.0)) * abs(row.top)) + c["exp"]
-    # Keys are off by what their scores are, the sink, which is given, by its subtraction and exp alone.
+    # Keys have the errors of their scores; the sink, which is an input, only those of its subtraction and exp.
     grown = math.log((KEYS * math.exp(row.score - row.top + row.eta(MORE[name])) + joined * math.exp(of_sink)) / total)
     sums = (n / c["lanes"] + n / c["tile"] + 1 + 8) * U + 8 * U + (3 * U + U) * abs(want)
     parts = n / min(c["tile"], c.get("part", math.inf)) + 5

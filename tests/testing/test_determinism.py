@@ -1,4 +1,4 @@
-"""Bits that must not move: run to run, process to process, and request by request in any batch. The harness can fail."""
+"""Bits that must not change: between runs, between processes, and per request in any batch. The harness can fail."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def on_cpu(fault):
     return Faulty(DECODE, "reference", "cpu", fault)
 
 
-@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference promises no bits
+@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference guarantees no bits
 @pytest.mark.parametrize("kind", ALL)
 def test_the_harness_runs_every_kind_on_the_reference(kind):
     shown = determinism.run_to_run(Subject(ALL[kind], "reference", "cpu"), runs=4, seed=1)
@@ -41,7 +41,7 @@ def test_a_run_that_differs_is_seen():
     assert "differ" in shown.first
 
 
-@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference promises no bits
+@pytest.mark.usefixtures("one_thread")  # then products in torch have one order, though the reference guarantees no bits
 @pytest.mark.parametrize("fault", ["sees_the_batch", "sees_the_neighbour"])
 def test_a_request_that_sees_its_batch_is_seen(fault):
     assert determinism.batch_invariance(on_cpu("right"), QUICK, 1).different == 0
@@ -86,7 +86,7 @@ def test_runs_repeat_bitwise_on_a_busy_gpu(kind):
 @pytest.mark.heavy
 @pytest.mark.usefixtures("_built")
 def test_processes_repeat_bitwise():
-    """Fresh processes with memory that lies differently write the same bytes."""
+    """New processes with another memory layout write the same bytes."""
     first = fingerprints("cuda", "cuda")
     for _ in range(PROCESSES - 1):
         assert fingerprints("cuda", "cuda") == first
@@ -146,14 +146,14 @@ CHUNKS = {
 
 def test_every_class_that_claims_invariance_is_tried():
     with any_assembler():
-        # tests/families/matmul/test_matmul_gpu.py has rows of products; most of these have no kernel.
+        # test_matmul_gpu.py has rows of products; most of these have no kernel
         found = {
             k: survey(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in ALL.items() if d.category != "matmul"
         }
         tried = {k: ALL[k] for k, options in found.items() if any(not option.reasons for option in options)}
         plans = {k: Plan.select(d, Preference(backend="cuda"), Target.parse("sm_90a")) for k, d in tried.items()}
     claims = {k: p.precision_guarantee for k, p in plans.items() if p.precision_guarantee.batch_invariant == "composition"}
-    # Bits of an exact result follow from its inputs alone: conformance holds them.
+    # Bits of an exact result follow from its inputs alone: the conformance test checks them.
     assert {k for k, claim in claims.items() if claim.error_model.id != "exact"} == set(CAMPAIGNS)
 
 
@@ -178,7 +178,8 @@ def test_a_request_keeps_its_bits_in_any_batch(kind):
 def test_the_harness_catches_a_sku_that_sees_its_batch():
     """Negative control: a decode that shares the device over the whole batch does not claim invariance, and has none.
 
-    In f32, which is cut so whatever the bounds: in 16 bits smaller bounds may choose chunks, which are invariant.
+    The test uses f32, for which the split does not depend on bounds: in 16 bits, smaller bounds may choose chunks, which are
+    invariant.
     """
     subject = Subject(ALL["decode-auto-f32"], "cuda", "cuda")
     assert not invariant(subject)

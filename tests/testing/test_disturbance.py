@@ -1,4 +1,6 @@
-"""The state that `determinism` and `guarded` disturb between runs, seen by the call under test. It is what they prove with."""
+"""The state that `determinism` and `guarded` disturb between runs, as seen by the call under test. Their proofs
+depend on it.
+"""
 
 import math
 import random
@@ -24,7 +26,7 @@ RUNS = 60
 
 @dataclass(frozen=True)
 class Watched(Subject):
-    """The reference on the CPU, and what each run was given; `after` may spoil what it wrote."""
+    """The reference on the CPU, with the inputs of each run; `after` may corrupt its outputs."""
 
     seen: list = field(default_factory=list, compare=False)
     workspaces: list = field(default_factory=list, compare=False)
@@ -165,7 +167,7 @@ def test_a_result_that_is_one_of_the_patterns_is_no_gap():
 
 @dataclass(frozen=True)
 class WithWorkspace(Watched):
-    """A subject whose plan needs a workspace, and that writes as `into` says."""
+    """A subject whose plan needs a workspace, and that writes as `into` specifies."""
 
     into: object = None
 

@@ -1,4 +1,4 @@
-"""Random problems take every value of every field, and random arguments are as odd as kernels must bear."""
+"""Random problems take every value of every field, and random arguments have every form that kernels must support."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SEEDS = range(400)
 
 
 def values(model):
-    """Every field by name, those of models inside too."""
+    """Every field by name, including fields of nested models."""
     found = {}
     for name in type(model).model_fields:
         value = getattr(model, name)

@@ -1,4 +1,6 @@
-"""10,000 random problems and calls a run: a right result or an OpfacadeError, never another exception; select repeats."""
+"""10,000 random problems and calls per run: a correct result or an OpfacadeError, never another exception; select is
+repeatable.
+"""
 
 import json
 import random
@@ -25,7 +27,7 @@ CHUNKS = 10
 @pytest.fixture(autouse=True)
 def _quiet():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # falling back to the reference is a warning, and here an everyday one
+        warnings.simplefilter("ignore")  # falling back to the reference is a warning, and ordinary here
         yield
 
 
@@ -38,7 +40,7 @@ def outcome(call, *args):
 
 
 def seeded(chunk, size, salt):
-    """Seeds of a chunk; one that fails is named, and repeats alone."""
+    """Seeds of a chunk; a failing seed is named, and repeats the failure alone."""
     for seed in range(chunk * size, (chunk + 1) * size):
         try:
             yield random.Random(f"{salt} {seed}")
@@ -48,7 +50,7 @@ def seeded(chunk, size, salt):
 
 
 def parsed(rng, descriptor):
-    """A descriptor again from its fields or its text, mutated or not."""
+    """A descriptor, rebuilt from its fields or its text, mutated or not."""
     fields = mutated_fields(rng, descriptor.model_dump(mode="json"), rng.choice((0, 0, 1, 1, 3)))
     form = rng.random()
     if form < 0.4:
@@ -111,7 +113,7 @@ def test_calls_without_memory(chunk):
         assert plan.can_implement(args, workspace) == verdict
         sound += bool(verdict)
         _, error = outcome(plan.run, args, workspace)
-        if error is None:  # something with memory got through: then it was sound, and all of it had memory
+        if error is None:  # a call with memory passed: then it was valid, and all of its operands had memory
             assert verdict
             continue
         check_error(error)

@@ -1,4 +1,4 @@
-"""10,000 small random problems on a GPU over some thirty kernels, each result held to its SKU's bound."""
+"""10,000 small random problems on a GPU over about thirty kernels; each result is checked against its SKU's bound."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ KERNELS, PROBLEMS = 30, 10_000
 
 
 def base(i):
-    """A problem whose kernel the others of its number share: no split that follows the batch, or its sizes."""
+    """A problem whose kernel is shared by the others of its number: its split does not depend on the batch or its sizes."""
     rng = random.Random(f"kernel {i}")
     descriptor = problems.random_descriptor(problems.OPS[i % len(problems.OPS)], i, tokens=600)
     split = {"kv_split": rng.choice(("off", 64))} if hasattr(descriptor, "kv_split") else {}

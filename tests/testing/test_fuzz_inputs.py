@@ -1,4 +1,4 @@
-"""Input from outside, spoiled at random: JSON of every reader and values of every model.
+"""External input, corrupted at random: JSON of every reader and values of every model.
 
 A right answer or an OpfacadeError, never another exception. Seeded, so that a failure repeats.
 """
@@ -58,7 +58,7 @@ TEXTS = (
 
 
 def spoiled(rng, text):
-    """A JSON text with something in it that a careless or hostile writer might put there; as str or bytes."""
+    """A JSON text with an element that a careless or hostile writer might insert; as str or bytes."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(text) + 1)
         what = rng.random()
@@ -69,7 +69,7 @@ def spoiled(rng, text):
         elif what < 0.5 and '":' in text:  # another value
             at = text.index('":', min(at, text.rindex('":'))) + 2
             text = text[:at] + rng.choice((*NUMBERS, *TEXTS)) + rng.choice(("", ", ", '"')) + text[at + rng.randrange(4) :]
-        elif what < 0.8 and '":' in text and "{" in text:  # a name twice, or one of another place
+        elif what < 0.8 and '":' in text and "{" in text:  # a repeated name, or a name from another position
             end = text.index('":', min(at, text.rindex('":')))
             name = text[text.rindex('"', 0, end) : end]
             at = text.index("{", min(at, text.rindex("{"))) + 1
@@ -80,7 +80,7 @@ def spoiled(rng, text):
 
 
 def refusal(call, *args):
-    """The error that a call raises, None where it gives something. Any other exception is the find."""
+    """The error that a call raises, or None if it returns. Any other exception is a finding."""
     try:
         call(*args)
     except OpfacadeError as error:
@@ -97,7 +97,7 @@ def test_json_of_every_reader(name):
         error = refusal(read, spoiled(random.Random(seed), text))
         refused += error is not None
         assert error is None or (error.code in str(error) and len(str(error)) < 2000)
-    assert refused > 200 or name == "tuned row"  # which is passed over
+    assert refused > 200 or name == "tuned row"  # which is ignored
 
 
 def test_counts_in_a_file(tmp_path):

@@ -1,4 +1,4 @@
-"""Tensors of every kind that torch has, in the place of each operand and of the workspace: a right call or an OpfacadeError."""
+"""Tensors of every kind in torch, in place of each operand and of the workspace: a correct call or an OpfacadeError."""
 
 import random
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.support.fuzzing import small
 
 
 def refusal(call, *args):
-    """The error that a call raises, None where it gives something. Any other exception is the find."""
+    """The error that a call raises, or None if it returns. Any other exception is a finding."""
     try:
         call(*args)
     except OpfacadeError as error:
@@ -69,7 +69,7 @@ TENSORS = {
 @pytest.mark.parametrize("op", problems.OPS)
 @pytest.mark.parametrize("odd", TENSORS)
 def test_tensors_in_every_place(op, odd):
-    """can_implement says no where run raises, and both for what is no plain tensor in any operand or as workspace."""
+    """can_implement refuses if run raises, and both refuse anything but a plain tensor as an operand or workspace."""
     descriptor = small(op, random.Random(0))
     plan = Plan.select(descriptor, Preference(backend="reference"), Target.cpu())
     args = inputs.make_args(descriptor, seed=1)
@@ -81,5 +81,5 @@ def test_tensors_in_every_place(op, odd):
 def hold(plan, args, workspace):
     verdict = plan.can_implement(args, workspace)
     error = refusal(plan.run, args, workspace)
-    # A call that only its values or missing memory make wrong is refused by the run alone.
+    # A call that is wrong only in its values, or that lacks memory, is refused only by the run.
     assert (error is None) == bool(verdict) or error.code in ("OPF-V001", "OPF-R001"), error

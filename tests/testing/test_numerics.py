@@ -1,4 +1,4 @@
-"""The measure of error: a sound kernel stays within it, however odd the data; every numeric fault leaves it."""
+"""The error measure: a correct kernel stays within it for any data; every numeric fault exceeds it."""
 
 import math
 import random
@@ -36,7 +36,7 @@ def drawn(kind, n, dtype, seed, rows=ROWS):
 
 
 def ratios(machine, q, k, v, seen=None, seed=0, told=None):
-    """(worst over hard, worst over tight) for each row; `told`: the data that the kernel saw instead."""
+    """(worst over hard, worst over tight) for each row; `told`: the data that the kernel used instead."""
     scale = DIM**-0.5
     seen = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool) if seen is None else seen
     told = told or (q, k, v, seen)
@@ -63,7 +63,7 @@ def test_a_sound_kernel_stays_below_hard_and_tight(machine, kind):
 
 
 def test_a_sound_kernel_is_not_far_below_the_bound():
-    """A bound that no fault could reach would prove nothing."""
+    """A bound that no fault exceeds would prove nothing."""
     for machine in (BF16, F16):
         for n in (17, 1000):
             assert float(ratios(machine, *drawn("normal", n, machine.dtype, n))[:, 1].max()) > 0.05
@@ -104,7 +104,7 @@ FAULTS = {
 
 
 def told(how, q, k, v):
-    """The keys over which a kernel with a fault in its addressing computes."""
+    """The keys that a kernel with an addressing fault uses."""
     seen = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool)
     if how == "drop":
         seen[:, -1] = False

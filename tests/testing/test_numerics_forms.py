@@ -1,4 +1,6 @@
-"""The bound where K and V have factors, a sink joins, or values are narrower than keys: sound kernels within, faults beyond."""
+"""The bound with factors of K and V, with a sink, or with values narrower than keys: correct kernels are within, faults are
+not.
+"""
 
 import math
 
@@ -34,7 +36,9 @@ class Problem:
         self.n, self.seed = n, seed
 
     def kernel(self, k_scale=None, v_scale=None, sink=None, kept=slice(None)):
-        """Arithmetic: the factor of K joins the scale, that of V and the sink come at the end, each rounded to f32."""
+        """Arithmetic: the factor of K is multiplied into the scale; the factor of V and the sink are applied at the end, each
+        rounded to f32.
+        """
         k_scale, v_scale = self.k_scale if k_scale is None else k_scale, self.v_scale if v_scale is None else v_scale
         seen = torch.ones(ROWS, self.k[kept].shape[0], dtype=torch.bool)
         scale = float(rounded(torch.as_tensor(self.scale * k_scale)))

@@ -1,4 +1,4 @@
-"""compute-sanitizer is shown problems that descriptors allow: a page beyond the cache would be the test's own fault."""
+"""compute-sanitizer runs only problems that descriptors allow: a page beyond the cache would be an error of the test."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Exact tests of every attention: visits, needles, V = 1, one key, poison, and the same call put differently."""
+"""Exact tests of every attention op: visits, needles, V = 1, one key, poison, and equivalent calls."""
 
 import pytest
 
@@ -19,7 +19,7 @@ check_ids = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__n
 
 
 def each_kind():
-    """(kind, check). Most checks look at each request alone: of hundreds, one is enough where time is short."""
+    """(kind, check). Most checks treat each request alone: of hundreds, one is enough in a short run."""
     for kind, descriptor in KINDS.items():
         for check in CHECKS:
             short = descriptor.batch_size <= 32 or check is structural.every_key_is_visited_once
@@ -30,8 +30,8 @@ of_kinds = pytest.mark.parametrize(("kind", "check"), list(each_kind()))
 
 
 def in_turn():
-    """The same for the reference, which no kind of cutting concerns: each kind with one check in turn, the first of an op with
-    all; the others are heavy."""
+    """The same for the reference, which has no splits: each kind with one check in turn, the first kind of an op with all; the
+    others are heavy."""
     firsts = {descriptor.op: kind for kind, descriptor in reversed(KINDS.items())}.values()
     for turn, kind in enumerate(KINDS):
         for number, check in enumerate(CHECKS):

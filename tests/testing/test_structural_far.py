@@ -1,4 +1,4 @@
-"""Offsets past 2^31 and 2^32 elements: keys that lie only in such pages of a pool of more than 8 GiB come back exactly."""
+"""Offsets past 2^31 and 2^32 elements: keys that are only in such pages of a pool of more than 8 GiB are found exactly."""
 
 import math
 from dataclasses import replace
@@ -72,7 +72,7 @@ def test_attention_reads_far_pages_exactly(kind, layout):
 
 
 def missed(subject, args):
-    """Requests that did not find the needles planted in their pages, wherever those lie."""
+    """Requests that did not find the needles planted in their pages, wherever these are."""
     args.q.zero_()
     wanted = [structural.plant(subject, args, *view, 9) for view in structural.request_views(subject, args)]
     subject.run(args)
@@ -92,7 +92,7 @@ def test_an_append_writes_far_pages_and_nothing_else(layout):
 
 
 def test_ragged_reads_far_rows_exactly():
-    """One request of 2^32 elements that no row looks at, and a second one behind it."""
+    """One request of 2^32 elements that no row sees, followed by a second request."""
     base = matrix.matrix()["ragged-off-causal"]
     skipped, kv, q = SKIPPED, 700, 90
     descriptor = changed(base, batch_size=1, total_num_rows=q, total_kv_rows=kv)

@@ -1,4 +1,4 @@
-"""The page of reliability says what the records say, and which of them are older than the kernels."""
+"""The page of reliability agrees with the records, and names the records that are older than the kernels."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def test_a_record_may_say_how_it_came_about(results):
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """The kernels of today, which a test may change."""
+    """The current kernels, which a test may change."""
     found = dict(CODE)
     monkeypatch.setattr(kernel_digests, "present", lambda arch="sm_90a": MappingProxyType(found))
     return found

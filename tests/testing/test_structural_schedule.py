@@ -1,4 +1,6 @@
-"""How work is cut: device functions, compiled for the host, cover every key once and see no batch; closed forms hold."""
+"""How work is split: device functions, compiled for the host, cover every key once and are independent of the batch; closed
+forms hold.
+"""
 
 import ctypes
 import itertools
@@ -59,7 +61,7 @@ ARRIVED = re.compile(r"^ *__sync(threads|warp)\(\);  // .*\b(has|have) arrived\b
 
 
 def test_what_a_barrier_says_has_arrived_was_waited_for():
-    """A copy that is mostly in time hides a missing wait from every test that runs: so the source must have it."""
+    """A copy that usually arrives in time hides a missing wait from every test that runs, so this test checks the source."""
     places = []
     for path in sorted(ROOT.glob("kernels/**/*.cuh")):
         lines = path.read_text().splitlines()
@@ -135,7 +137,7 @@ def test_fixed_decode_splits_cover_every_visible_key_once(device):
         assert visible[-1][1] == kv_len
         assert all(a[1] == b[0] for a, b in itertools.pairwise(visible)), (kv_len, window, chunk)
         assert all(begin < end for begin, end in visible) or kv_len == 0
-        # A tile starts at a place that the split alone decides, so a longer window moves no rounding.
+        # A tile's start depends only on the split, so a longer window changes no rounding.
         assert all((begin - s) % 64 == 0 for (begin, _), s in zip(ranges, starts(first, chunk), strict=False))
 
 
@@ -180,7 +182,7 @@ def test_no_lengths_need_more_fixed_items_than_promised(device):
 
 
 def even_blocks(device, runs, blocks):
-    """A model of an even cut: the segments [(run, first tile, end tile, part, parts, slots)] of each block."""
+    """A model of an even split: the segments [(unit, first tile, end tile, part, parts, slots)] of each block."""
     share = device.share(sum(runs), len(runs), max(runs), blocks)
     starts = list(itertools.accumulate([0, *runs]))
     cut = [[] for _ in range(blocks)]
@@ -213,7 +215,7 @@ def test_even_shares_cover_every_tile_once_and_no_two_parts_share_a_slot(device,
     assert all(0 <= slot < 2 * blocks for slot in used)
     for block, segments in enumerate(cut):
         assert sum(end - begin for _, begin, end, *_ in segments) <= share
-        # Its own part lies in one of its two slots, and the counter of a run in a slot of the block that starts it.
+        # A block's own part is in one of its two slots, and the counter of a unit is in a slot of the block that starts it.
         assert all(slots[part] // 2 == block for *_, part, parts, slots in segments if parts > 1)
         assert all(slots[0] // 2 <= block for *_, slots in segments)
 
@@ -269,8 +271,8 @@ def test_a_prefill_has_a_slot_for_every_tile():
 
 
 def test_the_split_that_was_asked_for_reaches_the_sku():
-    """By every op, mask and form of table: a fixed chunk is fixed, off is off; auto may become off, pieces, a cluster, or a
-    chunk of ours, which the SKU then names."""
+    """For every op, mask and form of table: a fixed chunk is fixed, off is off; auto may become off, pieces, a cluster, or a
+    chunk that we choose, which the SKU then names."""
     for op in ("paged_decode", "paged_prefill", "ragged_prefill"):
         for seed in range(60):
             descriptor = problems.random_descriptor(op, seed)
@@ -285,7 +287,7 @@ def test_the_split_that_was_asked_for_reaches_the_sku():
 
 
 def resident(descriptor):
-    """Blocks of a decode that run at once, of as many as may have work."""
+    """Concurrent blocks of a decode, out of all blocks that may have work."""
     tiles = descriptor.kv_token_bound // 64 + descriptor.batch_size
     block = attention_decode.partition_of(descriptor, TARGET).block
     return min(attention_decode.head_blocks(descriptor) * tiles, TARGET.sm_count * block.resident)
@@ -360,7 +362,7 @@ def test_a_bound_on_one_request_bounds_the_chunks_of_a_decode(tokens, chunks):
 
 
 def test_a_bound_on_one_request_bounds_parts_and_no_identity():
-    """The schedule that it allows has as many slots as it needs, whatever the lengths; the kernel is the same."""
+    """The schedule has as many slots as it needs, whatever the lengths; the kernel is the same."""
     plain = bounded(BatchPagedDecodeDescriptor)
     for most in (1, 100, 4095, 4096, 4097, 20_000):
         plan = Plan.select(changed(plain, max_kv_len=most), Preference(backend="cuda"), TARGET)
@@ -370,7 +372,7 @@ def test_a_bound_on_one_request_bounds_parts_and_no_identity():
 
 
 def test_an_automatic_split_follows_the_bound_on_one_request():
-    """A few requests of a large pool are short contexts where that is promised, and need no workspace."""
+    """With a bound, a few requests of a large pool are short contexts, and need no workspace."""
     large = changed(bounded(BatchPagedDecodeDescriptor), kv_split="auto", batch_size=1)
     short = changed(large, max_kv_len=2000)
     assert dict(Plan.select(large, Preference(backend="cuda"), TARGET).sku.spec)["split"] == "pieces"
@@ -383,7 +385,7 @@ def test_the_binary_and_chunk_of_an_invariant_sku_do_not_follow_the_batch(kind):
     many = changed(one, batch_size=200)
     if hasattr(one, "total_num_rows"):
         many = changed(many, total_num_rows=5000)
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # whatever compiler is here
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):  # independent of the installed compiler
         plans = [Plan.select(d, Preference(backend="cuda"), TARGET) for d in (one, many)]
     assert plans[0].sku == plans[1].sku
     assert plans[0].jit_spec == plans[1].jit_spec

@@ -1,4 +1,4 @@
-"""Cross-check: due by count, silent when right, and a violation that can be run again when wrong."""
+"""Cross-check: runs every n-th call, is silent if results agree, and dumps a replayable call if they do not."""
 
 import os
 import stat
@@ -119,7 +119,7 @@ def test_a_wrong_run_raises_with_a_dump_that_replays(monkeypatch, name, spoil):
             assert torch.equal(bits(kept["before"][given]), bits(getattr(before, given))), given
     assert set(kept["got"]) == set(kept["reference"]) == {n for n, s in descriptor.operands().items() if s.written}
     monkeypatch.setattr(plans, "_selected", {})
-    assert replay_crosscheck(error.dump).worst <= 1.0  # the plan of that SKU, unspoiled, is right
+    assert replay_crosscheck(error.dump).worst <= 1.0  # the plan of that SKU, without the fault, is correct
 
 
 def test_a_kernel_that_spoils_its_inputs_cannot_hide_it(monkeypatch):

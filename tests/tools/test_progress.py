@@ -1,4 +1,4 @@
-"""The line of progress: what it counts, where it is written, and where not."""
+"""The progress line: its counts, and when it is written."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Proofs of `verify` in several processes: the same results, in their order, with their lines; faults reach the caller."""
+"""Proofs of `verify` in several processes: the same results and lines, in order; faults reach the caller."""
 
 import os
 from functools import partial
@@ -13,7 +13,7 @@ from tests.tools.test_verify import quietly
 
 
 def proof(number, say, gate=None):
-    """gate: a pipe at which the first waits for the second."""
+    """gate: a pipe at which the first proof waits for the second."""
     if gate is not None and number < 2:
         with open(gate, "rb" if number == 0 else "wb"):
             pass

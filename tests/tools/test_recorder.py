@@ -1,4 +1,6 @@
-"""Recording: every problem once with its counts, whatever thread ran it; and one file for all that reads descriptors."""
+"""Recording: every problem once with its counts, whichever thread ran it; and one file format for all readers
+of descriptors.
+"""
 
 import errno
 import json
@@ -148,7 +150,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_block(tmp_path, place
 
 
 def recorded(path, spoil):
-    """The error that leaves a block which ran once, after `spoil()` in it."""
+    """The error that leaves a block after one run, with `spoil()` called in it."""
     (descriptor, args), done = decode([3]), []
 
     def fill():

@@ -94,7 +94,7 @@ def test_random_problems_that_are_refused_fail(monkeypatch):
 
 
 def test_claims_that_a_sku_makes_are_tried(monkeypatch):
-    """The reference claims neither; a subject that does is held to both."""
+    """The reference claims neither property; a subject that does is tested for both."""
     from tests.testing.test_determinism import DECODE, RUNS
 
     plain = Subject(DECODE, "reference", "cpu")

@@ -1,4 +1,4 @@
-"""The trials of `opfacade verify` for a SKU and an op; each of them alone makes a record fail."""
+"""The trials of `opfacade verify` for a SKU and an op; a failure of any single trial fails the record."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_canaries_stand_around_every_call():
 
 
 def seeds_of(monkeypatch, wrong_at):
-    """The random problems that are tried, of which one seed fails."""
+    """The random problems of the trial, of which one seed fails."""
     tried = []
 
     def held(one, seed, rows):

@@ -1,4 +1,4 @@
-"""Building ahead of time: what is built, once, reported, and what a plan that must not build says."""
+"""Ahead-of-time builds: what is built, that it is built once and reported, and the error of a plan that must not build."""
 
 import json
 
@@ -18,7 +18,7 @@ SMALL = [d for d in examples() if d.op in ("merge_states", "paged_kv_append") an
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory):
-    """A cache in which the small operators are built, and what was reported meanwhile."""
+    """A cache with the small operators built, and the reports of these builds."""
     place, told = tmp_path_factory.mktemp("warm"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPFACADE_CACHE_DIR", str(place))

@@ -1,4 +1,4 @@
-"""Workload files: what counts as one, and how a wrong entry is named."""
+"""Workload files: valid files, and the naming of a wrong entry."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Functions that read around an op which overwrites an operand, and the operands of every such op."""
+"""Functions that read memory before and after an op that overwrites an operand, and the operands of every such op."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Call:
 
 
 def between(call, values):
-    """A value that is read between two changes, and a copy of the last one."""
+    """Returns a value that is read between two changes, and a copy of the last one."""
     call(values)
     read = values[call.name].clone()
     call(values)
@@ -45,7 +45,7 @@ def before(call, values):
 
 
 def changed_by_torch(call, values):
-    """Copies around a change that is none of ours."""
+    """Copies before and after a change by another op."""
     call(values)
     first = values[call.name].clone()
     values[call.name].zero_()
@@ -61,7 +61,7 @@ def own_read(call, values):
 
 
 def view(call, values):
-    """The overwritten tensor is a part of an argument."""
+    """The overwritten tensor is a view of an argument."""
     part = values | {call.name: half(values, 1, values[call.name].shape)}
     call(part)
     read = values["buffer"].clone(), part[call.name].clone()
@@ -75,7 +75,7 @@ def half(values, at, shape):
 
 
 def made(call, values):
-    """The overwritten tensor is not an input."""
+    """The overwritten tensor is not an input of the function."""
     own = values | {call.name: values[call.name].clone()}
     call(own)
     read = own[call.name].clone()
@@ -84,7 +84,7 @@ def made(call, values):
 
 
 def stored(call, values):
-    """A value between two changes, and the one before them, become those of other inputs."""
+    """A value between two changes, and the value before them, become inputs of other ops."""
     half(values, 0, values[call.name].shape).copy_(values[call.name])
     call(values)
     values["other"].copy_(values[call.name])
@@ -92,7 +92,7 @@ def stored(call, values):
 
 
 def returned(call, values):
-    """Views of what was overwritten share its memory."""
+    """Views of the overwritten tensor share its memory."""
     call(values)
     return values[call.name], values[call.name][-1:], values[call.name].transpose(0, -1)[-1:]
 
@@ -111,7 +111,7 @@ PATTERNS = (computed, between, before, changed_by_torch, own_read, view, made, s
 
 
 def passes(graph, given):
-    """Inductor's passes over graphs without its code: what they make of a graph runs node by node."""
+    """Inductor's passes over graphs without its code generation: the resulting graph runs node by node."""
     return compile_fx.compile_fx(graph, given, inner_compile=interpreted)
 
 
@@ -136,7 +136,7 @@ def problems(form):
 
 
 def _either_way(example, form):
-    """The example, changed so that the form takes it and more is overwritten."""
+    """The example, changed so that it fits the form and overwrites more."""
     fields = type(example).model_fields
     flag = "in_place" in fields and fields["in_place"].annotation is bool
     wanted = {"in_place": form.is_in_place} if flag else {}
@@ -164,7 +164,7 @@ def overwriting():
 
 
 def _plain(tensor):
-    """Without NaN, which equals nothing."""
+    """Without NaN, which is not equal to itself."""
     return tensor.float().nan_to_num().to(tensor.dtype) if tensor.is_floating_point() else tensor
 
 

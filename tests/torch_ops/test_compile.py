@@ -8,7 +8,7 @@ from opfacade.errors import GradNotSupportedError, PlanStateError
 from tests.torch_ops import tiny_llama as llama
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6, 5], [3, 5, 8, 9, 7], [1, 1, 2, 3, 5, 8], [2, 7, 1], [4, 4, 4, 4, 4, 4]]
-# inductor does all that the others do.
+# inductor includes what the others do
 BACKENDS = [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("eager", "aot_eager")), "inductor"]
 
 
@@ -27,7 +27,7 @@ def model():
 
 
 class Serving:
-    """Prompts on pages of their own, and the two compiled steps; `counter` counts graphs."""
+    """Prompts on separate pages, and the two compiled steps; `counter` counts graphs."""
 
     def __init__(self, model, backend):
         self.model, self.counter = model, CompileCounterWithBackend(backend)
@@ -77,7 +77,7 @@ def test_a_compiled_model_gives_the_tokens_of_eager_mode(model, backend):
     for batch in (2, 3, 5, 4):
         assert serving.generate(PROMPTS[:batch], 4) == eager.generate(PROMPTS[:batch], 4)
         counts.append(serving.counter.frame_count)
-    # One graph each of prefill and decode, one more each for another batch size (and other plans), and then none.
+    # One graph each for prefill and decode, one more each for another batch size (and other plans), and then no more.
     assert counts == [2, 4, 4, 4]
 
 

@@ -1,4 +1,4 @@
-"""A program of torch.export runs the plans that it was exported with, in any process, or says which ones it needs."""
+"""A program of torch.export runs the plans with which it was exported, in any process, or names the plans that it needs."""
 
 import gc
 import io
@@ -59,7 +59,7 @@ torch.save((exported.load(sys.argv[1]).module()(X, WEIGHT), told, bare(X, WEIGHT
 
 
 def elsewhere(path):
-    """Run the program of a file in another process, where other plans of the op were selected before."""
+    """Runs the program of a file in another process, in which other plans of the op were selected before."""
     return subprocess.run([sys.executable, "-c", ELSEWHERE, path], capture_output=True, text=True, check=False)
 
 

@@ -1,4 +1,6 @@
-"""Results of functional forms under fake tensors have the strides, shapes and dtypes of the real ones, however operands lie."""
+"""Results of functional forms under fake tensors have the strides, shapes and dtypes of real results, for any layout of
+operands.
+"""
 
 import dataclasses
 from contextlib import nullcontext
@@ -20,7 +22,7 @@ CPU = Target.cpu()
 
 
 def turned(tensor):
-    """The same values, dense, with the last two axes that have entries in the other order in memory."""
+    """The same values, dense, with the last two axes larger than 1 swapped in memory."""
     axes = [axis for axis, n in enumerate(tensor.shape) if n > 1]
     if len(axes) < 2:
         return None
@@ -30,7 +32,7 @@ def turned(tensor):
 
 
 def lifted(tensor):
-    """The first two axes in the other order, where the last one is neither."""
+    """The first two axes swapped in memory, if the last axis is neither."""
     if tensor.ndim < 3 or min(tensor.shape[:2]) < 2:
         return None
     return tensor.transpose(0, 1).contiguous().transpose(0, 1)
@@ -45,7 +47,7 @@ def size(problem):
 
 
 def calls():
-    """Each operand of each op that makes its results, in the least example that reads it."""
+    """Each operand of each op that creates its results, in the smallest example that reads it."""
     found = {}
     for problem in sorted(examples(), key=size):
         if getattr(problem, "in_place", False) or getattr(problem, "accumulate", False):
@@ -57,7 +59,7 @@ def calls():
 
 
 def accepted(problem, args, operand, tensor):
-    """The call with that tensor, where the plan takes it."""
+    """The call with that tensor, if the plan accepts it."""
     moved = dataclasses.replace(args, **{operand: tensor})
     return moved if tensor is not None and Plan.select(problem, target=CPU).can_implement(moved) else None
 
@@ -79,7 +81,7 @@ def test_a_fake_result_lies_as_the_real_one(problem, operand):
 
 @pytest.mark.parametrize("faked", [False, True])
 def test_a_copy_of_a_transposed_residual_is_transposed(faked):
-    """By hand: the functional form makes the copy that is overwritten as a clone, which keeps the order of a dense tensor."""
+    """By hand: the functional form copies the overwritten operand by clone, which keeps the order of a dense tensor."""
     problem = NormDescriptor(kind="rms", total_num_rows=3, hidden=5, dtype="f32", weight="none", residual=True)
     plan, (x, residual) = Plan.select(problem, target=CPU), (torch.ones(3, 5), torch.ones(5, 3).t())
     with FakeTensorMode() if faked else nullcontext() as mode:
@@ -93,5 +95,5 @@ def test_a_copy_of_a_transposed_residual_is_transposed(faked):
 
 
 def absent(problem):
-    """Flags that leave out the results that a plan has not."""
+    """Flags that omit the results that a plan does not have."""
     return {flag: name in operands_of(problem) for name, flag in Functional(form_of(problem)).flags.items()}

@@ -48,7 +48,9 @@ def holds(form, descriptor, name, pattern, backend, dynamic):
 
 
 def cases():
-    """Inductor's passes over each form with one pattern, and over norm with all; the rest of the matrix takes minutes."""
+    """Inductor's passes over each form with one pattern, and over norm with all patterns; the rest of the
+    matrix takes minutes.
+    """
     for at, (form, descriptor, name) in enumerate(FORMS):
         for number, pattern in enumerate(PATTERNS):
             for backend in (passes, "aot_eager"):
@@ -100,7 +102,7 @@ def test_what_a_function_returns_of_its_operands_is_not_copied():
 
 
 def residual_twice(handle, x, residual, out):
-    """A residual stream through two norms, which write into each other's input."""
+    """A residual stream through two norms, each of which writes into the other's input."""
     norm = torch.ops.opfacade.norm
     norm(handle, x=x, residual=residual, out=out)
     read = residual.clone()
@@ -121,7 +123,7 @@ def test_a_residual_that_is_read_between_two_norms_has_the_sum_of_the_first(back
 
 
 def test_inductor_computes_what_reads_an_operand_before_it_is_overwritten():
-    """x becomes twice the residual that was given, though its copy is the last thing that the function does."""
+    """x becomes twice the original residual, although its copy is the last operation of the function."""
 
     def function(handle, x, residual, out):
         twice = residual * 2

@@ -1,4 +1,4 @@
-"""Every op is an op of torch: what it takes, what it gives, and that torch's own checks pass."""
+"""Every op is a torch op: its arguments, its results, and torch's own checks."""
 
 import dataclasses
 import gc
@@ -26,11 +26,11 @@ CPU = Target.cpu()
 
 
 def smallest(op):
-    """The least example of an op whose tensors torch's own checks can compare: fp8 has no arithmetic on the CPU."""
+    """The smallest example of an op whose tensors torch's own checks can compare: fp8 has no arithmetic on the CPU."""
     own = [e for e in examples() if e.op == op]
     plain = [e for e in own if not any(s.dtype.startswith("f8") for s in e.operands().values())]
     least = min(plain or own, key=lambda e: ("num_valid" in e.operands(), nbytes(list(e.operands().values()))))
-    # Rows past num_valid have any bits, so two runs of a functional form differ there.
+    # Rows past num_valid may have any bits, so two runs of a functional form differ there.
     return type(least).model_validate(least.model_dump() | {"num_valid": False}) if "num_valid" in least.operands() else least
 
 
@@ -43,7 +43,7 @@ def form_of(descriptor, name=None):
 
 
 def without_nan(t):
-    """torch's checks compare what a call left alone, and NaN equals nothing."""
+    """torch's checks also compare unwritten memory, and NaN is not equal to itself."""
     return t.float().nan_to_num().to(t.dtype) if t.is_floating_point() else t.clone()
 
 
@@ -57,7 +57,7 @@ def call_of(descriptor, name=None, seed=1):
 
 
 def made_of(descriptor, args):
-    """The arguments of the functional form behind the plan: shapes that no input has, the inputs, and which results to make."""
+    """Additional arguments of the functional form: shapes that no input has, the inputs, and which results to create."""
     functional = Functional(form_of(descriptor))
     missing = {n: None if n in functional.optional else [] for n in functional.shapes}
     shapes = [missing[n] if getattr(args, n) is None else list(getattr(args, n).shape) for n in functional.shapes]
@@ -83,13 +83,13 @@ def results(descriptor, args, name=None):
 
 
 def valid(descriptor, args, name, tensor):
-    """The rows that a call writes: the functional form makes the others, which have any values."""
+    """The rows that a call writes: the functional form allocates the others, which may have any values."""
     spec = descriptor.operands()[name]
     return tensor[: int(getattr(args, spec.valid_rows))] if spec.valid_rows else tensor
 
 
 def owned(descriptor, args, name, tensor):
-    """Bits, 0 where a call leaves its output as it is."""
+    """Bits, 0 where a call leaves its output unchanged."""
     free = harness_of(descriptor).unowned(descriptor, args, name)
     return bits(tensor) if free is None else bits(tensor).masked_fill(free, 0)
 

@@ -23,5 +23,5 @@ def test_the_examples_give_what_the_plans_give():
     assert torch.allclose(names["y"], args.o.view(2, 64) + 1)
     assert args.o.abs().sum() > 0
     assert len(others) == 2
-    for example in others:  # they look at their results themselves
+    for example in others:  # they check their results themselves
         exec(compile(example, str(PAGE), "exec"), names)

@@ -1,4 +1,6 @@
-"""Functional forms refuse inputs that no output follows from by the errors of a plan, and read none that has no memory."""
+"""Functional forms refuse inputs from which no output shape follows, with the errors of a plan, and never read an input without
+memory.
+"""
 
 from contextlib import nullcontext
 
@@ -69,7 +71,7 @@ def test_a_shape_that_no_tensor_has_is_refused_by_its_name(shape):
 
 
 def test_no_copy_is_made_of_a_tensor_whose_storage_has_shrunk():
-    """A copy would read memory that is not there: the process would die of it."""
+    """A copy would read unallocated memory, and the process would crash."""
     plan = Plan.select(NORM.model_copy(update={"residual": True}), target=CPU)
     residual = torch.zeros(3, 8)
     residual.untyped_storage().resize_(4)

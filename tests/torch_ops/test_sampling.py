@@ -13,7 +13,7 @@ VOCAB, WIDTH = 97, 16
 
 
 def without_count(descriptor):
-    """Rows past num_valid have any bits, so two runs of a functional form differ there."""
+    """Rows past num_valid may have any bits, so two runs of a functional form differ there."""
     return type(descriptor).model_validate(descriptor.model_dump() | {"num_valid": False})
 
 
@@ -31,11 +31,11 @@ def step(weight, hidden, controls, plan):
     written = {"return_logprob": False, "return_rank": False, "return_probs": False}
     none = {"return_top_tokens": False, "return_top_logprobs": False}
     token = OPS.sample_functional(plan, [0], [0], logits, **controls, **written, **none)[0]
-    return token * 2  # an operation behind it, inside the graph
+    return token * 2  # an operation after it, inside the graph
 
 
 def step_in_place(weight, hidden, controls, plan):
-    """The same into outputs of the caller."""
+    """The same with outputs that the caller allocates."""
     logits = hidden @ weight
     token, valid = hidden.new_empty(len(hidden), dtype=torch.int32), hidden.new_empty(len(hidden), dtype=torch.uint8)
     OPS.sample(plan, logits, controls["seed"], controls["offset"], token, valid, **{n: controls[n] for n in FILTERS})

@@ -1,4 +1,6 @@
-"""A program of places alone has no input: the op takes None in its place, and its functional form the device of the results."""
+"""A program that uses only positions has no input: the op accepts None instead, and its functional form takes the device of the
+results.
+"""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ assert "paged_decode" in torch_ops.defined()
 
 
 def rotated(x, positions):
-    """x [rows, heads, DIM] by the angles of its positions, in halves."""
+    """x [rows, heads, DIM] rotated by the angles of its positions, in halves."""
     angles = positions[:, None].float() / 10000 ** (torch.arange(0, DIM, 2) / DIM)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     a, b = x.chunk(2, -1)
@@ -95,7 +95,7 @@ def decode(model, tokens, cache, table, append, attention):
 
 
 def prefill(model, tokens, positions, indptr, cache, table, append, attention):
-    """The next token of each request behind its prompt; outputs of attention are given."""
+    """The next token of each request after its prompt; the caller allocates the outputs of attention."""
     k_cache, v_cache = cache
 
     def attend(number, q, k, v):

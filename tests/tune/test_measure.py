@@ -1,4 +1,4 @@
-"""The race: turns, when it ends, who drops out, and that two races of one field agree."""
+"""The race of candidates: turns, its end, eliminated candidates, and agreement of two races."""
 
 import random
 
@@ -9,7 +9,7 @@ from opfacade.tune.measure import MeasureEffort, host_timer, measure, race
 
 
 class Track:
-    """Calls that only say who ran; a timer that gives each its time, with noise that the seed decides."""
+    """Calls that only record who ran; a timer that determines the time of each, with seeded noise."""
 
     def __init__(self, times, spread=0.0, seed=0):
         self.times, self.spread, self.rng, self.ran = times, spread, random.Random(seed), []
@@ -75,7 +75,7 @@ def choice(times, spread, seed):
 
 @pytest.mark.parametrize("spread", [0.002, 0.01])
 def test_two_tunings_of_one_set_agree(spread):
-    """Gains drawn evenly from -10 % to 20 %: what lies near the margin is what may flip."""
+    """Gains drawn evenly from -10 % to 20 %: only gains near the margin may flip."""
     rng, same, n = random.Random(7), 0, 300
     for entry in range(n):
         times = {"default": 100.0, **{f"v{i}": 100.0 * (1 - rng.uniform(-0.1, 0.2)) for i in range(3)}}

@@ -1,4 +1,4 @@
-"""A candidate is timed only after one call of it was right: on spoiled outputs, with states as they were."""
+"""A candidate is timed only after a correct call: with overwritten outputs, and restored states."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_every_candidate_is_judged_on_the_same_call(monkeypatch, descriptor):
 
 
 def test_what_another_candidate_wrote_is_spoiled_first(monkeypatch):
-    """A plan that writes nothing is wrong, though the right result was there before it ran."""
+    """A plan that writes nothing is wrong, although the right result was there before it ran."""
     plan, args = Plan.select(MERGE, target=Target.cpu()), make_args(MERGE, seed=1)
     proven(plan, args)
     assert bool(args.o.isfinite().all())

@@ -1,4 +1,4 @@
-"""On a GPU: variants are right and timed, peers and pictures come of them, and telemetry leaves graphs alone."""
+"""On a GPU: variants are correct and timed, peers and pictures are recorded, and telemetry does not touch graphs."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def arguments(descriptor):
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
-    """Measurements of this test alone; kernels stay where they are."""
+    """Measurements of this test only; kernels stay cached."""
     found = MeasurementStore(tmp_path / "tune.db")
     monkeypatch.setattr(autotune_table, "store_here", lambda: found)
     refresh()

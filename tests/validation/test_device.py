@@ -1,6 +1,6 @@
-"""The device guard with the device played by the host: what it launches, reads and raises, and that tables are safe.
+"""The device guard, with the host in the role of the device: its launches, reads and errors, and safe tables.
 
-The rules run as compiled for a warp of one; the operators are played by code that, like a kernel, trusts its tables.
+The rules are compiled for a warp of one lane; stubs replace the operators and, like kernels, trust their tables.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ def pointer(tensor):
 
 
 def trusting(descriptor, tables):
-    """An operator that believes its tables."""
+    """An operator that trusts its tables."""
 
     def launch(args, workspace):
         given = [getattr(args, name) if name else None for name in tables.names]
@@ -102,7 +102,7 @@ def attention(descriptor, args, rows, pages, length):
 
 
 class HostPlan:
-    """As much of a plan as the checker needs."""
+    """The part of a plan that the checker needs."""
 
     def __init__(self, descriptor):
         self.descriptor, tables = descriptor, tables_of(descriptor)
@@ -136,7 +136,7 @@ def test_random_corruptions_are_reported_and_spare_the_neighbours(count):
 
 @pytest.mark.parametrize("page_table", ["csr", "block"])
 def test_a_page_that_stores_nothing_is_no_error_of_an_append(page_table):
-    """The other new rows of its request are stored. For an attention it is a page outside the pool."""
+    """The other new rows of its request are stored. In attention, such a page is outside the pool."""
     from opfacade.testing import inputs
 
     for op in ("paged_kv_append", "paged_decode"):

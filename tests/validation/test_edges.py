@@ -1,4 +1,4 @@
-"""Each rule of index tensors at its edge: the last value that is right and the first that is wrong; guards, captures, forks."""
+"""Each rule of index tensors at its edge: the last valid value and the first invalid one; guards, captures, forks."""
 
 import ctypes
 from contextlib import contextmanager
@@ -150,7 +150,7 @@ def test_a_page_that_stands_twice_in_a_request_is_refused_where_it_is_appended_t
 
 
 def test_level_full_refuses_what_the_family_refuses_before_anything_runs():
-    """A packed mask without a bit for each pair of row and key."""
+    """A packed mask that lacks a bit for some pair of row and key."""
     descriptor = matrix()["ragged-fixed-mask"]
     args, launched = make_args(descriptor, seed=1), []
     guarded = full.FullGuard(descriptor).wrap(lambda args, workspace: launched.append(1))
@@ -165,7 +165,7 @@ def test_level_full_refuses_what_the_family_refuses_before_anything_runs():
 
 
 class Noted:
-    """A guard that tells when it is asked, and of each launch."""
+    """A guard that records each query and each launch."""
 
     def __init__(self, name, told):
         self.name, self.told = name, told
@@ -196,7 +196,7 @@ def test_every_bounded_operand_is_looked_at_and_its_first_wrong_value_told():
 
 
 def channel():
-    """A channel on the host, whose records are written as a device writes them."""
+    """A channel on the host, whose records are written like by a device."""
     made = object.__new__(device.Channel)
     made.memory = torch.zeros(ctypes.sizeof(device.Ring), dtype=torch.uint8)
     made.ring = device.Ring.from_address(made.memory.data_ptr())
@@ -303,7 +303,7 @@ def test_level_full_reads_nothing_during_a_capture(monkeypatch):
 
 
 def test_cuda_after_a_fork_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # this process may be a fork itself
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # this process may be a forked child itself
     capture_and_fork.refuse_fork("op")
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     with pytest.raises(PlanStateError, match="OPF-R002"):

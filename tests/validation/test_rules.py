@@ -1,4 +1,4 @@
-"""The index rules: the device's, compiled for a warp of one, against the host's; and the tables that stand in."""
+"""The index rules: the device's, compiled for a warp of one lane, against the host's; and the replacement tables."""
 
 import ctypes
 import subprocess
@@ -136,7 +136,7 @@ def ranges(tables, rows, keys):
 
 
 def check_safe(tables, safe, found, corrupted):
-    """Nothing leads outside, a wrong request is empty, and what a change does not concern is as it was."""
+    """Nothing points out of bounds, a wrong request is empty, and requests that a change does not concern are unchanged."""
     now = list(ranges(tables, safe[0], safe[1:]))
     before = [getattr(corrupted.sound, name) if name else None for name in tables.names]
     was = list(ranges(tables, before[0], before[1:]))
@@ -151,7 +151,7 @@ def check_safe(tables, safe, found, corrupted):
         assert sum(len(pages) for _, pages, _ in now) <= tables.limit
     else:
         assert all(0 <= low <= tables.limit and high <= tables.limit for _, _, (low, high) in now)
-    # The request that has a page too many, where the sum exceeds the maximum, cannot be known: the later ones count.
+    # If the sum exceeds the maximum, the request with too many pages is unknown: the later ones are reported.
     late = {f.request for f in found if f.rule == ALL_PAGES}
     for r in set(range(tables.requests)) - touched(corrupted) - late:
         assert now[r] == was[r], r
@@ -164,7 +164,7 @@ def test_random_corruptions_are_judged_as_on_the_host_and_made_safe(judge_all):
         tables = tables_of(corrupted.descriptor)
         wanted = host.findings(tables, corrupted.args)
         found, safe = on_device(judge_all, tables, corrupted.args)
-        more = [f for f in found if f not in wanted]  # to keep requests apart, when something is wrong
+        more = [f for f in found if f not in wanted]  # to keep requests disjoint if something is wrong
         assert {f.request for f in wanted} <= {f.request for f in found}, seed
         assert all(f.rule in (FALLS, OVERLAPS) for f in more)
         assert not more or wanted

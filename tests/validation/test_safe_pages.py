@@ -1,4 +1,4 @@
-"""Safe pages: a compile-time fact of its own binaries and ids, off unless it is on."""
+"""Safe pages: a compile-time option with separate binaries and ids, off by default."""
 
 import pytest
 
@@ -17,11 +17,11 @@ H100 = Target.parse("sm_90a")
 @pytest.fixture(autouse=True)
 def _nothing_stays_remembered():
     yield
-    forget_specializations()  # after the constant is what it was
+    forget_specializations()  # after the constant has its old value again
 
 
 def set_safe_pages(monkeypatch, safe):
-    """The memory of a kind was true of the constant as it was."""
+    """Values cached for a kind were correct for the old constant."""
     monkeypatch.setattr(support, "SAFE_PAGES", safe)
     monkeypatch.setattr(plans, "_selected", {})
     forget_specializations()

@@ -1,4 +1,4 @@
-"""Validation levels on the reference: what each one refuses, before anything is written."""
+"""Validation levels on the reference: the refusals of each level, before anything is written."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.support.problems import append, bits, cache, cloned, decode, prefill,
 
 @pytest.fixture(autouse=True)
 def _new_plans(monkeypatch):
-    """The level is read when a plan is made: none is left over from another level."""
+    """The level is read when a plan is created: no plan of another level may remain."""
     monkeypatch.setattr(plans, "_selected", {})
 
 
@@ -28,7 +28,7 @@ def on_reference(descriptor):
 
 
 def refused(problem, kind=IndexDataError):
-    """The error of a run that must leave every tensor as it was."""
+    """The error of a run that must leave every tensor unchanged."""
     descriptor, args = problem
     before = cloned(args)
     with pytest.raises(kind) as caught:
@@ -155,7 +155,7 @@ def test_a_ragged_request_beyond_max_kv_len_is_refused():
 
 @pytest.mark.parametrize("page_table", ["csr", "block"])
 def test_requests_that_share_pages_need_no_bound(full, page_table):
-    """Six of six pages in a pool of twelve: the reference computes what each has alone."""
+    """Six requests of six pages each in a pool of twelve: the reference computes the results that each has alone."""
     from opfacade.testing import inputs
     from opfacade.testing.families.attention.requests import Requests
 
@@ -174,7 +174,7 @@ def test_requests_that_share_pages_need_no_bound(full, page_table):
 
 @pytest.mark.parametrize("page_table", ["csr", "block"])
 def test_a_request_has_no_more_pages_than_the_pool(full, page_table):
-    """Some would be the same: no plan is made for it."""
+    """Some would be equal: no plan is created for them."""
     from opfacade.testing import inputs
 
     descriptor, _ = decode([1, 1], page_table=page_table, paged_kv=cache(num_total_pages=4))

@@ -1,4 +1,4 @@
-"""Level indices on a GPU: what the kernel reports and when, under graphs and streams, and what it spares."""
+"""Level indices on a GPU: the reports of the kernel and their time, with graphs and streams, and what it leaves unchanged."""
 
 import gc
 import os
@@ -195,7 +195,7 @@ def test_streams_at_once_report_every_wrong_call():
 
 
 def plan_check(plan):
-    """The check's own launcher: a run would raise what the stream before it has found."""
+    """The check's own launcher: a run would raise earlier findings of the stream."""
     from opfacade import jit
     from opfacade.jit.spec import JitSpec
 
@@ -220,7 +220,7 @@ def test_a_channel_outlives_its_plan_and_serves_again():
     again.run(args)
     assert set(again._guard._channels.known.values()) <= set(spare)
     torch.cuda.synchronize()
-    again.check()  # what the dead plan left is forgotten
+    again.check()  # findings of the deleted plan are discarded
 
 
 @pytest.mark.heavy

@@ -1,4 +1,6 @@
-"""Bounds on values: the device's rules, compiled for a block of one, against the host's; and the guard that launches them."""
+"""Bounds on values: the device's rules, compiled for a block of one thread, against the host's; and the guard that launches
+them.
+"""
 
 import ctypes
 import math
@@ -65,7 +67,7 @@ def pointer(tensor):
 
 
 def on_device(check_one, given, safe, valid, first, stop, axis=0):
-    """(position, value) as the device would find them; position -1 where all is well."""
+    """(position, value) as the device would report them; position -1 if all values are valid."""
     pad = [0] * (6 - given.dim())
     rows = given.shape[axis] if given.dim() else 0
     operand = COperand(
@@ -145,7 +147,7 @@ class HostModule:
 
 @pytest.fixture
 def guard_of(monkeypatch, check_one):
-    """Makes the guard of a descriptor's plan, and keeps the calls that come through it."""
+    """Creates the guard of a descriptor's plan, and records its calls."""
 
     def channel(index):
         made = object.__new__(device.Channel)

@@ -1,4 +1,4 @@
-"""Index tensors that lead out of their tensors, on a GPU: see tests/support/wrong_indices.py."""
+"""Index tensors that point out of bounds, on a GPU: see tests/support/wrong_indices.py."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Which test files judge a line: those that caught a fault of its file before, import it, name what it is in, or lie beside.
 
-Nothing is listed by hand. The order is that of the evidence, so that a fault ends early; a number of files bounds its time.
+No list is written by hand. The order is that of the evidence, so that a fault ends early; a number of files bounds its time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LEAST, MOST = 4, 8
 RECORDS = ("mutation", "operators", "operators_gpu")
 _OF_CXX = re.compile(r"(?:struct|class) (\w+)|\b(\w+)\([^;{}]*\)[^;{}()]*\{")
 _WORD = re.compile(r"\w+")
-# Weights of the evidence; a test that imports a module tests it more probably than one that lies beside.
+# Weights of the evidence; a test that imports a module is more likely to test it than a test in the same folder.
 CAUGHT, NAMES, IMPORTS, BESIDE, STEM = 6.0, 3.0, 4.0, 1.0, 2.0
 
 
 def tests_of(file: str, line: int, *, gpu: bool) -> list[str]:
-    """Test files, the one that most probably sees a fault first. gpu: of those with tests that need one."""
+    """Test files, the most likely one first. gpu: files with tests that need a GPU."""
     scores: Counter[str] = Counter()
     caught = _caught(gpu).get(file, Counter())
     most = max(caught.values(), default=1)
@@ -47,19 +47,19 @@ def _words(gpu: bool = False) -> dict[str, frozenset[str]]:
 
 
 def _is_for_gpu(text: str) -> bool:
-    """Whether a file has tests for a GPU; those that build hundreds of kernels first take longer than a fault may."""
+    """Whether a file has tests for a GPU; files that first build hundreds of kernels take longer than a fault may."""
     return "mark.gpu" in text and "prebuilt" not in text
 
 
 @cache
 def _spread(gpu: bool = False) -> Counter[str]:
-    """In how many test files a word stands: one that is everywhere says little."""
+    """In how many test files a word occurs: a word that occurs everywhere says little."""
     return Counter(word for words in _words(gpu).values() for word in words)
 
 
 @cache
 def _caught(gpu: bool = False) -> dict[str, Counter[str]]:
-    """The test files that caught a fault in each file, as recorded."""
+    """The test files that caught a fault in each file, from the record."""
     found: dict[str, Counter[str]] = {}
     for name in RECORDS:
         path = ROOT / f"bench/results/{name}.json"
@@ -84,7 +84,7 @@ def _mentions(test: str) -> frozenset[str]:
 
 
 def _imported(text: str) -> set[str]:
-    """The files of the modules that stand in a text of Python; a name of a module may be a module too."""
+    """The files of the modules that a Python text mentions; a name in a module may be a module too."""
     modules = set(re.findall(r"\bopfacade(?:\.\w+)*", text))
     for module, names in re.findall(r"from (opfacade[\w.]*) import (\([^)]*\)|[^\n]+)", text):
         modules |= {f"{module}.{name}" for name in _WORD.findall(names)}
@@ -93,7 +93,7 @@ def _imported(text: str) -> set[str]:
 
 
 def _imports(file: str, test: str) -> float:
-    """1 where a test names the module or the header, half where it names one that includes it."""
+    """1 if a test names the module or the header, half if it names one that includes it."""
     if file in _mentions(test):
         return 1.0
     return 0.5 * bool(_users().get(file, frozenset()) & _mentions(test))
@@ -113,13 +113,13 @@ def _users() -> dict[str, set[str]]:
 
 
 def _is_beside(file: str, test: str) -> bool:
-    """Whether a test is of the same family or package, or tests kernels by the emulator."""
+    """Whether a test belongs to the same family or package, or tests kernels in the emulator."""
     own, its = Path(file).parts[:-1], Path(test).parts[1:-1]
     return bool(set(own) & set(its) - {"opfacade", "kernels", "csrc"}) or (own[0] != "opfacade" and "emulator" in its)
 
 
 def _names_at(file: str, line: int) -> list[str]:
-    """The names of the function and class around a line of Python, or of the function of C++ above it; private ones too."""
+    """The names of the function and class around a line of Python, or of the C++ function above it, including private names."""
     text = (ROOT / file).read_text()
     if file.endswith(".py"):
         return [node.name for node in _definitions(file) if node.lineno <= line <= (node.end_lineno or 0)]

@@ -1,4 +1,4 @@
-"""Tokens of C++, CUDA and their templates, with the places of their brackets."""
+"""Tokens of C++, CUDA and their templates, with the positions of their brackets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Token:
 
 
 class Tokens(list):
-    """The tokens of a text. partner: of a bracket, where the other is; angles are brackets where they touch a name."""
+    """The tokens of a text. partner: index of the matching bracket; angles are brackets if they touch a name."""
 
     def __init__(self, text: str):
         self.text = text
@@ -76,7 +76,7 @@ class Tokens(list):
         super().__init__(Token(str(m.lastgroup), m[0], m.start()) for m in found if m.lastgroup != "skip")
 
     def is_spaced(self, at: int) -> bool:
-        """Whether there is a space before a token and behind it."""
+        """Whether there is a space before a token and after it."""
         token = self[at]
         return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
 

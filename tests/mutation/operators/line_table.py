@@ -21,7 +21,7 @@ Line = tuple[str, int]
 
 
 def keep(report: Callable[[frozenset[Line]], None]) -> None:
-    """From now on libraries are built with their tables, and `report` is given the lines of each that a test uses."""
+    """From now on libraries are built with line tables, and `report` receives the lines of each library that a test uses."""
     from tests import emulator
     from tests.emulator import builds
 
@@ -49,7 +49,7 @@ def lines_of(path: Path) -> frozenset[Line]:
 
 
 def table(text: str) -> frozenset[Line]:
-    """The lines of our files in what objdump prints: after the path of a file its rows."""
+    """Our files' lines in the output of objdump: after the path of a file come its rows."""
     found: set[Line] = set()
     file = ""
     for line in text.splitlines():
@@ -72,7 +72,7 @@ def of_templates(spec) -> frozenset[Line]:
     words = {line.strip() for text in (rendered.device, rendered.binding) for line in text.splitlines()}
     found: set[Line] = set()
     paths = codegen.templates(spec)
-    if not all((ROOT / path).exists() for path in paths):  # a test's own
+    if not all((ROOT / path).exists() for path in paths):  # libraries of a single test
         return frozenset()
     for path in with_parts(paths):
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):

@@ -11,18 +11,18 @@ from functools import cache
 
 from tests.mutation.operators.population import ROOT, files
 
-KINDS, FILES = 4, 3  # as many judge one fault: each builds kernels of its own
+KINDS, FILES = 4, 3  # this number of workers judges one fault: each builds its own kernels
 FOLDERS = ("kernels/", "csrc/")
 _PART = re.compile(r'"(csrc/[\w/]+\.jinja)"')
 
 
 def judged_there() -> list[str]:
-    """Files of device code and of bindings; Python does the same on every machine."""
+    """Files of device code and of bindings; Python behaves the same on every machine."""
     return [file for file in files() if file.startswith(FOLDERS)]
 
 
 def kinds_of(file: str) -> list[str]:
-    """Kinds with this file in their kernel, of as many templates as there is room for."""
+    """Kinds whose kernel includes this file, from as many templates as fit."""
     own = [(template, kind) for kind, (template, held) in _sources().items() if file in held]
     seen: dict[str, int] = {}
     turns = []
@@ -34,7 +34,7 @@ def kinds_of(file: str) -> list[str]:
 
 @cache
 def _sources() -> dict[str, tuple[str, frozenset[str]]]:
-    """{kind: (template, files of its sources)} on sm_90a, whatever assembler is here."""
+    """{kind: (template, files of its sources)} on sm_90a, independent of the installed assembler."""
     from opfacade import Plan, Preference, Target
     from opfacade.errors import UnsupportedError
     from opfacade.jit import codegen
@@ -47,7 +47,7 @@ def _sources() -> dict[str, tuple[str, frozenset[str]]]:
             with suppress(UnsupportedError):
                 plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
                 spec = plan.jit_spec
-                if spec is None:  # a plan of plans, whose kernels are kinds of their own
+                if spec is None:  # a composite plan, whose kernels belong to other kinds
                     continue
                 headers = {path for path, _ in codegen.render(spec).headers}
                 found[kind] = spec.template, frozenset(headers | with_parts(codegen.templates(spec)))
@@ -55,7 +55,7 @@ def _sources() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def with_parts(paths: tuple[str, ...]) -> set[str]:
-    """Templates with the parts that they read."""
+    """Templates with the templates that they include."""
     found, todo = set(), list(paths)
     while todo:
         path = todo.pop()

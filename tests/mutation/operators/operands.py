@@ -1,4 +1,4 @@
-"""Where the operands of an operator of C++ begin and end, by precedence."""
+"""Finds where the operands of a C++ operator begin and end, by precedence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BODIES = {"{", "}", "{%", "{%-", "%}", "-%}"}
 
 
 def is_binary(tokens: Tokens, at: int) -> bool:
-    """Whether a sign stands between two operands; formatters put spaces there."""
+    """Whether an operator has two operands; formatters put spaces around it then."""
     before = tokens[at - 1] if at else None
     if tokens[at].words not in PRECEDENCE or before is None or at in tokens.partner or not tokens.is_spaced(at):
         return False
@@ -21,7 +21,7 @@ def is_binary(tokens: Tokens, at: int) -> bool:
 
 
 def left(tokens: Tokens, at: int, level: int) -> int:
-    """The first token of the operand before `at`; operators that bind less than `level` are its end."""
+    """The first token of the operand before `at`; operators with a precedence below `level` end it."""
     first = at
     while first > 0 and not _is_end(tokens, first - 1, level) and not _opens(tokens, first - 1):
         first = tokens.partner[first - 1] if _closes(tokens, first - 1) else first - 1
@@ -29,7 +29,7 @@ def left(tokens: Tokens, at: int, level: int) -> int:
 
 
 def right(tokens: Tokens, at: int, level: int) -> int:
-    """One past the last token of the operand behind `at`."""
+    """One past the last token of the operand after `at`."""
     last = at + 1
     while last < len(tokens) and not _is_end(tokens, last, level) and not _closes(tokens, last):
         last = tokens.partner[last] + 1 if _opens(tokens, last) else last + 1

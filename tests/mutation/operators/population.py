@@ -1,4 +1,4 @@
-"""The lines that can be faulty, their groups, and the sample that a seed draws: the same lines wherever in a file they move."""
+"""The lines in which faults can be planted, their groups, and the sample of a seed, which stays the same if lines move."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files(root: Path = ROOT) -> list[str]:
 
 
 def group_of(file: str) -> str:
-    """A package of opfacade, or a family of kernels with the sources that bind them."""
+    """A package of opfacade, or a family of kernels with its bindings."""
     parts = Path(file).parts
     if parts[0] == "opfacade":
         return f"opfacade/{parts[1]}" if len(parts) > 2 else "opfacade"
@@ -35,7 +35,7 @@ def faults_of(file: str, root: Path = ROOT) -> list[Fault]:
 
 
 def drawn(seed: int, count: int, among: Collection[str], lines: Collection[Line] | None = None) -> Iterator[Fault]:
-    """One fault each of `count` lines of these files. lines: those that may be drawn; else any."""
+    """One fault in each of `count` lines of these files. lines: the allowed lines; None: all."""
     found: dict[str, dict[int, list[Fault]]] = {}
     for file, number in _shuffled(seed, among, lines):
         if count == 0:
@@ -62,7 +62,9 @@ def _shuffled(seed: int, among: Collection[str], lines: Collection[Line] | None)
 
 
 def _one(seed: int, of_line: list[Fault]) -> Fault:
-    """An operator by the seed, then one of its faults, so that an operator with many is not drawn more often."""
+    """The seed selects an operator first, then one of its faults, so that operators with many faults are not
+    drawn more often.
+    """
     operator = min({fault.change.operator for fault in of_line}, key=lambda name: _hash(seed, name, of_line[0].digest))
     return min((fault for fault in of_line if fault.change.operator == operator), key=lambda one: _hash(seed, one.digest))
 

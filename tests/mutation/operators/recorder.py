@@ -1,9 +1,10 @@
-"""A plugin of pytest: which lines of opfacade/ each test runs, and which lines of C++ are in the kernels that it emulates.
+"""A pytest plugin that records which lines of opfacade/ each test runs, and which lines of C++ are in the kernels that it
+emulates.
 
 `python -m pytest -p tests.mutation.operators.recorder --touched=FOLDER ...`: each process writes a file there now and then,
-which `python -m tests.mutation.operators.touched FOLDER FILE` joins. For each line it keeps the few tests that end soonest, one
-a test function. Lines that run while modules are imported count for no test. Python 3.12 says once a test where a line begins;
-older ones say which functions are called, and all lines of these count.
+which `python -m tests.mutation.operators.touched FOLDER FILE` joins. For each line it keeps the few fastest tests, one per test
+function. Lines that run during imports count for no test. Python 3.12 reports each line once per test; older versions report
+called functions, whose lines all count.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tests.mutation.operators.touched import KEPT, Best, Line, Timed
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACE = f"{ROOT}/opfacade/"
-TOOL = 4  # a number that no debugger, profiler or coverage tool has
+TOOL = 4  # a tool id that no debugger, profiler or coverage tool uses
 WRITTEN_EVERY = 40.0  # seconds
-BREADTH = 4000  # lines that count as a second: a test of few lines is about them
+BREADTH = 4000  # lines that count as one second: a test that runs few lines is specific to them
 
 
 class Recorder:
-    """lines: of the test that runs now."""
+    """lines: lines of the current test."""
 
     def __init__(self, folder: Path):
         self._place, self._due = folder / f"{os.getpid()}.json", time.monotonic() + WRITTEN_EVERY
@@ -51,7 +52,7 @@ class Recorder:
         return report
 
     def end(self, seconds: float) -> None:
-        """A test that is skipped or fails judges nothing."""
+        """A skipped or failed test judges nothing."""
         test, lines, self.test = self.test, self.lines, ""
         if self._passed:
             cost = seconds + len(lines) / BREADTH
@@ -109,7 +110,7 @@ def _watch(start, called) -> None:
 
 
 def _ask_again() -> None:
-    """Lines that another test ran are asked about again."""
+    """Lines that another test ran are reported again."""
     if sys.version_info >= (3, 12):
         sys.monitoring.restart_events()
 

@@ -1,4 +1,4 @@
-"""`python -m tests.mutation.operators.reproduced`: which faults of the lists an operator makes too, by kind.
+"""`python -m tests.mutation.operators.reproduced`: names the listed faults that an operator also creates, by kind.
 
 The same: an operator makes this very change. By kind: it makes a change of the same form (what goes, what comes in its place)
 of the same tokens. The others are semantic: text is added or rewritten, as no operator does.
@@ -16,12 +16,12 @@ from tests.mutation.operators.fault import Fault
 from tests.mutation.operators.form import Form, form
 from tests.mutation.operators.population import ROOT, faults_of, files
 
-FAR = 40  # characters between the places of changes whose differing tokens may be the same
+FAR = 40  # maximum characters between the positions of two changes with the same differing tokens
 SAME, BY_KIND, SEMANTIC, UNLIKE = "the same", "by kind", "semantic", "unlike any operator's"
 
 
 def how(mutant: Mutant) -> str:
-    """Whether an operator makes a fault of the lists."""
+    """Whether an operator creates a fault of the lists."""
     if len(mutant.edits) != 1 or mutant.file not in _files():
         return SEMANTIC
     text = (ROOT / mutant.file).read_text()

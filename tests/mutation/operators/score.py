@@ -25,12 +25,12 @@ from tests.mutation.operators.trial import CAUGHT, REFUSED, SURVIVED, UNDECIDED
 KIND = "operators"
 
 
-Told = Mapping[str, Any]  # a row as it is recorded
-ENDS = (CAUGHT, REFUSED, SURVIVED, UNDECIDED)  # the one that says most first
+Told = Mapping[str, Any]  # one recorded row
+ENDS = (CAUGHT, REFUSED, SURVIVED, UNDECIDED)  # the most informative outcome first
 
 
 def words(rows: Iterable[Told]) -> str:
-    """caught of those that a test could see."""
+    """the number caught, of those that a test could see."""
     counts = Counter(row["outcome"] for row in rows)
     judged = counts[CAUGHT] + counts[SURVIVED]
     others = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()) if outcome not in (CAUGHT, SURVIVED))
@@ -43,7 +43,7 @@ def known(place: Path | None = None) -> dict[str, dict]:
 
 
 def record(rows: Sequence[Told], seed: int, place: Path, commit: str | None, device: str = "host") -> None:
-    """Put the sample of each group in the place of its older one."""
+    """Replaces the older sample of each group."""
     own = run.machine("gpu") if device == "gpu" else {"device": platform.machine()}
     machine = own | {"python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
     groups = sorted({group_of(row["file"]) for row in rows})
@@ -62,13 +62,13 @@ def record(rows: Sequence[Told], seed: int, place: Path, commit: str | None, dev
 
 
 def caught(seed: int) -> list[dict]:
-    """The recorded rows of faults that a test caught, in an order of the seed."""
+    """The recorded rows of faults that a test caught, in an order that depends on the seed."""
     rows = [row for group in known().values() for row in group["mutants"] if "::" in row["caught_by"]]
     return sorted(rows, key=lambda row: hashlib.sha256(f"{seed} {row['digest']}".encode()).hexdigest())
 
 
 def joined(places: Iterable[Path]) -> list[Told]:
-    """The row of each fault that says most, of all lines of these files; of equals the last."""
+    """The most informative row of each fault in all lines of these files; among equal rows the last."""
     found: dict[str, Told] = {}
     for row in (json.loads(line) for place in places for line in place.read_text().splitlines()):
         known = found.get(row["digest"])

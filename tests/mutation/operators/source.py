@@ -1,11 +1,11 @@
-"""The text of a Python file with its syntax tree: where each node stands, and what it reads like elsewhere."""
+"""The text of a Python file with its syntax tree: the position of each node, and its source text elsewhere."""
 
 from __future__ import annotations
 
 import ast
 from functools import cached_property
 
-# Nodes that need no parentheses wherever they stand.
+# Nodes that need no parentheses in any position.
 _ATOMS = (
     ast.Name,
     ast.Constant,
@@ -31,7 +31,7 @@ class Source:
             self._starts.append(self._starts[-1] + len(line))
 
     def place(self, line: int, column: int) -> int:
-        """column: in bytes of UTF-8, as the syntax tree counts."""
+        """column: in bytes of UTF-8, like in the syntax tree."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
 
@@ -43,7 +43,7 @@ class Source:
         return self.text[start:end]
 
     def alone(self, node: ast.AST) -> str:
-        """The words of a node such that it is one operand."""
+        """The source of a node in a form that is a single operand."""
         words = self.words(node)
         bare = isinstance(node, _ATOMS) or (words.startswith("(") and isinstance(node, (ast.Tuple, ast.GeneratorExp)))
         return words if bare and "\n" not in words and not words[0].isdigit() else f"({words})"
@@ -59,7 +59,7 @@ class Source:
 
     @cached_property
     def skipped(self) -> set[ast.AST]:
-        """Annotations, imports, and texts that nobody computes with."""
+        """Annotations, imports, and texts that the program does not compute with."""
         found: set[ast.AST] = set()
         for node in ast.walk(self.tree):
             kinds = [getattr(node, "annotation", None), getattr(node, "returns", None)]
@@ -79,7 +79,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def _is_alias(node: ast.AST) -> bool:
-    """Whether a statement names a type: what it names is read where types are written."""
+    """Whether a statement defines a type: its name is used in annotations."""
     if isinstance(node, ast.AnnAssign):
         return ast.unparse(node.annotation) in ("TypeAlias", "typing.TypeAlias")
     if not isinstance(node, ast.Assign) or node.col_offset or not isinstance(node.value, ast.Subscript):

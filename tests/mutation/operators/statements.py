@@ -22,7 +22,7 @@ def changes(source: Source, node: ast.AST) -> Iterator[Change]:
 
 
 def _lost(source: Source, node: ast.stmt) -> Iterator[Change]:
-    """Without the statement. A constant of a module is not lost: its readers could not be imported."""
+    """Removes a statement. A module constant is not removed, because its users could not be imported."""
     if not isinstance(source.parents.get(node), ast.Module):
         yield Change("lost statement", *source.span(node), "pass")
 
@@ -80,7 +80,7 @@ def _augmented(source: Source, node: ast.AugAssign) -> Iterator[Change]:
 
 
 def _with(source: Source, node: ast.With) -> Iterator[Change]:
-    """Its body alone, where no name is bound."""
+    """Replaces a statement by its body, if it binds no name."""
     if all(item.optional_vars is None for item in node.items):
         start, end = source.span(node)[0], source.span(node.items[-1].context_expr)[1]
         rest = source.text[end : source.span(node.body[0])[0]]

@@ -1,4 +1,4 @@
-"""Which tests run a line of Python, or emulate a kernel that has a line of C++: what recorder.py saw in a run.
+"""The tests that run a line of Python, or emulate a kernel with a line of C++, as recorder.py saw them in a run.
 
 `python -m tests.mutation.operators.touched FOLDER FILE` joins what the processes of that run wrote. The numbers of lines are
 those of the sources that ran, so a record is of one commit.
@@ -14,14 +14,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-KEPT = 16  # tests a line, of each process
-JOINED = 40  # and of all
+KEPT = 16  # tests per line, in each process
+JOINED = 40  # and in total
 
 Line = tuple[str, int]
 
 
 class Timed(NamedTuple):
-    """A test that passed. cost: its seconds, and more the more lines it runs: a test of few lines is about them."""
+    """A test that passed. cost: its seconds, plus a part for the lines it runs: a test that runs few lines is
+    specific to them.
+    """
 
     cost: float
     seconds: float
@@ -33,7 +35,7 @@ class Timed(NamedTuple):
 
 
 class Best:
-    """For each line the `most` cheapest tests, one a test function."""
+    """For each line the `most` cheapest tests, one per test function."""
 
     def __init__(self, most: int):
         self.of: dict[Line, dict[str, Timed]] = {}
@@ -55,7 +57,7 @@ class Best:
         return sorted(self.of.get((file, line), {}).values())
 
     def as_json(self) -> dict[str, object]:
-        """Tests once each, and for each line of a file their numbers, cheapest first."""
+        """Each test once, and for each line of a file the numbers of its tests, cheapest first."""
         numbers: dict[Timed, int] = {}
         lines: dict[str, dict[int, list[int]]] = defaultdict(dict)
         for file, line in sorted(self.of):

@@ -1,4 +1,4 @@
-"""Runs what judges a fault on a copy of the sources with it, within bounds of time.
+"""Runs the tests that judge a fault, on a copy of the sources with this fault, within time limits.
 
 A test counts where it passes on the sources as they are. A fault that no compiler takes, or with which the test files cannot be
 imported, shows nothing about the tests and is left out of the score.
@@ -24,12 +24,12 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
 NO_IMPORT = re.compile(r"^ERROR \S+(?: - .*)?$|^ImportError while loading conftest|INTERNALERROR", re.MULTILINE)
 
 
-OF_A_TEST = {"host": 40, "gpu": 200}  # seconds; there a test builds its kernels
+OF_A_TEST = {"host": 40, "gpu": 200}  # seconds; on a GPU a test builds its kernels
 
 
 @dataclass(frozen=True)
 class Row:
-    """The end of a fault. seconds: of its tests."""
+    """The result of a fault. seconds: time of its tests."""
 
     fault: Fault
     outcome: str
@@ -37,21 +37,21 @@ class Row:
     seconds: float
 
     def told(self) -> dict[str, object]:
-        """As it is recorded; the words are for readers, the digest finds the fault again."""
+        """The recorded form; the texts are for readers, the digest finds the fault again."""
         own = {"digest": self.fault.digest, "file": self.fault.file, "fault": self.fault.name}
         return own | {"outcome": self.outcome, "caught_by": self.by, "seconds": round(self.seconds, 1)}
 
 
 class Trial:
-    """limit: seconds for one fault. Copies of the sources lie in the place."""
+    """limit: seconds per fault. Copies of the sources are in `place`."""
 
     def __init__(self, place: run.Place, limit: float):
         self._place, self._limit, self._lock = place, limit, threading.Lock()
-        self._numbers = count()  # of runs, which take GPUs in turn
+        self._numbers = count()  # of runs, which use GPUs in turn
         self._sound: dict[tuple[str, str], bool] = {}
 
     def row(self, fault: Fault, tests: str, left: float) -> Row:
-        """tests: those that judge, where they are known; "": they are derived. left: seconds until the end of all."""
+        """tests: those that judge, if known; "": they are derived. left: seconds until the end of the whole run."""
         started = time.monotonic()
         outcome, by = self._judged(fault, tests or self.judges(fault), min(left, self._limit))
         print(f"{outcome:9} {time.monotonic() - started:5.1f} s  {fault.name}{f': {by}' if by else ''}", flush=True)
@@ -92,7 +92,7 @@ class Trial:
         return " ".join(on_gpu.kinds_of(fault.file)) if self._place.device == "gpu" else ""
 
     def _is_sound(self, tests: str, kinds: str) -> bool:
-        """Whether tests pass on the sources as they are; each is asked once."""
+        """Whether tests pass on the unchanged sources; the answer is cached."""
         with self._lock:
             known = self._sound.get((tests, kinds))
         if known is None:
@@ -104,6 +104,6 @@ class Trial:
 
 
 def selected(test: str) -> str:
-    """The words of pytest that select a test by its name, whatever its parameters; files stay what they are."""
+    """The pytest arguments that select a test by its name, with any parameters; files stay unchanged."""
     file, _, name = test.partition("::")
     return f"{file} -k {name.partition('[')[0].rpartition('::')[2]}" if name else file
