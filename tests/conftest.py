@@ -1,4 +1,6 @@
-"""Markers, a private kernel cache for the session, counters that start at zero, and at the end what was skipped and why."""
+"""Markers, a private kernel cache for the session, counters that start at zero, and a final summary of skipped tests with
+reasons.
+"""
 
 import os
 

@@ -18,7 +18,7 @@ pytestmark = emulator.needed
 
 @pytest.fixture(autouse=True)
 def _small_bounds():
-    """Any assembler is accepted, and tiles are split for lengths that the emulator can run."""
+    """Any assembler is accepted, and tiles are split at lengths short enough for the emulator."""
     with (
         patch("opfacade.backends.cuda.ptxas.release", return_value=None),
         patch.object(attention_prefill_pieces, "may_cut", lambda *_: True),

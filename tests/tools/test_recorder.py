@@ -222,7 +222,7 @@ def test_nothing_is_handed_over_while_nobody_records(monkeypatch):
     on_reference(descriptor).run(args)
 
 
-# -- the demo's problems, and one file for everything ---------------------------------------------------------------
+# -- recordings of the demo, and one file format for all readers ------------------------------------------------------
 
 SMALL = ["--heads=2", "--kv-heads=1", "--head-dim=16", "--page-size=4", "--chunk=16", "--every=4"]
 

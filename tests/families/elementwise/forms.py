@@ -109,7 +109,7 @@ LAYOUTS = ("compact", "transposed", "stepped", "shifted")
 
 
 def random_of(dtype, shape, seed):
-    """Values of all sizes, with special ones."""
+    """Values of many magnitudes; integers up to 2^62."""
     draw = torch.Generator().manual_seed(seed)
     if dtype == "bool":
         return torch.randint(0, 2, shape, generator=draw).bool()

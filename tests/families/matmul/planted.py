@@ -1,4 +1,4 @@
-"""Inputs whose products in one step of k outweigh all others: a lost step of fp8 shows, where random inputs hide it.
+"""Inputs whose products in one step of k outweigh all others: a lost fp8 step is visible, while random inputs hide it.
 
 A step of fp8 may be off by 34 units at 13 bits below the largest of its sum and products, so 512 steps of random products
 together may be off by more than the result of one step. Here the products of one step have one sign and are 256 times the

@@ -1,4 +1,4 @@
-"""GPU tests of sampling: every token proven at real sizes, the bits of batches, runs and graphs."""
+"""GPU tests of sampling: every token is verified at real sizes, and batches, runs and graphs have equal bits."""
 
 from dataclasses import replace
 
