@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target
+from opfacade import Plan, Preference, Target, explain
 from opfacade.backends.cuda import matmul as backend
 from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of, tiles_by_time
 from opfacade.core.descriptor import forget_specializations
@@ -90,3 +90,11 @@ def test_their_bits_are_those_of_the_default():
             found.append(call.out)
     forget()
     assert all(torch.equal(found[0], one) for one in found)
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [("f8_e8m0", "bf16"), ("f8_e4m3", "bf16"), ("f8_e4m3", "f16"), ("f16", "f16")])
+def test_codes_of_e2m1_that_are_rounded_have_the_kernel_of_few_rows(scale, dtype):
+    weight = Weight(dtype="e2m1", group=32, scale_dtype=scale, dequantise="rounded")
+    problem = MatmulDescriptor(total_num_rows=4, n=64, k=64, dtype=dtype, weight_format=weight)
+    options = {option.name: option.reasons for option in explain(problem, target=Target.parse("sm_90a")).options}
+    assert not options["cuda/wgmma_codes"]
