@@ -20,7 +20,7 @@ FAMILIES = {
     "products and experts": "matmul moe quantize",
     "rows and maps": "activation elementwise reduction",
     "sampling": "sampling",
-    "what kernels share": "common host probes ptx ranks validation",
+    "what kernels share": "common host pipeline probes ptx ranks validation",
     "plans, programs, recipes": "opfacade/plans opfacade/programs opfacade/recipes opfacade/models",
     "backends and selection": "opfacade/backends opfacade/jit opfacade/select opfacade/tune",
     "frameworks": "opfacade/compat opfacade/integrations opfacade/serving opfacade/torch_ops",
@@ -69,8 +69,10 @@ def sums() -> list[str]:
     lines = []
     for seed, groups in by_seed().items():
         rows = [row for _, record in groups for row in record["mutants"]]
+        later = sum(row["digest"] in known("mended") and row["outcome"] != "caught" for row in rows)
         commits = ", ".join(sorted({str(record["machine"].get("commit") or "no commit") for _, record in groups}))
-        lines.append(f"random faults made by operators, seed {seed}: {score(rows)} ({commits})")
+        since = f", {later} more in a trial of each survivor" if later else ""
+        lines.append(f"random faults made by operators, seed {seed}: {score(rows)} ({commits}){since}")
     return lines
 
 
