@@ -102,8 +102,8 @@ def test_dtypes_by_name():
 
 
 PUBLIC = re.compile(
-    r"opfacade(\.compat.*|\.plans\.[a-z_]+|\.variant|\.variant_examples|\.errors|\.core\.(descriptor|device_tensors)|\.base\.fork_lock"
-    r"|\.programs\.(fields|words))?"
+    r"opfacade(\.compat.*|\.plans\.([a-z_]+|_attention\.growth)|\.variant|\.variant_examples|\.errors"
+    r"|\.core\.(descriptor|device_tensors)|\.base\.fork_lock|\.programs\.(fields|words))?"
 )
 
 
