@@ -20,7 +20,7 @@ SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper",
 SERVICES |= {"ranks/exchange", "ranks/merge_across", "ranks/sum_fold", "sampling/draw_listed", "sampling/list_shard"}
 SERVICES |= {"reduction/fold_spread"}
 # Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
-SHARED = ("ptx", "common", "paged")
+SHARED = ("ptx", "pipeline", "common", "paged")
 # An include, or the header that a binding names for csrc/common/_binding.jinja to include.
 INCLUDE = re.compile(r'^\s*(?:#\s*include\s*|{% set params = )(["<])([^">{]+)', re.MULTILINE)
 DEVICE = [p for at in ("kernels", "csrc") for p in sorted((ROOT / at).rglob("*")) if p.suffix in (".cuh", ".h", ".jinja")]

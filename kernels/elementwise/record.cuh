@@ -14,8 +14,11 @@ struct IndicesOf<0, kIndices...> {
   using Type = Indices<kIndices...>;
 };
 
+// Declared for no type at all, because a program may have no inputs.
+template <int kIndex, class... T>
+struct Nth;
 template <int kIndex, class First, class... Rest>
-struct Nth : Nth<kIndex - 1, Rest...> {};
+struct Nth<kIndex, First, Rest...> : Nth<kIndex - 1, Rest...> {};
 template <class First, class... Rest>
 struct Nth<0, First, Rest...> {
   using Type = First;

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """A descriptor field that decides whether an operand exists: the field's values with the operand, and its values without
-    it."""
+    """A descriptor field that decides whether an operand exists: its values with the operand, and its values without it."""
 
     field: str
     present: Sequence[object]

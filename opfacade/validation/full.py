@@ -91,8 +91,8 @@ class FullGuard:
 
 
 def _wild_token(pool: Tensor, pages: Tensor, used: range) -> list[int] | None:
-    """[page, slot] of the first token in `used` with a non-finite element; None if there is none. pool: [pages, page_size,
-    ...]."""
+    """[page, slot] of the first token in `used` with a non-finite element; None if there is none. pool: [pages, tokens per
+    page, ...]."""
     size = pool.shape[1]
     for i, page in enumerate(pages.tolist()):
         first, stop = max(0, used.start - i * size), min(size, used.stop - i * size)
