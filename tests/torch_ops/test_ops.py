@@ -145,7 +145,8 @@ def left_out(form):
     found = {op + suffix: left for op in ("map", "fold") for suffix, left in (("", lists), ("_", lists | unused))}
     found["fold_"] = (found["fold_"] | {"indptr"}) - {"out_1", "out_2"}
     found |= {"merge_states_": {"o", "lse", "states_indptr"}, "rotary_": {"q_out", "k_out"}, "qkv_prepare_": {"q_out"}}
-    found |= {"gated_activation_": {"out", "scale"}, "norm_": {"out", "full_out", "scale"}, "matmul_": {"out_scale"}}
+    found |= {"gated_activation_": {"out", "scale"}, "norm_": {"out", "full_out", "scale"}}
+    found |= {"matmul_": {"out_scale"}, "grouped_matmul_": {"out_scale"}}
     return found.get(form.name, set())
 
 
