@@ -1,17 +1,17 @@
-// Copies of operands that TMA cannot load, in the workspace: lines of whole chunks of sixteen bytes.
+// Copies of operands that TMA cannot load to the workspace, with rows padded to chunks of sixteen bytes.
 #pragma once
 #include "csrc/matmul/matmul.h"
 #include "kernels/matmul/repack_params.h"
 
 namespace opfacade {
 
-// Operands whose lines are not whole chunks have a place in the workspace, x before the weight: the plan has its bytes by the same
-// rule (backends/cuda/matmul_repack.py).
+// Each operand whose lines are not a multiple of sixteen bytes has space in the workspace, that of x before that of the weight.
+// The plan computes the sizes by the same rule (backends/cuda/matmul_repack.py).
 class Repacking {
  public:
   explicit Repacking(void* workspace) : next_(static_cast<unsigned char*>(workspace)) {}
 
-  // The map of an operand, or of the copy that takes its place.
+  // Encodes the tensor map of an operand, or that of its copy if TMA cannot load the operand.
   bool map(TensorMap& map, MatmulOperand& of, const MatmulParams& p, int64_t rows, int32_t box, bool across, MapElement element) {
     const int64_t size = element == MapElement::kByte ? 1 : 2;
     const RepackOperand plain{of.data, next_, across ? of.k : of.row, across ? of.row : of.k, of.batch,

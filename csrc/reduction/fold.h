@@ -8,19 +8,20 @@
 
 namespace opfacade {
 
-// CTAs that share a row which is cut into parts: a power of two, at most `most`, at least a part each, and two CTAs for each
-// SM.
+// Number of CTAs that share a row which is cut into parts: a power of two, at most `most`, and at most one per part. It is not
+// doubled once all rows together have more CTAs than the GPU has SMs.
 inline int32_t ctas_of_parts(int64_t rows, int64_t parts, int32_t most, int32_t sms) {
   int32_t found = 1;
   while (2 * found <= most && 2 * found <= parts && rows * found <= sms) found *= 2;
   return found;
 }
 
-// Shared memory of `rows` of an operand with elements of `size` bytes, as FlatFold of kernels/reduction/flat.cuh cuts it.
+// Bytes of shared memory for `rows` rows of an operand whose elements have `size` bytes, as in FlatFold
+// (kernels/reduction/flat.cuh).
 inline int64_t flat_bytes(int64_t rows, int64_t elements, int64_t size) { return (rows * elements * size + 112) / 16 * 16; }
 
-// Rows of a CTA that has them in shared memory: a multiple of `least`, which are folded at once, about kFlatBytes of the widest
-// operand, and fewer where else warps of an SM were few: then each waits for itself.
+// Rows per CTA if rows are in shared memory: a multiple of `least`, the rows that are folded at once. Up to about kFlatBytes of
+// the widest operand; fewer if there would be less than kFlatCtas CTAs per SM, because few warps hide little latency.
 constexpr int64_t kFlatBytes = 8192, kFlatCtas = 12;
 inline int32_t rows_of_flat_cta(int64_t rows, int64_t elements, const int* sizes, int operands, int64_t least, int64_t sms) {
   int64_t widest = 1;
@@ -30,7 +31,7 @@ inline int32_t rows_of_flat_cta(int64_t rows, int64_t elements, const int* sizes
   return static_cast<int32_t>(least * (found < 1 ? 1 : found));
 }
 
-// Axes of a program, those that are kept, and those of a group, which are the last folded ones.
+// Numbers of axes: of the program, of the kept ones, and of those of a group, which are the last folded ones.
 struct FoldRanks {
   int all, kept, inner;
 };
@@ -54,9 +55,8 @@ class FoldAxes {
   void set(int operand, int axis, int64_t stride) { p_.stride[operand][place_[axis]] = stride; }
   void set_own(int operand, int axis, int64_t stride) { p_.stride[operand][axis] = stride; }
 
-  // Merges axes of rows where no place is needed, and readies divisions. columns: of how many kept axes, the innermost ones, at
-  // least one stays, and none is merged with others.
-  // fixed: axes before it stay as they are.
+  // Merges row axes if no coordinates are needed, and prepares divisors. columns: how many kept axes, the innermost ones, are
+  // columns; at least one of them stays, and none is merged with a row axis. fixed: the first axes, which are not changed.
   void finish(bool merges, int columns = 0, int fixed = 0) {
     if (merges) merge(p_.num_valid == nullptr ? fixed : 1, p_.kept - columns);
     if (merges && p_.kept == 0) insert();
@@ -64,8 +64,8 @@ class FoldAxes {
     for (int k = 0; k < kOperands; ++k) p_.span[k] = span_of(k);
   }
 
-  // Whether every tensor steps alike from group to group and has the elements of a group one after the other. level: 0 has each
-  // element, 1 each group, 2 each row.
+  // Whether in every tensor groups have a fixed step and the elements of a group are contiguous. level of each operand: 0 has a
+  // value per element, 1 per group, 2 per row.
   bool is_dense(const int* level) {
     const int inner = p_.rank - ranks_.inner;
     for (int k = 0; k < kOperands; ++k) {
@@ -75,7 +75,7 @@ class FoldAxes {
     return true;
   }
 
-  // Whether `rows` of each operand with a size follow each other.
+  // Whether `rows` rows of each operand with a nonzero size are contiguous.
   bool follow_each_other(const int* size, int64_t rows) const {
     if (rows == 1) return true;
     for (int k = 0; k < kOperands; ++k)
@@ -83,22 +83,22 @@ class FoldAxes {
     return true;
   }
 
-  // Whether every tensor that has folded elements steps alike from one to the next.
+  // Whether every tensor with folded elements has a fixed step between them; stores the step.
   bool steps_alike(const int* level) {
     for (int k = 0; k < kOperands; ++k)
       if (level[k] == 0 && !steps(k, p_.kept, p_.rank, 0, &p_.step[k])) return false;
     return true;
   }
 
-  // Whether those elements are neighbours in every tensor.
+  // Whether folded elements are contiguous in every tensor that has them.
   bool steps_by_one(const int* level) const {
     for (int k = 0; k < kOperands; ++k)
       if (level[k] == 0 && !steps(k, p_.kept, p_.rank, 1, nullptr)) return false;
     return true;
   }
 
-  // Whether every tensor steps alike from one folded element to the next and has neighbouring columns next to each other.
-  // level: 0 has each element, 1 each folded one and no columns, 2 no folded one.
+  // Whether every tensor has a fixed step between folded elements, and contiguous columns. level of each operand: 0 has a value
+  // per element, 1 per folded element but not per column, 2 not per folded element.
   bool is_dense_in_columns(const int* level) {
     const int last = p_.kept - 1;
     for (int k = 0; k < kOperands; ++k) {
@@ -112,13 +112,13 @@ class FoldAxes {
     return p_.extent[last] % count == 0 && is_aligned(level, size, count, last);
   }
 
-  // Whether vectors of `count` elements are whole and aligned in every tensor that has each element; never where count is 0.
+  // Whether vectors of `count` elements are whole and aligned in every tensor with a value per element; false if count is 0.
   bool is_wide(const int* level, const int* size, int count) const {
     return count != 0 && p_.elements % count == 0 && is_aligned(level, size, count, p_.kept);
   }
 
  private:
-  // Elements from the first one in memory to the last one.
+  // Number of elements from the first one in memory to the last one.
   int64_t span_of(int operand) const {
     int64_t last = 0;
     for (int axis = 0; axis < p_.rank; ++axis) {
@@ -128,7 +128,8 @@ class FoldAxes {
     return last + 1;
   }
 
-  // Whether vectors of every tensor that has each element are aligned, along the first `axes` axes and from segment to segment.
+  // Whether vectors are aligned, along the first `axes` axes and from segment to segment, in every tensor with a value per
+  // element.
   bool is_aligned(const int* level, const int* size, int count, int axes) const {
     for (int k = 0; k < kOperands; ++k) {
       if (level[k] != 0) continue;
@@ -140,7 +141,8 @@ class FoldAxes {
     return true;
   }
 
-  // Whether the axes first .. last - 1 step together; `wanted`, if not 0, is the innermost step.
+  // Whether a fixed step leads through the axes first .. last - 1. wanted: the required step, or 0 for any; found: receives the
+  // step.
   bool steps(int operand, int first, int last, int64_t wanted, int64_t* found) const {
     int64_t step = 0, next = 0;
     bool innermost = true;
@@ -155,7 +157,7 @@ class FoldAxes {
     return true;
   }
 
-  // Axes before `apart` are not merged with those from there on, of which one stays.
+  // Merges row axes. Axes before `apart` are not merged with those from `apart` on, of which at least one stays.
   void merge(int fixed, int apart) {
     int kept = 0, begin = 0;
     for (int axis = 0; axis < p_.kept; ++axis) {
@@ -181,7 +183,7 @@ class FoldAxes {
     p_.extent[to] = p_.extent[from];
     for (int k = 0; k < kOperands; ++k) p_.stride[k][to] = p_.stride[k][from];
   }
-  // One row has an axis of one entry.
+  // Inserts an axis of one entry: a single row has no axes.
   void insert() {
     if (p_.rank == kMapAxes) return;
     for (int axis = p_.rank; axis > 0; --axis) move(axis - 1, axis);

@@ -1,12 +1,12 @@
-// How many rows a CTA of a fold of ragged rows takes, which no bit of them depends on.
+// Chooses how many rows a CTA of a ragged fold takes. No bit of a row depends on it.
 #pragma once
 #include "kernels/reduction/ragged_params.h"
 
 namespace opfacade {
 
-constexpr int64_t kElementsOfCta = 32768;  // about: fewer bring their start and end more often, more leave the last CTAs long alone
+constexpr int64_t kElementsOfCta = 32768;  // about: smaller CTAs start more often, of larger ones the last run alone for long
 
-// A power of two. elements: of all rows. least: CTAs that there shall be where there are as many rows.
+// A power of two. elements: in all rows. least: number of CTAs wanted, if there are enough rows.
 inline int32_t rows_of_cta(int64_t rows, int64_t elements, int64_t least) {
   const int64_t length = elements / rows + 1;
   int32_t each = 1;

@@ -1,5 +1,5 @@
-// The producer of a product whose weight has codes of few bits: TMA loads x, and threads decode the weight into its panels. Each
-// warp has every fourth stage to itself, so that reads of four stages are under way at once.
+// Producer of a matmul with coded weights: TMA loads x, and threads decode the weight into panels in shared memory. Each of
+// four warps fills every fourth stage, so that loads of four stages are in flight.
 #pragma once
 #include "kernels/common/stored.cuh"
 #include "kernels/matmul/code_kinds.cuh"
@@ -8,13 +8,17 @@
 namespace opfacade {
 
 constexpr int kProducers = 4;    // warps
-constexpr int kChunkCodes = 32;  // that a thread decodes at a time
-constexpr float kOfE2m1 = 8.507059173023462e37f;  // 2^126, which makes of an f32 with the exponent of e2m1 its number
+constexpr int kChunkCodes = 32;  // codes that a thread decodes at a time
+// 2^126: multiplies an f32 with the exponent bits of e2m1 to the number of e2m1
+constexpr float kOfE2m1 = 8.507059173023462e37f;
 
-// A config Q of codes: kCode; Scale, Zero, the types of the tables; kZero; kWholeZero: zero points are codes; kGroup, elements of k
-// that share a scale, 0: all; kOrdered: weight_groups names the group of each element; kScaled: numbers have their scale, otherwise sums have it; kGlobal: and the scale of the weight.
+// A config Q of codes. kCode: kind of codes. Scale, Zero: types of the tables. kZero: kind of zero points. kWholeZero: zero
+// points are codes. kGroup: elements of k per scale; 0: all of k. kOrdered: weight_groups contains the group of each element.
+// kScaled: each number is multiplied by its scale; otherwise sums are. kGlobal: each number is also multiplied by the scale of
+// the whole weight.
 //
-// Thirty-two codes of a column of the product, in two steps, so that reads of several are under way.
+// Thirty-two codes of a column of the product. Loads and decoding are separate functions, so that loads of several chunks are
+// in flight.
 template <class C>
 struct CodeChunk {
   using Q = typename C::Codes;
@@ -23,8 +27,8 @@ struct CodeChunk {
   uint4 words[kVectors];
   typename Stored<typename Q::Scale>::Bits scale[kTables];
   typename Stored<typename Q::Zero>::Bits zero[kTables];
-  int left;  // elements from here on that weight has; 0 and less: none
-  int batch, of, first;  // the weight of the batch, the column and the first element, where each element has its own group
+  int left;  // elements of the weight from the first code on; 0 or less: none
+  int batch, of, first;  // index of the weight in the batch, column, and first element; used if each element has its own group
 
   __device__ __forceinline__ void ask(const MatmulParams& p, const Tile& tile, int column, int k) {
     left = column < p.columns ? p.k - k : 0;
@@ -42,7 +46,7 @@ struct CodeChunk {
       if constexpr (Q::kZero != ZeroPoint::kNone) zero[i] = at<typename Q::Zero>(p.weight_zero, tile.weight, column, group);
     }
   }
-  // half: which half of a line of the panel.
+  // half: 0 for the first half of a line of the panel, 1 for the second.
   __device__ __forceinline__ void decode(const MatmulParams& p, uint32_t panel, int line, int half) const {
     if (left >= kChunkCodes) write<true>(p, panel, line, half); else write<false>(p, panel, line, half);
   }
@@ -59,7 +63,7 @@ struct CodeChunk {
       else if (bytes > 16 * i) words[i] = chunk_of(from + 16 * i, 1, bytes - 16 * i);
     }
   }
-  // The number of code i of eight whose bits begin in `word`, in f32 arithmetic. base: what 2^23 plus the code is at 0.
+  // The number of code i of the eight codes in `word`, in f32 arithmetic. base: 2^23 plus the code that represents 0.
   static __device__ __forceinline__ float number(uint2 word, int i, float base, float factor, float shift) {
     if constexpr (kBytes) {
       const uint2 wide = E4M3::widen(i < 4 ? word.x : word.y);
@@ -75,7 +79,7 @@ struct CodeChunk {
     const float found = Q::kScaled ? number * factor : number;
     return Q::kZero == ZeroPoint::kAdded ? found + shift : found;
   }
-  // Eight codes from 8 i on, of which `rest` are inside; behind the end of k are zeros, whatever their scale.
+  // Writes eight numbers, from code 8 i on. Elements after the end of k become zero, whatever their scale.
   template <bool kInside>
   __device__ __forceinline__ void write_eight(const MatmulParams& p, int i, uint32_t to) const {
     const int table = i * 8 / (kChunkCodes / kTables), rest = left - 8 * i;
@@ -102,7 +106,7 @@ struct CodeChunk {
     store_shared_16(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
     if constexpr (C::kTerms == 2) store_shared_16(to + C::kPanels * C::kColumns * 128, make_uint4(behind[0], behind[1], behind[2], behind[3]));
   }
-  // The number of code i of the chunk, whose group is read now; 0 if it has none.
+  // The number of code i of the chunk, with scale and zero point loaded here; 0 if the index of its group is invalid.
   __device__ __forceinline__ float ordered(const MatmulParams& p, uint2 word, int i) const {
     const int group = p.weight_groups[first + i];
     if (static_cast<uint32_t>(group) >= static_cast<uint32_t>(p.num_groups)) return 0.f;
@@ -111,11 +115,11 @@ struct CodeChunk {
     if constexpr (Q::kZero != ZeroPoint::kNone) shift = static_cast<float>(Stored<typename Q::Zero>::load(at<typename Q::Zero>(p.weight_zero, batch, of, group)));
     return number(word, i % 8, base_of(shift), factor, shift);
   }
-  // 2^23 plus the code that stands for 0.
+  // 2^23 plus the code that represents 0.
   static __device__ __forceinline__ float base_of(float shift) {
     return (Q::kCode == Code::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
   }
-  // The rests that bf16 rounds off of two numbers; none of an infinity.
+  // Rounding errors of two numbers that were packed to bf16, also packed; 0 if the packed number is not finite.
   static __device__ __forceinline__ uint32_t rest_of(float low, float high, uint32_t pair) {
     const float first = __uint_as_float(pair << 16), second = __uint_as_float(pair & 0xffff0000u);
     return C::T::pack((pair & 0x7f80u) == 0x7f80u ? 0.f : low - first, (pair & 0x7f800000u) == 0x7f800000u ? 0.f : high - second);
@@ -136,11 +140,12 @@ struct CodeChunk {
   }
 };
 
-// The chunks of a thread that are read at once: chunk i of a stage is part i % kParts of a column.
+// The chunks that a thread loads together. Chunk i of a stage is part i % kParts of column i / kParts.
 template <class C>
 struct CodeBatch {
-  static constexpr int kParts = 2 * C::kPanels, kAll = C::kColumns * kParts / 32;  // of a thread in a stage
-  static constexpr int kMost = (C::kRows == 64 ? 4 : 2) / CodeChunk<C>::kVectors;  // beside two computing warpgroups registers are few
+  static constexpr int kParts = 2 * C::kPanels, kAll = C::kColumns * kParts / 32;  // chunks per thread and stage
+  // with two computing warpgroups few registers are left
+  static constexpr int kMost = (C::kRows == 64 ? 4 : 2) / CodeChunk<C>::kVectors;
   static constexpr int kEach = kAll < kMost ? kAll : kMost, kBatches = kAll / kEach;
   CodeChunk<C> chunk[kEach];
 
@@ -161,7 +166,7 @@ struct CodeBatch {
   }
 };
 
-// x of one stage, by one warp.
+// Loads x of one stage. Called by one warp.
 template <class C>
 __device__ __forceinline__ void load_x(const MatmulParams& p, const MatmulShared<C>& smem, const Tile& tile, int stage, int step) {
   const int k = step * C::kPanels * kPanel<C>, lane = threadIdx.x % 32;
@@ -179,10 +184,10 @@ __device__ __forceinline__ void load_x(const MatmulParams& p, const MatmulShared
 template <class C, class All>
 __device__ __forceinline__ void load_coded(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   static_assert(C::kCluster == 1 && C::kSplit == 1, "each CTA decodes the weight of its own tiles");
-  // A warp is at most so far ahead of consumers that the parity of a stage tells its last two uses apart.
+  // A warp is never so far ahead of the consumers that the parity of a stage is ambiguous.
   static_assert(C::kStages >= kProducers, "another warp fills the stage before");
   const int warp = threadIdx.x / 32 % kProducers, count = tiles.count(p);
-  uint32_t before = 0;  // stages of the tiles so far
+  uint32_t before = 0;  // stages of all earlier tiles
   for (int index = tiles.first(); index < count; index += tiles.stride(), before += tiles.steps) {
     const Tile tile = tiles.at(index);
     int step = (warp - before) % kProducers;

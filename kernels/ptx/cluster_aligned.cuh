@@ -1,5 +1,5 @@
-// The instructions of a cluster barrier, whose form `.aligned` takes all lanes of a warp at once and is undefined for lanes that
-// come one after the other: only wrappers that gather the warp first use these.
+// Cluster barrier instructions of form `.aligned`: all lanes of a warp must execute one together, otherwise behaviour is
+// undefined. Only wrappers that converge the warp first call them.
 #pragma once
 
 namespace opfacade {

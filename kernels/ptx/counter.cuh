@@ -10,7 +10,8 @@ __device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
 }
 
-// Called by every lane of a warp that wrote, before one lane increments the counter, and by every lane that reads, after.
+// Writers: every lane of the warp calls this before one lane increments the counter. Readers: every lane calls it after one
+// lane has read the counter.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Adds one; returns the old value. acq_rel: orders earlier writes of the CTA and later reads.

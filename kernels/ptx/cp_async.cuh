@@ -42,15 +42,15 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool 
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
 
-// Prefetches a line into L2. L2 is coherent, so this may precede the wait for the line's writer.
-// Brings the line of a byte to the L1 cache. Nothing waits for the load.
+// Loads the cache line that contains `byte` into L1. Nothing waits for the load.
 __device__ __forceinline__ void load_to_l1(const void* byte) {
   uint32_t unused;
   asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(byte));
 }
+// Prefetches a line into L2. L2 is coherent, so the prefetch may precede the wait for the line's writer.
 __device__ __forceinline__ void prefetch_l2(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 
-// Prefetches `bytes` into L2, by a warp: one instruction on sm_90. from, bytes: multiples of 16.
+// Prefetches `bytes` bytes into L2. Called by a whole warp; a single instruction on sm_90. from, bytes: multiples of 16.
 __device__ __forceinline__ void prefetch_l2_span(const void* from, uint32_t bytes, uint32_t lane) {
 #if __CUDA_ARCH__ >= 900
   if (lane == 0)

@@ -1,4 +1,4 @@
-// Arithmetic of f32 and f64 that is rounded once and never contracted, and instructions that approximate.
+// f32 and f64 arithmetic that is rounded once and never contracted, and approximate instructions.
 #pragma once
 #include <stdint.h>
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ bool has_sign(double a) { return __double_as_longlong
 __device__ __forceinline__ uint64_t bits_of_double(double a) { return static_cast<uint64_t>(__double_as_longlong(a)); }
 __device__ __forceinline__ double double_of_bits(uint64_t a) { return __longlong_as_double(static_cast<long long>(a)); }
 
-// NaN where either is, and +0 above -0.
+// Maximum and minimum: NaN if either operand is NaN; -0 is less than +0.
 __device__ __forceinline__ float max_nan(float a, float b) {
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -32,25 +32,25 @@ __device__ __forceinline__ float min_nan(float a, float b) {
   return y;
 }
 
-// Two units in the last place, over the whole range.
+// Error at most 2 ulp, over the whole range.
 __device__ __forceinline__ float quotient_full(float a, float b) {
   float y;
   asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-// The same bits for divisors between 2^-126 and 2^126, of which the quotient need not scale its operands.
+// Same bits as quotient_full for divisors between 2^-126 and 2^126, for which operands need no scaling.
 __device__ __forceinline__ float quotient_plain(float a, float b) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
   return __fmul_rn(a, y);
 }
-// Two units in the last place.
+// Error at most 2 ulp.
 __device__ __forceinline__ float rsqrt_approx(float a) {
   float y;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(a));
   return y;
 }
-// Three units in the last place.
+// Error at most 3 ulp.
 __device__ __forceinline__ float sqrt_approx(float a) {
   float y;
   asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(a));

@@ -1,10 +1,10 @@
-// Words whose origin the compiler does not know.
+// Hides the origin of a word from the compiler.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-// Values computed of the word before are computed again after, instead of kept in registers.
+// After this call, the compiler recomputes values that depend on the word instead of keeping earlier results in registers.
 __device__ __forceinline__ void forget_origin(uint32_t& word) { asm volatile("" : "+r"(word)); }
 
 }  // namespace opfacade

@@ -1,5 +1,5 @@
-// Arithmetic of two 16-bit floats in a word, each rounded to the nearest once. Subnormal numbers stay. Before sm_90 bf16 has only
-// multiply-add: one times a less b, and a times b less nought, whose sign stays.
+// Arithmetic of two 16-bit floats in a word, each rounded once to nearest. Subnormal numbers are kept. Before sm_90, bf16 has
+// only fused multiply-add: a - b is computed as a * 1 - b, and a * b as a * b - 0, which keeps the sign of a zero product.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 

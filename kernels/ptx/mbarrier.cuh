@@ -25,8 +25,8 @@ __device__ __forceinline__ void mbarrier_arrive_if(bool any, uint32_t barrier) {
                "r"(static_cast<uint32_t>(any)) : "memory");
 }
 
-// The same at a barrier of any CTA of the cluster, by its address there (cluster_address). It orders no ordinary access of other
-// CTAs: at the scope of a cluster it would wait for all of memory, about 1 us.
+// Predicated arrival at a barrier of any CTA of the cluster. The address is a result of cluster_address. It orders no ordinary
+// memory accesses of other CTAs: ordering at cluster scope would wait for all pending memory accesses, about 1 us.
 __device__ __forceinline__ void mbarrier_arrive_remote_if(bool any, uint32_t barrier) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n}" ::"r"(barrier),
                "r"(static_cast<uint32_t>(any)) : "memory");

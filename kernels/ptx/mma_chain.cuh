@@ -1,5 +1,5 @@
-// Products of mma.sync that take the place of wgmma in a chain: on sm_90 both give the same bits for 16-bit types, whichever
-// operand is which (bench/matmul_probes.py). The emulator, whose two products add in other orders, has another one for this.
+// mma.sync products that replace wgmma in a chain: on sm_90 both give the same bits for 16-bit types, whichever operand is A
+// (bench/matmul_probes.py). The emulator has its own version of this file, because its two products add in different orders.
 #pragma once
 #include "kernels/ptx/mma.cuh"
 

@@ -1,4 +1,4 @@
-// Stores to the memory of other GPUs, and the words that say they have arrived.
+// Stores to the memory of other GPUs, and flags that signal their arrival.
 #pragma once
 #include <stdint.h>
 
@@ -10,27 +10,29 @@ __device__ __forceinline__ uint64_t now_ns() {
   return t;
 }
 
-// A peer sees it when it sees a flag that this thread pushes after a fence.
+// Stores a value to peer memory. A peer that reads a flag which this thread stored after fence_system() also sees the value.
 template <class T>
 __device__ __forceinline__ void push(T* to, T value) {
   *to = value;
 }
 
-// Orders every push that this thread made, or saw at a barrier, before the flags that it pushes next.
+// Orders all pushes that this thread made, or observed through a barrier, before the flags that it pushes later.
 __device__ __forceinline__ void fence_system() { __threadfence_system(); }
 
-// Four bytes of data below, and a flag above, in each half: a half arrives whole, so a reader that sees the flag has the data.
+// Stores two words of data, each with the flag: a half (eight bytes) contains data in its low word and the flag in its high
+// word. A half arrives whole, so a reader that sees the flag also sees the data.
 __device__ __forceinline__ void push_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
   const uint64_t high = uint64_t{flag} << 32;
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(high | first), "l"(high | second) : "memory");
 }
 
-// The same behind pushes that this thread fenced.
+// Like push_flagged, as a signal for earlier pushes: the caller calls fence_system() between those pushes and this store.
 __device__ __forceinline__ void tell_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
   push_flagged(to, first, second, flag);
 }
 
-// Whether both halves have the flag. A reader that sees it sees all that the peer fenced before.
+// Loads a line and returns whether both halves contain the flag. If they do, the reader also sees all pushes that the peer
+// fenced before it stored the line (acquire).
 __device__ __forceinline__ bool told_flagged(const uint4* from, uint32_t flag, uint2& value) {
   uint64_t first, second;
   asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
@@ -38,7 +40,7 @@ __device__ __forceinline__ bool told_flagged(const uint4* from, uint32_t flag, u
   return first >> 32 == flag && second >> 32 == flag;
 }
 
-// The same of a line whose data is all that is read.
+// Like told_flagged without acquire: only the data of the line itself is valid with the flag.
 __device__ __forceinline__ bool came_flagged(const uint4* from, uint32_t flag, uint2& value) {
   uint64_t first, second;
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
@@ -46,7 +48,8 @@ __device__ __forceinline__ bool came_flagged(const uint4* from, uint32_t flag, u
   return first >> 32 == flag && second >> 32 == flag;
 }
 
-// The same if it is wanted. It has no branch, so that other loads are in flight beside it.
+// Like came_flagged, but loads only if `wanted`. The load is predicated instead of branched around, so that other loads are in
+// flight at the same time.
 __device__ __forceinline__ bool came_if(bool wanted, const uint4* from, uint32_t flag, uint2& value) {
   uint64_t first = 0, second = 0;
   asm volatile(
@@ -59,15 +62,15 @@ __device__ __forceinline__ bool came_if(bool wanted, const uint4* from, uint32_t
   return first >> 32 == flag && second >> 32 == flag;
 }
 
-// A line that was read holds no flag until it is pushed again.
+// Clears a line after it was read: it contains no flag until it is pushed again.
 __device__ __forceinline__ void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
-// Nobody waits for it.
+// Adds to a counter without returning its value, so that no thread waits.
 __device__ __forceinline__ void add_counter(uint64_t* counter, uint64_t more) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(more) : "memory");
 }
 
-// Stores and loads of some neighbouring words at once, for probes of what arrives whole.
+// Store and load one, two or four adjacent words by one instruction; probes use them to check which sizes arrive whole.
 template <int kWords>
 __device__ __forceinline__ void push_words(uint32_t* to, const uint32_t (&word)[kWords]) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4, "one store");

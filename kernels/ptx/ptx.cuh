@@ -54,7 +54,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// Error at most 2^-22, or that part of the result.
+// Error at most 2^-22 * max(1, |result|).
 __device__ __forceinline__ float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -75,14 +75,14 @@ __device__ __forceinline__ float tanh_approx(float x) {
   return y;
 }
 
-// threadIdx.x, read again at each call, so that no value that follows from it stays in registers over a loop of rows.
+// threadIdx.x, read again at each call, so that values that depend on it do not stay in registers during a loop over rows.
 __device__ __forceinline__ uint32_t thread() {
   uint32_t out;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(out));
   return out;
 }
 
-// As one multiplication: of 64-bit operands the compiler adds zeros.
+// Full product by one instruction; the compiler would add zero products of the upper halves of 64-bit operands.
 __device__ __forceinline__ uint64_t wide_product(uint32_t a, uint32_t b) {
   uint64_t out;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(out) : "r"(a), "r"(b));

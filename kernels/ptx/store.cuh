@@ -1,11 +1,11 @@
-// Stores to global memory: vectors that no compiler takes apart, and predicated ones without a branch, because they are inlined
-// many times in a kernel.
+// Stores to global memory: vectors that the compiler cannot split, and predicated stores without branches, because they are
+// inlined many times per kernel.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
-// Predicates of a store: as one vector, or element by element; both false: no store.
+// Predicates of a store: as one vector, or element by element. If both are false, nothing is stored.
 struct StoredAs {
   int vector;
   int elements;

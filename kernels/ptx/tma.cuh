@@ -20,7 +20,8 @@ __device__ __forceinline__ void tma_load(uint32_t dst, const TensorMap& map, uin
       ::"r"(dst), "l"(&map), "r"(barrier), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]) : "memory");
 }
 
-// The same into each CTA of the cluster whose bit `mask` has, at the same address, and to the barrier at the same address there.
+// Loads a box into every CTA of the cluster whose bit is set in `mask`, at the same shared address, and signals the barrier at
+// the same address of each.
 __device__ __forceinline__ void tma_load_multicast(uint32_t dst, const TensorMap& map, uint32_t barrier, uint16_t mask, const BoxAt& at) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -33,7 +34,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t src, co
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
                ::"l"(&map), "r"(src), "r"(at.x[0]), "r"(at.x[1]), "r"(at.x[2]), "r"(at.x[3]), "r"(at.x[4]) : "memory");
 }
-// Groups of stores, each with those of this thread since the one before.
+// Commits the stores that this thread issued since its previous commit as one group.
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until all groups but the latest `kPending` have read shared memory.
 template <int kPending>

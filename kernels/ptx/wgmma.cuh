@@ -57,7 +57,8 @@ __device__ __forceinline__ void wgmma_wait_all_at() {
 #define OPF_CHANGED_WORD(x) "+r"(x)
 #define OPF_WORD(x) "r"(x)
 
-// After a wait: the compiler may not move uses of these results above it. On other values: they are computed before this point.
+// After a wait: the compiler may not move uses of these results above it. For other values: they are computed before this
+// point.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&x)[kCount]) {
   constexpr int kMany = kCount % 16 == 0 ? 16 : 1;

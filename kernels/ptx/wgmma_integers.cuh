@@ -34,7 +34,7 @@ OPF_WGMMA_INTEGERS(128, 64);
 OPF_WGMMA_INTEGERS(192, 96);
 OPF_WGMMA_INTEGERS(256, 128);
 
-// As that of wgmma.cuh.
+// Like pin in wgmma.cuh, for integers.
 template <int kCount>
 __device__ __forceinline__ void pin(int32_t (&x)[kCount]) {
   static_assert(kCount % 16 == 0, "whole statements");

@@ -1,7 +1,7 @@
 // Warpgroup products of operands in shared memory of which either may be transposed. Otherwise as in wgmma.cuh.
 //
-// An operand whose rows are along the panel is transposed: a panel has 64 rows of it in 128 bytes, a line for each of the
-// reduction elements. The next 16 of these are two blocks further.
+// An operand is transposed if its rows run along the panel: a panel then has 64 of its rows in 128 bytes, with one line per
+// reduction element. The next 16 reduction elements are two blocks further.
 #pragma once
 #include "kernels/ptx/wgmma.cuh"
 

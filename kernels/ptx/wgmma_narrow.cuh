@@ -1,4 +1,4 @@
-// Warpgroup products of 64 x 8 and 64 x 16, as those of wgmma.cuh and wgmma_layouts.cuh otherwise. A may be transposed.
+// Warpgroup products of 64 x 8 and 64 x 16; otherwise as in wgmma.cuh and wgmma_layouts.cuh. A may be transposed.
 #pragma once
 #include "kernels/ptx/wgmma_few.cuh"
 #include "kernels/ptx/wgmma_layouts.cuh"

@@ -1,5 +1,5 @@
-// Parameters of a round of bytes between the GPUs of one host, shared by the kernel and its binding.
-// Launch: grid kExchangeCtas, block kExchangeThreads.
+// Parameters of one exchange between the GPUs of a host (all-gather, or all-to-all if step > 0), shared by the kernel and its
+// binding. Launch: grid kExchangeCtas, block kExchangeThreads.
 #pragma once
 #include "kernels/ranks/round_params.h"
 

@@ -1,7 +1,8 @@
-// A fold over a program M whose innermost axis is kept: neighbouring threads have neighbouring columns, a vector each, so that
-// loads are whole sectors; where they do not lie so, one column each. A thread takes every kStep-th row; row groups of a CTA
-// and the CTAs of a cluster are joined in their order. Which rows a thread has and how many it adds at once follow from how
-// many are folded and from dtypes, so that the bits of a column do not depend on other columns or on strides.
+// A fold over a program M whose innermost axis is kept. Neighbouring threads have neighbouring columns, one vector each, so
+// loads are whole sectors; if columns are not contiguous or the step between rows is not fixed (Lie::kAny), each thread has one
+// column. Rows are the folded elements: a thread takes every kStep-th one. The row groups of a CTA are joined in order, then
+// the CTAs of a cluster. The rows of a thread and the size of its batches follow from the number of folded elements and from
+// dtypes, so the bits of a column depend on neither other columns nor strides.
 //
 // Few rows are kept in registers; more rows are read again by each stage and by the outputs.
 #pragma once
@@ -18,21 +19,22 @@ template <class M, Lie kLie>
 struct ColumnFold : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
-  static constexpr int kVec = kLie == Lie::kAny ? 1 : M::kVec;  // columns of a thread
+  static constexpr int kVec = kLie == Lie::kAny ? 1 : M::kVec;  // columns per thread
   using Tile = ColumnTile<M::kGroups, kVec, M::kCluster>;
   static constexpr int kRows = M::kRows, kStep = M::kGroups * M::kCluster;
   static constexpr bool kHeld = M::kHeld && kLie != Lie::kAny;
 
   const Params& p;
-  int64_t begin, end;  // of the folded elements
-  int group, columns;  // group of rows, and number of columns, of this thread
+  int64_t begin, end;  // range of the folded elements
+  int group, columns;  // this thread's row group, and how many columns it has
   typename M::Inputs held[kHeld ? kRows : 1];
   typename M::Constants constants[kVec]{};
   typename M::Results results[kVec]{};
 
   __device__ __forceinline__ explicit ColumnFold(const Params& params)
       : ColumnFold(params, blockIdx.x / M::kCluster, 0, params.elements) {}
-  // The elements begin .. end - 1 of a tile of columns.
+  // Folds the elements [begin, end) of each column. block: index of a tile of columns, over all positions of the outer kept
+  // axes.
   __device__ __forceinline__ ColumnFold(const Params& params, uint32_t block, int64_t begin, int64_t end)
       : p(params), begin(begin), end(end) {
     if (p.num_valid != nullptr) wait_for_previous();
@@ -46,7 +48,7 @@ struct ColumnFold : Located<M> {
     columns = static_cast<int>(left < 0 ? 0 : left < kVec ? left : kVec);
   }
 
-  // Tiles of the columns: not more than CTAs, so that a division has 32 bits.
+  // Number of column tiles. At most the number of CTAs, so a 32-bit division suffices.
   __device__ __forceinline__ static uint32_t tiles_of(const Params& p) {
     return static_cast<uint32_t>((p.extent[p.kept - 1] + Tile::kColumns - 1) / Tile::kColumns);
   }
@@ -68,7 +70,7 @@ struct ColumnFold : Located<M> {
     if constexpr (M::kFullOutputs) {
       if (columns != 0) each_batch([&](const auto& in, int64_t first, int count) { store(in, first, count); });
     }
-    if constexpr (M::kCluster > 1 && M::kStages > 0) cluster_arrive(), cluster_wait();  // others read what this CTA shows
+    if constexpr (M::kCluster > 1 && M::kStages > 0) cluster_arrive(), cluster_wait();  // others may still read its states
   }
 
   __device__ __forceinline__ void begin_run() {
@@ -79,7 +81,7 @@ struct ColumnFold : Located<M> {
     if constexpr (kHeld) fetch(held, group);
     allow_dependents();
   }
-  // done(stage, the states of its columns)
+  // Calls done(stage, states of this thread's columns) for each stage.
   template <class F>
   __device__ __forceinline__ void stages(F done) {
     each_pass<M>(At<0>{}, [&](auto first, auto last) { pass<decltype(first)::kStage, decltype(last)::kStage>(done); });
@@ -96,12 +98,13 @@ struct ColumnFold : Located<M> {
     for (int k = 0; k < M::kOperands; ++k) from.at[k] += columns * p.stride[k][p.kept - 1];
     if constexpr (M::kPlaced) {
 #pragma unroll
-      for (int axis = 0; axis < kMapAxes; ++axis)  // an index that is not constant would need memory
+      for (int axis = 0; axis < kMapAxes; ++axis)  // a variable index would move the array to local memory
         if (axis == p.kept - 1) from.place[axis] += columns;
     }
   }
 
-  // Rows of this thread from `first` on: step(inputs, first, how many). Vectors of all are loaded before the first is used.
+  // Calls step(inputs, first row, number of rows) for each batch of this thread's rows. All vectors of a batch are loaded
+  // before the first is used.
   template <class F>
   __device__ __forceinline__ void each_batch(F step) {
     if constexpr (kHeld) {
@@ -134,7 +137,7 @@ struct ColumnFold : Located<M> {
     }
   }
 
-  // The values of one column in a batch of rows.
+  // Evaluates a stage's values of column j in a batch of rows.
   template <int kStage, class T, class In>
   __device__ __forceinline__ void evaluate(T (&x)[kRows], const In& in, int j, int64_t first, int count) {
     const auto uniform = M::uniform(At<kStage>{}, constants[j], results[j], p);
@@ -187,8 +190,8 @@ struct ColumnFold : Located<M> {
       }
     }
   }
-  // Row by row, all columns of one behind one condition: additions that divide are long, and wait for those of other columns
-  // less than for each other.
+  // Row by row, with one branch per row for all columns. An addition with a division has a long latency and must wait for the
+  // previous addition of its column; the additions of different columns overlap.
   template <int kStage, class State, class In>
   __device__ __forceinline__ void add_together(State (&states)[kVec], const In& in, int64_t first, int count) {
     using R = ReducerOf<M, kStage>;
@@ -202,7 +205,7 @@ struct ColumnFold : Located<M> {
       for (int j = 0; j < kVec; ++j) R::add(states[j], x[j][i], static_cast<int>(first) + i * kStep);
     }
   }
-  // Rows one by one, in a short loop: where each has its own place, speed does not matter.
+  // Rows one by one, in a loop that is not unrolled: this layout (kAny) need not be fast.
   template <int kStage, class State>
   __device__ __forceinline__ void add_apart(State& state, int j, int64_t first, int count) {
     const auto uniform = M::uniform(At<kStage>{}, constants[j], results[j], p);

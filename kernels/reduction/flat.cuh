@@ -1,32 +1,32 @@
-// Many rows that begin anywhere, one behind the other. A CTA copies its rows to shared memory by whole vectors, and once what
-// all rows have in common, such as a weight; lanes take theirs from there; results that are rows go back the same way, since
-// one element of each lane would be a store of its own.
+// Folds many rows that are contiguous but not aligned. A CTA copies its rows to shared memory by whole vectors; an input that
+// all rows share, such as a weight, is copied once. Lanes read their elements from there. Outputs with a value per element are
+// also written to shared memory and copied back by whole vectors: otherwise each lane would store single elements.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/reduction/fold.cuh"
 
 namespace opfacade {
 
-// Bytes of a copy, and of shared memory beside the elements of an operand: they begin up to 15 bytes behind an aligned address,
-// and a vector at their end is read whole, with the piece behind it.
+// kFlatPiece: bytes of one copy. kFlatBeside: extra bytes of shared memory per operand, because its elements begin up to 15
+// bytes after an aligned address, and the last vector is read whole, with the 16 bytes after it.
 constexpr int kFlatPiece = 16, kFlatBeside = 112;
 
 // The rows of a CTA in shared memory, at the same distance from an aligned address as in the tensor.
 struct FlatRows {
-  char* in_tensor;  // its first byte
+  char* in_tensor;  // first byte of the rows
   int bytes, shift;
-  unsigned char* in_shared;  // aligned; the first byte is `shift` later
+  unsigned char* in_shared;  // aligned; the rows begin `shift` bytes later
 
   __device__ __forceinline__ FlatRows(char* first, int bytes, unsigned char* shared)
       : in_tensor(first), bytes(bytes), shift(static_cast<int>(reinterpret_cast<uintptr_t>(first) % kFlatPiece)), in_shared(shared) {}
 
-  // whole(piece of the tensor, of shared memory) for those within the rows; rest(the same of an element) for what else there
-  // is.
+  // Calls whole(address in the tensor, address in shared memory) for each 16-byte piece that is completely inside the rows, and
+  // rest(the same two addresses) for each element outside of these pieces.
   template <int kSize, class W, class R>
   __device__ __forceinline__ void each(int thread, int threads, W whole, R rest) const {
     const int end = shift + bytes, first = shift == 0 ? 0 : 1, last = end / kFlatPiece;
     for (int i = first + thread; i < last; i += threads) whole(in_tensor + (i * kFlatPiece - shift), in_shared + i * kFlatPiece);
-    const int head = min(end, first * kFlatPiece);  // elements before the first whole piece, and behind the last
+    const int head = min(end, first * kFlatPiece);  // end of the elements before the first whole piece
 #pragma unroll 1
     for (int at = shift + thread * kSize; at < head; at += threads * kSize) rest(in_tensor + (at - shift), in_shared + at);
     if (last < first) return;
@@ -67,7 +67,8 @@ struct FlatFold {
     point(here, At<0>{});
     const int64_t valid = valid_rows(p);
     constexpr int kLanes = M::kThreads;
-    // Once where warps share a row: states of the next rows would lie where others still read.
+    // If several warps share a row, p.ctas is M::kRows and this loop runs once: a second iteration would overwrite states that
+    // other warps still read.
 #pragma unroll 1
     for (int row = 0; row < rows; row += M::kRows) {
       const int own = row + thread / kLanes;
@@ -115,7 +116,7 @@ struct FlatFold {
     else if constexpr (kSize == 4) *static_cast<uint32_t*>(to) = *static_cast<const uint32_t*>(from);
     else *static_cast<uint64_t*>(to) = *static_cast<const uint64_t*>(from);
   }
-  // The copies in place of the tensors.
+  // Replaces the tensors' addresses by those of the copies.
   template <int kOperand>
   __device__ __forceinline__ void point(Params& here, At<kOperand>) const {
     if constexpr (kOperand < M::kOperands) {

@@ -1,9 +1,10 @@
-// A fold over a program M that the template prints: the row is read, each stage joins a value of its elements, outputs are made
-// of the elements and the results. A row that fits is kept in registers, so that it is read once; a longer one is read again by
-// each stage. Which lane has which element, and in which order states are joined, follows from the length of a row and from
-// dtypes, and so do its bits. Other rows and strides do not change them.
+// A fold over a program M, which the template prints. Each stage reduces one value per element; outputs are computed from the
+// elements and the results of the stages. A row that fits is kept in registers and read once; a longer one is read again by
+// each stage. The elements of each lane, and the order in which states are joined, follow from the length of a row and from
+// dtypes. So the bits of a row depend on neither other rows nor strides.
 //
-// Stages along whole rows come first; those along segments are made with the outputs, wave by wave.
+// Stages along whole rows come first. Stages along segments are computed together with the outputs, one wave of segments at a
+// time.
 #pragma once
 #include "kernels/elementwise/pairs.cuh"
 #include "kernels/reduction/fold_stages.cuh"
@@ -20,7 +21,7 @@ struct Fold : FoldStages<M, kLie> {
   using Stages::mend_held, Stages::fetch_late, Stages::first_late, Stages::inputs, Stages::each, Stages::each_vector;
   using Stages::waves, Stages::pieces, Stages::first_piece, Stages::end_piece, Stages::row_stages, Stages::segment_stages;
 
-  // The outputs of its vectors there.
+  // Writes the outputs of this lane's vectors in a part of the row.
   __device__ __forceinline__ void store_part(int part) {
     if constexpr (M::kFullOutputs) {
       const auto uniform = M::uniform(At<M::kStages>{}, constants, results, p);
@@ -30,7 +31,7 @@ struct Fold : FoldStages<M, kLie> {
 
   __device__ __forceinline__ void run() {
     if constexpr (M::kWholePieces && M::kRows == 1) {
-      if (!row.there) return;  // nor has any other thread of the CTA or cluster a row
+      if (!row.there) return;  // then no thread of the CTA or cluster has a row
     }
     if (row.there) constants = M::constants(p, row.at);
     if constexpr (kHeld) {
@@ -53,7 +54,7 @@ struct Fold : FoldStages<M, kLie> {
   }
 
  private:
-  // Others read what this CTA shows.
+  // Waits until no other CTA reads this CTA's states.
   __device__ __forceinline__ void leave() const {
     if constexpr (M::kCluster > 1) cluster_arrive(), cluster_wait();
     else if (M::kRun > 0 && M::kClusters && p.ctas > 1) cluster_arrive(), cluster_wait();
@@ -76,7 +77,7 @@ struct Fold : FoldStages<M, kLie> {
       }
     }
   }
-  // From the end on, which the last stage has read last: some of it is in L2 still.
+  // From the end to the beginning: the last stage read the end last, so some of it is still in L2.
   template <class U>
   __device__ __forceinline__ void store_backwards(const U& uniform, int wave, int first, int end) {
     if constexpr (Row::kShifts) return store_aligned(uniform, first, end);
@@ -104,7 +105,8 @@ struct Fold : FoldStages<M, kLie> {
       if (count != 0) put_vector(uniform, in[i], wave, piece + i, count);
     }
   }
-  // The same by vectors that begin where the first result is aligned, for what a lane makes of an element any other makes too.
+  // As store_backwards, with vectors that begin at aligned addresses of the first output. So a lane may have other elements
+  // than in the stages; an output does not depend on the lane that computes it.
   template <class U>
   __device__ __forceinline__ void store_aligned(const U& uniform, int first, int end) {
     const int late = M::late(p, row.at), own = row.element(0) - late;
@@ -120,7 +122,8 @@ struct Fold : FoldStages<M, kLie> {
       }
     }
   }
-  // The last kCount pieces of those, unless a vector is not whole.
+  // Stores the last kCount vectors per lane before `end`. Returns false, without a store, if fewer are left, or if one is not
+  // whole or touches memory outside its tensor.
   template <int kCount, class U>
   __device__ __forceinline__ bool store_inside(const U& uniform, int own, int first, int end) {
     const int element = own + (end - kCount) * kAtOnce;
@@ -136,7 +139,7 @@ struct Fold : FoldStages<M, kLie> {
     }
     return true;
   }
-  // The elements of the row in a vector that begins at an element.
+  // Stores those elements of the vector at `element` that are inside the row.
   template <class U>
   __device__ __forceinline__ void store_rest(const U& uniform, int element) {
     const int from = max(0, -element), to = min(p.elements - element, M::kVec);
@@ -156,7 +159,7 @@ struct Fold : FoldStages<M, kLie> {
   }
   template <class U>
   __device__ __forceinline__ void store_vector(const U& uniform, int wave, int piece, int count) {
-    if (!Row::kShifts && count <= 0) return;  // else lanes of a warp store together
+    if (!Row::kShifts && count <= 0) return;  // with shifts the lanes of a warp store together
     if constexpr (kLie == Lie::kAny) {
 #pragma unroll 1
       for (int i = 0; i < min(count, M::kVec); ++i) {

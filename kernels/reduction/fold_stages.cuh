@@ -1,10 +1,10 @@
-// The stages of a fold: each joins a value of the elements of a row, or of a segment.
+// The stages of a fold. Each reduces one value per element, over a row or over a segment.
 #pragma once
 #include "kernels/reduction/fold_vectors.cuh"
 
 namespace opfacade {
 
-constexpr int kMaxParts = 32;  // of a row that is read again
+constexpr int kMaxParts = 32;  // parts of a row that is read again
 
 template <class M, Lie kLie>
 struct FoldStages : FoldVectors<M, kLie> {
@@ -14,19 +14,19 @@ struct FoldStages : FoldVectors<M, kLie> {
   using Vectors::kHeld, Vectors::kSlots, Vectors::kInputBytes, Vectors::kStreams, Vectors::kAhead, Vectors::kFar, Vectors::kAtOnce;
   using Vectors::p, Vectors::row, Vectors::held, Vectors::constants, Vectors::results;
   using Vectors::waves, Vectors::pieces, Vectors::parts, Vectors::part_of, Vectors::each, Vectors::each_vector, Vectors::inputs;
-  // Rounds of a join that are unrolled. Where an element has at most 2 bytes, all of them would take so many registers that one
-  // CTA less is on an SM; where it has more, a loop brings no CTA more.
+  // Rounds of join_warps that are unrolled. If the inputs have at most 2 bytes per element, unrolling all rounds would take so
+  // many registers that one CTA fewer fits on an SM; with more bytes, a loop would not let one more CTA fit.
   static constexpr int kRoundsAtOnce = kInputBytes <= 2 * M::kVec ? 1 : 32;
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
-  // This depends on the program alone, so that all paths have the same bits. Not over clusters, whose barriers take longer than
-  // exponentials.
+  // True if fold_twice is used. It depends on the program alone, so all layouts have the same bits. Not with clusters: their
+  // barriers take longer than exponentials.
   template <int kStage>
   static constexpr bool kTwice = M::kHeld && M::kCluster == 1 && ReducerOf<kStage>::kFindsMost;
   template <int kStage, int kFolds>
   using States = typename ReducerOf<kStage>::State[kFolds][ReducerOf<kStage>::kChains];
 
-  // The state of the warp for a part of the row.
+  // Folds this warp's elements of a part of the row.
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State state_of_part(int part) {
     using R = ReducerOf<kStage>;
@@ -36,7 +36,7 @@ struct FoldStages : FoldVectors<M, kLie> {
     return join_lanes<R, 32>(joined<R>(states[0]));
   }
 
-  // The values of one vector.
+  // Evaluates a stage's values of one vector.
   template <int kStage, class T>
   __device__ __forceinline__ void evaluate(T (&x)[M::kVec], int wave, int piece, int count) {
     const auto uniform = M::uniform(At<kStage>{}, constants, results, p);
@@ -48,7 +48,7 @@ struct FoldStages : FoldVectors<M, kLie> {
         const auto here = row.located(row.segment(wave), row.element(piece) + i * M::kStep);
         const T one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
 #pragma unroll
-        for (int j = 0; j < M::kVec; ++j) x[j] = j == i ? one : x[j];  // an index that is not constant would need memory
+        for (int j = 0; j < M::kVec; ++j) x[j] = j == i ? one : x[j];  // a variable index would move the array to local memory
       }
     } else {
       const typename M::Inputs in = inputs(wave, piece, count);
@@ -56,7 +56,7 @@ struct FoldStages : FoldVectors<M, kLie> {
       for (int i = 0; i < M::kVec; ++i) x[i] = M::value(At<kStage>{}, M::element(in, i), uniform, constants, results, p, row.place);
     }
   }
-  // Piece i goes to the states i % kFolds.
+  // Adds all vectors of a wave; vector i goes to states[i % kFolds].
   template <int kStage, int kFolds>
   __device__ __forceinline__ void add(typename ReducerOf<kStage>::State (&states)[kFolds][ReducerOf<kStage>::kChains], int wave, int first) {
     if constexpr (!kStreams) each_vector(wave, [&](int piece, int count) { add_one<kStage>(states, wave, piece, count, first); });
@@ -70,7 +70,7 @@ struct FoldStages : FoldVectors<M, kLie> {
     evaluate<kStage>(x, wave, piece, count);
     accumulate<R, M::kVec, M::kStep>(states[kFolds == 1 ? 0 : piece % kFolds], x, count, first + row.element(piece));
   }
-  // The pieces begin .. end - 1.
+  // Adds this lane's vectors [begin, end).
   template <int kStage>
   __device__ __forceinline__ void add_pieces(typename ReducerOf<kStage>::State (&states)[1][ReducerOf<kStage>::kChains], int wave,
                                              int first, int begin, int end) {
@@ -83,7 +83,7 @@ struct FoldStages : FoldVectors<M, kLie> {
 #pragma unroll 1
     for (; begin < end; ++begin) add_one<kStage>(states, wave, begin, row.count(wave, begin), first);
   }
-  // Batches of kCount pieces, from `begin` on, which ends where less are left.
+  // Adds vectors in batches of kCount while at least kCount are left before `whole`, and advances `begin`.
   template <int kStage, int kCount>
   __device__ __forceinline__ void add_batches(typename ReducerOf<kStage>::State (&states)[1][ReducerOf<kStage>::kChains], int wave,
                                               int first, int& begin, int whole) {
@@ -97,7 +97,7 @@ struct FoldStages : FoldVectors<M, kLie> {
       }
     }
   }
-  // Vectors that are whole in every thread, in the same order as one by one.
+  // Adds kCount vectors that are whole in every thread, in the order of add_one.
   template <int kStage, int kCount>
   __device__ __forceinline__ void add_whole(typename ReducerOf<kStage>::State (&states)[ReducerOf<kStage>::kChains], int wave,
                                             int piece, int first) {
@@ -125,7 +125,7 @@ struct FoldStages : FoldVectors<M, kLie> {
 #pragma unroll
     for (int i = 0; i < kFolds * R::kChains; ++i) states[i / R::kChains][i % R::kChains] = R::none();
   }
-  // kWithin: offset in bytes of these states from the state in shared memory.
+  // Joins the states of all lanes of the row. kWithin: byte offset of the states inside their slots of shared memory.
   template <int kStage, class R = ReducerOf<kStage>, int kWithin = 0>
   __device__ __forceinline__ typename R::State join_row(typename R::State (&mine)[M::kFolds]) {
     constexpr int kWarps = M::kThreads / 32;
@@ -150,7 +150,8 @@ struct FoldStages : FoldVectors<M, kLie> {
     for (int i = 0; i < M::kFolds; ++i) mine[i] = joined<R>(states[i]);
     return join_row<kStage>(mine);
   }
-  // The maximum of a row, then the sum: a row that is held is folded twice in less time than its sums are rescaled.
+  // Folds a held row twice, for its maximum and then for its sum, which takes less time than rescaling sums when the maximum
+  // grows.
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_twice() {
     using R = ReducerOf<kStage>;
@@ -171,7 +172,7 @@ struct FoldStages : FoldVectors<M, kLie> {
       typename R::Value weights[M::kVec];
 #pragma unroll
       for (int i = 0; i < M::kVec; ++i) {
-        const typename R::Value weight = R::weight(x[i], top);  // without a branch: outputs use most of it again
+        const typename R::Value weight = R::weight(x[i], top);  // without a branch: outputs reuse most of this computation
         weights[i] = i < count ? weight : 0;
       }
       typename Total::State& own = sum[M::kFolds == 1 ? 0 : piece % M::kFolds];
@@ -179,7 +180,7 @@ struct FoldStages : FoldVectors<M, kLie> {
     });
     return {top, join_row<kStage, Total, kStateBytes / 2>(sum).value};
   }
-  // step(piece, its values, how many there are) for the vectors of a row.
+  // Calls step(index of the vector, its values, number of valid values) for each vector of a row.
   template <int kStage, class F>
   __device__ __forceinline__ void each_value(F step) {
     each(M::kSegmented ? waves() : 1, [&](int wave) {
@@ -191,8 +192,8 @@ struct FoldStages : FoldVectors<M, kLie> {
     });
   }
 
-  // The result of a stage of a row that is cut into parts. Alternate stages reuse the same places for states, after all threads
-  // have read them.
+  // Computes a stage of a row that is cut into parts. Even and odd stages have separate slots for states, so a stage overwrites
+  // only states that all threads have read.
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_parts() {
     using R = ReducerOf<kStage>;

@@ -1,4 +1,4 @@
-// A row as a thread of its fold has it: its vectors, which are kept in registers or read again, and the constants and results.
+// A thread's vectors of its row, which are kept in registers or read again, and the row's constants and results.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/reduction/fold_params.h"
@@ -13,12 +13,12 @@ struct FoldVectors {
   using Row = FoldRow<M, kLie>;
   static constexpr bool kHeld = M::kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && M::kHeldIfDense));
   static constexpr int kSlots = kHeld ? M::kWaves * M::kPieces : 1;
-  // Vectors of a thread that are loaded before the first is used, where a row is too long for registers.
+  // kAhead, kFar: vectors of a thread that are loaded before the first is used, if a row is too long for registers.
   static constexpr int kInputBytes = sizeof(typename M::Inputs);
   static constexpr bool kStreams = !kHeld && (kLie == Lie::kWide || (kLie == Lie::kDense && !M::kHeld && (Row::kShifts || M::kStep > 1))) && !M::kSegmented;
   static constexpr int kAhead = !kStreams || kInputBytes > 32 ? 1 : kInputBytes > 16 ? 2 : 4;
   static constexpr int kFar = kAhead < 4 || M::kFar == 0 || M::kRun < M::kFar ? kAhead : M::kFar / (Row::kShifts ? 2 : 1);
-  static constexpr int kAtOnce = M::kLanes * M::kVec;  // elements of a piece
+  static constexpr int kAtOnce = M::kLanes * M::kVec;  // elements of one vector per lane
 
   const Params& p;
   Row row;
@@ -28,15 +28,16 @@ struct FoldVectors {
 
   __device__ __forceinline__ explicit FoldVectors(const Params& params) : p(params), row(params) {}
 
-  // A row in shared memory.
+  // A row in shared memory: see flat.cuh.
   __device__ __forceinline__ FoldVectors(const Params& params, int64_t number, int own, bool there)
       : p(params), row(params, number, own, there) {}
-  // Lane `lane` of a row, in whatever CTA, for those who call what follows instead of `run`.
+  // Lane `lane` of a row, whatever the CTA: for spread.cuh, which calls the functions below instead of `run`.
   __device__ __forceinline__ FoldVectors(const Params& params, int64_t number, int lane) : p(params), row(params, number, lane) {}
 
   __device__ __forceinline__ void begin() { constants = M::constants(p, row.at); }
 
-  // Vectors that touch memory outside of a tensor, by elements: in a loop, since few rows have any.
+  // Loads vectors that would touch memory outside their tensor again, element by element. Not unrolled, because few rows have
+  // such vectors.
   __device__ __forceinline__ void mend_held() {
     static_assert(kSlots <= 32, "a bit each");
     uint32_t cut = 0;
@@ -61,15 +62,16 @@ struct FoldVectors {
   __device__ __forceinline__ int pieces() const {
     return kHeld ? M::kPieces : (p.elements + kAtOnce - 1) / kAtOnce;
   }
-  // A row that is read again is cut into parts of kRun pieces, which are folded one by one: so its bits do not depend on how
-  // many CTAs share it. These are the pieces and parts of this CTA.
+  // A row that is read again is cut into parts of kRun vectors per lane (if kRun > 0). Each part is folded separately, so the
+  // bits do not depend on how many CTAs share the row. The next functions return the number of parts, and this CTA's range of
+  // parts and of vectors.
   __device__ __forceinline__ int parts() const { return (pieces() + M::kRun - 1) / M::kRun; }
   __device__ __forceinline__ int part_of(int rank) const { return first_part(rank, parts(), p.ctas); }
   __device__ __forceinline__ int first_piece() const { return M::kRun == 0 ? 0 : part_of(row.rank) * M::kRun; }
   __device__ __forceinline__ int end_piece() const {
     return M::kRun == 0 ? pieces() : min(part_of(row.rank + 1) * M::kRun, pieces());
   }
-  // In registers, everything is unrolled.
+  // Calls step(i) for each i < count; unrolled if the row is in registers.
   template <class F>
   __device__ __forceinline__ static void each(int count, F step) {
     if constexpr (kHeld) {
@@ -80,7 +82,7 @@ struct FoldVectors {
       for (int i = 0; i < count; ++i) step(i);
     }
   }
-  // The vectors of a wave: step(piece, count).
+  // Calls step(index, number of valid elements) for each of this lane's vectors of a wave.
   template <class F>
   __device__ __forceinline__ void each_vector(int wave, F step) {
     if constexpr (M::kRun == 0) {

@@ -16,7 +16,7 @@ template <class M>
 class GeneralFold {
  public:
   using Params = typename M::Params;
-  static constexpr int kPlaceStates = kMapAxes * 8 / kStateBytes;  // shared memory: places, then states of warps
+  static constexpr int kPlaceStates = kMapAxes * 8 / kStateBytes;  // slots for coordinates, before the states of warps
 
   __device__ __forceinline__ explicit GeneralFold(const Params& params) : p(params) {}
 
@@ -32,12 +32,13 @@ class GeneralFold {
         stages(At<0>{});
         passes(At<0>{});
       }
-      __syncthreads();  // results and places of this row have been read
+      __syncthreads();  // all threads have read the results and coordinates of this row
     }
   }
 
  private:
-  // One thread divides in 64 bits; a loop over places in registers would put them in memory.
+  // Finds the coordinates of a row. One thread does the 64-bit divisions, in shared memory: a loop over an array in registers
+  // would move the array to local memory.
   __device__ __forceinline__ void locate(int64_t row) {
     int64_t* const shared = reinterpret_cast<int64_t*>(dynamic_shared());
     if (threadIdx.x == 0) {
@@ -52,7 +53,7 @@ class GeneralFold {
   template <int kStage>
   __device__ __forceinline__ void stages(At<kStage> stage) {
     if constexpr (kStage < M::kStages) {
-      // The whole CTA takes part in the join of a result, or each warp has results of its own.
+      // Either the whole CTA joins one result at a time, or each warp joins its own results.
       const bool whole = p.apart[kStage] < kGeneralWarps;
       const uint32_t teams = whole ? 1 : kGeneralWarps, lanes = kGeneralThreads / teams;
 #pragma unroll 1
@@ -77,12 +78,12 @@ class GeneralFold {
     state = join_lanes<R, 32>(state);
     if (whole) {
       state = join_warps<R, kGeneralWarps, 1>(state, static_cast<int>(threadIdx.x) / 32, kPlaceStates);
-      __syncthreads();  // the states of warps have been read
+      __syncthreads();  // all threads have read the states of the warps
     }
     if (lane == 0) M::keep_result(stage, p, results, place, state);
   }
 
-  // Outputs of equal axes are written together: one of them may overwrite what another reads.
+  // Outputs with the same axes are written in one pass, because one may overwrite an input of another.
   template <int kPass>
   __device__ __forceinline__ void passes(At<kPass> pass) {
     if constexpr (kPass < M::kPasses) {
@@ -98,7 +99,7 @@ class GeneralFold {
 
   const Params& p;
   uint64_t* results;
-  int64_t place[kMapAxes];  // along the kept axes, then along the folded ones
+  int64_t place[kMapAxes];  // coordinates along the kept axes, then along the folded ones
 };
 
 }  // namespace opfacade

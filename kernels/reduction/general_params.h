@@ -12,11 +12,11 @@ template <int kOperands, int kScalars, int kStages>
 struct GeneralParams : FoldParams<kOperands, kScalars> {
   static constexpr int kAtLeastOne = kStages == 0 ? 1 : kStages;
   uint64_t* results;
-  int64_t words;                                 // of a CTA
-  int64_t first[kAtLeastOne];                    // where a stage begins among them
-  int64_t result_stride[kAtLeastOne][kMapAxes];  // in words; 0 where a result does not differ
-  uint32_t joined[kAtLeastOne];                  // values that a result joins
-  uint32_t apart[kAtLeastOne];                   // results of a part of a stage, in a row
+  int64_t words;                                 // results of one CTA, in words of 8 bytes
+  int64_t first[kAtLeastOne];                    // first word of a stage's results
+  int64_t result_stride[kAtLeastOne][kMapAxes];  // in words; 0 along axes that do not change a result
+  uint32_t joined[kAtLeastOne];                  // values that are joined into one result
+  uint32_t apart[kAtLeastOne];                   // results per row, for each value that a reducer returns
 };
 
 }  // namespace opfacade

@@ -1,5 +1,5 @@
-// States of the lanes of a row, joined in one order that follows from their number alone: butterflies within warps, then the
-// warps of the row in shared memory, of all CTAs of its cluster. Every lane has the result.
+// Joins the states of a row's lanes in an order that follows from their number alone: butterflies within warps, then the row's
+// warps in all CTAs of its cluster, through shared memory. Every lane gets the result.
 #pragma once
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cp_async.cuh"
@@ -7,7 +7,7 @@
 
 namespace opfacade {
 
-constexpr int kStateBytes = 32;  // of one state in shared memory, at least
+constexpr int kStateBytes = 32;  // slot of one state in shared memory
 
 template <class State>
 struct StateWords {
@@ -35,7 +35,7 @@ __device__ __forceinline__ State state_of_lane(const State& mine, int across) {
   return words.state();
 }
 
-// Word by word: a choice of places would put the states in memory.
+// Returns first ? a : b, word by word: a choice between addresses would move the states to local memory.
 template <class State>
 __device__ __forceinline__ State chosen(bool first, const State& a, const State& b) {
   StateWords<State> words = StateWords<State>::of(a);
@@ -45,18 +45,19 @@ __device__ __forceinline__ State chosen(bool first, const State& a, const State&
   return words.state();
 }
 
-// Steps of a butterfly that are written out. Joins that divide wait for each other, and take long to compile.
+// Unrolled steps of a butterfly. Joins of large states wait for each other anyway, and take long to compile.
 template <class State>
 constexpr int kStepsAtOnce = sizeof(State) > 8 ? 1 : 5;
 
-// Joins two states in their order, by the code of one join: both orders would be computed by a warp whose lanes differ.
+// Joins two states in the order of their lanes. It selects the operands and has one join: with two, a warp whose lanes differ
+// in `first` would execute both.
 template <class R>
 __device__ __forceinline__ typename R::State join_in_order(bool first, const typename R::State& mine, const typename R::State& other) {
   if constexpr (R::kCommutes) return R::join(mine, other);
   else return R::join(chosen(first, mine, other), chosen(first, other, mine));
 }
 
-// Joins kWidth neighbouring lanes, a power of two: of those, every kStep-th one.
+// Joins every kStep-th of kWidth neighbouring lanes. kWidth and kStep are powers of two.
 template <class R, int kWidth, int kStep = 1>
 __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) {
 #pragma unroll kStepsAtOnce<typename R::State>
@@ -66,8 +67,8 @@ __device__ __forceinline__ typename R::State join_lanes(typename R::State mine) 
   return mine;
 }
 
-// Joins the lanes of a warp for each of kFolds states, a power of two, in the order of join_lanes<R, 32>. Half of the states go
-// to the other half of the lanes at each step: lane l has state l * kFolds / 32.
+// Joins the lanes of a warp for each of kFolds states, a power of two, in the order of join_lanes<R, 32>. At each step a lane
+// passes half of its states to the other half of the lanes; at the end, lane l has state l * kFolds / 32.
 template <class R, int kFolds>
 __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine)[kFolds]) {
 #pragma unroll
@@ -86,9 +87,9 @@ __device__ __forceinline__ typename R::State join_folds(typename R::State (&mine
 
 constexpr int power_of_two_above(int n) { return n <= 1 ? 1 : 2 * power_of_two_above((n + 1) / 2); }
 
-// Joins the kWarps warps that a row has in each of kCluster CTAs. at: where the states of this stage and row begin in shared
-// memory. kFolds: states of a warp, in lanes that follow each other; each stands for a warp of its own. kAtOnce: rounds that
-// are unrolled. kWithin: bytes between the two.
+// Joins the kWarps warps that a row has in each of kCluster CTAs. at: first slot of shared memory for this stage and row.
+// kFolds: states per warp, in consecutive lanes; each counts as a warp (see FewerLanes). kAtOnce: unrolled rounds. kWithin:
+// byte offset of a state inside its slot.
 template <class R, int kWarps, int kCluster, int kFolds = 1, int kAtOnce = 32, int kWithin = 0>
 __device__ __forceinline__ typename R::State join_warps(typename R::State mine, int warp, int at) {
   using Words = StateWords<typename R::State>;
@@ -125,7 +126,7 @@ __device__ __forceinline__ typename R::State join_warps(typename R::State mine, 
   return join_lanes<R, kWidth>(all);
 }
 
-// Store and load of a warp's state in shared memory.
+// show_state stores a warp's state in a slot of shared memory; state_of_cta loads one from a CTA of the cluster.
 template <class State>
 __device__ __forceinline__ void show_state(int at, const State& state) {
   const StateWords<State> words = StateWords<State>::of(state);
@@ -148,11 +149,11 @@ __device__ __forceinline__ State state_of_cta(int at, int rank, bool alone) {
   return found.state();
 }
 
-// Parts of a row that CTA `rank` of `ctas` has: those from first_part(rank) to before first_part(rank + 1).
+// First part of a row for CTA `rank` of `ctas`; its parts end before first_part(rank + 1).
 __device__ __forceinline__ int first_part(int rank, int parts, int ctas) { return rank * parts / ctas; }
 
-// Joins the states that the kWarps warps of every CTA of a row have shown for each of its parts, in the order of the parts. at:
-// where those of this stage begin.
+// Joins the states that the kWarps warps of each CTA of a row have stored for its parts, in the order of the parts. at: first
+// slot of this stage.
 template <class R, int kWarps, bool kClusters>
 __device__ __forceinline__ typename R::State join_parts(int parts, int ctas, int at) {
   const bool alone = !kClusters || ctas == 1;

@@ -1,6 +1,6 @@
-// States of the columns of a tile, joined in one order that follows from the numbers of row groups and of CTAs alone: row groups of
-// a warp by butterflies, then warps in their order in shared memory, then the CTAs of a cluster in theirs. Every thread has the
-// results of its columns.
+// Joins the states of a tile's columns in an order that follows from the numbers of row groups and CTAs alone: the row groups
+// of a warp by butterflies, then the warps in order through shared memory, then the CTAs of a cluster in order. Every thread
+// gets the results of its columns.
 #pragma once
 #include "kernels/reduction/join.cuh"
 
@@ -8,12 +8,12 @@ namespace opfacade {
 
 constexpr int kColumnThreads = 256;
 
-// kLanes threads have kVec columns each of a tile; kGroups of them take rows in turn.
+// A row of a tile has kLanes threads with kVec columns each; kGroups groups of kLanes threads take rows in turn.
 template <int kGroups, int kVec, int kCluster>
 struct ColumnTile {
   static constexpr int kLanes = kColumnThreads / kGroups, kColumns = kLanes * kVec;
-  static constexpr int kSlots = kLanes < 32 ? kColumnThreads / 32 : kGroups;  // states of a column in a CTA
-  static constexpr int kRows = kSlots + (kCluster > 1 ? 1 : 0);              // in shared memory, with the result of a cluster
+  static constexpr int kSlots = kLanes < 32 ? kColumnThreads / 32 : kGroups;  // states per column in a CTA
+  static constexpr int kRows = kSlots + (kCluster > 1 ? 1 : 0);              // slots: the states, and a cluster's result
   static constexpr bool kJoins = kSlots * kCluster > 1;
 
   // Offset of a word of a column's state.
@@ -35,7 +35,7 @@ __device__ __forceinline__ State state_at(int slot, int column) {
     words.word[i] = reinterpret_cast<const uint32_t*>(dynamic_shared())[Tile::word_at(i, slot, column)];
   return words.state();
 }
-// The state that another CTA of the cluster has in slot 0.
+// Loads the state in slot 0 of another CTA of the cluster.
 template <class Tile, class State>
 __device__ __forceinline__ State state_of_cta(int rank, int column) {
   const uint32_t base = smem_address(dynamic_shared());
@@ -46,14 +46,14 @@ __device__ __forceinline__ State state_of_cta(int rank, int column) {
   return words.state();
 }
 
-// first: no stage of this kernel has used shared memory before.
+// first: no earlier stage of this kernel has used shared memory.
 template <class R, int kGroups, int kVec, int kCluster>
 __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], bool first) {
   using Tile = ColumnTile<kGroups, kVec, kCluster>;
   using State = typename R::State;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kLanes;
   const int slot = Tile::kLanes < 32 ? thread / 32 : thread / Tile::kLanes;
-  constexpr int kAtOnce = sizeof(State) > 8 ? 1 : 8;  // states that divide wait for each other, and take long to compile
+  constexpr int kAtOnce = sizeof(State) > 8 ? 1 : 8;  // joins of large states wait for each other, and take long to compile
 #pragma unroll kStepsAtOnce<State>
   for (int across = 16; across >= Tile::kLanes; across /= 2) {
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
       states[j] = join_in_order<R>((thread & across) == 0, states[j], state_of_lane(states[j], across));  // row groups of a warp
   }
   if constexpr (!Tile::kJoins) return;
-  if (!first) {  // others have read the results of the stage before
+  if (!first) {  // all threads have read the previous stage's results
     if constexpr (kCluster > 1) cluster_sync();
     else __syncthreads();
   }

@@ -1,9 +1,9 @@
-// A fold of rows of different lengths over a program M. A warp has a short row, a CTA a long one; which it is follows from the
-// length of the row, and a lane takes every 32nd or 256th element from the first one on, so that the bits of a row depend on
-// neither other rows nor where it begins. Elements are read again by each stage that uses another, and by the outputs.
+// A fold of rows of different lengths over a program M. A warp folds a short row, a CTA a long one; the length of the row
+// decides. A lane takes every 32nd or 256th element from the first one on. So the bits of a row depend on neither other rows
+// nor its start. Elements are read again by each stage that uses another stage, and by the outputs.
 //
-// A CTA has `each` rows: its short ones follow each other, so that a warp reads their bounds at once; its long ones are a grid
-// apart, so that neighbours that are long have CTAs of their own.
+// A CTA has `each` rows of either kind. Its short rows are consecutive, so that a warp reads their bounds at once. Its long
+// rows are gridDim.x apart, so that neighbouring long rows go to different CTAs.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -15,20 +15,21 @@
 
 namespace opfacade {
 
-constexpr int kShortRow = 1024;  // elements that a warp folds
-constexpr int kShortBatch = 4;   // elements of a lane that a warp loads at once: each one costs a shorter row instructions
-constexpr int kNearBatch = 8;    // the most where addresses of steps that are not constant take registers too
+constexpr int kShortRow = 1024;  // longest row that a warp folds, in elements
+constexpr int kShortBatch = 4;   // elements per lane that a warp loads at once: a larger batch costs shorter rows instructions
+constexpr int kNearBatch = 8;    // upper bound if the step between elements is a parameter: addresses then take registers too
 
-// Elements of a lane that are loaded before the first is used. kLanes: from one to the next; 0: as many as the row has.
+// A lane's elements that are loaded before the first is used. kLanes: lanes of the row, which is also the step between a lane's
+// elements; 0: known at run time.
 template <class M, Lie kLie, int kLanes, int kCount>
 struct RaggedBatch {
   static constexpr int kSize = kCount;
-  // A thread has seven predicates: with one for each load, later loads would wait for the use of earlier ones. Past the end the
-  // last element is loaded again instead.
+  // Whether loads past the end load the last element again, without predicates. A thread has seven predicates: with one per
+  // load, later loads would wait for the use of earlier ones.
   static constexpr bool kClamps = kLie == Lie::kDense && kCount > kShortBatch;
   const typename M::Params& p;
   const Located<M>& row;
-  const uint32_t first, count;  // the place of the first element in the row, and elements of the row
+  const uint32_t first, count;  // index of the first element in the row, and length of the row
   const int lanes;
   Located<M> start{};
   typename M::Element in[kCount];
@@ -59,7 +60,7 @@ struct RaggedBatch {
   }
 };
 
-// One row, of `lanes` threads.
+// One row, folded by `lanes` threads.
 template <class M, Lie kLie>
 struct RaggedRow : Located<M> {
   using Params = typename M::Params;
@@ -67,7 +68,7 @@ struct RaggedRow : Located<M> {
 
   const Params& p;
   const int lane, lanes;
-  const uint32_t count;  // elements of the row
+  const uint32_t count;  // elements in the row
   typename M::Constants constants{};
   typename M::Results results{};
 
@@ -136,7 +137,7 @@ struct RaggedRow : Located<M> {
       M::keep(stage, results, joined);
     });
   }
-  // Values one by one, so that how many are loaded at once does not matter.
+  // Adds values one by one, so that the size of a batch changes no bit.
   template <int kStage, class State, class Batch>
   __device__ __forceinline__ void add(State& state, const Batch& batch) {
     using R = ReducerOf<M, kStage>;
@@ -169,7 +170,7 @@ struct RaggedFold {
     const int64_t near = own < p.each ? int64_t{blockIdx.x} * p.each + own : p.rows;
     const RowRange range = bounds(near);
     uint32_t mine = __ballot_sync(0xffffffffu, near < p.rows && range.length * p.unit <= kShortRow);
-    int group = 0;  // of 32 long rows
+    int group = 0;  // `ours` has the long rows among far(group) .. far(group + 31)
     uint32_t ours = long_rows();
     while (true) {
       if (ours == 0 && (group += 32) < p.each) {
@@ -186,7 +187,7 @@ struct RaggedFold {
       const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
       const RowRange found = !is_long ? short_range : kGroups ? ranges()[group + i] : bounds(row);
       RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
-      if (is_long) __syncthreads();  // others have read the states of this row
+      if (is_long) __syncthreads();  // all threads have read the states of this row
       (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
     }
   }
@@ -200,7 +201,7 @@ struct RaggedFold {
     }
   }
   __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
-  // Empty if there is no such row.
+  // Range of a row; empty past the last row.
   __device__ __forceinline__ RowRange bounds(int64_t row) const {
     if (row >= p.rows) return {0, 0};
     return range_of<M>(p, kLie == Lie::kDense || p.kept == 1 ? row : row / p.inner);
@@ -208,9 +209,10 @@ struct RaggedFold {
   __device__ __forceinline__ uint32_t* masks() const {
     return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
   }
-  // Bounds of long rows of the CTA, as long_rows() found them: a load from global memory before each row would delay its elements.
+  // Ranges of the CTA's long rows, which long_rows() stored: a load from global memory before each row would delay its
+  // elements.
   __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
-  // Returns the first mask of long rows. Each thread looks at one row.
+  // Finds the CTA's long rows, one row per thread. Returns the first mask.
   __device__ __forceinline__ uint32_t long_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
     const RowRange range = bounds(thread < p.each ? far(thread) : p.rows);

@@ -1,4 +1,4 @@
-// A fold of columns over rows of different lengths: a CTA has a tile of the columns of one row.
+// A fold of columns over rows of different lengths. A CTA folds a tile of the columns of one row.
 #pragma once
 #include "kernels/reduction/columns.cuh"
 #include "kernels/reduction/ragged_range.cuh"

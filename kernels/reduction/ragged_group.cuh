@@ -1,6 +1,6 @@
-// Short rows of a ragged fold whose elements are used once, several of a warp at a time: the loads of all are in flight
-// together, and their states are joined together. A lane adds the elements of each row and lanes are joined as where a warp has
-// one row alone, so that the bits are the same.
+// Folds several short rows per warp at a time, if each element is used once: the loads of all these rows are in flight
+// together, and their states are joined together. Elements are added and lanes are joined in the order of a warp with one row,
+// so the bits are the same.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/reduction/join.cuh"
@@ -10,27 +10,27 @@
 namespace opfacade {
 
 constexpr int kGroupRows = 4;   // a power of two
-constexpr int kGroupBatch = 4;  // elements of a lane of each row that are loaded before the first is used
+constexpr int kGroupBatch = 4;  // elements per lane and row that are loaded before the first is used
 
-// Each lane has the beginning and length of one row; if its row is not short, it has the first row with length 0.
+// Each lane keeps the start and the length of one row; if its row is not short, it keeps row 0 with length 0.
 template <class M>
 struct RowGroup {
   using Params = typename M::Params;
-  static constexpr int kLanesOfRow = 32 / kGroupRows;  // that have its state in the end
+  static constexpr int kLanesOfRow = 32 / kGroupRows;  // lanes that hold a row's state after join_folds
 
   const Params& p;
   const int lane;
-  const uint32_t length;  // of the row of this lane, along axis 1
+  const uint32_t length;  // length of this lane's row along axis 1
   Located<M> start{};
 
   __device__ __forceinline__ RowGroup(const Params& params, int64_t row, RowRange range, bool is_short, int lane)
       : p(params), lane(lane), length(is_short ? static_cast<uint32_t>(range.length) : 0) {
-    start.place[0] = is_short ? row : 0;  // values of rows are read of it
+    start.place[0] = is_short ? row : 0;  // always a valid row: its constants are loaded
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) start.at[k] = start.place[0] * p.stride[k][0] + range.begin * p.stride[k][p.kept];
   }
 
-  // The rows of kGroupRows lanes from `first` on. shorts: a bit for each of those that there is.
+  // Folds the rows of kGroupRows lanes from `first` on. shorts: bit i is set if lane first + i has a short row.
   __device__ __forceinline__ void fold(int first, uint32_t shorts) {
     States all;
     all.each([&](auto stage, auto& states) {
@@ -54,7 +54,7 @@ struct RowGroup {
     uint32_t count;  // of its elements
   };
 
-  // The row that lane `which` knows.
+  // Broadcasts the row of lane `which`.
   __device__ __forceinline__ One one(int which) const {
     One found{};
 #pragma unroll
@@ -79,7 +79,7 @@ struct RowGroup {
       for (int k = 0; k < kGroupRows; ++k) load(in[k], rows[k], begin);
 #pragma unroll
       for (int k = 0; k < kGroupRows; ++k) {
-        // Not the comparison of a load: one predicate for both would have later loads wait for the use of earlier ones.
+        // Not the condition of the loads: one predicate for both would make later loads wait for the use of earlier ones.
         const int mine = (static_cast<int>(rows[k].count - begin) + 31) >> 5;
 #pragma unroll
         for (int i = 0; i < kGroupBatch; ++i)
@@ -87,7 +87,7 @@ struct RowGroup {
       }
     }
   }
-  // Unconverted: a conversion under the predicate of a load would wait for the load.
+  // Loads elements without converting them: a conversion under the predicate of a load would wait for the load.
   __device__ __forceinline__ void load(typename M::Inputs (&in)[kGroupBatch], const One& row, uint32_t begin) const {
 #pragma unroll
     for (int i = 0; i < kGroupBatch; ++i) {

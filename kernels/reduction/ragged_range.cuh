@@ -1,4 +1,4 @@
-// The range of a row of a ragged fold along axis 1, clamped to the tensor: a wrong entry gives a shorter or an empty row.
+// The range of a ragged row along axis 1, clamped to the tensor: an invalid entry of indptr gives a shorter or an empty row.
 #pragma once
 #include "kernels/reduction/ragged_params.h"
 

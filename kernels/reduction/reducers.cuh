@@ -1,7 +1,7 @@
-// Reducers: how values of a row are joined, as docs/programs.md defines it. A state is what some values gave; joining states is
-// associative but for rounding, so that the order is the caller's. kChains: states that a lane keeps, to shorten its chain of
-// dependent operations; 1: a vector of a lane is added as a whole. kSingly: elements of a column are added one by one.
-// kFindsMost: whether a row that is held is folded twice. kCommutes: join(a, b) has the bits of join(b, a).
+// Reducers, as docs/programs.md defines them. A state is the result of reducing some values. Joining states is associative
+// except for rounding, so the caller determines the order. kChains: states per lane, which shorten its chain of dependent
+// operations; 1: add_all adds a whole vector at once. kSingly: elements of a column are added one by one. kFindsMost: a held
+// row may be folded twice, first for its maximum. kCommutes: join(a, b) and join(b, a) have the same bits.
 #pragma once
 #include "kernels/common/operations.cuh"
 
@@ -31,7 +31,7 @@ struct alignas(4) OneValue {
   T value;
 };
 
-// A state of one value, joined by F.
+// A reducer whose state is one value. F::of joins two values.
 template <class T, class F>
 struct Joined {
   using Value = T;
@@ -69,7 +69,7 @@ template <class T> using Product = Joined<T, ProductOf<T>>;
 template <class T, bool kMost> using Extreme = Joined<T, ExtremeOf<T, kMost>>;
 template <bool kAny> using Truth = Joined<bool, TruthOf<kAny>>;
 
-// The first place of the largest or least value; the first NaN wins.
+// Index of the first largest or smallest value, or of the first NaN.
 template <class T, bool kMost>
 struct PlaceOf {
   using Value = T;
@@ -81,7 +81,7 @@ struct PlaceOf {
   static constexpr bool kCommutes = true, kSingly = true, kFindsMost = false;
   static constexpr int32_t kNone = INT32_MAX;
   OPF_STEP State none() { return {T(0), kNone}; }
-  // A lane adds values in the order of their places, so that the first of equal ones stays.
+  // A lane adds values in ascending order of their indices, so the first of equal values stays.
   OPF_STEP void add(State& s, T x, int index) {
     const bool later = (s.value == s.value) & ((x != x) | before(s.value, x));  // without a branch
     if ((s.index == kNone) | later) s = {x, index};
@@ -111,8 +111,8 @@ OPF_STEP T sum_of(T (&x)[kCount]) {
   return x[0];
 }
 
-// Count, mean and sum of squared deviations, joined as Chan does. A vector is added as a whole: its mean as a distance from its
-// first element, its deviations from the mean, then one join. So a vector costs one division, not one for each element.
+// Count, mean and sum of squared deviations, joined by Chan's formula. A vector is added as a whole: its mean relative to its
+// first element, then its deviations from the mean, then one join. So it costs one division instead of one per element.
 template <class T>
 struct Welford {
   using Value = T;
@@ -147,7 +147,7 @@ struct Welford {
     if (b.count == T(0)) return a;
     if (a.count == T(0)) return b;
     const T count = ops::add_(a.count, b.count), from = ops::sub_(b.mean, a.mean);
-    // Most states that meet have as many elements; then nothing is divided.
+    // Most states that are joined have equal counts; then nothing is divided.
     const T share = a.count == b.count ? T(0.5) : ops::div_(b.count, count);
     const T between = ops::mul_(ops::mul_(from, from), ops::mul_(a.count, share));
     return {count, ops::add_(a.mean, ops::mul_(from, share)), ops::add_(ops::add_(a.m2, b.m2), between)};
@@ -173,7 +173,7 @@ struct ExpSum {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       if (i < count) most = ops::maximum_(most, x[i]);
-    // Without a branch for each element, whose exponentials would wait for each other.
+    // Without a branch per element: the exponentials would wait for each other.
     T sum = ops::mul_(s.sum, weight(s.most, most));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -183,7 +183,7 @@ struct ExpSum {
     s.most = most, s.sum = sum;
   }
   OPF_STEP State join(State a, State b) {
-    // The weight of the larger one is 1; of a NaN both sums are NaN.
+    // The larger maximum has weight 1. If a maximum is NaN, the sum becomes NaN.
     const T most = ops::maximum_(a.most, b.most);
     const bool first = a.most == most;
     const T less = weight(first ? b.most : a.most, most);
@@ -194,7 +194,7 @@ struct ExpSum {
 
   using Most = Extreme<T, true>;
   using Total = Sum<T>;
-  // The weight of x, where no value of the row is larger than `most`.
+  // The weight exp(x - most) of x, which is not larger than `most`.
   OPF_STEP T weight(T x, T most) {
     const T power = ops::sub_(x, most);
     T found;
@@ -204,8 +204,8 @@ struct ExpSum {
   }
 };
 
-// Adds a vector, of which the first `count` elements are there, to the states of a lane. first: the place of the first element; kStep:
-// from one to the next.
+// Adds the first `count` elements of a vector to the states of a lane. first: index of the first element; kStep: step from one
+// index to the next.
 template <class R, int kCount, int kStep = 1>
 OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename R::Value (&x)[kCount], int count, int first) {
   if constexpr (R::kChains == 1) {
@@ -217,7 +217,8 @@ OPF_STEP void accumulate(typename R::State (&states)[R::kChains], const typename
   }
 }
 
-// Adds the first `count` values of a column to its state. first: the place of the first one, step: from one to the next.
+// Adds the first `count` values of a column to its state. first: index of the first value; step: step from one index to the
+// next.
 template <class R, int kCount>
 OPF_STEP void accumulate_rows(typename R::State& state, const typename R::Value (&x)[kCount], int count, int first, int step) {
   if constexpr (!R::kSingly) {

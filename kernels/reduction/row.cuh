@@ -1,8 +1,9 @@
-// Which row a thread works on, and which elements of it are its own.
+// Determines which row a thread works on, and which elements of the row are its own.
 //
-// A row is segments of elements. kLanes neighbouring lanes have a segment, in vectors that follow each other; the kSpan lanes of
-// a row, over the CTAs of its cluster, have kSpan / kLanes segments at a time. Without segments kLanes is kSpan. Where kStep is not 1
-// it is kLanes: elements of a vector are as far apart, so that neighbouring lanes have neighbours; such a row is not aligned.
+// A row consists of segments. kLanes neighbouring lanes share a segment, in consecutive vectors. The kSpan lanes of a row, in
+// all CTAs of its cluster, process kSpan / kLanes segments at a time. Without segments kLanes is kSpan. kStep is 1 or kLanes:
+// the distance between the elements of a vector. With kLanes neighbouring lanes have neighbouring elements; such rows need no
+// alignment.
 #pragma once
 #include "kernels/elementwise/pack.cuh"
 #include "kernels/elementwise/place.cuh"
@@ -10,9 +11,10 @@
 
 namespace opfacade {
 
-// How the elements of a row lie. kWide: vectors are whole and aligned. kDense: neighbours are neighbours in memory. kAny: each
-// element has its own place. kNear: kWide or kDense, as a call says: one kernel for both takes half the time to compile. kFlat: in
-// shared memory, one row behind the other.
+// How the elements of a row are stored. kWide: vectors are whole and aligned. kDense: neighbouring elements are contiguous.
+// kAny: the address of each element is computed separately. kNear: decided at run time, kWide or kDense (one kernel for both
+// takes half the time to compile) or, in ragged rows, a fixed step between elements. kFlat: in shared memory, with contiguous
+// rows.
 enum class Lie { kWide, kDense, kAny, kNear, kFlat };
 
 template <Lie kLie, class Params>
@@ -20,13 +22,13 @@ __device__ __forceinline__ bool is_wide(const Params& p) {
   return kLie == Lie::kWide || (kLie == Lie::kNear && p.aligned != 0);
 }
 
-// Offsets and place of an element.
+// Offsets of an element in the operands, and its coordinates.
 template <class M>
 struct Located {
   int64_t at[M::kOperands], place[kMapAxes];
 };
-// Offsets of row n along the first `axes` axes, and its place along axis 0; along the others too where a program knows places. Else
-// a short loop finds them: one that is unrolled has a division of 64 bits for each of eight axes.
+// Finds the offsets of row n over the first `axes` axes, and its coordinate along axis 0; all coordinates if the program uses
+// them (kPlaced). Otherwise the loop is not unrolled: unrolled, it would have a 64-bit division for each of eight axes.
 template <class M>
 __device__ __forceinline__ void locate_row(Located<M>& found, const typename M::Params& p, int64_t n, int axes) {
   if constexpr (M::kPlaced) {
@@ -44,7 +46,7 @@ __device__ __forceinline__ void locate_row(Located<M>& found, const typename M::
   }
 }
 
-// Offsets and place of element n along the folded axes; `row` has those of its row.
+// Offsets and coordinates of element n along the folded axes. row: those of the element's row.
 template <class M>
 __device__ __forceinline__ Located<M> located_from(const Located<M>& row, const typename M::Params& p, int64_t n) {
   Located<M> found;
@@ -77,8 +79,8 @@ struct At {
   static constexpr int kStage = kIndex;
 };
 
-// A program with a kFewer-th of the lanes for a row. A lane has the vectors of kFewer lanes of different warps, and adds and joins
-// those of each as that warp does, so that the bits are the same.
+// A program with kFewer times fewer lanes per row. A lane has the vectors of kFewer lanes of different warps. It adds the
+// vectors of each of these lanes separately, and they are joined as in the lanes' own warps, so the bits are the same.
 template <class M, int kFewer>
 struct FewerLanes : M {
   static constexpr int kThreads = M::kThreads / kFewer, kLanes = kThreads, kRows = M::kRows * kFewer;
@@ -91,19 +93,20 @@ struct FoldRow : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
   static constexpr int kSpan = M::kThreads * M::kCluster, kAtOnce = kSpan / M::kLanes;
-  static constexpr int kSide = M::kLanes < 32 ? M::kLanes : 32;  // lanes of a warp whose vectors follow each other
+  static constexpr int kSide = M::kLanes < 32 ? M::kLanes : 32;  // lanes of a warp with consecutive vectors
   static constexpr int kNone = 1 << 16;
-  // CTAs that leave room for those of many kernels behind them, which begin before this one is the first. More would take turns.
+  // A grid of at most kFewCtas CTAs lets its dependents start at once: CTAs of many such kernels fit on the GPU together. CTAs
+  // of larger grids would have to take turns.
   static constexpr int kFewCtas = 16;
   static constexpr bool kShifts = kLie == Lie::kDense && M::kShifts;
 
   const Params& p;
-  int rank, lane, slot;  // rank: of the CTA among those of the row
-  int terms;      // of a lane, where kStep is not 1
-  int64_t first;  // the place along axis 0
+  int rank, lane, slot;  // rank: this CTA's among the row's CTAs
+  int terms;      // elements of a lane if kStep > 1
+  int64_t first;  // coordinate along axis 0
   bool there;
 
-  // Waits for the kernel before, which may have written num_valid, once it knows its place.
+  // Finds its row, then waits for the previous kernel, which may have written num_valid.
   __device__ __forceinline__ explicit FoldRow(const Params& params) : p(params) {
     if (gridDim.x <= kFewCtas) allow_dependents();
     const uint32_t ctas = M::kRun > 0 ? static_cast<uint32_t>(p.ctas) : M::kCluster;
@@ -118,7 +121,7 @@ struct FoldRow : Located<M> {
     terms = own_terms();
   }
 
-  // A row of which this is the lane `lane`, in whatever CTA.
+  // Lane `lane` of a row, whatever the CTA.
   __device__ __forceinline__ FoldRow(const Params& params, int64_t row, int lane)
       : p(params), rank(0), lane(lane), slot(0), there(row < p.rows) {
     find(there ? row : 0);
@@ -126,7 +129,7 @@ struct FoldRow : Located<M> {
     terms = own_terms();
   }
 
-  // One of the rows that a CTA has in shared memory, the `own`th of those there.
+  // Row number `own` of those that this CTA has in shared memory.
   __device__ __forceinline__ FoldRow(const Params& params, int64_t row, int own, bool there)
       : p(params), rank(0), lane(static_cast<int>(threadIdx.x) % M::kThreads), slot(static_cast<int>(threadIdx.x) / M::kThreads),
         first(row), there(there) {
@@ -143,28 +146,29 @@ struct FoldRow : Located<M> {
     const int own = M::kLanes == kSpan ? lane : lane % M::kLanes;
     return M::kStep == 1 ? (piece * M::kLanes + own) * M::kVec : piece * M::kLanes * M::kVec + own;
   }
-  // How many elements of a vector there are; not above kVec, unless kStep is not 1.
+  // Number of a vector's elements in the row: 0 to kVec. With kStep > 1 it may also be negative or exceed kVec.
   __device__ __forceinline__ int count(int wave, int piece) const {
     if constexpr (M::kStep > 1) return terms - piece * M::kVec;
     if (!has(segment(wave))) return 0;
-    if constexpr (M::kWholePieces && kLie == Lie::kWide) {  // elsewhere it takes more registers than there are
-      if (piece < M::kPieces - M::kFolds) return M::kVec;  // rows of this class are longer
+    if constexpr (M::kWholePieces && kLie == Lie::kWide) {  // other layouts would take too many registers
+      if (piece < M::kPieces - M::kFolds) return M::kVec;  // no row of this class ends earlier
     }
     const int left = p.elements - element(piece);
     if constexpr (kLie == Lie::kWide) return left > 0 ? M::kVec : 0;
     else return left < 0 ? 0 : left < M::kVec ? left : M::kVec;
   }
 
-  // The one thread that stores what the row has once.
+  // True for the thread that stores the outputs with one value per row.
   __device__ __forceinline__ bool leads() const { return there && lane == 0 && (M::kRun == 0 || rank == 0); }
   __device__ __forceinline__ bool has(int segment) const { return there && (!M::kSegmented || segment < p.segments); }
 
-  // Elements from the first of a vector to the end of its segment: it may be negative.
+  // Elements from the first of a vector to the end of its segment; may be negative.
   __device__ __forceinline__ int left(int wave, int piece) const {
     return has(segment(wave)) ? p.elements - element(piece) : -kNone;
   }
 
-  // The vectors of a thread, and what its group has. Vectors that are not aligned have to be mended once all are in flight.
+  // Loads this thread's vectors, and the values per segment. Vectors that are not aligned may need `mend` once all loads were
+  // issued.
   __device__ __forceinline__ void fetch(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch<kLie == Lie::kWide, kShifts, kLie == Lie::kFlat>(in, p, at, segment(wave), element(piece), count);
     if (has(segment(wave))) M::fetch_steps(in, p, at, segment(wave));
@@ -181,7 +185,7 @@ struct FoldRow : Located<M> {
       fetch_elements(in, wave, piece, count);
     }
   }
-  // Whether nothing that kCount vectors touch, of which each is kStep elements behind the one before, lies outside of its tensor.
+  // Whether kCount vectors, which begin kApart elements apart, touch no memory outside their tensors.
   template <int kCount, int kApart>
   __device__ __forceinline__ bool inside(int first) const {
     if (!there) return false;
@@ -189,13 +193,13 @@ struct FoldRow : Located<M> {
     return !M::is_cut(p, at, 0, first, M::kVec) && !M::is_cut(p, at, 0, last, M::kVec) &&
            !M::is_late_cut(p, at, 0, first, M::kVec) && !M::is_late_cut(p, at, 0, last, M::kVec);
   }
-  // Such a vector, from an element on.
+  // Loads a vector for which `inside` was true. element: its first one.
   template <bool kLate>
   __device__ __forceinline__ void fetch_inside(typename M::Inputs& in, int element) const {
     M::template fetch<false, true, true>(in, p, at, 0, element, M::kVec);
     if constexpr (kLate) M::template fetch_late<false, true, true>(in, p, at, 0, element, M::kVec);
   }
-  // Elements that only outputs need.
+  // Loads the inputs that only outputs need.
   __device__ __forceinline__ void fetch_late(typename M::Inputs& in, int wave, int piece, int count) const {
     M::template fetch_late<kLie == Lie::kWide, kShifts>(in, p, at, segment(wave), element(piece), count);
     if constexpr (kShifts) {
@@ -210,7 +214,7 @@ struct FoldRow : Located<M> {
       M::template store<kLie == Lie::kWide>(out, p, at, segment(wave), element(piece), count);
   }
 
-  // Offsets and place of one element.
+  // Offsets and coordinates of one element.
   __device__ __forceinline__ Located<M> located(int segment, int element) const {
     return located_from<M>(*this, p, int64_t{segment} * p.elements + element);
   }

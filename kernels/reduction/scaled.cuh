@@ -1,19 +1,19 @@
-// Rows over a program M whose results share one scale, in three launches. The first folds rows and keeps the largest |result|
-// of each; the second joins these and writes the scale; the third folds rows again, reads the scale and writes the results.
-// Both passes over the rows have the same code and lanes, so that the largest result is one of those that are divided. Maxima
-// are in the workspace, so that no atomics and no initialisation are needed.
+// A fold over a program M whose outputs share one scale, in three launches. The first computes the largest |result| of each
+// row; the second joins these and writes the scale; the third computes the results again and divides them by the scale. The
+// first and the third launch have the same code and lanes, so the largest |result| has the bits of a value that is divided.
+// Maxima are in the workspace, so neither atomics nor initialisation is needed.
 #pragma once
 #include "kernels/reduction/fold.cuh"
 
 namespace opfacade {
 
-// All stages, of which the last is the largest |result|, and no elements.
+// First launch: all stages, of which the last computes the largest |result|; no outputs with a value per element.
 template <class M>
 struct MostPass : M {
   static constexpr bool kFullOutputs = false;
 };
 
-// All stages but the last, and the elements.
+// Third launch: all stages except the last; only outputs with a value per element.
 template <class M>
 struct ResultPass : M {
   static constexpr int kStages = M::kStages - 1, kRowStages = M::kRowStages - 1;
@@ -30,7 +30,7 @@ struct ResultPass : M {
 
 constexpr int kScaleThreads = 512;
 
-// The scale of all valid rows, by one cluster.
+// Second launch: one cluster computes the scale of all valid rows.
 template <class M>
 struct TensorScale {
   using Reducer = decltype(M::reducer(At<M::kStages - 1>{}));
@@ -47,7 +47,7 @@ struct TensorScale {
       M::keep(At<M::kStages - 1>{}, results, all);
       M::template store_value<typename M::Scale>(p.operand[M::kScale], 0, M::scale_of(results));
     }
-    if constexpr (M::kScaleCtas > 1) cluster_arrive(), cluster_wait();  // others read what this CTA shows
+    if constexpr (M::kScaleCtas > 1) cluster_arrive(), cluster_wait();  // other CTAs may still read this CTA's states
   }
 
  private:

@@ -1,5 +1,6 @@
-// A fold of few long rows over a program M whose stages do not use each other: CTAs fold parts of a row, and a second launch joins
-// the parts of each row in their order. Where parts begin follows from the chunk alone, so that the bits of a row do too.
+// A fold of few long rows over a program M whose stages do not use each other. CTAs fold parts of a row, and a second launch
+// joins the parts of each row in order. Parts begin at multiples of the chunk, so the bits of a row depend on the chunk, not on
+// the number of CTAs.
 #pragma once
 #include "kernels/elementwise/map.cuh"
 #include "kernels/ptx/dependent_launch.cuh"
@@ -12,13 +13,13 @@ namespace opfacade {
 
 constexpr int kPartThreads = 512, kMergeWarps = 4;
 
-// Words of the states of the stages before kStage.
+// Words per part of the states of all stages before kStage.
 template <class M, int kStage>
 constexpr int words_before() {
   if constexpr (kStage == 0) return 0;
   else return words_before<M, kStage - 1>() + sizeof(typename ReducerOf<M, kStage - 1>::State) / 4;
 }
-// Where the state of a part of a row lies.
+// Address of a stage's state for one part of a row.
 template <class M, int kStage>
 __device__ __forceinline__ uint32_t* partial_of(const typename M::Params& p, int64_t row, int64_t part) {
   constexpr int kWords = sizeof(typename ReducerOf<M, kStage>::State) / 4;
@@ -40,7 +41,7 @@ __device__ __forceinline__ State load_partial(const typename M::Params& p, int64
   return words.state();
 }
 
-// A CTA has a part of a row: each thread vectors of it, of which kBatch are loaded before the first is used.
+// A CTA folds one part of a row. A thread takes vectors of it, and loads kBatch of them before the first is used.
 template <class M, Lie kLie>
 struct RowPart : Located<M> {
   using Params = typename M::Params;
@@ -123,7 +124,7 @@ struct RowPart : Located<M> {
         const Located<M> here = located_from<M>(*this, p, first + i);
         const T one = M::value(At<kStage>{}, M::load_one(p, here.at), uniform, constants, results, p, here.place);
 #pragma unroll
-        for (int j = 0; j < kVec; ++j) x[j] = j == i ? one : x[j];  // an index that is not constant would need memory
+        for (int j = 0; j < kVec; ++j) x[j] = j == i ? one : x[j];  // a variable index would move the array to local memory
       }
     } else {
 #pragma unroll
@@ -140,7 +141,7 @@ struct RowPart : Located<M> {
   }
 };
 
-// A warp joins the parts of a row: each lane every 32nd of them in their order, then lanes in theirs.
+// A warp joins the parts of a row: each lane joins every 32nd part in order, then the lanes are joined in order.
 template <class M>
 struct PartsMerge : Located<M> {
   using Params = typename M::Params;

@@ -1,4 +1,4 @@
-// A fold of few long columns: CTAs fold parts of a tile of columns, and the launch of split.cuh joins them.
+// A fold of few long columns. CTAs fold parts of a tile of columns, and the merge launch of split.cuh joins the parts.
 #pragma once
 #include "kernels/reduction/columns.cuh"
 #include "kernels/reduction/split.cuh"
@@ -28,7 +28,7 @@ struct ColumnPart {
   }
 
  private:
-  // The number of the first column of this thread among all of the result.
+  // Index of this thread's first column among the columns of all rows.
   __device__ __forceinline__ int64_t first_column() const {
     const uint32_t tiles = Fold::tiles_of(p);
     return block / tiles * p.extent[p.kept - 1] + int64_t{block % tiles} * Fold::Tile::kColumns + static_cast<int>(threadIdx.x) % Fold::Tile::kLanes * Fold::kVec;

@@ -6,8 +6,8 @@ namespace opfacade {
 
 template <int kOperands, int kScalars>
 struct SplitParams : FoldParams<kOperands, kScalars> {
-  uint32_t* partial;  // states of all parts of a row, row after row, stage after stage
-  int64_t chunk;      // elements of a part but the last
+  uint32_t* partial;  // states [stage][row][part]
+  int64_t chunk;      // elements per part; the last part may have fewer
   int32_t parts;      // of a row
 };
 

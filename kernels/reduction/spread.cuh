@@ -1,6 +1,7 @@
-// Few rows that are too long for registers, over a program M whose stages do not use each other, in two launches: warps of all CTAs
-// fold what a warp of one CTA does of each part of a row, then each joins these states and makes the outputs of its vectors. Parts,
-// lanes and joins are those of `fold_parts`, so that the bits are too.
+// A fold of few rows that are too long for registers, over a program M whose stages do not use each other, in two launches. In
+// the first, the warps of a CTA's row in `fold_parts` are distributed over all CTAs, for each part of the row. In the second,
+// every warp joins all states and computes the outputs of its vectors. Parts, lanes and joins are those of `fold_parts`, so the
+// bits are the same.
 #pragma once
 #include "kernels/reduction/fold.cuh"
 #include "kernels/reduction/spread_params.h"
@@ -49,7 +50,7 @@ struct SpreadFold {
     if constexpr (kStage == 0) return 0;
     else return words_before<kStage - 1>() + sizeof(typename ReducerOf<kStage - 1>::State) / 4;
   }
-  // Where the state of a warp of the row lies.
+  // Address of a stage's state for one warp of the row.
   template <int kStage>
   __device__ __forceinline__ uint32_t* state_of(int warp) const {
     constexpr int kWords = sizeof(typename ReducerOf<kStage>::State) / 4;

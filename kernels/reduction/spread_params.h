@@ -8,7 +8,7 @@ constexpr int kSpreadThreads = 64;  // of a CTA
 
 template <int kOperands, int kScalars>
 struct SpreadParams : FoldParams<kOperands, kScalars> {
-  uint32_t* states;  // [stages, rows, parts, warps]
+  uint32_t* states;  // states [stage][row][part][warp]
   int32_t parts;     // of a row
 };
 

@@ -7,7 +7,7 @@ namespace opfacade {
 template <class M, int kStage>
 using ReducerOf = decltype(M::reducer(At<kStage>{}));
 
-// kWidth: states of a stage; 0: the chains of its reducer.
+// kWidth: number of states per stage; 0: as many as its reducer has chains.
 template <class M, int kWidth, int kStage, int kEnd>
 struct StatesOf {
   using Reducer = ReducerOf<M, kStage>;
@@ -27,7 +27,7 @@ struct StatesOf<M, kWidth, kEnd, kEnd> {
   __device__ __forceinline__ void each(F) {}
 };
 
-// The passes over the elements: one for all stages, or one each. pass(first stage, the one after the last)
+// Calls pass(first stage, end stage) for each pass over the elements: one pass for all stages (kFused), or one per stage.
 template <class M, int kStage, class F>
 __device__ __forceinline__ void each_pass(At<kStage>, F pass) {
   if constexpr (kStage < M::kStages) {

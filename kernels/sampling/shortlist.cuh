@@ -156,7 +156,8 @@ class Shortlist {
     return all ? -0x1.fffffep127f : fminf(least, edge);
   }
 
-  // Drops groups that were noted before the final bound was known, and ranks the tokens of the others that reach it.
+  // Re-checks the noted groups against the final bound: skips those whose maximum is below it, and ranks the tokens of the rest
+  // that reach it.
   __device__ __forceinline__ void refine() {
     const int noted = min(static_cast<int>(shared_.num_noted), kNoted);
 #pragma unroll 1

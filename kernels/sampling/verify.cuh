@@ -95,7 +95,8 @@ class Request {
     for (int i = 0; i < count; ++i) found |= shared_.rejected[i] == token;
     return found;
   }
-  // Few trees have such drafts; only these are compared during the walk.
+  // Whether another draft has the same token. Few trees have repeated tokens; the walk compares only these with the rejected
+  // tokens.
   __device__ __forceinline__ bool is_drafted_twice(int draft) const {
     bool found = false;
     for (int i = 0; i < p_.drafts; ++i) found |= i != draft && drafts_[i] == drafts_[draft];

@@ -1,5 +1,6 @@
-// The sums of a warpgroup that has all segments of its columns: it decodes the next panel while the products of one run. Codes and
-// their tables go on from one segment of k to the next, and tables to the next tile, so that only sums end with a segment.
+// Accumulates the sums of a warpgroup that computes all segments of k for its columns. It decodes the next panel while the
+// tensor cores multiply the current one. Decoding ahead continues from one segment of k to the next, and tables of the next
+// tile are loaded during the current tile; only the accumulators start again with each segment.
 // requires: ptxas >= 13.3
 #pragma once
 #include "kernels/matmul/coded/warps.cuh"
@@ -11,23 +12,23 @@ template <class C>
 struct AheadConsumer {
   static_assert(C::kXPanels == 1, "a stage of x is a panel");
   using Sums = float[C::kTokens / 2];
-  using Operands = uint32_t[2][16];  // A of the panel that is multiplied, and of the next
+  using Operands = uint32_t[2][16];  // A operands of the current panel and of the next panel
   const MatmulParams& p;
   const CodedShared<C>& smem;
   int warpgroup;
-  bool shares;  // CTAs of the cluster write to each other's x
+  bool shares;  // CTAs of the cluster load parts of x into each other's shared memory
   CodeTables<C> tables;
   Decoder<C> decoder[2];
   uint32_t both;
   Ring<C::kCodeStages> codes_ring;
   Ring<C::kXStages> x_ring;
-  int before;  // the stage of x of the last product; below 0: none
+  int before;  // stage of x that the previous product reads; negative: none
 
   __device__ __forceinline__ AheadConsumer(const MatmulParams& of, const CodedShared<C>& shared, int which, bool some, const Tile& tile)
       : p(of), smem(shared), warpgroup(which), shares(some), tables(of, tile, which), both(both_codes()), before(-1) {
     tables.ask(0);
   }
-  // Sums of a tile. next: the one behind it, whose tables are read meanwhile.
+  // Accumulates the sums of one tile. next: the following tile, whose tables are loaded during this one.
   __device__ __forceinline__ void sum(Sums& sums, const Tile& next) {
     Operands a;
     open(a[0], 0, next);
@@ -50,7 +51,8 @@ struct AheadConsumer {
     wgmma_wait<0>();
     pin(found);
   }
-  // The products of a stage of codes, whose first panel is decoded. Behind the last one the first of the next stage is.
+  // Multiplies one stage of codes, whose first panel is already decoded. Then decodes the first panel of the next stage, if k
+  // has one.
   __device__ __forceinline__ void multiply(Sums& found, Operands& a, int k, bool accumulate, const Tile& next) {
     const uint32_t line = line_of_stage();
 #pragma unroll
@@ -61,7 +63,8 @@ struct AheadConsumer {
     release_codes();
     if (k + kCodesStep < p.k) open(a[0], k + kCodesStep, next);
   }
-  // The same of the last stage, where that has fewer panels: no product runs while registers that ptxas may share change.
+  // Multiplies the last stage of k if it has fewer panels. Each product is waited for before the next panel is decoded, because
+  // ptxas may assign the same registers to both.
   __device__ __forceinline__ void multiply_rest(Sums& found, uint32_t (&a)[16], int k, bool accumulate) {
     const uint32_t line = line_of_stage();
 #pragma unroll
@@ -76,7 +79,7 @@ struct AheadConsumer {
   __device__ __forceinline__ void decode(uint32_t (&a)[16], uint32_t line, int k, int panel) {
     decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, k / kCodesStep, panel);
   }
-  // Begins the products of a panel, and waits for those before it, whose x is read then.
+  // Issues the products of a panel. Then waits for those of the previous panel and releases the stage of x that they read.
   __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], bool accumulate) {
     x_ring.wait_full(smem.x_full(x_ring.stage));
     wgmma_fence();
@@ -87,14 +90,15 @@ struct AheadConsumer {
     before = x_ring.stage;
     x_ring.advance();
   }
-  // Decodes the first panel of the stage that begins with element k.
+  // Decodes the first panel of the stage that begins at element k.
   __device__ __forceinline__ void open(uint32_t (&a)[16], int k, const Tile& next) {
     const int stage = k / kCodesStep;
     if (stage % CodeTables<C>::kStages == 0 && (C::Codes::kSlot != 0 || k == 0)) turn(k + CodeTables<C>::kStages * kCodesStep, next);
     codes_ring.wait_full(smem.codes_full(codes_ring.stage));
     decode(a, line_of_stage(), k, 0);
   }
-  // Takes the tables that were read, and reads those of the window from k on, or of the next tile.
+  // Switches to the tables that were loaded last. Then starts to load those of the window that begins at element k, or those of
+  // the next tile if k is the end.
   __device__ __forceinline__ void turn(int k, const Tile& next) {
     tables.turn();
     if constexpr (C::Codes::kSlot == 0) decoder[0].take(tables.now[0][0]), decoder[1].take(tables.now[1][0]);
@@ -103,12 +107,12 @@ struct AheadConsumer {
     tables.ask(last ? 0 : k);
   }
   __device__ __forceinline__ uint32_t line_of_stage() const { return line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart); }
-  // One lane tells the producer that all of its warp have read.
+  // One lane signals the producer that its whole warp has read the stage.
   __device__ __forceinline__ void release_codes() {
     warp_arrive_at(smem.codes_empty(codes_ring.stage));
     codes_ring.advance();
   }
-  // Lane r of a warp tells the CTA aside r.
+  // Lane r of each warp signals the CTA whose aside() is r that the warp has read the previous stage of x.
   __device__ __forceinline__ void release_x() const {
     const int lane = threadIdx.x % 32, stage = max(before, 0);
     if (C::kAside == 1 || !shares) return mbarrier_arrive_if(lane == 0 && before >= 0, smem.x_empty(stage));
@@ -117,7 +121,8 @@ struct AheadConsumer {
   }
 };
 
-// The tile behind that of index `index`; one past the last column where there is none.
+// The tile that this CTA computes after tile `index`. If there is none, a tile whose first column is p.columns, which is
+// outside.
 template <class C>
 __device__ __forceinline__ Tile tile_behind(const MatmulParams& p, const CodedTiles<C>& tiles, int index, int count) {
   const int next = index + tiles.stride();

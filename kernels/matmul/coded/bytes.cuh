@@ -1,12 +1,12 @@
-// Codes of e4m3 to the numbers of mma.sync's A, in registers. A k-step has sixteen bytes of a column: all threads of a quad read them,
-// and each picks four. Sign and exponent go to those of a small float of the type of x, which a power of two makes the number, with
-// instructions that every GPU since sm_80 has.
+// Decodes e4m3 codes into registers as the A operand of mma.sync. A k-step has sixteen bytes per column: all four threads of a
+// quad read them, and each selects four. The bits of a code are shifted into a small float of the type of x, which is then
+// multiplied by a power of two. All GPUs since sm_80 have the necessary instructions.
 #pragma once
 #include "kernels/matmul/coded/decode.cuh"
 
 namespace opfacade {
 
-// The numbers of the four codes of a word, scaled where C says so.
+// Decodes the four codes of a word, and multiplies them by the scale if C::Codes::kScaled.
 template <class C>
 __device__ __forceinline__ void numbers_of_four(uint32_t (&found)[2], uint32_t four, const Decoder<C>& decoder) {
   using T = typename C::T;
@@ -32,14 +32,15 @@ __device__ __forceinline__ void numbers_of_four(uint32_t (&found)[2], uint32_t f
   }
 }
 
-// The numbers of bytes 2 t, 2 t + 1 (found[0]) and 2 t + 8, 2 t + 9 (found[1]) of a k-step.
+// Decodes bytes 2 t and 2 t + 1 (found[0]) and bytes 2 t + 8 and 2 t + 9 (found[1]) of a k-step. t: index of the thread in its
+// quad.
 template <class C>
 __device__ __forceinline__ void decode_four(uint32_t (&found)[2], const uint4& codes, const Decoder<C>& decoder) {
   const uint32_t thread = threadIdx.x % 4, pick = thread % 2 == 0 ? 0x5410 : 0x7632;
   numbers_of_four<C>(found, __byte_perm(thread < 2 ? codes.x : codes.y, thread < 2 ? codes.z : codes.w, pick), decoder);
 }
 
-// As decode_panel, of the first line of a thread's first column.
+// Like decode_panel, for codes of one byte. line: shared address of the first codes of this thread's first column.
 template <class C>
 __device__ __forceinline__ void decode_bytes(uint32_t (&a)[16], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, int stage, int panel, uint32_t line) {
   constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;

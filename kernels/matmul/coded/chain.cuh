@@ -1,4 +1,5 @@
-// The sums of a warpgroup over a segment of k, panel by panel: it decodes one, and multiplies it while others decode.
+// Accumulates the sums of a warpgroup over one segment of k, panel by panel. While it decodes a panel, other warpgroups
+// multiply.
 #pragma once
 #include "kernels/matmul/coded/scaled.cuh"
 #include "kernels/matmul/coded/warps.cuh"
@@ -10,8 +11,8 @@ template <class C>
 struct CodedConsumer {
   using Sums = float[C::kTokens / 2];
   const CodedShared<C>& smem;
-  int warpgroup;  // of the team
-  bool shares;    // CTAs of the cluster write to each other's x
+  int warpgroup;  // index in the team
+  bool shares;    // CTAs of the cluster load parts of x into each other's shared memory
   Ring<C::kCodeStages> codes_ring;
   Ring<C::kXStages> x_ring;
 
@@ -50,15 +51,15 @@ struct CodedConsumer {
     });
   }
 
-  // Lane r of a warp tells the CTA aside r that all of the warp have read.
+  // Lane r of each warp signals the CTA whose aside() is r that the warp has read the stage of x.
   __device__ __forceinline__ void release_x() const {
     if (C::kAside == 1 || !shares) return warp_arrive_at(smem.x_empty(x_ring.stage));
     const int lane = threadIdx.x % 32, to = CodedTiles<C>::rank(CodedTiles<C>::segment(), lane % C::kAside);
     __syncwarp();
     mbarrier_arrive_remote_if(lane < C::kAside, cluster_address(smem.x_empty(x_ring.stage), to));
   }
-  // The products of a stage. ptxas runs no product while the registers of another are made: it waits for each, and loads codes of the
-  // next panel before.
+  // Multiplies one stage. ptxas runs no product while registers of another A operand are written, so each product is waited for
+  // before the next panel is decoded. Codes of the next panel are loaded before the wait.
   __device__ __forceinline__ void multiply(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
     const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
     codes_ring.wait_full(smem.codes_full(codes_ring.stage));
@@ -85,7 +86,8 @@ struct CodedConsumer {
     codes_ring.advance();
   }
 
-  // The same by mma.sync: a warp waits for no other, and decodes a panel while its products of the one before run.
+  // Multiplies one stage by mma.sync. A warp does not wait for other warps, and decodes a panel while its products of the
+  // previous panel run.
   __device__ __forceinline__ void multiply_by_warps(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
     static_assert(C::kXPanels == kCodesPanels, "a stage of x is one of codes");
     const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart), x = smem.x(x_ring.stage);

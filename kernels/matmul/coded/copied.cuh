@@ -1,7 +1,8 @@
-// The same products for sm_80 and later, without TMA, wgmma and clusters: threads copy codes and rows of x some stages ahead by
-// cp.async, and multiply by mma.sync. A warpgroup has 64 columns; those of a CTA have a segment of k each and add their sums in the
-// order of k, or one adds all segments in the same order. Codes have four or eight bits, or are numbers of the type of x. Rows of x
-// are those of one product or of groups, and lie anywhere where they are gathered.
+// Matmul with coded weights for sm_80 and later, without TMA, wgmma and clusters: threads copy codes and rows of x by cp.async,
+// several stages ahead, and multiply by mma.sync. A warpgroup computes 64 columns. Either each warpgroup of the CTA sums one
+// segment of k, and the sums of segments are added in the order of k; or one warpgroup sums all segments in the same order.
+// Codes have four or eight bits, or the weight has the type of x. Rows of x belong to one product or to groups; with kGather,
+// p.x_rows contains the index of each row.
 #pragma once
 #include "kernels/matmul/coded/finish.cuh"
 #include "kernels/matmul/coded/warps.cuh"
@@ -10,19 +11,19 @@
 
 namespace opfacade {
 
-// The tiles of groups, whose table lies behind the barriers.
+// Tiles of groups. Their table follows the barriers in shared memory.
 template <class C>
 struct CopiedGroups : GroupTiles<C> {
   __device__ __forceinline__ explicit CopiedGroups(const MatmulParams& p)
       : GroupTiles<C>(p, reinterpret_cast<int*>(dynamic_shared() + CodedShared<C>::kBytes)) {}
 };
 
-// The rows of x of a tile: a thread copies the same chunk of lines kLines apart.
+// The rows of x of a tile. A thread copies the same chunk of every row that is a multiple of kLines after its first row.
 template <class C>
 struct CopiedRows {
   static constexpr int kChunks = 8 * C::kXPanels, kLines = kWarpgroup / kChunks, kCount = C::kTokens / kLines;
   int line, chunk;
-  int taken[C::kGather ? kCount : 1];  // below 0: none
+  int taken[C::kGather ? kCount : 1];  // index of the row of x; negative: none
 
   __device__ __forceinline__ CopiedRows(const MatmulParams& p, const Tile& tile)
       : line(threadIdx.x % kWarpgroup / kChunks), chunk(threadIdx.x % kWarpgroup % kChunks) {
@@ -38,7 +39,8 @@ struct CopiedRows {
   }
 };
 
-// One segment of the tile, by a team of a warpgroup. p.mapped: chunks of 16 bytes are aligned and whole.
+// The stages of one segment of a tile, which are loaded and read by one warpgroup. p.mapped: chunks of 16 bytes are aligned and
+// complete.
 template <class C>
 struct CopiedStages {
   static constexpr int kStages = C::kCodeStages, kStep = 64 * C::kXPanels;
@@ -48,7 +50,7 @@ struct CopiedStages {
   const CopiedRows<C>& rows;
   const Segment& segment;
 
-  // Each thread commits a group for each stage, also behind the last.
+  // Each thread commits one cp.async group per stage, also after the last stage, so that wait() can count groups.
   __device__ __forceinline__ void load(int stage) const {
     const int k = segment.begin + stage * kStep, slot = stage % kStages;
     if (k < segment.end) {
@@ -56,15 +58,15 @@ struct CopiedStages {
     }
     cp_async_commit();
   }
-  // Waits for a stage. Behind it all have read the one before, whose slot the next load overwrites.
+  // Waits for a stage. After the wait, all threads have read the previous stage, whose slot the next load overwrites.
   __device__ __forceinline__ void wait() const {
     cp_async_wait<kStages - 2>();
     named_sync(1 + smem.team, kWarpgroup);
   }
 
  private:
-  static constexpr int kEach = 128 / C::kWeightBits;  // codes of a chunk
-  // Elements of k in those of the memory of codes, which are bytes or numbers.
+  static constexpr int kEach = 128 / C::kWeightBits;  // codes per chunk of 16 bytes
+  // Converts a count of elements of k to a count of stored units of the weight: bytes for codes, or numbers.
   static __device__ __forceinline__ int stored(int k) { return C::kWeightBits == 4 ? (k + 1) / 2 : k; }
 
   __device__ __forceinline__ void copy(int k, int slot) const {
@@ -93,7 +95,7 @@ struct CopiedStages {
   }
 };
 
-// Products of a panel of 64 elements, whose weight has the type of x.
+// Multiplies a panel of 64 elements of a weight that has the type of x.
 template <class C>
 __device__ __forceinline__ void multiply_plain(float (&sums)[C::kTokens / 2], uint32_t weight, uint32_t x) {
   const int lane = threadIdx.x % 32;
@@ -109,7 +111,7 @@ __device__ __forceinline__ void multiply_plain(float (&sums)[C::kTokens / 2], ui
 template <class C>
 __device__ __forceinline__ void sum_copied(float (&sums)[C::kTokens / 2], const MatmulParams& p, const CodedShared<C>& smem, const Tile& tile, const CopiedRows<C>& rows, const Segment& segment) {
   const CopiedStages<C> stages{p, smem, tile, rows, segment};
-  named_sync(1 + smem.team, kWarpgroup);  // the last stages of the segment before are read
+  named_sync(1 + smem.team, kWarpgroup);  // all threads have read the last stages of the previous segment
   for (int stage = 0; stage < C::kCodeStages - 1; ++stage) stages.load(stage);
   clear<C>(sums);
   if constexpr (C::kWeightBits == 16) {
@@ -131,11 +133,11 @@ __device__ __forceinline__ void sum_copied(float (&sums)[C::kTokens / 2], const 
   }
 }
 
-// Adds the segments of a team in the order of k.
+// Adds the sums of the team's segments in the order of k.
 template <class C>
 __device__ __forceinline__ void sum_segments(float (&sums)[C::kTokens / 2], const MatmulParams& p, const CodedShared<C>& smem, const Tile& tile, const SegmentsOf<C>& segments) {
   const CopiedRows<C> rows(p, tile);
-  clear<C>(sums);  // of teams without a segment
+  clear<C>(sums);  // for teams without a segment
 #pragma unroll 1
   for (int segment = segments.first; segment < segments.stop; ++segment) {
     float found[C::kTokens / 2];

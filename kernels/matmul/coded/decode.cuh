@@ -1,5 +1,6 @@
-// Codes of four bits to the numbers of wgmma's A, in registers. A thread needs bytes t and t + 4 of the eight bytes of a k-step, of two
-// columns of the product: all threads of a quad read the same sixteen bytes, and each picks its own.
+// Decodes 4-bit codes into registers as the A operand of wgmma. A k-step has eight bytes per column. A thread needs bytes t and
+// t + 4 of both of its columns, where t is its index in the quad. All threads of a quad read the same sixteen bytes (two
+// k-steps), and each selects its own.
 #pragma once
 #include "kernels/matmul/coded/tables.cuh"
 #include "kernels/ptx/halves.cuh"
@@ -15,10 +16,11 @@ struct SameType<A, A> {
   static constexpr bool kIs = true;
 };
 
-// How codes of one group become numbers. A code becomes the low bits of the mantissa of 128, or of 1024 in f16: that float is 128 plus
-// the code, exactly. Where scales have the type of x, the difference to the zero point is exact in that type and the product is rounded
-// once, as f32 arithmetic does; else numbers are f32 until they are packed. The bits of e2m1 are those of a small float of the type of
-// x, which 2^126, or 2^14 in f16, makes its number; the type of x has its scale.
+// Converts codes of one group to numbers. A code is inserted into the low mantissa bits of 128, or of 1024 for packed f16, so
+// that the float is exactly 128 plus the code. If scales have the type of x and zero points are codes (kPacked), the difference
+// from the zero point is exact in that type and the product with the scale is rounded once, as in f32 arithmetic; otherwise
+// numbers are f32 until they are packed. A code of e2m1 is shifted into a small float of the type of x, which is multiplied by
+// 2^126 (2^14 in f16), and then by the scale in the type of x.
 template <class C>
 struct Decoder {
   using T = typename C::T;
@@ -26,7 +28,7 @@ struct Decoder {
   using Entry = typename CodeTables<C>::Entry;
   static constexpr bool kHalf = SameType<T, F16>::kIs, kE2m1 = Q::kCode == Code::kE2M1;
   static constexpr bool kPacked = SameType<T, typename Q::Scale>::kIs && (Q::kZero == ZeroPoint::kNone || Q::kWholeZero);
-  static constexpr uint32_t kSign = Q::kCode == Code::kSigned ? 8 : 0;  // added to codes of two's complement
+  static constexpr uint32_t kSign = Q::kCode == Code::kSigned ? 8 : 0;  // offset that makes two's complement codes nonnegative
   static constexpr uint32_t kMagic = kPacked && kHalf ? 0x6400 : 0x4300, kTwice = 0x10001;
   uint32_t scales, bases;  // in both halves
   float factor, shift;
@@ -41,10 +43,10 @@ struct Decoder {
       factor = Stored<typename Q::Scale>::load(entry.scale), shift = static_cast<float>(Stored<typename Q::Zero>::load(entry.zero));
     }
   }
-  // The numbers of both codes of a byte, which is alone in its word. both: kBothCodes, in a register.
+  // Decodes the two codes of a byte; the other bytes of its word are zero. both: kBothCodes, in a register.
   __device__ __forceinline__ uint32_t two(uint32_t byte, uint32_t both) const {
     if constexpr (kE2m1) {
-      constexpr int kExponent = kHalf ? 9 : 6;  // the bit that the lowest of a code goes to
+      constexpr int kExponent = kHalf ? 9 : 6;  // bit position to which bit 0 of a code is shifted
       const uint32_t made = (byte * (0x1001u << kExponent) & (7u << kExponent) * kTwice) | (byte * 0x1001000u & 0x80008000u);
       return Halves<T>::times(Halves<T>::times(made, (kHalf ? 0x7400u : 0x7e80u) * kTwice), scales);
     }
@@ -54,7 +56,7 @@ struct Decoder {
   }
 
  private:
-  // The number of a code in f32 arithmetic, given 128 plus the code.
+  // The number of a code in f32 arithmetic. made: 128 plus kSign plus the code.
   __device__ __forceinline__ float number(float made) const {
     constexpr float kBase = 128.f + kSign;
     if constexpr (Q::kWholeZero) return (made - (kBase + shift)) * factor;
@@ -64,10 +66,10 @@ struct Decoder {
   }
 };
 
-// The codes of four k-steps of both columns of a thread. line: the shared address of chunk g (see
-// panel_address) of the first column, row g of a block.
+// The codes of four k-steps, for both columns of a thread. line: shared address of chunk 0 of the first column (see
+// panel_address).
 struct PanelCodes {
-  uint4 found[2][2];  // of two steps, of a column
+  uint4 found[2][2];  // [pair of k-steps][column]
 
   __device__ __forceinline__ PanelCodes(uint32_t line, int panel) {
 #pragma unroll
@@ -78,13 +80,13 @@ struct PanelCodes {
 };
 
 constexpr uint32_t kBothCodes = 0x000f000f;
-// As no constant that ptxas moves to a register at each use.
+// Returns kBothCodes from a register; ptxas would move a constant to a register at each use.
 __device__ __forceinline__ uint32_t both_codes() { return __shfl_sync(0xffffffffu, kBothCodes, 0); }
 
-// The A operand of the k-steps of panel `panel` of a stage.
+// Decodes the A operand of the k-steps of panel `panel` of a stage.
 template <class C>
 __device__ __forceinline__ void decode_panel(uint32_t (&a)[16], const PanelCodes& codes, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel) {
-  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // 0: none begins inside a stage
+  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // kSlot 0: no group begins inside a stage
   const uint32_t own = threadIdx.x % 4 | 0x4440u;  // one byte
 #pragma unroll
   for (int chunk = 0; chunk < 2; ++chunk) {

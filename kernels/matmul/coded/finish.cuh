@@ -1,14 +1,14 @@
-// The end of a tile of codes: sums lie in shared memory, a line for each row of x, where threads find neighbouring columns, add those
-// of all segments in the order of k, apply the program of the plan and store.
+// Epilogue of matmuls with coded weights. The sums of a tile are in shared memory, one line per row of x. Threads read adjacent
+// columns, add the sums of all segments in the order of k, apply the program of the plan, and store.
 #pragma once
 #include "kernels/matmul/coded/rings.cuh"
 #include "kernels/matmul/finish.cuh"
 
 namespace opfacade {
 
-constexpr int kCodesPairs = kCodesRows / 2;  // of columns: one for each thread of a warp
+constexpr int kCodesPairs = kCodesRows / 2;  // pairs of adjacent columns: one per lane
 
-// Puts the first kRound rows of a thread's sums (see wgmma.cuh) into the partial sums of its warpgroup.
+// Writes the first kRound rows of a thread's sums (layout: wgmma.cuh) to the partial sums of its warpgroup.
 template <class C, int kCount>
 __device__ __forceinline__ void put_partial(int warpgroup, const float (&sums)[kCount]) {
   const int thread = threadIdx.x % kWarpgroup, column = thread / 32 * 16 + thread % 32 / 4, token = thread % 4 * 2;
@@ -17,8 +17,8 @@ __device__ __forceinline__ void put_partial(int warpgroup, const float (&sums)[k
   for (int i = 0; i < CodedShared<C>::kRound / 2; ++i) to[(i / 4 * 8 + i % 2) * kSumsPitch + i % 4 / 2 * 8] = sums[i];
 }
 
-// Finishes a pair of columns for some rows of a round: thread `thread` of `threads`, of whole warps.
-// add: the sums of both columns of a row, by its index in the round.
+// Finishes a pair of columns for this thread's rows of a round. first: index of the thread among `threads`, which form whole
+// warps. add(row): the total sums of both columns, for row `row` of the round.
 template <class C, class Add>
 __device__ __forceinline__ void finish_round(const MatmulParams& p, const Tile& tile, int column, int first, int threads, const Add& add) {
   using Program = typename C::Program;
@@ -26,7 +26,8 @@ __device__ __forceinline__ void finish_round(const MatmulParams& p, const Tile& 
   if (left <= 0) return;
   typename Program::Columns columns;
   Program::load_columns(columns, p, tile.weight, column, left);
-  constexpr int kEach = C::kAlong == 1 && CodedShared<C>::kRound >= 16 ? 4 : 1;  // sums that are read at once, where they are not added
+  // rows that are read together if each has only one sum to read
+  constexpr int kEach = C::kAlong == 1 && CodedShared<C>::kRound >= 16 ? 4 : 1;
   const int step = threads / kCodesPairs;
 #pragma unroll 1
   for (int token = first / kCodesPairs; token < CodedShared<C>::kRound; token += kEach * step) {
@@ -50,7 +51,7 @@ __device__ __forceinline__ uint32_t place_of_pair(uint32_t partial, int token) {
   return partial + (token * kSumsPitch + threadIdx.x % kCodesPairs * 2) * 4;
 }
 
-// Each warpgroup has its own columns, and all of k.
+// Epilogue of a warpgroup that has all of k for its own columns.
 template <class C>
 __device__ __forceinline__ void finish_beside(const MatmulParams& p, Tile tile, int warpgroup, float (&sums)[C::kTokens / 2]) {
   constexpr int kRound = CodedShared<C>::kRound;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void finish_beside(const MatmulParams& p, Tile tile, 
 
 __device__ __forceinline__ float2 added(const float2& a, const float2& b) { return make_float2(a.x + b.x, a.y + b.y); }
 
-// The warpgroups of a CTA, or of a cluster, have a segment each.
+// Epilogue of warpgroups, of a CTA or of a cluster, that have one segment of k each.
 template <class C>
 __device__ __forceinline__ void finish_along(const MatmulParams& p, const CodedShared<C>& smem, const Tile& tile, int segments) {
   constexpr int kThreads = C::kAlong * kWarpgroup;

@@ -1,6 +1,7 @@
-// Products of x and a weight of codes of four bits for sm_90a: persistent CTAs of a producer warpgroup and warpgroups that decode
-// and multiply. With few rows of x the warpgroups of a CTA, or of a cluster, share the columns of a tile and have a segment of k each;
-// with many one warpgroup adds all segments of its columns, in the same order: bits do not depend on the number of rows.
+// Matmul of x and a weight of 4-bit codes for sm_90a: persistent CTAs with a producer warpgroup and warpgroups that decode and
+// multiply. If x has few rows, the warpgroups of a CTA or of a cluster share the columns of a tile, and each sums one segment
+// of k. If x has many rows, one warpgroup sums all segments of its columns. Segments are added in the same order in both cases,
+// so bits do not depend on the number of rows.
 #pragma once
 #include "kernels/common/registers.h"
 #include "kernels/matmul/coded/ahead.cuh"
@@ -13,7 +14,7 @@
 
 namespace opfacade {
 
-// All segments of the columns of a warpgroup.
+// Sums all segments of a warpgroup's columns.
 template <class C>
 __device__ __forceinline__ void sum_segments(float (&sums)[C::kTokens / 2], const MatmulParams& p, CodedConsumer<C>& consumer, const Tile& tile, int segments) {
   if constexpr (!C::kSegments) return consumer.sum(sums, p, tile, Segment(p, 0));
@@ -40,7 +41,7 @@ __device__ __forceinline__ void consume_beside(const MatmulParams& p, const Code
   }
 }
 
-// The same for 16-bit rows of x.
+// Like consume_beside, for 16-bit x: decodes one panel ahead.
 template <class C>
 __device__ __forceinline__ void consume_ahead(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles, int warpgroup) {
   const int count = tiles.count(p), first = tiles.first();
@@ -51,12 +52,12 @@ __device__ __forceinline__ void consume_ahead(const MatmulParams& p, const Coded
     float sums[C::kTokens / 2];
     consumer.sum(sums, tile_behind<C>(p, tiles, index, count));
     uint32_t again = index;
-    forget_origin(again);  // its tile is found again, and took no registers meanwhile
+    forget_origin(again);  // the tile is computed again, so that it needs no registers during the products
     finish_beside<C>(p, tiles.at(again), warpgroup, sums);
   }
 }
 
-// One segment. Says whether there is one.
+// Sums the segment of this team. Returns whether the team has a segment.
 template <class C>
 __device__ __forceinline__ bool consume_segment(float (&sums)[C::kTokens / 2], const MatmulParams& p, CodedConsumer<C>& consumer, const Tile& tile, const SegmentsOf<C>& segments) {
   if (segments.first >= segments.stop) return false;
@@ -64,7 +65,7 @@ __device__ __forceinline__ bool consume_segment(float (&sums)[C::kTokens / 2], c
   return true;
 }
 
-// Adds and stores the sums of all segments of a tile. Sync: of all threads that have them.
+// Adds the sums of all segments of a tile and stores results. sync: synchronises all threads that have segments of the tile.
 template <class C, class Sync>
 __device__ __forceinline__ void finish_segments(float (&sums)[C::kTokens / 2], const MatmulParams& p, const CodedShared<C>& smem, Tile tile, int segments, bool any, const Sync& sync) {
   constexpr int kRound = CodedShared<C>::kRound;
@@ -93,7 +94,7 @@ __device__ __forceinline__ void consume_along(const MatmulParams& p, const Coded
   }
 }
 
-// The one tile of this cluster.
+// Computes the only tile of this cluster.
 template <class C>
 __device__ __forceinline__ void consume_split(const MatmulParams& p, const CodedShared<C>& smem, const CodedTiles<C>& tiles) {
   const SegmentsOf<C> segments(p, smem.team);
@@ -123,7 +124,7 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   static_assert(kWarpgroups == 4 || kWarpgroups == 2, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
-  const int group = threadIdx.x / kWarpgroup - 1;  // below 0: the producer
+  const int group = threadIdx.x / kWarpgroup - 1;  // negative: the producer
   CodedShared<C> smem{smem_address(dynamic_shared()), 0};
   if (threadIdx.x == 0) start_barriers<C>(p, smem);
   if (C::kAlong > 1) smem.team = group < 0 ? threadIdx.x / CodedLoader<C>::kThreads : group;
@@ -134,7 +135,7 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
     release_registers<kProducer>();
     produce_coded<C>(p, smem, tiles);
     if constexpr (C::kZeroTail) clear_rest<C>(p);
-    for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as those that compute do
+    for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as often as consumers do
   } else {
     acquire_registers<kConsumer>();
     if constexpr (C::kSplit > 1) consume_split<C>(p, smem, tiles);

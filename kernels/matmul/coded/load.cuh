@@ -1,4 +1,4 @@
-// The producer of a product of codes: TMA brings codes and x as they lie, or threads copy what TMA cannot load.
+// Producer of a matmul with coded weights. TMA loads codes and x unchanged; threads copy the tensors that TMA cannot load.
 #pragma once
 #include "kernels/matmul/coded/rings.cuh"
 #include "kernels/matmul/gathered.cuh"
@@ -6,13 +6,13 @@
 
 namespace opfacade {
 
-// CTAs aside load parts of x for each other; threads copy for their own.
+// Whether each of the kAside CTAs loads a part of x for all of them. Threads that copy load only for their own CTA.
 template <class C>
 __device__ __forceinline__ bool shares_x(const MatmulParams& p) {
   return C::kAside > 1 && p.mapped != 0;
 }
 
-// kThreads of a team copy; of those that TMA serves one is here.
+// Loader of one team. If threads copy, kThreads threads call it; if TMA loads, one thread calls it.
 template <class C>
 struct CodedLoader {
   static constexpr int kThreads = kWarpgroup / C::kAlong;
@@ -32,7 +32,7 @@ struct CodedLoader {
     }
   }
 
-  // By one thread, or all where rows of x are gathered or TMA serves none.
+  // Called by one thread if TMA loads codes and x; called by all threads if rows of x are gathered or if threads copy.
   __device__ __forceinline__ void load_codes(const Tile& tile, int k) {
     const uint32_t to = smem.codes(codes_ring.stage), full = smem.codes_full(codes_ring.stage);
     codes_ring.wait_empty(smem.codes_empty(codes_ring.stage));
@@ -70,16 +70,16 @@ struct CodedLoader {
   }
 };
 
-// A panel of x, as rows that lie anywhere know it.
+// Config of one panel of gathered rows of x (see gathered.cuh).
 template <class C>
 struct GatheredPanel : C {
   static constexpr int kPanels = 1;
   static constexpr bool kSwapped = true;
 };
 
-// By all threads: rows of x that lie anywhere come by cp.async, or slowly where their chunks are not aligned. Copies of kDepth panels
-// are under way, also from one tile to the next. A stage of codes is free when all panels have come that belong to it, so that no
-// panel is under way but those of the two stages behind it.
+// Loader of gathered rows of x, called by all threads. cp.async copies rows whose chunks are aligned; others are copied slowly.
+// Copies of kDepth panels are in flight, also across tiles. A stage of codes is released only after all of its panels of x have
+// arrived. So before a stage of codes is loaded, all panels in flight must belong to the two stages before it.
 template <class C>
 struct GatheredLoader {
   using Panel = GatheredPanel<C>;
@@ -89,7 +89,7 @@ struct GatheredLoader {
   const CodedShared<C>& smem;
   CodedLoader<C>& codes;
   Ring<C::kXStages> ring, done;
-  int begun, last, before;  // panels that are under way; of the last stage of codes, and the one before
+  int begun, last, before;  // panels in flight; panels of the latest stage of codes; panels of the stage before that
 
   __device__ __forceinline__ void load(const Tile& tile) {
     const GatheredRows<Panel> rows(p, tile);

@@ -1,28 +1,29 @@
-// Shared memory of a product of codes: rings of codes and of x, and partial sums.
+// Shared memory of a matmul with coded weights: rings of codes and of x, and partial sums.
 //
-// The operands are exchanged: columns of the product, 64 for each computing warpgroup, lie on the rows of wgmma, and rows of x on
-// its columns, 8 and more. A warpgroup decodes its codes from shared memory to registers, which are wgmma's A.
+// The operands are exchanged: columns of the product, 64 per computing warpgroup, are the rows (M) of wgmma, and rows of x are
+// its columns (N), at least 8. A warpgroup decodes its codes from shared memory into registers as the A operand.
 #pragma once
 #include "kernels/matmul/groups.cuh"
 
 namespace opfacade {
 
-constexpr int kCodesStep = 256;              // elements of k in a stage of codes: lines of 128 bytes, swizzled
-constexpr int kCodesPanels = 4;              // panels of x for them
-constexpr int kCodesRows = 64;               // columns of the product for a warpgroup
-constexpr int kCodesPart = kCodesRows * 128;  // bytes of a stage for a warpgroup
-constexpr int kSumsPitch = 68;  // floats: neighbouring rows of x are 2 * 68 % 32 = 8 banks apart
+constexpr int kCodesStep = 256;              // elements of k per stage of 4-bit codes: lines of 128 bytes, swizzled
+constexpr int kCodesPanels = 4;              // panels of x per stage of codes
+constexpr int kCodesRows = 64;               // columns of the product per warpgroup
+constexpr int kCodesPart = kCodesRows * 128;  // bytes of one line of codes for each column of a warpgroup
+constexpr int kSumsPitch = 68;  // floats per row of partial sums: rows that are two apart are 2 * 68 % 32 = 8 banks apart
 
-// A config C, besides those of Tiles: kTokens rows of x in a tile; kAlong warpgroups have the columns of a tile together, and each a
-// segment of k, with rings of its own: a team; or kBeside warpgroups of one team have columns side by side. kSplit CTAs have a tile,
-// and kAlong segments each. kSegments: k has several segments, which one warpgroup adds where it has all of them.
-// kCodeStages of kLines lines of 128 bytes of a column each; kXStages of kXPanels panels each. kLoaders threads only load. kAside CTAs of a cluster, those of a segment, have columns side by side, and each
-// loads a part of their rows of x for all.
+// A config C, in addition to that of Tiles. kTokens: rows of x per tile. kAlong: teams. If there are several, each team has one
+// warpgroup, its own rings and one segment of k; all have the same columns. kBeside: warpgroups of a single team, which have
+// adjacent columns. kSplit: CTAs that share a tile, with kAlong segments each. kSegments: k has several segments; a warpgroup
+// that sums all of k adds them in order. kCodeStages: stages of codes, with kLines lines of 128 bytes per column. kXStages:
+// stages of x, with kXPanels panels each. kLoaders: threads that only load. kAside: CTAs of a cluster with the same segment and
+// adjacent columns; each loads a part of the rows of x for all of them.
 template <class C>
 struct CodedShared {
   static constexpr int kCodes = C::kBeside * C::kLines * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
   static constexpr int kTeam = C::kCodeStages * kCodes + C::kXStages * kX, kBarriersOfTeam = 16 * (C::kCodeStages + C::kXStages);
-  static constexpr int kRound = C::kTokens < 32 ? C::kTokens : 32;  // rows of x whose sums are finished together
+  static constexpr int kRound = C::kTokens < 32 ? C::kTokens : 32;  // rows of x per round of the epilogue
   static constexpr int kPartial = kRound * kSumsPitch * 4, kWarpgroups = C::kAlong * C::kBeside;
   static constexpr int kPartials = C::kAlong * kTeam, kBarriers = kPartials + kWarpgroups * kPartial;
   static constexpr int kBytes = kBarriers + C::kAlong * kBarriersOfTeam;
@@ -39,10 +40,11 @@ struct CodedShared {
   static __device__ __forceinline__ uint32_t partial(int warpgroup) { return kPartials + warpgroup * kPartial; }  // from base on
 };
 
-// The part of a config that copy_panels reads.
+// The members of a config that copy_panels reads.
 template <int kBytes, int kManyPanels>
 struct CopiedPanels {
-  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128, kColumns = 128;  // one chunk of a thread is under way
+  // more than one computing warpgroup, so that a thread loads one chunk at a time
+  static constexpr int kSize = kBytes, kPanels = kManyPanels, kRows = 128, kColumns = 128;
   static constexpr bool kSwapped = false;
 };
 
@@ -51,7 +53,7 @@ struct WideColumns : C {
   static constexpr int kColumns = C::kColumns * C::kAside;
 };
 
-// The tiles of one product, or of groups, whose table lies behind the barriers.
+// The tiles of one product, or of groups. The table of groups follows the barriers in shared memory.
 template <class C, bool kGrouped>
 struct TilesOfCodes : Tiles<C> {
   __device__ __forceinline__ explicit TilesOfCodes(const MatmulParams& p) : Tiles<C>(p) {}
@@ -62,7 +64,7 @@ struct TilesOfCodes<C, true> : GroupTiles<C> {
       : GroupTiles<C>(p, reinterpret_cast<int*>(dynamic_shared() + CodedShared<C>::kBytes)) {}
 };
 
-// The same, of which those of a cluster lie side by side.
+// Tiles of TilesOfCodes whose columns are divided among the kAside CTAs of a cluster.
 template <class C>
 struct CodedTiles {
   TilesOfCodes<WideColumns<C>, C::kGrouped> wide;
@@ -70,7 +72,7 @@ struct CodedTiles {
   __device__ __forceinline__ explicit CodedTiles(const MatmulParams& p) : wide(p) {}
   static __device__ __forceinline__ int aside() { return C::kAside > 1 ? blockIdx.x % C::kAside : 0; }
   static __device__ __forceinline__ int segment() { return C::kSplit > 1 ? blockIdx.x / C::kAside % C::kSplit : 0; }
-  // In the cluster: of the CTA aside `aside` that has segment `segment`.
+  // Rank in the cluster of CTA `aside` among those that have segment `segment`.
   static __device__ __forceinline__ int rank(int segment, int aside) { return segment * C::kAside + aside; }
   static __device__ __forceinline__ int first() { return blockIdx.x / (C::kAside * C::kSplit); }
   static __device__ __forceinline__ int stride() { return gridDim.x / (C::kAside * C::kSplit); }
@@ -82,14 +84,14 @@ struct CodedTiles {
   }
 };
 
-// The elements of k from `begin` to `end` are summed apart.
+// A segment of k, from element `begin` to before element `end`. Segments are summed separately.
 struct Segment {
   int begin, end;
   __device__ __forceinline__ Segment(const MatmulParams& p, int index)
       : begin(index * p.segment), end(min(p.k, (index + 1) * p.segment)) {}
 };
 
-// How many a team has, from which on.
+// The segments of a team: from `first` to before `stop`. all: number of segments of k.
 template <class C>
 struct SegmentsOf {
   int first, stop, all;

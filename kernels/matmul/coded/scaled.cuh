@@ -1,32 +1,32 @@
-// Codes of four bits to e4m3, which has each of their numbers, for products with rows of e4m3. A part of k whose codes share a scale
-// has sums of its own, which the scale multiplies in f32: no number is rounded, and no scale needs a place in eight bits. The one
-// scale of a column multiplies its whole sum, behind the last part.
+// Converts 4-bit codes to e4m3, which represents each of them exactly, for products with rows of e4m3. Each part of k whose
+// codes share a scale is summed separately, and its sum is multiplied by the scale in f32: no number is rounded, and no scale
+// is converted to eight bits. If a column has only one scale, it multiplies the whole sum, after the last part.
 #pragma once
 #include "kernels/matmul/coded/decode.cuh"
 #include "kernels/ptx/wgmma_kept_bytes.cuh"
 
 namespace opfacade {
 
-// The numbers of four codes of a quad of threads: word byte i is the i-th of them.
+// Converts four codes to e4m3: byte i of the result is the number of code i of this thread.
 template <class Q>
 struct ByteNumbers {
   static constexpr bool kE2m1 = Q::kCode == Code::kE2M1;
-  // Sizes of codes 0 to 7, and of two's complement of codes 8 to 15: 8, 7, .. 1.
+  // Magnitudes of codes 0 to 7, and of two's complement codes 8 to 15: 8, 7, .. 1.
   static constexpr uint32_t kLow = kE2m1 ? 0x3c383000u : 0x44403800u, kHigh = kE2m1 ? 0x4c484440u : 0x4e4c4a48u;
   static constexpr uint32_t kLowBelow = 0x4a4c4e50u, kHighBelow = 0x38404448u;
 
-  // Bytes 2 * t and 2 * t + 1 of the eight of `low` and `high`, in which t is a thread's place in its quad.
+  // Converts bytes 2 * t and 2 * t + 1 of the eight bytes in `low` and `high`. t: index of the thread in its quad.
   static __device__ __forceinline__ uint32_t of(uint32_t low, uint32_t high) {
     const uint32_t t = threadIdx.x % 4 * 2, wide = __byte_perm(low, high, t * 0x11 | (t + 1) * 0x1100);
     const uint32_t code = __byte_perm(low, high, t | (t + 1) << 4) & 0x7777u;
     const uint32_t sign = (wide << 4 & 0x00800080u) | (wide & 0x80008000u), size = __byte_perm(kLow, kHigh, code);
     if constexpr (kE2m1) return size | sign;
-    const uint32_t below = sign - (sign >> 7);  // seven bits of each negative number
+    const uint32_t below = sign - (sign >> 7);  // 0x7f in the byte of each negative number
     return sign | (size & ~below) | (__byte_perm(kLowBelow, kHighBelow, code) & below);
   }
 };
 
-// A scale of a thread's two columns each.
+// The scale of one of the two columns of a thread.
 template <class C>
 struct PartFactors {
   using Entry = typename CodeTables<C>::Entry;
@@ -34,7 +34,7 @@ struct PartFactors {
   __device__ __forceinline__ void take(const Entry& entry) { factor = Stored<typename C::Codes::Scale>::load(entry.scale); }
 };
 
-// The A operand of the four k-steps of panel `panel`, of 128 elements. line: see PanelCodes.
+// Decodes the A operand of the four k-steps of panel `panel`, which has 128 elements. line: see PanelCodes.
 template <class C>
 __device__ __forceinline__ void decode_bytes(uint32_t (&a)[16], uint32_t line, int panel) {
 #pragma unroll
@@ -47,7 +47,8 @@ __device__ __forceinline__ void decode_bytes(uint32_t (&a)[16], uint32_t line, i
     }
 }
 
-// Adds the products of a panel. x: the shared address of that of x. Bits do not depend on the number of rows.
+// Multiplies a panel and adds the scaled products to `sums`. x: shared address of the panel of x. Bits do not depend on the
+// number of rows.
 template <class C>
 __device__ __forceinline__ void multiply_scaled(float (&sums)[C::kTokens / 2], PartFactors<C> (&factors)[2], const CodeTables<C>& tables, uint32_t line, uint32_t x, int stage, int panel) {
   constexpr int kSlot = C::Codes::kSlot, kPart = kSlot == 0 ? 128 : kSlot, kSteps = kPart / 32;

@@ -1,5 +1,6 @@
-// Scales and zero points of the two columns that a thread decodes. The threads of a quad hold those of a stage or two together, each
-// some, and read those of the next while they decode these.
+// Scales and zero points of the two columns that a thread decodes. The threads of a quad share the tables of a window, which
+// has one or more stages: each thread holds a part of them, and loads its part of the next window while the current one is
+// decoded.
 #pragma once
 #include "kernels/common/stored.cuh"
 #include "kernels/matmul/code_kinds.cuh"
@@ -7,33 +8,36 @@
 
 namespace opfacade {
 
-// A config Q of codes, besides what codes.cuh says: kSlot elements of k, 16, 32, 64 or 128, lie in one group; 0: all of k do.
+// A config Q of codes, in addition to codes.cuh. kSlot: 16, 32, 64 or 128 consecutive elements of k that are in one group; 0:
+// all of k is one group.
 template <class C>
 struct CodeTables {
   using Q = typename C::Codes;
   using ScaleBits = typename Stored<typename Q::Scale>::Bits;
   using ZeroBits = typename Stored<typename Q::Zero>::Bits;
-  static constexpr int kSlots = Q::kSlot == 0 ? 1 : kCodesStep / Q::kSlot;                // of a stage
-  static constexpr int kStages = kSlots < 4 ? 4 / kSlots : 1, kHeld = kSlots > 4 ? kSlots / 4 : 1;  // of a window; of a thread
+  static constexpr int kSlots = Q::kSlot == 0 ? 1 : kCodesStep / Q::kSlot;                // slots per stage
+  // kStages: stages per window. kHeld: slots per thread.
+  static constexpr int kStages = kSlots < 4 ? 4 / kSlots : 1, kHeld = kSlots > 4 ? kSlots / 4 : 1;
   struct Entry {
     ScaleBits scale;
     ZeroBits zero;
   };
 
-  // Scales of a byte, of which a thread has several, are bytes of a word: registers are few, and one exchange brings all of it.
+  // If a thread holds several scales of one byte, they are packed in a word: this needs fewer registers and one shuffle for
+  // all.
   static constexpr bool kBytes = sizeof(ScaleBits) == 1 && Q::kZero == ZeroPoint::kNone && kHeld > 1;
 
   const MatmulParams& p;
-  int batch, column;  // the first column; the second is eight further
+  int batch, column;  // first column of the thread; its second column is `column` + 8
   Entry now[2][kBytes ? 1 : kHeld], next[2][kHeld];
   uint32_t bytes[2];
 
   __device__ __forceinline__ CodeTables(const MatmulParams& of, const Tile& tile, int warpgroup) : p(of) { move(tile, warpgroup); }
-  // Loads are of this tile from now on.
+  // Sets the tile of all later loads.
   __device__ __forceinline__ void move(const Tile& tile, int warpgroup) {
     batch = tile.weight, column = tile.column + warpgroup * kCodesRows + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4;
   }
-  // Loads the tables of the window that begins with element k.
+  // Loads the tables of the window that begins at element k.
   __device__ __forceinline__ void ask(int k) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -50,7 +54,8 @@ struct CodeTables {
       }
     }
   }
-  // Slot `slot` of stage `stage` of the segment, for a half of the columns.
+  // The table entry of slot `slot` of stage `stage` of the segment. half: 0 for the first column of the thread, 1 for the
+  // second.
   __device__ __forceinline__ Entry of(int half, int stage, int slot) const {
     if constexpr (Q::kSlot == 0) return now[half][0];
     const int from = (stage % kStages * kSlots + slot) / kHeld, lane = static_cast<int>(threadIdx.x % 32) / 4 * 4 + from;
@@ -70,7 +75,7 @@ struct CodeTables {
     return found;
   }
 
-  // The tables of column `at` for element k.
+  // Loads the table entry of column `at` and element k.
   __device__ __forceinline__ Entry read(int at, int k) const {
     Entry found{0, 0};
     if (at >= p.columns || k >= p.k) return found;

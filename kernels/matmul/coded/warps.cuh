@@ -1,4 +1,4 @@
-// Stages of codes and of x that warps multiply by mma.sync, and how a segment of k goes through its stages.
+// Products of stages of codes and x by mma.sync, and the loop over the stages of a segment of k.
 #pragma once
 #include "kernels/matmul/coded/bytes.cuh"
 #include "kernels/ptx/mma_chain.cuh"
@@ -11,12 +11,13 @@ __device__ __forceinline__ void clear(float (&sums)[C::kTokens / 2]) {
   for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = 0.f;
 }
 
-// Where this thread's first line of codes lies (see PanelCodes). part: the codes of its warpgroup.
+// Shared address of the first codes of this thread's first column (see PanelCodes). part: shared address of the warpgroup's
+// codes.
 __device__ __forceinline__ uint32_t line_of(uint32_t part) {
   return part + threadIdx.x % kWarpgroup / 32 * 2048 + panel_address(threadIdx.x % 32 / 4, 0);
 }
 
-// Stages of a segment in the order of k: multiply(decoders, tables, stage, how many panels of 64 elements).
+// Calls multiply(decoders, tables, stage, number of panels of 64 elements) for each stage of a segment, in the order of k.
 template <class C, class OfCodes = Decoder<C>, class Multiply>
 __device__ __forceinline__ void each_stage(const MatmulParams& p, const Tile& tile, int warpgroup, const Segment& segment, const Multiply& multiply) {
   CodeTables<C> tables(p, tile, warpgroup);
@@ -36,7 +37,7 @@ __device__ __forceinline__ void each_stage(const MatmulParams& p, const Tile& ti
   }
 }
 
-// Adds the products of a panel. a: the A operand of its k-steps; x: the panels of x.
+// Multiplies a panel and adds the products to `sums`. a: A operand of its k-steps; x: shared address of the first panel of x.
 template <class C>
 __device__ __forceinline__ void multiply_rows(float (&sums)[C::kTokens / 2], const uint32_t (&a)[16], int panel, uint32_t x) {
   const int lane = threadIdx.x % 32;
@@ -54,7 +55,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[C::kTokens / 2], con
   }
 }
 
-// line: line_of the codes.
+// line: result of line_of.
 template <class C>
 __device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel, uint32_t line, uint32_t x) {
   uint32_t a[16];
@@ -66,7 +67,7 @@ __device__ __forceinline__ void multiply_panel(float (&sums)[C::kTokens / 2], De
 template <class C>
 __device__ __forceinline__ void multiply_stage(float (&sums)[C::kTokens / 2], Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels, uint32_t line, uint32_t x) {
   static_assert(C::kXPanels == kCodesPanels, "a stage of x is one of codes");
-  if (panels == kCodesPanels) {  // without branches between panels
+  if (panels == kCodesPanels) {  // a whole stage needs no branches between panels
 #pragma unroll
     for (int panel = 0; panel < kCodesPanels; ++panel) multiply_panel<C>(sums, decoder, tables, both, stage, panel, line, x);
   } else {

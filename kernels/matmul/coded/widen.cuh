@@ -1,5 +1,5 @@
-// A weight of codes as numbers of the type of x, in the workspace. Tiles of many rows would decode each code again and again, and
-// each instruction of that costs its time beside products; here each code is decoded once.
+// Decodes a weight of codes to numbers of the type of x, in the workspace. In products with many rows every tile would decode
+// the same codes again, and decoding takes instruction slots from the products; here each code is decoded once.
 #pragma once
 #include "kernels/matmul/coded/bytes.cuh"
 #include "kernels/matmul/coded/widen_params.h"
@@ -9,15 +9,16 @@
 
 namespace opfacade {
 
-// A config C: T and Codes as those of a product, kWeightBits of a code, kGrouped and kMasked as Tiles knows them.
-// Eight codes of a column from element k on.
+// A config C: T and Codes as in the config of a product; kWeightBits: bits per code; kGrouped: products of groups; kMasked: see
+// groups.cuh.
+// A WideCodes holds eight codes of a column, from element k.
 template <class C>
 struct WideCodes {
   static constexpr int kWords = C::kWeightBits / 4;
   uint32_t words[kWords];
   typename CodeTables<C>::Entry entry;
 
-  // line: where the codes of the column begin.
+  // line: pointer to the first code of `column`.
   __device__ __forceinline__ void ask(const MatmulParams& p, const CodeTables<C>& tables, const uint8_t* line, int column, int k) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = 0;
@@ -45,7 +46,8 @@ struct WideCodes {
   }
 };
 
-// p.out.data: the numbers, a line of k for each column. Groups without a row have none.
+// Writes the numbers to p.out.data: for each column of each weight, p.k contiguous numbers. Weights of groups without rows are
+// skipped.
 template <class C>
 __device__ __forceinline__ void widen_codes(const MatmulParams& p) {
   allow_dependents();
@@ -56,7 +58,7 @@ __device__ __forceinline__ void widen_codes(const MatmulParams& p) {
     const uint32_t line = index / parts, batch = line / p.columns;
     if constexpr (C::kGrouped) {
       const GroupRows rows = rows_of_group<C::kMasked>(p, batch);
-      if (rows.first >= rows.stop) {  // on to the last of this warp's parts that the group has
+      if (rows.first >= rows.stop) {  // continue after the last part of this group that this warp would decode
         index += ((batch + 1) * each - 1 - index) / stride * stride;
         continue;
       }

@@ -29,7 +29,8 @@ class AppendFields(Protocol):
 
 
 class AppendCall(Protocol):
-    """The tensors of new rows, without None: the reader knows which of them the descriptor has."""
+    """Tensors of an append call. k_new, v_new and cos_sin_cache are typed as present; check the descriptor before reading one
+    that may be missing."""
 
     k_new: Tensor
     v_new: Tensor

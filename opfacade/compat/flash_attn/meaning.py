@@ -67,7 +67,7 @@ def truth(op: str, argument: str, value: object) -> bool:
 
 
 def require_dense(op: str, argument: str, value: object, dims: str) -> None:
-    """A dense tensor of real numbers with any rank; the error shows the usual dimensions."""
+    """Raises unless `value` is a dense, real tensor. Any rank is accepted; `dims` appears in the error message alone."""
     if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided:
         require_tensor(op, argument, value, dims)
     elif value.is_complex():

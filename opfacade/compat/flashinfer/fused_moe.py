@@ -26,7 +26,7 @@ from opfacade.compat.refusals import (
 from opfacade.compat.selecting import plan_for
 from opfacade.plans.moe import FusedMoeArgs, FusedMoeDescriptor
 
-# Sizes, dtype, the activation and whether it is gated, the dtype of biases.
+# The facts that determine the descriptor: (sizes, dtype, (activation, is gated), bias dtype).
 _Facts = tuple[tuple[int, int, int, int, int, int, int], Any, tuple[Any, bool], Any]
 _NUMBERS = "FusedMoeDescriptor has alpha, beta and limit as numbers of all experts."
 

@@ -1,4 +1,5 @@
-"""PrefixExchange: the tensors that ranks send for a prefill over a cached prefix that `KvShard` cuts: keys or queries."""
+"""PrefixExchange: chooses what ranks exchange to prefill over a cached prefix that `KvShard` distributes: K and V, or the
+queries, whichever has fewer bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An element of a rotated head as a program with the steps of the kernels."""
+"""Rotary embedding as a program: the expression for one output element, with the same arithmetic steps as the kernels."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _kept(draft: Draft, p: float, key: Key, index: Node | None) -> Node:
 
 
 def _channel(input: Shaped, spatial: int) -> Node:
-    """The index of a channel: over [N, C], or over [C] if there is no batch axis."""
+    """Flat index of the element's channel: n * C + c, or c if there is no batch axis."""
     if input.rank not in (spatial + 1, spatial + 2):
         refuse("input", f"{spatial + 1} or {spatial + 2} axes", input.shape)
     return w.u64(coord(0) * extent(1) + coord(1) if input.rank == spatial + 2 else coord(0))

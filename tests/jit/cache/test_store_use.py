@@ -1,4 +1,5 @@
-"""Use of a cache, without a compiler: locks, private modes, builds that are found or made once, upkeep, bundles."""
+"""The cache store, tested without a compiler: locks, file permissions, building once and reusing, eviction and quarantine,
+bundles."""
 
 import errno
 import fcntl

@@ -81,7 +81,8 @@ def spec_of(template: str, facts: dict[str, bool | int | str], descriptor: Varie
 
 
 def narrow_reasons(descriptor: Any) -> Iterator[Reason]:
-    """Reasons against kernels that apply the scales of an fp8 cache in the exponents, after the expressions."""
+    """Rejects an fp8 cache combined with a variant or mask: these kernels apply the cache's scales in the exponent, which is
+    after the variant's expressions."""
     if constants(descriptor):
         yield from support.choice_reason("OPF-S021", "dtype of a KV cache with a variant or a mask", descriptor.kv_dtype, WIDE)
 

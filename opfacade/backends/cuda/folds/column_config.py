@@ -1,8 +1,8 @@
-"""How threads share the columns of a fold whose last axis is kept: a function of how many elements are folded and of dtypes,
-never of the number of columns.
+"""How threads share the columns of a fold whose last axis is kept. It depends on the number of folded elements and on dtypes,
+never on the number of columns.
 
-A thread has a vector of columns; `groups` threads of a CTA, in `cluster` CTAs, take the folded elements in turn, `rows` at a
-time.
+Each thread has one vector of columns. `groups` groups of threads in each of `cluster` CTAs take the folded elements in turn,
+`rows` at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opfacade.programs.stages import REDUCERS, Stage
 
 THREADS = 256  # kColumnThreads of kernels/reduction/join_columns.cuh
 MAX_GROUPS, _MAX_ROWS = 32, 8
-_ROWS_OF_A_THREAD = 64  # at least, before more CTAs share a column
+_ROWS_OF_A_THREAD = 64  # elements per thread, at least, before more CTAs share a column
 _CLUSTERS = (1, 2, 4, 8)
 
 

@@ -33,7 +33,7 @@ def whole_columns(program: FoldProgram) -> Iterator[Reason]:
 
 
 class ColumnLayout(RowLayout):
-    """How a fold is laid over threads, for `FoldKernel`."""
+    """How threads share the work of a fold, for `FoldKernel`."""
 
     impl, template, evidence = "columns", "reduction/fold_columns", _EVIDENCE
     changed: frozenset[str] = frozenset()
@@ -56,12 +56,12 @@ class ColumnLayout(RowLayout):
         return config(program, target).constants(program)
 
     def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
-        """Where something that has some axes lies: at each element, each folded one, or each column."""
+        """Whether a value with these axes exists per element, per folded element or per column."""
         if not set(axes) & set(program.fold):
             return "row"
         return "element" if any(axis > program.fold[-1] for axis in axes) else "group"
 
 
 def fold_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
-    """The kernels in columns and in rows of an op that is a fold."""
+    """The kernels in columns and in rows for an op that is a fold."""
     return engine.fold_kernel(descriptor, ColumnLayout()), engine.fold_kernel(descriptor)

@@ -1,8 +1,7 @@
-"""How the lanes of a kernel share a row: a function of its length, its groups and of dtypes, never of the number of rows.
+"""How the lanes of a kernel share a row. It depends on the row's length, its groups and dtypes, never on the number of rows.
 
-Vectors of `vector` elements are dealt to `threads` * `cluster` lanes. A group (the axes that the last stages fold) is shared by
-`lanes` neighbouring ones, `pieces` vectors each, in `waves`. held: a row is in registers.
-"""
+Vectors of `vector` elements are distributed to `threads` * `cluster` lanes. `lanes` neighbouring lanes share a group (the axes
+that the last stages fold), with `pieces` vectors each; `waves`: groups per lane. held: a row is in registers."""
 
 from __future__ import annotations
 
@@ -19,33 +18,33 @@ from opfacade.programs.expression import ordered
 from opfacade.programs.fields import Input
 
 _WORDS = 100  # registers of a thread for elements, about
-_TEMPORARY = 1.5  # registers of an element besides those that hold it
-STATE_WORDS = 64  # registers of a thread for states of stages that are joined in one pass
-_MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # of a pair, CTAs of fewer rows begin and end most of the time
+_TEMPORARY = 1.5  # registers per element, besides those that hold it
+STATE_WORDS = 64  # registers per thread for states of stages that are joined in one pass
+_MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # rows of two elements per CTA: with fewer, CTAs mostly start and end
 _USUAL_PIECES, _MAX_PIECES = 4, 8
-_SHORT_PIECES, _SHORT_LANES = 4, 4  # of a short row that is read once: vectors of a lane, and its least lanes
-_LEAST_LANES = 128  # of a row with shared inputs that has as many vectors: fewer take longer for a few rows
-_MANY_ROWS = 2048  # more than that have fewer lanes each, with the same bits
+_SHORT_PIECES, _SHORT_LANES = 4, 4  # short rows that are read once: vectors per lane, and least number of lanes
+_LEAST_LANES = 128  # per row with shared inputs, if it has so many vectors: with fewer, few rows take longer
+_MANY_ROWS = 2048  # above this, rows have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
-_HELD_IN_L2 = 40 * 2**20  # bytes that are read again from L2, about
-_CLUSTERED = 8  # SMs of a row that a cluster shares well
+_HELD_IN_L2 = 40 * 2**20  # bytes, about, that are still in L2 when they are read again
+_CLUSTERED = 8  # SMs per row that a cluster uses well; with more, the whole GPU shares each row
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold_stages.cuh; vectors that a thread loads at once
-_MOST_CTAS, _PORTABLE_CTAS = 16, 8  # of a cluster
-_CLUSTERS = (2, 4)  # larger ones wait long for SMs that are free at once: a longer row is read again instead
+_MOST_CTAS, _PORTABLE_CTAS = 16, 8  # CTAs per cluster
+_CLUSTERS = (2, 4)  # larger clusters wait long for free SMs: a longer row is read again instead
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    vector: int  # elements of one load
-    threads: int  # of a row, in a CTA
-    rows: int  # of a CTA
-    lanes: int  # of a group
-    pieces: int  # vectors of a lane in each group
+    vector: int  # elements per load
+    threads: int  # per row, in one CTA
+    rows: int  # per CTA
+    lanes: int  # per group
+    pieces: int  # vectors per lane in each group
     waves: int  # groups that the same lanes take one after the other
-    cluster: int = 1  # CTAs of a row
+    cluster: int = 1  # CTAs per row
     held: bool = True  # whether a row is in registers
-    run: int = 0  # vectors of a thread in a part of a row that is read again; 0: such a row is not cut
-    fewer: int = 1  # a row has as many times fewer lanes where there are many rows
+    run: int = 0  # vectors per thread in a part of a row that is read again; 0: not cut
+    fewer: int = 1  # factor by which lanes per row are fewer if there are many rows
     scattered: bool = False  # whether neighbouring lanes have neighbouring elements, not vectors
 
     @property
@@ -59,7 +58,7 @@ class Config:
 
     @property
     def facts(self) -> dict[str, int | bool]:
-        """Facts of a SKU that determine the order of additions: lanes of a row, vectors of each, lanes of a group."""
+        """Facts of a SKU that determine the order of additions: lanes per row, vectors per lane, lanes per group."""
         found: dict[str, int | bool] = {"span": self.threads * self.cluster, "vector": self.vector}
         found |= {"pieces": self.pieces, "waves": self.waves} if self.held else {"stream": True}
         found |= {"run": self.run} if self.run else {}
@@ -70,7 +69,8 @@ class Config:
 
 @cached_by_form
 def inner_axes(program: FoldProgram) -> tuple[int, ...] | None:
-    """The axes of a group, along which some stage or output stops short of the row; () without, None beyond one kind."""
+    """The folded axes that form a group, because a stage joins only these or an output lacks only these; () without groups,
+    None if there are several kinds."""
     whole = set(program.fold)
     found = {program.joined(stage) for stage in program.stages if set(program.joined(stage)) != whole}
     every = range(len(program.shape))
@@ -81,7 +81,7 @@ def inner_axes(program: FoldProgram) -> tuple[int, ...] | None:
 
 
 def _of_inputs(program: FoldProgram) -> set[tuple[int, ...]]:
-    """The last folded axes along which an input is one and the same, if all such inputs lack the same ones."""
+    """The last folded axes, but not all folded ones, that an input lacks, if there is only one such set."""
     lacking = {tuple(axis for axis in program.fold if axis not in one.over) for one in program.inputs if one.over is not None}
     found = {axes for axes in lacking if axes and axes != program.fold and axes == program.fold[-len(axes) :]}
     return found if len(found) == 1 else set()
@@ -95,19 +95,19 @@ def independent(program: FoldProgram) -> bool:
 
 @cached_by_form
 def read_once(program: FoldProgram) -> bool:
-    """Whether each element is used by one pass, so that there is nothing to hold."""
+    """Whether one pass uses all elements, so that none need be held."""
     return independent(program) and not any(set(program.axes_of(made)) & set(program.fold) for made in program.outputs)
 
 
 def shifts(program: FoldProgram, shape: Config) -> bool:
-    """Whether rows that begin anywhere move by shifted vectors. By elements, a vector a lane of one warp takes less time, and
-    so do rows that are too long for registers and read once."""
+    """Whether rows at any address are loaded by shifted vectors. Single elements are faster for one vector per lane of one
+    warp, and for rows that are read once and too long for registers."""
     return not shape.scattered and shape.threads * shape.pieces > 32 and (shape.held or not read_once(program))
 
 
 @cached_by_form
 def elements_in_registers(program: FoldProgram, without: frozenset[str] = frozenset()) -> int:
-    """Elements that a thread can hold, of the inputs that are not in `without`."""
+    """Elements that a thread can hold, without the inputs in `without`."""
     varying = [one for one in program.inputs if one.shape is None and varies(program, one) and one.name not in without]
     words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
     return int(_WORDS / words)
@@ -120,11 +120,11 @@ def varies(program: FoldProgram, given: Input) -> bool:
 
 @cached_by_form
 def vector_of(program: FoldProgram) -> int:
-    """Elements of 16 bytes of the narrowest tensor that has every element, at most 8."""
+    """The number of elements that fill 16 bytes of the narrowest tensor with a value per element, at most 8."""
     sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and (one.over is None)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if len(program.axes_of(made)) == len(program.shape)]
     least = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and varies(program, one)]
-    return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each
+    return max(min(8, 16 // min(sizes, default=4)), 4 // min(least, default=4))  # whole words of each tensor
 
 
 @cached_by_form
@@ -137,21 +137,21 @@ def shared_by_outputs(program: FoldProgram) -> frozenset[str]:
 
 @cached_by_form
 def _least_size(program: FoldProgram) -> int:
-    """Bytes of an element of the narrowest tensor that differs along a row."""
+    """Bytes per element of the narrowest tensor that differs along a row."""
     sizes = [ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and varies(program, one)]
     sizes += [ITEMSIZE[made.dtype] for made in program.outputs if set(program.axes_of(made)) & set(program.fold)]
     return min(sizes, default=4)
 
 
 def _of_shared(program: FoldProgram, vector: int) -> int:
-    """Where a shared input is wider than the others, its loads decide: neighbouring lanes read neighbouring 16 bytes of it."""
+    """A smaller vector if a shared input is wider than the others: neighbouring lanes then read neighbouring 16 bytes of it."""
     shared = shared_by_outputs(program)
     widest = max((ITEMSIZE[one.dtype] for one in program.inputs if one.name in shared), default=1)
     return min(vector, max(4, 16 // widest))
 
 
 def _above(n: int) -> int:
-    """The least power of two that is not less."""
+    """The least power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -159,7 +159,7 @@ _configs: AnswerCache[Config] = AnswerCache()
 
 
 def config(program: FoldProgram, target: Target) -> Config:
-    """By the form and the extents of a row: the number of rows decides nothing."""
+    """Depends on the form and the extents of a row, not on the number of rows."""
     shape = program.shape
     row = tuple([shape[axis] for axis in program.fold])
     return _configs.get((program.form, row, target), lambda: _config_of(program, target))
@@ -208,8 +208,8 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
 
 
 def _scatters(program: FoldProgram, vector: int, elements: int) -> bool:
-    """Whether neighbouring lanes have neighbouring elements: of rows that begin at no multiple of 16 bytes, where elements are
-    wide, or few. Others that begin anywhere move by shifted vectors, and long ones with a weight by vectors of elements."""
+    """Whether neighbouring lanes have neighbouring elements: in rows of wide or few elements that no vector divides evenly.
+    Other unaligned rows use shifted vectors, or, if long and with a weight, vectors of single elements."""
     size, long = _least_size(program), elements > scatter.MOST_HALVES
     if elements % vector == 0 or elements <= scatter.least(size):
         return False
@@ -219,7 +219,7 @@ def _scatters(program: FoldProgram, vector: int, elements: int) -> bool:
 
 
 def _run(vectors: int) -> int:
-    """The least power of two that cuts a row into as many parts as there may be."""
+    """Vectors per part: the least power of two with which a row has at most MOST_PARTS parts."""
     pieces, run = -(-vectors // _STREAM_THREADS), _LEAST_RUN
     while pieces > MOST_PARTS * run:
         run *= 2
@@ -227,8 +227,8 @@ def _run(vectors: int) -> int:
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
-    """Whether the CTAs of the whole GPU share each row, whose states then pass through the workspace: a few rows that L2 holds
-    until they are read again, or so few that clusters find no room."""
+    """Whether the CTAs of the whole GPU share each row, so that its states pass through the workspace: for few rows that stay
+    in L2 until they are read again, or for so few rows that clusters would use few SMs."""
     size = _spread_bytes(program) if shape.run else 0
     if not size:
         return False
@@ -239,7 +239,7 @@ def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
 
 @cached_by_form
 def _spread_bytes(program: FoldProgram) -> int:
-    """Bytes that an element of a row has in all inputs; 0 if rows are never shared by the whole GPU."""
+    """Bytes per element of a row over all inputs; 0 if the whole GPU never shares a row."""
     if read_once(program) or not independent(program) or placed(program):
         return 0
     return sum(ITEMSIZE[one.dtype] for one in program.inputs if one.shape is None and one.over is None)
@@ -247,20 +247,20 @@ def _spread_bytes(program: FoldProgram) -> int:
 
 @cached_by_form
 def placed(program: FoldProgram) -> bool:
-    """Whether an element knows where it is."""
+    """Whether the program uses an element's coordinates."""
     inner, outer = program.resolved
     return any(node.kind in ("coord", "read") for node in ordered((*inner, *outer)))
 
 
 def parts_of(program: FoldProgram, shape: Config) -> int:
-    """Parts of a row that is cut."""
+    """Number of parts of a row that is cut."""
     elements = math.prod(program.shape[axis] for axis in program.fold)
     pieces = -(-elements // (shape.vector * shape.threads))
     return -(-pieces // shape.run)
 
 
 def most_ctas(target: Target) -> int:
-    """CTAs that may share a row: a cluster of more than the portable size needs large GPCs."""
+    """Limit of the CTAs that share a row. A cluster of more than the portable size needs large GPCs."""
     if target.sm_version < 90:
         return 1
     return _MOST_CTAS if target.sm_version in (90, 100, 103) else _PORTABLE_CTAS
@@ -268,12 +268,12 @@ def most_ctas(target: Target) -> int:
 
 @cached_by_form
 def _streams(program: FoldProgram) -> int:
-    """Inputs that differ from row to row. With two of them, a row has loads enough in flight whatever its lanes."""
+    """Inputs that differ from row to row. With two, a row has enough loads in flight, whatever its number of lanes."""
     return sum(one.shape is None and (one.over is None or bool(set(one.over) & set(program.kept))) for one in program.inputs)
 
 
 def _fewer(shape: Config, usual: int) -> int:
-    """The largest power of two by which lanes of whole warps can be fewer, with `usual` vectors each."""
+    """The largest power of two that divides the lanes into whole warps and leaves each lane at most `usual` vectors."""
     found = 1
     while shape.cluster == 1 and shape.threads % (64 * found) == 0 and 2 * found * shape.pieces <= usual:
         found *= 2
@@ -285,7 +285,7 @@ def _config(vector: int, threads: int, pieces: int, cluster: int) -> Config:
 
 
 def _of_groups(vector: int, vectors: int, most: int, clusters: tuple[int, ...], segments: int) -> Config:
-    """Lanes of a warp share a group."""
+    """The configuration if the lanes of a warp share a group."""
     lanes = min(32, _above(vectors))
     pieces = -(-vectors // lanes)
     if segments * lanes <= 32 and pieces <= most:

@@ -45,7 +45,7 @@ def values_of(program: FoldProgram) -> tuple[Node, ...]:
 
 
 def is_placed(program: FoldProgram) -> bool:
-    """Whether an element knows where it is."""
+    """Whether the program uses an element's coordinates."""
     return any(node.kind in ("coord", "read") for node in ordered(values_of(program)))
 
 
@@ -62,12 +62,12 @@ def _given(program: FoldProgram) -> list[Sequence[int]]:
 
 
 def _levels(layout: RowLayout, program: FoldProgram) -> tuple[str, ...]:
-    """Where each output lies."""
+    """For each output: whether it has a value per element, per group or per row."""
     return tuple(layout.level(program, program.axes_of(one)) for one in program.outputs)
 
 
 def _tensors(layout: RowLayout, program: FoldProgram, dims: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors in memory: dtypes, where each lies, and the axes of its dimensions."""
+    """Tensors in memory: the dtype, level and axes of each."""
     names = [given.name for given in program.inputs]
     given = list(zip(program.inputs, _given(program), strict=True))
     reads = tuple(_dims(dims, one.name, axes) for one, axes in given)
@@ -86,8 +86,8 @@ def _tensors(layout: RowLayout, program: FoldProgram, dims: Mapping[str, Any]) -
 
 
 def _late(layout: RowLayout, program: FoldProgram, target: Target) -> tuple[bool, ...]:
-    """Inputs that are read for the outputs of each row and not held: where all would take too many registers, those that no
-    stage and no group uses and that are the same in all rows."""
+    """For each input, whether it is read only for the outputs instead of held: if all inputs would take too many registers,
+    those that neither stages nor groups use and that all rows share."""
     given = list(zip(program.inputs, _given(program), strict=True))
     varying = [one.shape is None and bool(set(axes) & set(program.fold)) for one, axes in given]
     size = sum(ITEMSIZE[one.dtype] for (one, _), varies in zip(given, varying, strict=True) if varies)
@@ -153,7 +153,7 @@ def refusals(layout: RowLayout, program: FoldProgram, target: Target) -> Iterato
 
 
 def guarantee(layout: RowLayout, program: FoldProgram, target: Target) -> PrecisionGuarantee:
-    """The bits of a row depend on its elements alone, unless the program uses places."""
+    """The bits of a row depend on its elements alone, unless the program uses coordinates."""
     values = values_of(program)
     placed = any(node.kind in ("coord", "read") for node in ordered(values))
     return PrecisionGuarantee(
@@ -168,7 +168,7 @@ def guarantee(layout: RowLayout, program: FoldProgram, target: Target) -> Precis
 
 
 def _error_model(layout: RowLayout, program: FoldProgram, target: Target) -> ErrorModel:
-    """With how many lanes share the terms of a sum, or of a chunk of it, and how many roundings join theirs."""
+    """The number of lanes that share the terms of a sum (or of a chunk of it), and of roundings when the lanes are joined."""
     precision = layout.math(program)
     model = error_model(values_of(program), precision, "fold", target.sm_version)
     if model.id == EXACT:
@@ -188,7 +188,7 @@ def _error_model(layout: RowLayout, program: FoldProgram, target: Target) -> Err
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldKernel(CudaKernel[F]):
-    """A kernel of one op that is a fold. The program is printed whole; the SKU names it by its digest."""
+    """A kernel of one op that is a fold. The whole program is printed; the SKU contains its digest."""
 
     layout: RowLayout
 
@@ -197,7 +197,7 @@ class FoldKernel(CudaKernel[F]):
         return descriptor.folded()
 
     def workspace(self, descriptor: F, target: Target) -> int:
-        """Bytes: states of the warps of rows that all CTAs share."""
+        """Bytes for the states of warps, if all CTAs share each row."""
         program = self.launched(descriptor)
         shape = self.layout.spread(program, target)
         return 0 if shape is None else self.shared_bytes(program, shape)
@@ -212,14 +212,14 @@ class FoldKernel(CudaKernel[F]):
         return [*support.arch_reasons(target), *refusals(self.layout, self.launched(descriptor), target)]
 
     def row(self, descriptor: F) -> tuple[int, ...]:
-        """The extents of a row: refusals and SKUs depend on no others."""
+        """The extents of a row: refusals and SKUs depend on no other extents."""
         program = self.launched(descriptor)
         shape = program.shape
         return tuple([shape[axis] for axis in program.fold])
 
     @property
     def candidate(self) -> Candidate:
-        """Refusals and SKUs are kept for all sizes that change neither, unless the number of rows decides too."""
+        """Refusals and SKUs are cached by what determines them, unless the number of rows is part of it."""
         plain = super(FoldKernel, self).candidate  # a class with slots is made twice
 
         def of_refusals(descriptor: F, target: Target) -> Hashable:

@@ -1,4 +1,4 @@
-"""Which rows pass through shared memory where they are not aligned (kernels/reduction/flat.cuh)."""
+"""Decides which rows pass through shared memory if they are not aligned (kernels/reduction/flat.cuh)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.fields import Input
 
 FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
-_FLAT_SIZE = 2  # bytes of an element of rows that are read again
+_FLAT_SIZE = 2  # bytes per element, at most, of rows that are read again
 
 
 def flat(program: FoldProgram, shape: Config) -> bool:
-    """Whether unaligned rows of FLAT_BYTES or more pass through shared memory: those that are read once, rows of one or two
-    columns, and rows of 16 bits that have a few lanes, or a warp that would shift several vectors a lane."""
+    """Whether unaligned rows, FLAT_BYTES or more in total, pass through shared memory: rows that are read once, rows of one or
+    two elements, and 16-bit rows that have few lanes, or a warp that would shift several vectors per lane."""
     if not shape.held or shape.scattered or shape.cluster != 1:
         return False
     once, again, most = _flat_form(program)
@@ -26,8 +26,8 @@ def flat(program: FoldProgram, shape: Config) -> bool:
 
 @cached_by_form
 def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
-    """Whether rows may be flat because their elements are read once, whether short ones may that are read again, and the bytes
-    of the widest input."""
+    """(whether rows may be flat because they are read once, whether short rows may that are read again, bytes per element of
+    the widest input)."""
     whole = (inner_axes(program) or program.fold) == program.fold
     alike = (one.over is None or not varies(program, one) or is_shared(program, one) for one in program.inputs)
     plain = all(one.shape is None for one in program.inputs) and bool(program.stages) and not placed(program)
@@ -37,6 +37,6 @@ def _flat_form(program: FoldProgram) -> tuple[bool, bool, int]:
 
 
 def is_shared(program: FoldProgram, given: Input) -> bool:
-    """Whether an input differs along a row and is the same in all rows."""
+    """Whether an input differs along a row, and all rows share it."""
     differs = given.shape is None and given.over is not None and varies(program, given)
     return differs and not set(given.over or ()) & set(program.kept)

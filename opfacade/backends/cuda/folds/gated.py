@@ -1,4 +1,4 @@
-"""Folds of gates and ups that are parts of the rows of one tensor, on the engine of folds."""
+"""Folds of gate and up values, which are parts of the rows of one tensor, by the engine of folds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HALVES = {0: (0, "first"), 1: (0, "second"), 2: (1,)}
 
 
 def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """descriptor: `makes_scales`, `parts`, `interleaved` and, as for `fold_kernel`, its program and its tensors."""
+    """The descriptor has `makes_scales`, `parts` and `interleaved`, and its program and tensors as for `fold_kernel`."""
     rows = without_one_scale(fold_kernel(descriptor))
 
     def declines(problem: GatedFold, target: Target) -> Sequence[Reason]:
@@ -49,7 +49,7 @@ def gated_fold_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedScaledKernel(ScaledKernel[GatedFold]):
-    """With one scale of all rows."""
+    """As above, with one scale for all rows."""
 
     def printed(self, descriptor: GatedFold, target: Target) -> dict[str, Any]:
         return _of_parts(descriptor, super(GatedScaledKernel, self).printed(descriptor, target))
@@ -60,12 +60,12 @@ class GatedScaledRows(ScaledRows):
 
 
 def gated_scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """descriptor: as for `gated_fold_kernel`, with `launched`."""
+    """The descriptor is as for `gated_fold_kernel`, and has `launched`."""
     return fold_kernel(descriptor, GatedScaledRows(), GatedScaledKernel)
 
 
 def _of_parts(problem: GatedFold, found: dict[str, Any]) -> dict[str, Any]:
-    """A row of x has its inputs one behind the other, or in pairs that are one input."""
+    """A row of x holds its inputs one after the other, or in pairs that are one input."""
     found["row_parts"] = len(problem.parts)
     return found | (_of_pairs(problem.dtype, found) if problem.interleaved else {})
 

@@ -34,10 +34,10 @@ _EVIDENCE = (
     "tests/families/reduction/test_general.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
 _WARP, _WARPS = 32, 8  # kGeneralWarps of kernels/reduction/general_params.h
-_TREE = 2 + 5 + 3  # of lanes and warps
-_CTAS = 4  # of an SM, at most
-_WORD = 8  # bytes of a result in the workspace
-_MOST_BYTES = 2**28  # of the workspace, unless one row has more
+_TREE = 2 + 5 + 3  # roundings of lanes and warps
+_CTAS = 4  # per SM, at most
+_WORD = 8  # bytes per result in the workspace
+_MOST_BYTES = 2**28  # of workspace, unless one row needs more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class GeneralLayout(RowLayout):
     changed: frozenset[str] = frozenset()
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
-        """An empty axis counts as one entry: a stage may have results without elements."""
+        """An empty axis counts as one entry, because a stage may have results without elements."""
         row = math.prod(max(1, program.shape[axis]) for axis in program.fold)
         yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, engine.MAX_ROW)
 
@@ -117,7 +117,7 @@ def _places(program: FoldProgram, axes: set[int]) -> tuple[int, ...]:
 
 
 def _used(program: FoldProgram, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """Numbers of the inputs, and (stage, number of its part), that some values use."""
+    """Indices of the inputs, and (stage, index of its value), that the values use."""
     names = [one.name for one in program.inputs]
     nodes = list(ordered(values))
     inputs = sorted({names.index(node.data) for node in nodes if node.kind == "input"})
@@ -141,7 +141,7 @@ def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
 
 
 def _ctas(program: FoldProgram, target: Target) -> int:
-    """CTAs that take the rows in turn: no bit depends on their number."""
+    """CTAs that take the rows in turn; no bit depends on their number."""
     rows: int = math.prod(program.shape[axis] for axis in program.kept)
     fitting = _MOST_BYTES // max(1, _bytes_of_row(program))
     return max(1, min(rows, _CTAS * target.sm_count, fitting))
@@ -166,5 +166,5 @@ class GeneralKernel(engine.FoldKernel[FoldOp]):
 
 
 def general_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of any program of an op that is a fold: the last of its candidates."""
+    """The kernel of any program, for an op that is a fold: the last of its candidates."""
     return engine.fold_kernel(descriptor, GeneralLayout(), GeneralKernel)

@@ -1,4 +1,4 @@
-"""How a fold is laid over threads, as its engine asks: refusals, constants, and the roundings that a term passes."""
+"""How threads share the work of a fold: refusals, constants, and the number of roundings for each term."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVIDENCE = (
     "tests/families/reduction/test_fold_kernel.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_fold_kernel.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
-_TREE = 2 + 2 + 5 + 8  # of an uneven vector, chains, lanes and warps
+_TREE = 2 + 2 + 5 + 8  # roundings in an uneven vector, chains, lanes and warps
 
 
 @cached_by_form
@@ -28,12 +28,12 @@ def math_of(program: FoldProgram) -> Math:
 
 
 class RowLayout:
-    """How a fold is laid over threads. Here lanes share a row; `column_engine` has another."""
+    """How threads share the work of a fold. Here lanes share a row; `column_engine` has a subclass for columns."""
 
     impl, template, evidence = "rows", "reduction/fold", EVIDENCE
     tree, cuts, ragged = _TREE, False, False  # roundings of joins; whether the number of rows decides where a row is cut
     one_scale = False  # whether a result depends on all rows
-    changed: frozenset[str] = frozenset({"welford", "expsum"})  # reducers whose values have been added in another order before
+    changed: frozenset[str] = frozenset({"welford", "expsum"})  # reducers whose order of additions has changed since revision 1
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         if inner_axes(program) is None:
@@ -60,7 +60,7 @@ class RowLayout:
         return config(program, target)
 
     def flat(self, program: FoldProgram, target: Target) -> dict[str, Any]:
-        """Constants of the kernel in which rows that begin anywhere pass through shared memory, if there is one."""
+        """Constants of the kernel in which unaligned rows pass through shared memory; empty if there is none."""
         if self.impl != "rows" or not flat(program, self.config(program, target)):
             return {}
         once = tuple(is_shared(program, one) for one in program.inputs)
@@ -68,7 +68,7 @@ class RowLayout:
         return {"flat": True, "once": once} | sizes
 
     def spread(self, program: FoldProgram, target: Target) -> Config | None:
-        """The shape if all CTAs share each row, which changes no bit of it."""
+        """The shape if all CTAs share each row, which changes no bit of a row; None otherwise."""
         shape = self.config(program, target) if self.impl == "rows" else None
         return shape if shape is not None and spreads(program, shape, target) else None
 
@@ -76,7 +76,8 @@ class RowLayout:
         return math_of(program)
 
     def chains(self, shape: Any, summed: bool) -> int:
-        """Chains of additions of a row. summed: whether a lane has only one; else several elements of a vector are a chain."""
+        """Number of chains of additions in a row. summed: each lane has one chain; otherwise several elements of a vector form
+        a chain."""
         return int(shape.lanes) * (1 if summed else shape.vector // -(-shape.vector // 4))
 
     def steps(self, shape: Any, summed: bool) -> tuple[int, int]:
@@ -96,12 +97,12 @@ class RowLayout:
         return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
 
     def held_elements(self, program: FoldProgram, target: Target) -> int:
-        """Elements of an input that a thread keeps from the stages to the outputs."""
+        """Elements of an input that a thread keeps in registers between the stages and the outputs."""
         shape = self.config(program, target)
         return shape.vector * shape.pieces * shape.waves * shape.fewer if shape.held else 0
 
     def level(self, program: FoldProgram, axes: Sequence[int]) -> str:
-        """Where something that has some axes lies: at each element, each group, or each row."""
+        """Whether a value with these axes exists per element, per group or per row."""
         if set(axes) & set(inner_axes(program) or program.fold):
             return "element"
         return "group" if set(axes) & set(program.fold) else "row"

@@ -1,7 +1,6 @@
-"""The CUDA engine of folds in which later stages join what groups gave: two launches, with results of groups in the workspace.
-
-Each launch is a fold in rows or in columns, so the bits of a group follow from its elements and those of a row from its groups.
-"""
+"""The CUDA engine of folds in which later stages join the results of groups: two launches, with the results of groups in the
+workspace. Each launch is a fold in rows or in columns, so the bits of a group follow from its elements, and those of a row from
+its groups."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _LAYOUTS = {"columns": ColumnLayout(), "rows": RowLayout()}
 
 @dataclass(frozen=True, slots=True)
 class LevelConfig:
-    """groups, rows: how the two folds are laid over threads."""
+    """groups, rows: the configurations of the two folds."""
 
     groups: Any
     rows: Any
@@ -73,7 +72,7 @@ class LevelLayout(RowLayout):
         return LevelConfig(groups, rows, (names[0] == "columns", names[1] == "columns"))
 
     def math(self, program: FoldProgram) -> Math:
-        """Approximate if either pass is."""
+        """Approximate if either fold is."""
         levels = _levels(program)
         return "approx" if "approx" in (math_of(levels.groups), math_of(levels.rows)) else "device"
 
@@ -101,7 +100,7 @@ def _name(part: FoldProgram, target: Target) -> str:
 
 
 def _offsets(levels: Levels) -> list[int]:
-    """Where each result of the groups begins in the workspace, and the end of the last."""
+    """Offset of each result of the groups in the workspace, and the end of the last one."""
     found = [0]
     for made in levels.groups.outputs:
         needed = ITEMSIZE[made.dtype] * math.prod(levels.groups.shape[axis] for axis in made.over or ())
@@ -138,7 +137,7 @@ class LevelKernel(engine.FoldKernel[FoldOp]):
 
 
 def _constants(levels: Levels, space: str, part: FoldProgram, given: list[str], target: Target) -> dict[str, Any]:
-    """The constants of a fold, its name, and where its tensors are: the number of an operand, or -1, -2 and so on for
+    """The constants of a fold, its name, and the location of its tensors: the index of an operand, or -1, -2 and so on for
     results of groups."""
     own = [one.name for one in part.tensors]
     places = tuple(given.index(name) if name in given else -1 - levels.between.index(name) for name in own)
@@ -147,5 +146,5 @@ def _constants(levels: Levels, space: str, part: FoldProgram, given: list[str], 
 
 
 def level_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel in two launches of an op that is a fold."""
+    """The kernel with two launches, for an op that is a fold."""
     return engine.fold_kernel(descriptor, LevelLayout(), LevelKernel)

@@ -55,7 +55,7 @@ def levels_of(program: FoldProgram) -> Levels | None:
 
 @dataclass
 class _Cut:
-    """The stages of groups, and expressions of the others with results of groups as inputs."""
+    """The stages of groups, and the other expressions with the results of groups as inputs."""
 
     program: FoldProgram
     found: dict[Node, Node] = field(default_factory=dict)  # an expression of groups -> the input that it becomes
@@ -63,7 +63,7 @@ class _Cut:
 
     def __post_init__(self) -> None:
         self.axes = self.program.joined(self.program.stages[0])
-        self.inner: dict[int, int] = {}  # the number of a stage -> its number among those of groups
+        self.inner: dict[int, int] = {}  # index of a stage -> its index among the stages of groups
         for i, one in enumerate(self.program.stages):
             if self.program.joined(one) == self.axes and _stages_in(one.value) <= self.inner.keys():
                 self.inner[i] = len(self.inner)
@@ -98,7 +98,7 @@ class _Cut:
 
 
 class _Rows:
-    """The second fold. It lacks the axes of the groups where nothing differs along them."""
+    """The second fold. It lacks those axes of the groups along which nothing differs."""
 
     def __init__(self, cut: _Cut, values: list[Node]) -> None:
         self.cut, program = cut, cut.program
@@ -162,7 +162,7 @@ class _Rows:
 
 
 def _groups(cut: _Cut) -> FoldProgram:
-    """The first fold: all axes of the program, of which those of the groups are folded."""
+    """The first fold. It has all axes of the program and folds those of the groups."""
     program, rest = cut.program, tuple(axis for axis in range(len(cut.program.shape)) if axis not in cut.axes)
     inner = [program.stages[i] for i in cut.inner]
     stages: list[Any] = [Stage(reducer=one.reducer, value=_numbered(cut, one.value)) for one in inner]
@@ -178,7 +178,7 @@ def _groups(cut: _Cut) -> FoldProgram:
 
 
 def _numbered(cut: _Cut, root: Node) -> Node:
-    """With the numbers that stages have among those of groups."""
+    """The expression with the indices that stages have among those of groups."""
     done: dict[Node, Node] = {}
     for node in ordered([root]):
         if node.kind == "stage":
@@ -193,7 +193,7 @@ def _stages_in(node: Node) -> set[int]:
 
 
 def _unused(names: Iterable[str]) -> str:
-    """A beginning that no name has."""
+    """A prefix that no name has."""
     known, prefix = list(names), "g"
     while any(name.startswith(prefix) for name in known):
         prefix += "_"

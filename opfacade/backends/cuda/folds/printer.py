@@ -1,4 +1,5 @@
-"""Expressions of a fold as statements: what is the same for all elements of a row or group is computed once, before them."""
+"""Prints expressions of a fold as statements. Parts that are the same for all elements of a row or group are computed once,
+first."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from opfacade.programs.guarantees import Math
 
 @dataclass(frozen=True)
 class Printer:
-    """inputs, numbers: names in their order."""
+    """inputs, numbers: names, in the order of the program."""
 
     program: FoldProgram
     inputs: Sequence[str]
@@ -29,7 +30,7 @@ class Printer:
         return cls(program, inputs, numbers, math)
 
     def told(self, values: Sequence[Node], uniform: Sequence[Node] = ()) -> tuple[Any, tuple[int, ...]]:
-        """(statements, where each value is among them). uniform: nodes that are known before."""
+        """(statements, name of each value). uniform: nodes that are computed before."""
         nodes = _until(values, uniform)
         place = {node: i for i, node in enumerate(nodes)}
         names = {"input": self.inputs, "scalar": self.numbers}
@@ -47,7 +48,7 @@ class Printer:
         return ("quotient_short_" if dtype in ("f16", "bf16") else "quotient_", *found[1:])
 
     def uniform(self, values: Sequence[Node]) -> tuple[Node, ...]:
-        """The largest parts that are the same for all elements."""
+        """The largest subexpressions that are the same for all elements."""
         same: dict[Node, bool] = {}
         for node in ordered(values):
             same[node] = self._is_uniform(node) and all(same[arg] for arg in node.args)
@@ -55,7 +56,7 @@ class Printer:
         return tuple(node for node in ordered(values) if same[node] and node.kind == "apply" and node in used)
 
     def hoisted(self, values: Sequence[Node]) -> tuple[Any, tuple[int, ...], tuple[str, ...]]:
-        """(statements, values, types) of the uniform parts."""
+        """(statements, values, types) of the uniform subexpressions."""
         found = self.uniform(values)
         return (*self.told(found), tuple(node.type for node in found))
 
@@ -69,7 +70,7 @@ class Printer:
 
 @lru_cache(maxsize=1024)
 def stored_quotients(program: FoldProgram) -> frozenset[Node]:
-    """Quotients that 8-bit outputs store, and nothing else uses: their last bits matter only where the store sees them."""
+    """Quotients that only 8-bit outputs use: their last bits matter only if they change the stored value."""
     values, outputs = program.resolved
     uses = Counter(arg for node in ordered((*values, *outputs)) for arg in node.args) + Counter(outputs)
     found = set()
@@ -82,7 +83,7 @@ def stored_quotients(program: FoldProgram) -> frozenset[Node]:
 
 
 def _until(values: Sequence[Node], known: Sequence[Node]) -> list[Node]:
-    """Nodes in an order in which each comes after its arguments, those of known nodes left out."""
+    """Nodes in an order in which each comes after its arguments. Known nodes are left out."""
     found: list[Node] = []
     seen: set[Node] = set()
 

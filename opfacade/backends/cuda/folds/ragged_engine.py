@@ -26,15 +26,15 @@ _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
 )
 _WARP, _LIGHT_BATCH, _MAX_BATCH = 32, 16, 8
-_LIGHT_STATES = 4  # registers of a thread for states that leave enough for a larger batch
-_GROUPED = 32  # elements of a thread of short rows that a warp folds at a time: of 8 rows, 4 each
-_CTAS = 8  # of an SM, at least, where there are as many rows
+_LIGHT_STATES = 4  # registers per thread for states that leave enough for a larger batch
+_GROUPED = 32  # elements per thread of the short rows that a warp folds at a time: 8 rows, 4 each
+_CTAS = 8  # per SM, at least, if there are as many rows
 _GROUPS = 8  # threads that share a column of a row
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedConfig:
-    """batch: elements of a thread that are loaded before the first is used."""
+    """batch: elements per thread that are loaded before the first is used."""
 
     batch: int
 
@@ -92,7 +92,7 @@ class RaggedColumns(column_engine.ColumnLayout):
 
 
 def _vector(program: FoldProgram) -> int:
-    """Columns of 16 bytes of the narrowest tensor that has them for each element, at most 8."""
+    """The number of columns that fill 16 bytes of the narrowest tensor with a value per element, at most 8."""
     overs = [(one.dtype, one.over) for one in program.tensors if one.over]
     sizes = [ITEMSIZE[dtype] for dtype, over in overs if 1 in over and max(over) > program.fold[-1]]
     return max(min(8, 16 // min(sizes, default=4)), 4 // min(sizes, default=4))
@@ -108,5 +108,5 @@ class RaggedKernel(engine.FoldKernel[FoldOp]):
 
 
 def ragged_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
-    """The kernels of ragged rows of an op that is a fold."""
+    """The kernels of ragged rows for an op that is a fold."""
     return tuple(engine.fold_kernel(descriptor, layout, RaggedKernel) for layout in (RaggedRows(), RaggedColumns()))

@@ -43,8 +43,8 @@ _CLUSTER = 8  # CTAs that find the scale
 
 
 class ScaledRows(RowLayout):
-    """Lanes share a row, and functions are approximated, as in the op without quant: so results have its bits before they are
-    rounded."""
+    """Lanes share a row, and functions are approximated, as in the op without quantisation: before rounding, the results have
+    the same bits."""
 
     impl, template, evidence = "scaled", "reduction/fold_scaled", _EVIDENCE
     one_scale = True
@@ -78,7 +78,8 @@ def other_scales(descriptor: Quantised) -> Iterator[Reason]:
 
 
 def unknown_bytes(descriptor: Quantised, target: Target) -> Iterator[Reason]:
-    """Why the target has no conversion to fp8: then the device is a reason of each candidate, and an error says so."""
+    """The reason if the target has no conversion to fp8. It is added to the reasons of each candidate, so that an error names
+    the device."""
     if descriptor.quant is not None and descriptor.quant.dtype != "i8":
         yield from support.fp8_reasons(target, descriptor.quant.dtype)
 
@@ -91,7 +92,7 @@ class ScaledKernel(engine.FoldKernel[Q]):
         return descriptor.launched()
 
     def row(self, descriptor: Q) -> tuple[int, ...]:
-        """Empty if the descriptor has no such launch."""
+        """Empty if the descriptor has no launch with one scale."""
         return () if any(other_scales(descriptor)) else super(ScaledKernel, self).row(descriptor)
 
     def declines(self, descriptor: Q, target: Target) -> list[Reason]:
@@ -124,7 +125,7 @@ class ScaledKernel(engine.FoldKernel[Q]):
 
 
 def scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of an op over rows whose results may have one scale."""
+    """The kernel of an op over rows whose outputs may share one scale."""
     return engine.fold_kernel(descriptor, ScaledRows(), ScaledKernel)
 
 

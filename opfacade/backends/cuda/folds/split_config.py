@@ -17,13 +17,13 @@ from opfacade.plans._folds.program import FoldProgram
 MAX_PARTS = 1024  # so that a warp joins them in 32 steps
 _PART_THREADS = 512  # kPartThreads of kernels/reduction/split.cuh
 _MAX_BATCH = 4  # vectors of a thread that are loaded before the first is used
-_LEAST_ROW, _LEAST_COLUMN = 32768, 1024  # elements of a part, at least
-_CTAS_OF_ROWS, _CTAS_OF_COLUMNS = 2, 4  # of an SM
+_LEAST_ROW, _LEAST_COLUMN = 32768, 1024  # elements per part, at least
+_CTAS_OF_ROWS, _CTAS_OF_COLUMNS = 2, 4  # per SM
 
 
 @dataclass(frozen=True, slots=True)
 class SplitConfig:
-    """groups, rows: of columns; 0 in rows. batch: of rows."""
+    """groups, rows: of a fold in columns; 0 in rows. batch: of a fold in rows."""
 
     chunk: int
     parts: int
@@ -61,7 +61,7 @@ def in_columns(program: FoldProgram, target: Target) -> SplitConfig:
 
 
 def workspace_bytes(program: FoldProgram, shape: SplitConfig) -> int:
-    """A state of each stage for each part of each row."""
+    """One state per stage, row and part."""
     needed = _kept(program) * shape.parts * 4 * column_config.state_words(program)
     return -(-needed // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 

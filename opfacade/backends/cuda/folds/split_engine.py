@@ -40,7 +40,7 @@ def refusals(program: FoldProgram) -> Iterator[Reason]:
 
 
 def few_parts(program: FoldProgram, shape: Callable[[FoldProgram, Target], SplitConfig], target: Target) -> Iterator[Reason]:
-    """Without `split` the sizes decide nothing, so that refusals are the same for all sizes."""
+    """Without `split`, sizes decide nothing, so refusals are the same for all sizes."""
     if program.split != "off" and shape(program, target).parts < 2:
         yield Reason("OPF-S003", "shape", "short rows, or as many as fill the GPU", "few long rows")
 
@@ -109,5 +109,5 @@ class SplitKernel(engine.FoldKernel[FoldOp]):
 
 
 def split_kernels(descriptor: type[Descriptor[Any]]) -> tuple[Candidate, ...]:
-    """The kernels in parts of an op that is a fold."""
+    """The kernels that fold parts, for an op that is a fold."""
     return tuple(engine.fold_kernel(descriptor, layout, SplitKernel) for layout in (SplitRows(), SplitColumns()))
