@@ -8,16 +8,19 @@ from tests.oracles.kv_cache import tokens_of
 from tests.oracles.near import Near, wide
 
 
-def attended(score, size, seen, v, sink):
-    """(o, lse) of rows with scores [rows, keys] of one head, as (value, size) each. size: of the scores. A score errs in
-    proportion to its size, and reaches each probability as that error."""
+def attended(score, size, seen, v, of_v, sink):
+    """(o, lse) of rows with scores [rows, keys] of one head, as (value, size) each.
+
+    size, of_v: sizes of the scores and of v. A score errs in proportion to its size, and so does each
+    probability.
+    """
     score = score.masked_fill(~seen, -torch.inf)
     whole = torch.cat([score, score.new_full((len(score), 1), sink)], 1)
     lse = whole.logsumexp(1)
     p = torch.where(lse[:, None] > -torch.inf, (score - lse[:, None]).exp(), 0.0)
     far = torch.where(seen, size, 0.0).amax(1) if size.shape[1] else torch.zeros(len(score), dtype=torch.float64)
     far = far + 1 + torch.where(lse > -torch.inf, lse.abs(), 0.0)
-    return (p @ v, (p @ v.abs()) * far[:, None]), (lse, far)
+    return (p @ v, (p @ of_v) * far[:, None]), (lse, far)
 
 
 def window(problem, rows, keys, causal):
@@ -123,13 +126,17 @@ def expected(problem, args):
             bits = args.packed_mask[int(args.mask_indptr[b]) :].long()
             index = torch.arange(rows * keys).reshape(rows, keys)
             seen &= (bits[index // 8] >> (index % 8) & 1).bool() if rows * keys else seen
+        group = problem.num_qo_heads // k.shape[1]
         for h in range(problem.num_qo_heads):
-            own = h // (problem.num_qo_heads // k.shape[1])
+            own = h // group
+            if h % group == 0:
+                key, value = k[:, own].contiguous(), v[:, own].contiguous()
+                of_key, of_value = key.abs(), value.abs()
             by = 1.0
             if not decode and problem.q_scale != "none":
                 by = float(args.q_scale[own if problem.q_scale == "head" else 0])
-            score = (q[first:stop, h] @ k[:, own].T) * scale * by
-            size = (q[first:stop, h].abs() @ k[:, own].abs().T) * abs(scale) * by
+            score = (q[first:stop, h] @ key.T) * scale * by
+            size = (q[first:stop, h].abs() @ of_key.T) * abs(scale) * by
             score, visible = capped(problem, score), seen
             if parts:
                 inputs = _inputs(problem, args, h, (first, stop), keys, keyed, names) | {"score": score, "size": size}
@@ -138,7 +145,7 @@ def expected(problem, args):
                 if parts.get("mask"):
                     visible = seen & evaluated(parts["mask"], inputs)[0]
             sink = float(args.sinks[h]) if problem.sinks else -math.inf
-            got, total = attended(score, size, visible, v[:, own], sink)
+            got, total = attended(score, size, visible, value, of_value, sink)
             o.value[first:stop, h], o.size[first:stop, h] = got
             if lse is not None:
                 lse.value[first:stop, h], lse.size[first:stop, h] = total

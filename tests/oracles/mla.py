@@ -22,14 +22,15 @@ def expected(problem, args):
         slots = torch.tensor([s for _, s in own], dtype=torch.long)
         ckv, kpe = wide(args.ckv[pages, slots]), wide(args.kpe[pages, slots])
         ckv[:first], kpe[:first] = 0, 0
+        key = torch.cat([ckv, kpe], 1)
+        of_key, of_ckv = key.abs(), ckv.abs()
         seen = window(problem, rows, len(own), problem.causal)
         at = slice(b * rows, b * rows + rows)
         for h in range(problem.num_qo_heads):
             q = torch.cat([wide(args.q_nope[at, h]), wide(args.q_pe[at, h])], 1)
-            key = torch.cat([ckv, kpe], 1)
-            score, size = capped(problem, q @ key.T * scale), q.abs() @ key.abs().T * abs(scale)
+            score, size = capped(problem, q @ key.T * scale), q.abs() @ of_key.T * abs(scale)
             sink = float(args.sinks[h]) if problem.sinks else -math.inf
-            for name, (value, error) in zip(("o", "lse"), attended(score, size, seen, ckv, sink), strict=True):
+            for name, (value, error) in zip(("o", "lse"), attended(score, size, seen, ckv, of_ckv, sink), strict=True):
                 if name in found:
                     found[name].value[at, h], found[name].size[at, h] = value, error
     return found

@@ -27,8 +27,9 @@ TYPES = {
     "i32": torch.int32,
 }
 LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
-# An evaluation in f32 rounds by 2^-24. A chain of 64 roundings, or a sum in f64 after fewer, stays within 2^-18 of its terms.
-SLACK = 2.0**-18
+# An evaluation in f32 rounds by 2^-24. A chain of 16 roundings, or a sum in f64 after fewer, stays within 2^-20 of its terms.
+# In f64 sums round too, so there a chain of 64 roundings is allowed.
+SLACK = 2.0**-20
 SLACK_F64 = 2.0**-47
 
 
@@ -64,6 +65,15 @@ def stored(value, dtype):
         return value.nan_to_num(0.0).round().clamp(-128, 127).to(dtype)
     top = LARGEST.get(name)
     return (value if top is None else value.clamp(-top, top)).float().to(dtype) if dtype != torch.float64 else value
+
+
+def rounded(value, error, dtype):
+    """(a number with an absolute error after a rounding to a type, its error).
+
+    A rounding is monotone, so the result lies between those of both ends; the error is 0 where both round to the same number.
+    """
+    low, own, high = (wide(stored(one, dtype)) for one in (value - error, value, value + error))
+    return own, torch.maximum(high - own, own - low)
 
 
 def f32(value):

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.oracles.near import Near, half_unit, over, stored, valid, wide
+from tests.oracles.near import SLACK, Near, over, rounded, stored, valid, wide
 from tests.oracles.quantize import of_result
 
 
@@ -21,8 +21,7 @@ def normed(problem, kind, x, weight, bias, residual, gate=None, groups=1):
     y, size = ((parts - mean) * factor).flatten(-2), (size * factor).flatten(-2)
     extra = torch.zeros_like(y)
     if problem.normed == "rounded":
-        # The number before this rounding may be on the other side of a tie, so the rounded one is a unit away.
-        y, extra = wide(stored(y, problem.dtype)), 2 * half_unit(y.abs(), stored(y, problem.dtype).dtype)
+        y, extra = rounded(y, SLACK * size, problem.dtype)
     if weight is not None:
         scale = wide(weight) + (1 if problem.weight == "one_plus" else 0)
         y, size, extra = y * scale, size * (wide(weight).abs() + 1), extra * scale.abs()

@@ -6,7 +6,7 @@ quotient of two f32 in f64, rounded to f32, is the correctly rounded quotient, b
 
 import torch
 
-from tests.oracles.near import LARGEST, TYPES, Near, f32, over, stored, valid, wide
+from tests.oracles.near import LARGEST, SLACK, TYPES, Near, f32, over, stored, valid, wide
 
 
 def scale_of(quant, largest):
@@ -58,7 +58,7 @@ def of_result(quant, y, n, args):
     if quant.scale in ("none", "static"):
         low = high = (wide(args.scale) if quant.scale == "static" else torch.ones(1, dtype=torch.float64)).expand(y.value.shape)
     else:
-        off = y.size * 2.0**-18 + y.extra
+        off = y.size * SLACK + y.extra
         ends = (y.value.abs() - off).clamp(min=0), y.value.abs() + off
         (least, _), (most, spread) = (share(quant, one, _largest) for one in ends)
         # In f32 the ends differ by the error of the largest element, which is part of the tolerance of the scale.

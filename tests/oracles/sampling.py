@@ -101,18 +101,25 @@ def settled(problem, args):
         return settled_rows(problem, args)
     if problem.op != "verify_drafts" or problem.kind not in ("chain", "tree"):
         return args
-    # Distributions with one token each: the next draft in two of three places, otherwise another token.
+    # Distributions with one token each: in two of three places that of a child, otherwise any token. The links are those of a
+    # binary tree, because random links form no tree.
     b, n, vocab = problem.batch_size, problem.num_drafts, problem.vocab
     target, draft = torch.zeros_like(args.target_probs), args.draft_tokens.clamp(0, vocab - 1)
-    generator = torch.Generator().manual_seed(n)
-    chosen = torch.randint(0, vocab, (b, n + 1), generator=generator)
-    for request in range(b):
-        for node in range(n + 1):
-            child = node if problem.kind == "chain" else int(args.first_child[request, node]) - 1
-            if 0 <= child < n and (request + node) % 3:
-                chosen[request, node] = draft[request, child]
+    chosen = torch.randint(0, vocab, (b, n + 1), generator=torch.Generator().manual_seed(n))
+    fresh = {}
+    if problem.kind == "tree":
+        fresh = {name: torch.full_like(getattr(args, name), -1) for name in ("first_child", "next_sibling")}
+    for node in range(n + 1):
+        children = [node + 1] if problem.kind == "chain" else [2 * node + 1, 2 * node + 2]
+        children = [child for child in children if child <= n]
+        if problem.kind == "tree" and children:
+            fresh["first_child"][:, node] = children[0]
+            fresh["next_sibling"][:, children[0]] = children[-1] if len(children) > 1 else -1
+        for request in range(b):
+            if children and (turn := (request + node) % 3):
+                chosen[request, node] = draft[request, children[-1 if turn == 2 else 0] - 1]
     target.scatter_(2, chosen[..., None], 1.0)
-    fresh = {"target_probs": target, "draft_tokens": draft}
+    fresh |= {"target_probs": target, "draft_tokens": draft}
     if problem.kind == "chain":
         fresh["draft_probs"] = torch.zeros_like(args.draft_probs).scatter_(2, draft.long()[..., None], 1.0)
     return dataclasses.replace(args, **fresh)
