@@ -18,7 +18,7 @@ struct CopiedGroups : GroupTiles<C> {
       : GroupTiles<C>(p, reinterpret_cast<int*>(dynamic_shared() + CodedShared<C>::kBytes)) {}
 };
 
-// The rows of x of a tile. A thread copies the same chunk of every row that is a multiple of kLines after its first row.
+// The rows of x of a tile. A thread copies chunk `chunk` of rows line, line + kLines and so on.
 template <class C>
 struct CopiedRows {
   static constexpr int kChunks = 8 * C::kXPanels, kLines = kWarpgroup / kChunks, kCount = C::kTokens / kLines;
