@@ -1,4 +1,4 @@
-// The sums of a tile as one chain of wgmma k-steps in the order of k, or of segments of it that are added in f32.
+// Sums a tile as one chain of wgmma k-steps in the order of k, or as several segments of k whose sums are added in f32.
 #pragma once
 #include "kernels/matmul/stage_reader.cuh"
 
@@ -24,7 +24,7 @@ struct ChainConsumer : Reader {
     wgmma_commit();
   }
 
-  // Products of a step run while the stage before it is released.
+  // While the products of a step run, the stage of the previous step is released.
   template <class All>
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const All& tiles, int) {
     int before = 0;
@@ -45,7 +45,7 @@ struct ChainConsumer : Reader {
   }
 };
 
-// Adds the sums of segments in their order, as clusters do (split.cuh): for many rows, which need no more CTAs.
+// Adds the sums of segments in order, as clusters do (split.cuh). For many rows, where one CTA per tile is enough.
 template <class C, class Reader = StageReader<C>, int kWidth = C::kColumns>
 struct SegmentConsumer : ChainConsumer<C, Reader, kWidth> {
   using Chain = ChainConsumer<C, Reader, kWidth>;

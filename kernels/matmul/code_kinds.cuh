@@ -1,4 +1,4 @@
-// Codes of a weight, and their zero point: none, subtracted from codes, or added to the scaled code.
+// Kinds of codes of a weight, and of their zero points: none, subtracted from codes, or added to scaled codes.
 #pragma once
 
 namespace opfacade {

@@ -1,6 +1,7 @@
-// Lines of an operand that begin anywhere in memory, brought into a stage without a register in between: cp.async copies aligned
-// vectors of a line, as they lie, to the places of its chunks. When they have come, each thread shifts its chunks, with the bytes of
-// the next vector; that behind the last one is the first vector of the next stage. Nothing outside of a line is read.
+// Copies the lines of an operand, which may begin at any address, to a stage without registers. cp.async copies aligned vectors
+// of a line unchanged to the positions of its chunks. After they have arrived, each thread shifts its chunks and fills them up
+// with bytes of the next vector; for the last chunk, that is the first vector of the next stage. Nothing outside of a line is
+// read.
 #pragma once
 #include "kernels/matmul/lines.cuh"
 #include "kernels/matmul/tiles.cuh"
@@ -8,44 +9,50 @@
 
 namespace opfacade {
 
-// The lines of one tile of one operand. A warp has whole lines, a thread the same chunk of each of its own.
+// The lines of an operand that belong to one tile. A thread has the same chunk of lines line, line + kLines and so on.
 template <class C, int kRows>
 struct CopiedLines {
   using Bits = typename UnsignedOf<C::kSize>::Type;
-  static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements of a chunk; chunks of a line in a stage
-  static constexpr int kLines = kWarpgroup / kChunks, kCount = kRows / kLines;  // lines at a time; lines of a thread
-  static constexpr int kBatch = kComputing<C> == 1 && kCount % 4 == 0 ? 4 : 2;  // lines whose chunks are in registers at a time
-  static constexpr bool kApart = kComputing<C> == 1;  // each thread copies first chunks of lines of its own; else no registers are left
+  static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements per chunk; chunks of a line per stage
+  // kLines: lines of all threads at a time. kCount: lines per thread.
+  static constexpr int kLines = kWarpgroup / kChunks, kCount = kRows / kLines;
+  // kBatch: lines per thread that are in registers at a time
+  static constexpr int kBatch = kComputing<C> == 1 && kCount % 4 == 0 ? 4 : 2;
+  // kApart: threads copy the first chunks of lines separately (copy_first); with several computing warpgroups registers do not
+  // suffice.
+  static constexpr bool kApart = kComputing<C> == 1;
   static_assert(kCount % kBatch == 0, "whole batches");
 
-  const Bits* begin;  // of the first line of this thread
-  int64_t step;       // elements from one of its lines to the next
+  const Bits* begin;  // first line of this thread
+  int64_t step;       // elements between consecutive lines of this thread
   int line, chunk, lines, length;
 
-  // rows: of the operand, of which the tile begins with `first`.
+  // rows: rows of the operand. first: first row of the tile. k: elements per line.
   __device__ __forceinline__ CopiedLines(const MatmulOperand& from, int batch, int first, int rows, int k) {
     const int thread = threadIdx.x % kWarpgroup;
     line = thread / kChunks, chunk = thread % kChunks, lines = rows - first, length = k, step = kLines * from.row;
     begin = static_cast<const Bits*>(from.data) + batch * from.batch + (first + line) * from.row;
   }
-  // How many elements the line of index i begins behind an aligned address.
+  // Number of elements between the previous aligned address and the start of this thread's line i.
   __device__ __forceinline__ int over(int i) const {
     return static_cast<int>(reinterpret_cast<uintptr_t>(begin + i * step) % 16) / C::kSize;
   }
   __device__ __forceinline__ uint32_t place(uint32_t stage, int i, int at) const {
     return stage + at / 8 * kRows * 128 + panel_address(line + i * kLines, at % 8);
   }
-  // Copies the vectors of elements of k from `k` on. only_first: those of the first chunk.
+  // Copies the vectors of this stage, which begins at element k. only_first: copies only the first vector of each line.
   __device__ __forceinline__ void copy(uint32_t stage, int k, bool only_first) const {
     if (only_first && chunk != 0) return;
 #pragma unroll 4
     for (int i = 0; i < kCount; ++i) {
       if (line + i * kLines >= lines) break;
-      const int at = k + chunk * kEach - over(i);  // below 0 in the first vector of a line that is not aligned: that is not copied
+      // negative in the first vector of an unaligned line, which copy_first or moved_chunk reads
+      const int at = k + chunk * kEach - over(i);
       if (at >= 0) cp_async_part(place(stage, i, chunk), begin + i * step + at, min(max(length - at, 0), kEach) * C::kSize);
     }
   }
-  // The first chunk of each line that is not aligned, which has elements before the first aligned vector. A thread has other lines here.
+  // Stores the first chunk of each unaligned line, which contains elements before the first aligned vector. Here thread t
+  // stores the chunks of lines t, t + kWarpgroup and so on.
   __device__ __forceinline__ void copy_first(uint32_t stage) const {
 #pragma unroll 1
     for (int own = threadIdx.x % kWarpgroup; own < min(kRows, lines); own += kWarpgroup) {
@@ -54,7 +61,7 @@ struct CopiedLines {
       store_shared_16(stage + panel_address(own, 0), chunk_of(from, 1, length));
     }
   }
-  // Moves vectors that have come to this stage and the next by all threads of the warp.
+  // Shifts chunks after the vectors of this stage and of the next have arrived. All threads of the warp call it.
   __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
     __syncwarp();
 #pragma unroll 1
@@ -62,7 +69,7 @@ struct CopiedLines {
       uint4 moved[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) moved[j] = moved_chunk(stage, next, first + j, k);
-      __syncwarp();  // all have read what is overwritten
+      __syncwarp();  // all lanes have read the chunks that are overwritten now
 #pragma unroll
       for (int j = 0; j < kBatch; ++j)
         if (moves(first + j, k)) store_shared_16(place(stage, first + j, chunk), moved[j]);

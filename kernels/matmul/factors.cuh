@@ -1,5 +1,6 @@
-// Factors of parts of 128 elements of k, from scales of blocks: threads that load put the product of the scale of a row and that of a
-// block of columns beside the stage of the part. Threads that multiply would wait for scales in global memory.
+// Scale factors of parts of 128 elements of k, from block scales. Threads of the producer store, for each row, the product of
+// its scale and that of the block of columns next to the stage. Otherwise threads that multiply would wait for loads of scales
+// from global memory.
 #pragma once
 #include "kernels/matmul/scales.cuh"
 #include "kernels/pipeline/ring.cuh"
@@ -7,30 +8,31 @@
 
 namespace opfacade {
 
-// The factors of one tile, by kThreads threads, from number `thread` on.
+// Scale factors of one tile. Thread `thread` of kThreads handles rows thread, thread + kThreads and so on.
 template <class C, int kThreads>
 struct Factors {
   using S = typename C::Scales;
   using X = typename Stored<typename S::X>::Bits;
   using Weight = typename Stored<typename S::Weight>::Bits;
-  static constexpr int kEach = C::kRows / kThreads;  // rows of a thread
+  static constexpr int kEach = C::kRows / kThreads;  // rows per thread
   static_assert(kEach * kThreads == C::kRows, "whole rows");
 
   const MatmulParams& p;
   const X* x[kEach];
   const Weight* weight;
-  int thread, k;  // k: elements of a tile
+  int thread, k;  // k: size of k
   float row[C::kPanels][kEach], column[C::kPanels];
 
   __device__ __forceinline__ Factors(const MatmulParams& params, const Tile& tile, int number) : p(params), thread(number), k(params.k) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int taken = min(tile.row + thread + i * kThreads, tile.end - 1);  // a row that is outside is not stored
+      // rows outside read the scale of the last row; their results are not stored
+      const int taken = min(tile.row + thread + i * kThreads, tile.end - 1);
       x[i] = static_cast<const X*>(p.x_scale.data) + tile.batch * p.x_scale.batch + taken * p.x_scale.row;
     }
     weight = static_cast<const Weight*>(p.weight_scale.data) + tile.weight * p.weight_scale.batch + tile.column / 128 * p.weight_scale.row;
   }
-  // Reads the scales of one step.
+  // Loads the scales of one step.
   __device__ __forceinline__ void read(int step) {
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
@@ -41,7 +43,7 @@ struct Factors {
       column[panel] = inside ? Stored<typename S::Weight>::load(weight[part * p.weight_scale.part]) : 0.f;
     }
   }
-  // Puts their products into a stage that is free.
+  // Stores the products of the scales for a stage that is free. stage: shared address of its factors.
   __device__ __forceinline__ void put(uint32_t stage) const {
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel)
@@ -51,14 +53,15 @@ struct Factors {
   }
 };
 
-// Factors of all tiles beside what TMA loads, by the warps of the producer but the first: each has one step of three.
+// Stores the factors of all tiles while TMA loads operands. Each warp of the producer except the first handles every third
+// step.
 template <class C, class All>
 __device__ __forceinline__ void load_factors(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   constexpr int kWarps = kWarpgroup / 32 - 1;
-  // A warp is at most so far ahead of consumers that the parity of a stage tells its last two uses apart.
+  // A warp is never so far ahead of the consumers that the parity of a stage is ambiguous.
   static_assert(C::kStages >= kWarps, "another warp fills the stage before");
   const int warp = threadIdx.x / 32 - 1, lane = threadIdx.x % 32, count = tiles.count(p);
-  uint32_t before = 0;  // stages of the tiles so far
+  uint32_t before = 0;  // stages of all earlier tiles
   for (int index = tiles.first(); index < count; index += tiles.stride(), before += tiles.steps) {
     Factors<C, 32> factors(p, tiles.at(index), lane);
     for (int step = (warp + kWarps - before % kWarps) % kWarps; step < tiles.steps; step += kWarps) {
@@ -71,7 +74,8 @@ __device__ __forceinline__ void load_factors(const MatmulParams& p, const Matmul
   }
 }
 
-// Factors of one tile by a warpgroup that copies operands too: it reads the scales of a step while it copies the step before.
+// Stores the factors of one tile in a warpgroup that also copies operands. The scales of a step are loaded while the operands
+// of the previous step are copied.
 template <class C, bool kAny = (C::kFactors)>
 struct CopiedFactors {
   __device__ __forceinline__ CopiedFactors(const MatmulParams&, const Tile&, int) {}
@@ -83,7 +87,7 @@ struct CopiedFactors<C, true> {
   Factors<C, kThreads> factors;
 
   __device__ __forceinline__ CopiedFactors(const MatmulParams& p, const Tile& tile, int step) : factors(p, tile, threadIdx.x % kThreads) { factors.read(step); }
-  // Puts the factors that have been read, then reads those of step `next`.
+  // Stores the factors that were loaded before, then loads those of step `next`.
   __device__ __forceinline__ void put(uint32_t stage, int next) {
     if (threadIdx.x % kWarpgroup < kThreads) factors.put(stage);
     factors.read(next);

@@ -1,4 +1,4 @@
-// The end of a tile: the program of the plan over the sums, element by element, and the stores.
+// Epilogue of a tile: applies the program of the plan to each sum, and stores results.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/matmul/scales.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Two neighbouring columns; the second may be outside.
+// Loads and stores two adjacent columns; the second may be outside. left: number of columns from the first to the last one.
 template <class T>
 struct MatmulPair {
   using Bits = typename Stored<T>::Bits;
@@ -35,7 +35,7 @@ struct MatmulPair {
   }
 };
 
-// Whether a row of a tile is written. A row that takes none of x is not.
+// Whether a row of a tile is stored. Gathered rows with an invalid index are not.
 template <class C>
 __device__ __forceinline__ bool is_row(const MatmulParams& p, const Tile& tile, int row) {
   if (row >= tile.end) return false;
@@ -43,7 +43,7 @@ __device__ __forceinline__ bool is_row(const MatmulParams& p, const Tile& tile, 
   return true;
 }
 
-// The sums of one thread (see wgmma.cuh) from a row and a column on, eight columns apart.
+// Finishes four sums of one thread (see wgmma.cuh): two adjacent columns, in rows `row` and `row` + 8.
 template <class C>
 __device__ __forceinline__ void finish_block(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums) {
   using Program = typename C::Program;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void finish_block(const MatmulParams& p, const Tile& 
   }
 }
 
-// Word i of thread t of a quad becomes word t of thread i.
+// Transposes 4 x 4 words in a quad: word i of thread t becomes word t of thread i.
 __device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
   const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
   }
 }
 
-// Stores eight columns of a row of 16 bits, by all threads of a warp.
+// Stores 16-bit results of a row, eight columns per thread. All threads of a warp call it.
 struct WideRow {
   UnalignedRow unaligned;
 
@@ -89,7 +89,8 @@ struct WideRow {
   }
 };
 
-// Four blocks of results of 16 bits: each thread of a quad stores eight columns of one. All threads of a warp come here.
+// Finishes four blocks of eight columns of 16-bit results; each thread of a quad stores eight columns. All threads of a warp
+// call it.
 template <class C>
 __device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& tile, int row, int column, const float* sums, WideRow (&rows)[2]) {
   using Program = typename C::Program;
@@ -116,7 +117,7 @@ __device__ __forceinline__ void finish_wide(const MatmulParams& p, const Tile& t
   }
 }
 
-// Stores the elements that the last block has left over of two rows that are not aligned.
+// Stores the elements that the last block of two unaligned rows has left over.
 template <class C>
 __device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& tile, int row, WideRow (&rows)[2]) {
   if (p.out.eights != 0) return;
@@ -125,8 +126,8 @@ __device__ __forceinline__ void finish_rows(const MatmulParams& p, const Tile& t
     rows[half].store(p, tile, row + 8 * half, tile.column + C::kColumns, is_row<C>(p, tile, row + 8 * half), {}, true);
 }
 
-// Some blocks a round, after which the sums move down: the code of a program is there for one round alone, which saves compile
-// time.
+// Finishes kRound blocks per iteration, after which the sums move down. The loop contains the code of the program for only
+// kRound blocks, which saves compile time.
 template <class C>
 __device__ __forceinline__ void finish_tile(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) {
   if constexpr (StagedRows<C>::kUsed) {

@@ -1,11 +1,11 @@
-// The producer of a product whose rows of x lie anywhere: threads copy them, and TMA loads the weight. Other operands than aligned
-// ones are copied chunk by chunk, which is slow.
+// Producer of a matmul with gathered rows of x: threads copy rows, and TMA loads the weight. Unaligned operands are copied
+// chunk by chunk, which is slow.
 #pragma once
 #include "kernels/matmul/load.cuh"
 
 namespace opfacade {
 
-// Rows of x that rows first to tile.end take; zeros for those that take none.
+// Copies the rows of x that rows tile.row to tile.end refer to; rows with an invalid index become zeros.
 template <class C>
 __device__ __forceinline__ void copy_rows(const MatmulParams& p, uint32_t to, const Tile& tile, int k) {
   using Bits = typename UnsignedOf<C::kSize>::Type;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void copy_rows(const MatmulParams& p, uint32_t to, co
   }
 }
 
-// The weight of one step by TMA, by one thread.
+// Loads the weight of one step by TMA. Called by one thread.
 template <class C>
 __device__ __forceinline__ void load_weight(const MatmulParams& p, uint32_t stage, uint32_t full, const Tile& tile, int k) {
   mbarrier_arrive_expect(full, MatmulShared<C>::kWeight);
@@ -34,11 +34,12 @@ __device__ __forceinline__ void load_weight(const MatmulParams& p, uint32_t stag
   }
 }
 
-// Rows of x that the rows of a tile take; zeros for those that take none. A thread has the same chunk of lines kLines apart.
+// The rows of x that the rows of a tile refer to; rows with an invalid index become zeros. A thread copies chunk `chunk` of
+// lines line, line + kLines and so on.
 template <class C>
 struct GatheredRows {
   using Bits = typename UnsignedOf<C::kSize>::Type;
-  static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements of a chunk; chunks of a line in a stage
+  static constexpr int kEach = 16 / C::kSize, kChunks = C::kPanels * 8;  // elements per chunk; chunks of a line per stage
   static constexpr int kLines = kWarpgroup / kChunks, kCount = C::kRows / kLines;
   const MatmulParams& p;
   int line, chunk;
@@ -49,21 +50,23 @@ struct GatheredRows {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) taken[i] = row_taken(p, tile, tile.row + line + i * kLines);
   }
-  // Begins copies of elements of k from `k` on.
+  // Starts to copy a stage, which begins at element k.
   __device__ __forceinline__ void begin(uint32_t stage, int k) const {
     const int at = k + chunk * kEach, bytes = min(max(p.k - at, 0), kEach) * C::kSize;
     const Bits* from = static_cast<const Bits*>(p.x.data) + (bytes > 0 ? at : 0);
     const uint32_t to = stage + chunk / 8 * C::kRows * 128;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (C::kSwapped && taken[i] < 0) continue;  // a row of N changes no other one
+      // rows on N do not affect each other, so an invalid row may contain any numbers
+      if (C::kSwapped && taken[i] < 0) continue;
       cp_async_part(to + panel_address(line + i * kLines, chunk % 8), from + max(taken[i], 0) * p.x.row, taken[i] >= 0 ? bytes : 0);
     }
   }
 };
 
-// By a warpgroup: rows whose chunks are aligned, by cp.async, and the weight by TMA. Copies of kDepth steps are under way, also from
-// one tile to the next, while the one before them is handed on. A consumer keeps the stage of a step until it has begun the next.
+// Copies rows with aligned chunks by cp.async, and loads the weight by TMA. Called by a warpgroup. Copies of kDepth steps are
+// in flight, also across tiles, when the step before them is published. A consumer releases the stage of a step only after it
+// has started the next step.
 template <class C, class All>
 __device__ __forceinline__ void load_aligned_rows(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6;
@@ -92,7 +95,7 @@ __device__ __forceinline__ void load_aligned_rows(const MatmulParams& p, const M
   for (; begun > 0; --begun) hand_on();
 }
 
-// By a warpgroup, one thread of which loads the weight where it has a map.
+// Called by a warpgroup. One of its threads loads the weight if the weight has a tensor map.
 template <class C, class All>
 __device__ __forceinline__ void load_gathered(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   static_assert(C::kCluster == 1 && !C::kXAcross, "rows of x are copied one by one");

@@ -1,18 +1,19 @@
-// Tiles of products of groups of rows: which rows a group has is on the device. Every CTA counts the tiles of all groups before it
-// takes its first one.
+// Tiles of grouped matmuls. The rows of each group are known only on the device. Every CTA counts the tiles of all groups
+// before it computes its first tile.
 #pragma once
 #include "kernels/matmul/tiles.cuh"
 #include "kernels/ptx/cp_async.cuh"
 
 namespace opfacade {
 
-// A config C has kMasked: rows of a group lie in its part of x and out, and counts says how many; else they lie behind those of
-// other groups, from indptr[g] to indptr[g + 1].
+// A config C has kMasked. If true, x and out have an equal part for each group, and counts contains the number of its valid
+// rows. Otherwise the rows of groups are consecutive: group g has rows indptr[g] to indptr[g + 1].
 struct GroupRows {
   int first, stop;
 };
 
-// A group of `size` elements that lie behind those of other groups. A table that is wrong leads nowhere outside of them.
+// The range of a group in an indptr table, for a dimension of `size` elements. The range is clamped, so that an invalid table
+// causes no access outside.
 __device__ __forceinline__ GroupRows part_of_group(const MatmulParams& p, int group, int size) {
   const int first = min(max(p.groups[group], 0), size);
   return {first, min(max(p.groups[group + 1], first), size)};
@@ -25,7 +26,8 @@ __device__ __forceinline__ GroupRows rows_of_group(const MatmulParams& p, int gr
   return {0, count < 0 || count > p.rows ? 0 : count};
 }
 
-// before: for each group, the tiles of rows that groups before it have, and their sum last, in shared memory behind barriers.
+// Tiles of groups. before: for each group, the number of rows of tiles of earlier groups, then the total; in shared memory
+// after the barriers.
 template <class C>
 struct GroupTiles {
   static constexpr int kBand = Tiles<C>::kBand, kHeight = Tiles<C>::kHeight;
@@ -33,7 +35,7 @@ struct GroupTiles {
   const MatmulParams& p;
   int steps, begin, across;
 
-  // By all threads of the CTA.
+  // Called by all threads of the CTA.
   __device__ __forceinline__ explicit GroupTiles(const MatmulParams& params, int* table = group_table()) : before(table), p(params) {
     steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>)), begin = 0;
     across = (p.columns + C::kColumns - 1) / C::kColumns;
@@ -47,7 +49,7 @@ struct GroupTiles {
   }
   static __device__ __forceinline__ int* group_table() { return reinterpret_cast<int*>(dynamic_shared() + MatmulShared<C>::kBytes); }
 
-  // By one warp: counts become sums of all before.
+  // Converts counts to prefix sums. Called by one warp.
   __device__ __forceinline__ void sum_up() const {
     int carried = 0;
     for (int first = 1; first <= p.batch; first += 32) {
@@ -67,7 +69,7 @@ struct GroupTiles {
   static __device__ __forceinline__ int stride() { return Tiles<C>::stride(); }
   __device__ __forceinline__ int count(const MatmulParams&) const { return before[p.batch] * across; }
 
-  // The group whose tiles of rows include number `row`.
+  // The group that contains row `row` of tiles.
   __device__ __forceinline__ int group_of(int row) const {
     int low = 0, high = p.batch;
     while (high - low > 1) {
@@ -76,7 +78,7 @@ struct GroupTiles {
     }
     return low;
   }
-  // Tiles of a group go as those of one product do.
+  // Tiles of a group are in the same order as the tiles of a single product.
   __device__ __forceinline__ Tile at(int index) const {
     const int group = group_of(index / across), down = before[group + 1] - before[group], rest = index - before[group] * across;
     const int first = rest / (kBand * across) * kBand, height = min(kBand, down - first), in_band = rest - first * across;

@@ -1,4 +1,5 @@
-// The sums of a tile of signed bytes, exact in 32 bits. They leave as f32 values, rounded once, or where out has them as their bits.
+// Sums of a tile of signed bytes, exact in 32 bits. Results are f32 values that are rounded once, or the bits of the integers
+// if kBits.
 #pragma once
 #include "kernels/matmul/stage_reader.cuh"
 #include "kernels/ptx/wgmma_integers.cuh"
@@ -19,7 +20,7 @@ struct IntegerConsumer : StageReader<C> {
       WgmmaIntegers<C::kColumns>::multiply(found, this->x_steps(panel), this->weight_steps(panel), accumulate || panel > 0);
     wgmma_commit();
   }
-  // Products of a step run while the stage before it is released.
+  // While the products of a step run, the stage of the previous step is released.
   template <class All>
   __device__ __forceinline__ void sum(Sums& sums, const MatmulParams&, const All& tiles, int) {
     Integers found;

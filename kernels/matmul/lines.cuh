@@ -1,11 +1,11 @@
-// Sixteen bytes of a line of elements that begins anywhere in memory. Memory is read as two aligned vectors, which are shifted; at
-// the ends of a line, where one of them would not lie in it, elements are read one by one. Nothing outside of the line is read.
+// Loads sixteen bytes of a line that may begin at any address. Two aligned vectors are loaded and shifted. At the ends of a
+// line, where a vector would extend beyond the line, elements are loaded one by one. Nothing outside of the line is read.
 #pragma once
 #include "kernels/elementwise/shift.cuh"
 
 namespace opfacade {
 
-// Elements of 16 bytes, `step` apart, zeros behind the first `left`.
+// Loads 16 bytes of elements whose stride is `step`; elements from number `left` on are zero.
 template <class Bits>
 __device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int left) {
   constexpr int kEach = 4 / sizeof(Bits);
@@ -22,7 +22,8 @@ __device__ __forceinline__ uint4 chunk_of(const Bits* from, int64_t step, int le
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Elements of a chunk, loaded one by one: a word has one, where there are eight of them, or they are packed at once.
+// A chunk whose elements are loaded one by one. With 16-bit elements, each of eight words contains one until `get` packs them;
+// otherwise they are packed immediately.
 template <class Bits>
 struct EdgeChunk {
   static constexpr bool kApart = sizeof(Bits) == 2;
@@ -42,15 +43,16 @@ struct EdgeChunk {
   }
 };
 
-// A chunk in two steps, so that a thread has several loads under way before it waits for one.
+// Loads a chunk in two steps, `load` and `get`, so that a thread can have several loads in flight.
 template <class Bits>
 struct LineChunk {
-  int left;       // elements of the line from here on; 0 and less: none
-  uint32_t over;  // bytes from an aligned address to the chunk
-  bool whole;     // the vectors lie in the line
+  int left;       // elements of the line from this chunk on; 0 or less: none
+  uint32_t over;  // bytes between the previous aligned address and the chunk
+  bool whole;     // both vectors are inside the line
   uint32_t word[8];
 
-  // step: from one element to the next; before: elements of the line in front of `from`.
+  // step: stride of elements. before: number of elements of the line before the chunk. behind: number of elements from its
+  // first one on.
   __device__ __forceinline__ void load(const Bits* at, int64_t step, int64_t before, int behind) {
     left = behind, over = reinterpret_cast<uintptr_t>(at) % 16;
     const int64_t size = sizeof(Bits), bytes = left * size;

@@ -1,4 +1,4 @@
-// The producer of a product: TMA, or threads that copy elements of any stride and alignment.
+// Producer of a matmul: TMA loads operands, or threads copy elements with any stride and alignment.
 #pragma once
 #include "kernels/matmul/copied_lines.cuh"
 #include "kernels/matmul/factors.cuh"
@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// Loads `kRows` rows of a panel of k, from row `row`. mask: the CTAs of the cluster that get them; 0: this one alone.
+// Loads kRows rows of a panel, from row `row` and element k. mask: CTAs of the cluster that receive them; 0: only this CTA.
 template <int kRows, bool kRowsAcross>
 __device__ __forceinline__ void load_rows(uint32_t to, const TensorMap& map, uint32_t full, uint16_t mask, int k, int row, int batch) {
 #pragma unroll
@@ -16,14 +16,15 @@ __device__ __forceinline__ void load_rows(uint32_t to, const TensorMap& map, uin
   }
 }
 
-// The rows of x that a tile has.
+// Loads the rows of x of a tile in units of kRowsUnit rows (see tiles.cuh).
 template <class C>
 __device__ __forceinline__ void load_units(const MatmulParams& p, uint32_t x, uint32_t full, const Tile& tile, int k) {
   const int units = units_of<C>(tile);
   for (int unit = 0; unit < units; ++unit) load_rows<kRowsUnit<C>, false>(x + unit * kRowsUnit<C> * 128, p.x_map, full, 0, k, tile.row + unit * kRowsUnit<C>, tile.batch);
 }
 
-// The panels of one part of k; in a cluster each CTA loads its part of the weight for all.
+// Loads the panels of x and of the weight that begin at element k. In a cluster each CTA loads a part of the weight for all
+// CTAs.
 template <class C>
 __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uint32_t weight, uint32_t full, const Tile& tile, int k) {
   constexpr int kPart = C::kColumns / C::kCluster;
@@ -33,7 +34,7 @@ __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uin
                                      tile.column + first, tile.weight);
 }
 
-// Loads the panels of one step, which begins with element `k`, into a stage that is free, by one thread.
+// Loads the panels of one step, which begins at element k, to a free stage. Called by one thread.
 template <class C>
 __device__ __forceinline__ void load_step(const MatmulParams& p, const MatmulShared<C>& smem, int stage, const Tile& tile, int k) {
   const uint32_t full = smem.full(stage);
@@ -44,7 +45,7 @@ __device__ __forceinline__ void load_step(const MatmulParams& p, const MatmulSha
     load_part<C>(p, smem.x(stage) + panel * C::kRows * 128, smem.weight(stage) + panel * C::kColumns * 128, full, tile, k + panel * kPanel<C>);
 }
 
-// Loads the tiles of all steps, by one thread. Elements outside a tensor arrive as zeros.
+// Loads all steps of all tiles of this CTA. Called by one thread. Elements outside a tensor arrive as zeros.
 template <class C, class All>
 __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   Ring<C::kStages> ring;
@@ -58,20 +59,21 @@ __device__ __forceinline__ void load_mapped(const MatmulParams& p, const MatmulS
   }
 }
 
-// Fills the panels of one operand from row `first` and element `k`: neighbouring threads take neighbouring chunks of a line,
-// which is a row, or the rows of an element of k.
+// Copies panels of one operand, from row `first` and element k. Adjacent threads copy adjacent chunks of a line. A line is a
+// row, or with kRowsAcross one element of k of all rows.
 template <class C, int kRows, bool kRowsAcross>
 __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& from, int batch, int first, int rows, int k, int size,
                                             int thread = threadIdx.x % kWarpgroup, int threads = kWarpgroup) {
   using Bits = typename UnsignedOf<C::kSize>::Type;
-  constexpr int kEach = 16 / C::kSize;  // elements of a chunk
+  constexpr int kEach = 16 / C::kSize;  // elements per chunk
   constexpr int kLines = kRowsAcross ? C::kPanels * kPanel<C> : kRows, kChunks = kRowsAcross ? kRows / kEach : C::kPanels * 8;
-  constexpr int kGroup = kRowsAcross ? kAcross : kRows * 128;  // bytes from one group of eight chunks to the next
+  constexpr int kGroup = kRowsAcross ? kAcross : kRows * 128;  // bytes between consecutive sets of eight chunks
   const int64_t line_step = kRowsAcross ? from.k : from.row, step = kRowsAcross ? from.row : from.k;
   const int lines = kRowsAcross ? size - k : rows - first, length = kRowsAcross ? rows - first : size - k;
   const Bits* base = static_cast<const Bits*>(from.data) + batch * from.batch + first * from.row + k * from.k;
   const int before = kRowsAcross ? first : k;
-  constexpr int kBatch = kComputing<C> == 1 ? 4 : 1;  // chunks under way; a thread that has few registers has one
+  // chunks in flight per thread; a thread with few registers loads one at a time
+  constexpr int kBatch = kComputing<C> == 1 ? 4 : 1;
 #pragma unroll 1
   for (int start = thread; start < kLines * kChunks; start += kBatch * threads) {
     LineChunk<Bits> found[kBatch];
@@ -89,7 +91,7 @@ __device__ __forceinline__ void copy_panels(uint32_t to, const MatmulOperand& fr
   }
 }
 
-// The panels of one tile of an operand, copied by a warpgroup.
+// The panels of an operand that belong to one tile. A warpgroup copies them.
 template <class C, int kRows, bool kRowsAcross>
 struct CopiedTile {
   const MatmulOperand& from;
@@ -99,7 +101,7 @@ struct CopiedTile {
   __device__ __forceinline__ CopiedTile(const MatmulOperand& of, int at, int row, int end, int k)
       : from(of), batch(at), first(row), rows(end), size(k), lines(of, at, row, end, k) {}
   __device__ __forceinline__ bool in_lines() const { return !kRowsAcross && from.k == 1; }
-  // behind: the step is behind the last one.
+  // behind: the step follows the last step, so only its first vectors are needed.
   __device__ __forceinline__ void copy(uint32_t stage, int k, bool behind) const {
     if (in_lines()) return lines.copy(stage, k, behind);
     if (!behind) copy_panels<C, kRows, kRowsAcross>(stage, from, batch, first, rows, k, size);
@@ -114,9 +116,9 @@ struct CopiedTile {
   }
 };
 
-// The steps of one tile, from step `begin` on, by a warpgroup. Copies of kDepth steps are under way while the one before is shifted,
-// which takes the first vectors of the next stage, also behind the last step. A consumer keeps the stage of a step until it has
-// begun the next one.
+// Copies the steps of one tile, from step `begin` on. Called by a warpgroup. Copies of kDepth steps are in flight while the
+// step before them is shifted. Shifting reads the first vectors of the next stage, also after the last step. A consumer
+// releases the stage of a step only after it has started the next step.
 template <class C>
 __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
                                            const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, CopiedFactors<C>& factors, int begin, int steps) {
@@ -144,7 +146,7 @@ __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::
   }
 }
 
-// The same as load_mapped, by a warpgroup.
+// Copies all steps of all tiles of this CTA. Called by a warpgroup.
 template <class C, class All>
 __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulShared<C>& smem, const All& tiles) {
   Ring<C::kStages> ring;

@@ -1,6 +1,6 @@
-// The sums of a tile of 8-bit floats: the tensor core adds chains of at most 128 elements of k, because it cuts addends far more
-// than f32 does. Each chain is scaled and added to a sum in f32, in the order of k. The products of a part run while the part
-// before is added.
+// Sums of a tile of 8-bit floats. The tensor core truncates addends far more than f32 arithmetic does, so it sums parts of at
+// most 128 elements of k. Each part is scaled and added to a sum in f32, in the order of k. The products of a part run while
+// the previous part is added.
 #pragma once
 #include "kernels/matmul/scales.cuh"
 #include "kernels/matmul/stage_reader.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Kinds whose scales do not differ along k: they are factors of the whole sum.
+// For scales that do not vary along k: parts are added unscaled, and scales multiply the whole sum.
 template <class C>
 struct PlainPart {
   __device__ __forceinline__ PlainPart(const MatmulParams&, const Tile&, int) {}
@@ -21,7 +21,7 @@ struct PlainPart {
   __device__ __forceinline__ void later(int) const {}
 };
 
-// Blocks: a chain has one factor of each row, which lies beside its stage.
+// For block scales: each row of a part has one factor, which the producer stored next to the stage.
 template <class C>
 struct BlockPart {
   int own;  // this thread's first row
@@ -29,7 +29,7 @@ struct BlockPart {
 
   __device__ __forceinline__ BlockPart(const MatmulParams&, const Tile&, int group)
       : own(group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {}
-  // The factors of one panel, before its stage is released.
+  // Loads the factors of one panel, before its stage is released.
   __device__ __forceinline__ void read(uint32_t factors, int panel, int slot) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) found[slot][half] = __uint_as_float(load_shared_4(factors + 4 * (panel * C::kRows + own + 8 * half)));
@@ -42,12 +42,13 @@ struct BlockPart {
   __device__ __forceinline__ void later(int) const {}
 };
 
-// The same with scales that are read where they lie, two parts ahead.
+// For block scales that are loaded from global memory, two parts ahead.
 template <class C>
 struct FarBlockPart {
   using S = typename C::Scales;
   BlockScales<C> scales;
-  int second;  // how many columns, from the first of this thread on, do not lie in the second block
+  // number of columns, from the first one of this thread, before the second scale block
+  int second;
   PartScales found[2];
 
   __device__ __forceinline__ FarBlockPart(const MatmulParams& p, const Tile& tile, int group)
@@ -73,14 +74,14 @@ struct FarBlockPart {
   __device__ __forceinline__ void turn() { found[0] = found[1], found[1] = scales.next(); }
 };
 
-// own: what a part is multiplied with, and added to.
+// Sums parts. Own: one of the types above; it scales a part and adds it to the sums.
 template <class C, class Own>
 struct PartsConsumer : StageReader<C> {
   using Sums = float[C::kColumns / 2];
   using StageReader<C>::smem;
   using StageReader<C>::ring;
 
-  // Issues the products of the next part; its stage.
+  // Issues the products of the next part; returns the stage that they read.
   __device__ __forceinline__ int multiply(Sums& part, Own& own, int panel, int slot) {
     const int stage = ring.stage;
     if (panel == 0) ring.wait_full(smem.full(stage));
@@ -91,7 +92,8 @@ struct PartsConsumer : StageReader<C> {
     if (panel + 1 == C::kPanels) ring.advance();
     return stage;
   }
-  // Adds a part that has ended. slot: 1 for every other one, the last of its stage.
+  // Adds a part whose products are complete. slot: 0 for even parts, 1 for odd parts; with two panels per stage an odd part is
+  // the last one of its stage.
   __device__ __forceinline__ void add(Sums& sums, Sums& part, Own& own, int stage, int slot) {
     pin(part);
     if (C::kPanels == 1 || slot == 1) this->release(stage);
@@ -129,7 +131,8 @@ struct PartsConsumer : StageReader<C> {
   }
 };
 
-// Blocks of the weight that begin inside a part: it has two chains, each with its own factors, one after the other.
+// For scale blocks of the weight that begin inside a part: each part is summed as two chains, one after the other, with
+// separate factors.
 template <class C>
 struct CutParts : StageReader<C> {
   using Sums = float[C::kColumns / 2];
@@ -137,7 +140,7 @@ struct CutParts : StageReader<C> {
   using StageReader<C>::ring;
   static constexpr int kCut = C::Scales::kCut;
 
-  // next: the k-steps of the next block of the weight.
+  // next: false for the k-steps before the block boundary, true for those after it.
   __device__ __forceinline__ void multiply(Sums& part, int panel, bool next) const {
     const Descriptors x = this->x_steps(panel), weight = this->weight_steps(panel);
     wgmma_fence();

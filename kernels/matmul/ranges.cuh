@@ -1,8 +1,8 @@
-// Products whose sums are those of a range of k, one for each group: operands have the elements of k of all groups, and out has a
-// matrix for each. A range begins and ends anywhere. TMA loads the steps that lie inside of one; threads copy its last step where that
-// is not whole, with zeros behind the range: elements of another group may be NaN, so a zero in one operand is not enough. Along the
-// contiguous axis TMA begins with a multiple of 16 bytes, else it ends the kernel: threads copy other ranges of operands that have
-// k there.
+// Matmuls that each sum over one range of k, one per group. Operands contain the elements of k of all groups, and out has a
+// matrix per group. A range may begin and end anywhere. TMA loads the steps that are entirely inside a range. Threads copy its
+// last step if that is partial, with zeros after the range in both operands: elements of another group may be NaN, so a zero in
+// one operand is not enough. Along a contiguous axis TMA can only begin at a multiple of 16 bytes. If k is contiguous in an
+// operand, threads therefore copy ranges that begin elsewhere.
 #pragma once
 #include "kernels/matmul/groups.cuh"
 #include "kernels/matmul/load.cuh"
@@ -10,14 +10,14 @@
 
 namespace opfacade {
 
-// The tiles of a batch of products with one size: each group has all rows and columns.
+// The tiles of a batch of equal products: each group has all rows and columns.
 template <class C>
 struct RangeTiles : Tiles<C> {
   const MatmulParams& p;
-  GroupRows range{0, 0};  // elements of k of the group whose steps this has
+  GroupRows range{0, 0};  // elements of k of the group that `steps` belongs to
 
   __device__ __forceinline__ explicit RangeTiles(const MatmulParams& params) : Tiles<C>(params), p(params) {}
-  // With the steps of the group of one tile. An empty group has one step of zeros.
+  // These tiles with the steps of the group of tile `index`. An empty group has one step of zeros.
   __device__ __forceinline__ RangeTiles of(int index) const {
     constexpr int kStep = C::kPanels * kPanel<C>;
     RangeTiles own = *this;
@@ -27,7 +27,8 @@ struct RangeTiles : Tiles<C> {
   }
 };
 
-// Copies a step of a range, by a warpgroup. One thread waits for the stage: others may be phases behind it.
+// Copies one step of a range. Called by a warpgroup. Only one thread waits for the stage: the others may be several phases
+// behind, where its parity is ambiguous.
 template <class C>
 __device__ __forceinline__ void copy_step(const MatmulParams& p, const MatmulShared<C>& smem, const Ring<C::kStages>& ring, const Tile& tile, int k, int stop) {
   constexpr int kBarrier = 1;
@@ -41,7 +42,7 @@ __device__ __forceinline__ void copy_step(const MatmulParams& p, const MatmulSha
   if (leads) mbarrier_arrive(smem.full(ring.stage));
 }
 
-// The steps of one tile where TMA loads both operands.
+// Loads the steps of one tile if both operands have tensor maps.
 template <class C>
 __device__ __forceinline__ void load_range(const MatmulParams& p, const MatmulShared<C>& smem, Ring<C::kStages>& ring, const Tile& tile, const RangeTiles<C>& own) {
   constexpr int kStep = C::kPanels * kPanel<C>;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void load_range(const MatmulParams& p, const MatmulSh
   } while (k < own.range.stop);
 }
 
-// An operand from element k on.
+// The operand without its first k elements.
 template <class C>
 __device__ __forceinline__ MatmulOperand behind(const MatmulOperand& of, int k) {
   return {static_cast<const typename UnsignedOf<C::kSize>::Type*>(of.data) + k * of.k, of.row, of.k, of.batch};

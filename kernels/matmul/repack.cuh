@@ -1,5 +1,6 @@
-// Copies of operands whose lines are no multiples of sixteen bytes apart, for TMA: memory is read and written once, while threads
-// that copy elements into stages read an operand once for each tile. A warp has some chunks of a line, or some short lines.
+// Copies operands whose lines are not a multiple of sixteen bytes apart, so that TMA can load the copy. Each element is read
+// once, while threads that copy elements to stages read it once per tile. A warp copies a part of a line, or several short
+// lines.
 #pragma once
 #include "kernels/matmul/lines.cuh"
 #include "kernels/matmul/repack_params.h"
@@ -8,9 +9,9 @@
 
 namespace opfacade {
 
-constexpr int kRepackChunks = kRepackPart / 32;  // of a thread, which loads all before it waits for one
+constexpr int kRepackChunks = kRepackPart / 32;  // chunks per thread, which are all loaded before the first is stored
 
-// Chunks of one line, from `first` on, 32 apart; a line that has fewer is read in one go.
+// Copies chunks first, first + 32 and so on of one line.
 template <class Bits>
 __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits* from, uint4* to, int64_t first) {
   constexpr int kEach = 16 / sizeof(Bits);
@@ -25,7 +26,7 @@ __device__ __forceinline__ void repack_part(const RepackOperand& of, const Bits*
     if ((first + 32 * i) * kEach < of.length) store_vector(to + first + 32 * i, found[i].get());
 }
 
-// blockIdx.y: which operand. Each warp has one part of a line.
+// blockIdx.y: index of the operand. A warp copies one part of a line, or several short lines.
 template <class Bits>
 __device__ __forceinline__ void repack(const RepackParams& p) {
   constexpr int kEach = 16 / sizeof(Bits);

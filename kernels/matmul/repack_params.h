@@ -5,22 +5,22 @@
 namespace opfacade {
 
 constexpr int kRepackThreads = 256;
-constexpr int kRepackPart = 128;  // chunks of sixteen bytes that a warp has of a line
+constexpr int kRepackPart = 128;  // chunks of sixteen bytes of a line per warp
 
-// Lanes that have one line: a power of two of them for its chunks, at most a warp.
+// Lanes per line: the number of its chunks rounded up to a power of two, at most a warp.
 constexpr int lanes_of_line(int chunks) {
   int lanes = 1;
   while (lanes < chunks && lanes < 32) lanes *= 2;
   return lanes;
 }
 
-// Lines of `length` elements, `step` apart, become lines of whole chunks of sixteen bytes, one behind the other. Strides are in
-// elements.
+// Copies lines of `length` elements with stride `step` to contiguous lines, each padded to a multiple of sixteen bytes. Strides
+// are in elements.
 struct RepackOperand {
   const void* from;
   void* to;
   int64_t line, step, batch;
-  int32_t lines, length, batches;  // lines: of one of the batches
+  int32_t lines, length, batches;  // lines: lines per batch
 };
 
 struct RepackParams {

@@ -1,11 +1,11 @@
-// Rows of out that no group has become zeros: three warps of the producer store them while the others multiply.
+// Fills rows of out that belong to no group with zeros. Three warps of the producer store them while the others multiply.
 #pragma once
 #include "kernels/matmul/groups.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
-// The columns of one row, by a warp. Bits: of an element.
+// Clears the columns of one row. Called by a warp. Bits: storage type of an element.
 template <class Bits>
 __device__ __forceinline__ void clear_row(Bits* row, int columns) {
   constexpr int kEach = 16 / sizeof(Bits);
@@ -16,14 +16,14 @@ __device__ __forceinline__ void clear_row(Bits* row, int columns) {
   for (int i = first + vectors * kEach + lane; i < columns; i += 32) row[i] = 0;
 }
 
-// Warps of all CTAs take rows in turn, also from one range to the next.
+// Distributes rows to the warps of all CTAs in rotation, which continues from one range of rows to the next.
 template <class C>
 struct RestOfRows {
   using Bits = typename Stored<typename C::Program::Out>::Bits;
   const MatmulParams& p;
   int turn, warps;
 
-  // By warps 1 to 3 of each CTA.
+  // Called by warps 1 to 3 of each CTA.
   __device__ __forceinline__ explicit RestOfRows(const MatmulParams& params)
       : p(params), turn(blockIdx.x * 3 + threadIdx.x / 32 - 1), warps(gridDim.x * 3) {}
 
@@ -34,7 +34,7 @@ struct RestOfRows {
     turn -= count % warps;
     turn += turn < 0 ? warps : 0;
   }
-  // Rows behind the count of each group.
+  // Clears the rows after the valid rows of each group.
   __device__ __forceinline__ void clear_masked() {
     const int lane = threadIdx.x % 32;
     for (int base = 0; base < p.batch; base += 32) {
@@ -43,7 +43,7 @@ struct RestOfRows {
       for (int i = 0; i < count; ++i) clear(base + i, __shfl_sync(0xffffffffu, own, i), p.rows);
     }
   }
-  // Rows before those of all groups, and behind them. Between groups are none, unless the table falls.
+  // Clears the rows before the first group and after the last one. There are no rows between groups, unless indptr decreases.
   __device__ __forceinline__ void clear_ragged() {
     int first = p.rows, stop = 0;
     for (int group = threadIdx.x % 32; group < p.batch; group += 32) {
@@ -59,7 +59,7 @@ struct RestOfRows {
   }
 };
 
-// By the warps of the producer.
+// Called by the warps of the producer.
 template <class C>
 __device__ __forceinline__ void clear_rest(const MatmulParams& p) {
   if (threadIdx.x < 32) return;

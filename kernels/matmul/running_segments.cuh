@@ -1,5 +1,6 @@
-// Sums of segments of k that follow each other without a pause: the products of a segment begin before those of the one before end,
-// which are added meanwhile, in the order of segments (chain.cuh has the same sums with fewer registers).
+// Sums segments of k without a pause between them: the products of a segment start before those of the previous segment end.
+// Sums of the previous segment are added meanwhile, in the order of segments (chain.cuh computes the same sums with fewer
+// registers).
 #pragma once
 #include "kernels/matmul/chain.cuh"
 
@@ -29,7 +30,7 @@ struct RunningSegments : ChainConsumer<C> {
   }
 
  private:
-  // The products of a segment. Sums of the one before are added when the first step runs.
+  // Issues the products of a segment. The sums of the previous segment are added while the first step runs.
   __device__ __forceinline__ void begin(Sums& found, Sums& other, Sums& sums, bool is_first, int steps, int& before) {
     next(found, false, before);
     add(sums, other, is_first);

@@ -1,13 +1,13 @@
-// A product with few columns for few rows: the CTAs of a cluster share a tile, and each sums kOwn segments of k. Their sums go to its
-// own shared memory, where the stages were; then each of four CTAs adds those of all segments, in their order, for the rows of one
-// warp, and finishes them. The order is that of SegmentConsumer.
+// Matmuls with few columns and few rows. The CTAs of a cluster share a tile, and each sums kOwn segments of k. A CTA stores its
+// sums in its own shared memory, in place of the stages. Then each of at most four CTAs adds the sums of all segments, in
+// order, for the rows that its warps store, and finishes them. The order is that of SegmentConsumer.
 #pragma once
 #include "kernels/matmul/finish.cuh"
 #include "kernels/matmul/load.cuh"
 
 namespace opfacade {
 
-// Four sums of a thread behind those of the thread before.
+// Shared address of four sums of a thread: the vectors of the threads of a warpgroup are adjacent.
 __device__ __forceinline__ uint32_t place_of(uint32_t base, int four) {
   return base + (four * kWarpgroup + threadIdx.x % kWarpgroup) * 16;
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ void put_sums(uint32_t base, const float (&sums)[kCou
   }
 }
 
-// many: segments, of which each CTA has the next kOwn.
+// many: number of segments; each CTA of the cluster has kOwn consecutive ones.
 template <int kOwn, int kCount>
 __device__ __forceinline__ void add_segments(uint32_t base, int many, float (&sums)[kCount]) {
 #pragma unroll 4
@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_segments(uint32_t base, int many, float (&su
     }
 }
 
-// The one tile of this cluster. group: of the computing warpgroup; below 0 that of the producer.
+// Computes the only tile of this cluster. group: index of the computing warpgroup; negative in the producer.
 template <class C>
 __device__ __forceinline__ void split_tile(const MatmulParams& p, const MatmulShared<C>& smem, const Tiles<C>& tiles, int group) {
   static_assert(C::kRows == 64 && C::kCluster == 1, "one computing warpgroup");

@@ -1,4 +1,4 @@
-// Stages as computing warpgroups use them: operands of products, and the release to the producer.
+// How computing warpgroups use stages: operands of products, and the release to the producer.
 #pragma once
 #include "kernels/matmul/tiles.cuh"
 
@@ -9,16 +9,16 @@ __device__ __forceinline__ Descriptors steps_of(uint32_t panels) {
   return kRowsAcross ? Descriptors(panel_descriptor(panels, 1024, kAcross), 2048) : Descriptors(panel_descriptor(panels, 1024, 0), 32);
 }
 
-// A reader tells which operand lies on M of wgmma, and which on N: as many rows of it as kWidth, the width of sums.
+// A reader determines which operand is on M of wgmma and which is on N. The operand on N has kWidth rows, the width of sums.
 template <class C>
 struct StageReader {
   static constexpr bool kMAcross = C::kXAcross, kNAcross = C::kWeightAcross;
   const MatmulShared<C>& smem;
   int group;
-  bool shares;  // CTAs of the cluster write to each other's stages
+  bool shares;  // CTAs of the cluster load into each other's stages
   Ring<C::kStages> ring;
 
-  // The k-steps of one panel of the present stage.
+  // Descriptors of the k-steps of one panel of the current stage.
   __device__ __forceinline__ Descriptors x_steps(int panel) const {
     return steps_of<C::kXAcross>(smem.x(ring.stage) + (panel * C::kRows + group * 64) * 128);
   }
@@ -27,7 +27,7 @@ struct StageReader {
   }
   __device__ __forceinline__ Descriptors on_m(int panel) const { return x_steps(panel); }
   __device__ __forceinline__ Descriptors on_n(int panel) const { return weight_steps(panel); }
-  // Lane r of a warp tells CTA r of the cluster.
+  // Lane r of each warp signals CTA r of the cluster that the warp has read the stage.
   __device__ __forceinline__ void release(int stage) const {
     const int lane = threadIdx.x % 32;
     if (C::kCluster == 1 || !shares) return mbarrier_arrive_if(lane == 0, smem.empty(stage));

@@ -1,5 +1,5 @@
-// Results of 16 bits through shared memory: each warp puts some columns of its sixteen rows there, a box, word by word as its
-// threads have them. TMA stores the box while the warp goes on with the next one, and with the products of the next tile. Warps do
+// Stores 16-bit results through shared memory. Each warp writes a box, which has its sixteen rows and some of the columns, to
+// shared memory. TMA stores the box while the warp continues with the next box and with the products of the next tile. Warps do
 // not wait for each other.
 #pragma once
 #include "kernels/matmul/tiles.cuh"
@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// Integer sums of 256 columns leave no registers for it.
+// Integer sums of 256 columns leave too few registers for StagedRows.
 template <class T>
 constexpr bool kIsInteger = false;
 template <class T>
@@ -18,29 +18,30 @@ template <class C>
 struct StagedRows {
   static constexpr bool kUsed = C::Program::kWide && C::kSplit == 1 && !C::kGrouped && !C::kCoded && !kIsInteger<typename C::T>;
   static constexpr Boxes kBoxes = boxes_of(C::kStages, MatmulShared<C>::kStage + MatmulShared<C>::kEach, C::kRows, C::kColumns);
-  static constexpr int kColumns = kBoxes.columns, kLine = 2 * kColumns;  // of a box; bytes of a row
-  static constexpr int kVectors = kLine / 16, kLines = 32 / kVectors, kRound = 16 / kLines;  // of a line; at a time; how often
-  static constexpr bool kShort = C::kBlocks == 8;  // long programs are there once, and sums move down
+  static constexpr int kColumns = kBoxes.columns, kLine = 2 * kColumns;  // columns per box; bytes per row of a box
+  // kVectors: vectors per row. kLines: rows that a warp reads at a time. kRound: reads per box.
+  static constexpr int kVectors = kLine / 16, kLines = 32 / kVectors, kRound = 16 / kLines;
+  static constexpr bool kShort = C::kBlocks == 8;  // short programs are unrolled; long ones are in a loop, where sums move down
 
-  uint32_t thread = threadIdx.x;  // no address in shared memory stays in a register while products run
+  uint32_t thread = threadIdx.x;  // hidden from the compiler, so that shared addresses occupy no registers during products
 
   __device__ __forceinline__ StagedRows() { forget_origin(thread); }
   __device__ __forceinline__ int lane() const { return thread % 32; }
-  // A box of this warp, behind the warps that load.
+  // Box `box` of this warp. The warps of the producer have no boxes.
   __device__ __forceinline__ unsigned char* box_at(int box) const {
     return dynamic_shared() + kBoxes.begin + ((thread / 32 - kWarpgroup / 32) * kBoxes.count + box) * kBoxes.bytes();
   }
-  // The vector of a line lies where TMA swizzles it: vectors of the same place in other lines have other banks.
+  // Address of a vector in the swizzled layout of TMA: vectors with the same index in adjacent rows are in different banks.
   __device__ __forceinline__ unsigned char* place(int box, int row, int vector) const {
     return box_at(box) + row * kLine + (vector ^ row * kLine / 128 % kVectors) * 16;
   }
-  // Until all boxes but the latest kPending have been read. One thread of a warp stores and waits.
+  // Waits until TMA has read all boxes except the latest kPending. One thread per warp issues stores and waits for them.
   template <int kPending>
   static __device__ __forceinline__ void wait_for_boxes() {
     if (elected()) tma_store_wait<kPending>();
     __syncwarp();
   }
-  // Results of some columns from `column` on. row: the first of this warp.
+  // Writes the results of one box, which begins at column `column`. row: first row of this warp.
   __device__ __forceinline__ void put(const MatmulParams& p, const Tile& tile, int row, int column, int box, const float* sums) const {
     using Program = typename C::Program;
     const int lane = this->lane();
@@ -71,13 +72,13 @@ struct StagedRows {
     for (int i = 0; i < kRound; ++i)
       if (first + i * kLines < tile.end) store_vector(out + (first + i * kLines) * p.out.row, found[i]);
   }
-  // By TMA, which ends at the last row and column of out.
+  // Stores a box by TMA, which ignores elements after the last row or column of out.
   __device__ __forceinline__ void send(const MatmulParams& p, const Tile& tile, int row, int column, int box) const {
     if (!elected()) return;
     tma_store(p.out_map, smem_address(box_at(box)), {{column, row, tile.batch, 0, 0}});
     tma_store_commit();
   }
-  // Whether vectors of eight columns are aligned, and lie in a row or behind it; TMA ends inside of a vector.
+  // Whether vectors of eight columns are aligned, and either end inside the row or are stored by TMA, which can cut a vector.
   static __device__ __forceinline__ bool fits(const MatmulParams& p) {
     return p.out.eights != 0 && (p.columns % 8 == 0 || (p.out_mapped != 0 && p.num_valid == nullptr));
   }
@@ -85,12 +86,13 @@ struct StagedRows {
   __device__ __forceinline__ void finish(const MatmulParams& p, const Tile& tile, int group, float (&sums)[C::kColumns / 2]) const {
     const int row = tile.row + group * 64 + thread % kWarpgroup / 32 * 16;
     if (row >= tile.end) return;
-    const bool sends = p.out_mapped != 0 && (tile.end == p.rows || row + 16 <= tile.end);  // other rows are not valid
+    // TMA stores all 16 rows of a box, up to the last row of out: rows after the end of the tile must not be stored
+    const bool sends = p.out_mapped != 0 && (tile.end == p.rows || row + 16 <= tile.end);
 #pragma unroll(kShort ? C::kColumns / kColumns : 1)
     for (int first = 0; first < C::kColumns; first += kColumns) {
       const int piece = first / kColumns, box = piece % kBoxes.count;
       if (tile.column + first >= p.columns) continue;
-      // A tile begins with the first box.
+      // Each tile begins with box 0.
       if (piece == 0) wait_for_boxes<0>();
       else if (piece >= kBoxes.count) wait_for_boxes<kBoxes.count - 1>();
       put(p, tile, row, tile.column + first, box, kShort ? sums + first / 2 : sums);

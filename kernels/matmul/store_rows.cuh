@@ -1,11 +1,11 @@
-// Stores of eight columns of 16 bits by each thread of a quad, block by block of 32 columns.
+// Stores 16-bit results in blocks of 32 columns, eight columns per thread of a quad.
 #pragma once
 #include "kernels/elementwise/shift.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {
 
-// Elements first to stop, 8 at most, of an aligned vector: words that are whole, and an element at each odd end.
+// Stores elements `first` to before `stop` of an aligned vector of 8: whole words, and single elements at odd ends.
 template <int kWords>
 __device__ __forceinline__ void store_part(uint16_t* to, const uint32_t (&word)[kWords], int first, int stop) {
   if (first >= stop) return;
@@ -17,13 +17,13 @@ __device__ __forceinline__ void store_part(uint16_t* to, const uint32_t (&word)[
   }
 }
 
-// Rows that are not aligned to 16 bytes. Each thread stores an aligned vector: its first elements are the last ones of the thread
-// before, those of the first thread are left over from the block before.
+// Stores rows that are not aligned to 16 bytes. Each thread stores an aligned vector, which begins with the last elements of
+// the previous thread. The vector of the first thread begins with elements left over from the previous block.
 struct UnalignedRow {
   uint32_t left_over[4] = {};
 
-  // left: columns of the row from `to` on, far below 0 outside of the rows. All threads of a warp come here. begins: no block of
-  // the tile comes before this one. ends: what is left over is stored instead of a block.
+  // left: number of columns from `to` to the end of the row; very negative if the row is outside. begins: this is the first
+  // block of the tile. ends: stores only the elements left over, no block. All threads of a warp call it.
   __device__ __forceinline__ void store(uint16_t* to, const uint32_t (&word)[4], int left, bool begins, bool ends) {
     const int lane = threadIdx.x % 32, over = static_cast<int>(reinterpret_cast<uintptr_t>(to) % 16) / 2;
     uint32_t both[8];

@@ -1,13 +1,13 @@
-// Tiles whose rows of x lie on N of wgmma, and whose columns of the product lie on M: a tile has up to kRows rows, and takes the
-// narrowest product that holds those that it has. Few rows of x are loaded beside many of the weight. The bits are those of the other
-// order of operands (bench/matmul_probes.py).
+// Tiles with rows of x on N of wgmma and columns of the product on M. A tile has up to kRows rows, and uses the narrowest wgmma
+// that covers its rows. So few rows of x are loaded together with many columns of the weight. Bits are the same as with the
+// operands in the other order (bench/matmul_probes.py).
 #pragma once
 #include "kernels/matmul/finish.cuh"
 
 namespace opfacade {
 
-// The sums of one thread (see wgmma.cuh) are two rows of x in a column of the product, and in the eighth column from there. Lanes of
-// neighbouring columns exchange one each, so that each of them has two columns of a row.
+// Each thread has sums (see wgmma.cuh) of two rows of x, in one column of the product and in the eighth column after it. Lanes
+// of adjacent columns exchange a sum, so that each lane has two adjacent columns of a row.
 template <class C>
 __device__ __forceinline__ void finish_swapped(const MatmulParams& p, const Tile& tile, int group, const float (&sums)[C::kRows / 2]) {
   using Program = typename C::Program;

@@ -1,4 +1,4 @@
-// Sums of 16-bit operands of a tile whose rows of x lie on N of wgmma: one chain, or segments.
+// Sums of 16-bit operands with rows of x on N of wgmma: as one chain, or in segments.
 #pragma once
 #include "kernels/matmul/chain.cuh"
 #include "kernels/matmul/swapped_reader.cuh"

@@ -1,4 +1,4 @@
-// The sums of a tile whose rows of x lie on N of wgmma (swapped.cuh), by the consumer of tiles that have them on M.
+// Sums a tile with rows of x on N of wgmma (swapped.cuh), using the consumers of tiles that have rows of x on M.
 #pragma once
 #include "kernels/matmul/stage_reader.cuh"
 
@@ -21,7 +21,7 @@ struct Width {
   static constexpr int value = kValue;
 };
 
-// make(Width<N>) is called with the narrowest of four widths that holds a tile.
+// Calls make(Width<N>) with the narrowest of four widths that covers the rows of a tile.
 template <class C, class Make>
 __device__ __forceinline__ void by_width(const Tile& tile, const Make& make) {
   const int units = units_of<C>(tile);
@@ -31,7 +31,7 @@ __device__ __forceinline__ void by_width(const Tile& tile, const Make& make) {
   else make(Width<kRowsUnit<C>>{});
 }
 
-// Consumer<kWidth>: that of sums of so many rows.
+// Consumer<kWidth>: consumer of sums of kWidth rows.
 template <class C, template <int> class Consumer>
 struct SwappedConsumer : StageReader<C> {
   using Sums = float[C::kRows / 2];

@@ -1,6 +1,6 @@
-// Products of matrices for sm_90a: persistent CTAs, each with a producer warpgroup and one to three warpgroups that compute 64 rows
-// of a tile. Sums go in the order of k, whatever the tile: C::Consumer makes them, as one chain of wgmma k-steps (chain.cuh) or of
-// scaled parts (parts.cuh).
+// Matmul for sm_90a: persistent CTAs, each with a producer warpgroup and one to three computing warpgroups, which have 64 rows
+// of a tile each. Products are summed in the order of k, whatever the tile size. C::Consumer computes the sums, as one chain of
+// wgmma k-steps (chain.cuh) or in scaled parts (parts.cuh).
 #pragma once
 #include "kernels/common/registers.h"
 #include "kernels/matmul/codes.cuh"
@@ -26,7 +26,7 @@ __device__ __forceinline__ void consume_tiles(const MatmulParams& p, const Matmu
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     if constexpr (C::kRanges) consumer.sum(sums, p, tiles.of(index), index); else consumer.sum(sums, p, tiles, index);
     uint32_t again = index;
-    forget_origin(again);  // its tile is found again, and took no registers meanwhile
+    forget_origin(again);  // the tile is computed again, so that it needs no registers during the products
     if constexpr (C::kSwapped) finish_swapped<C>(p, tiles.at(again), group, sums); else finish_tile<C>(p, tiles.at(again), group, sums);
   }
   if constexpr (StagedRows<C>::kUsed) StagedRows<C>::template wait_for_boxes<0>();
@@ -44,7 +44,7 @@ __device__ __forceinline__ void produce_tiles(const MatmulParams& p, const Matmu
   }
 }
 
-// All threads that share barriers.
+// Synchronises all threads that share barriers: those of the CTA or of the cluster.
 template <class C>
 __device__ __forceinline__ void gather() {
   if constexpr (C::kCluster * C::kSplit > 1) cluster_sync(); else __syncthreads();
@@ -54,7 +54,7 @@ template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = kComputing<C>;
   constexpr bool kSearches = C::kGrouped || C::kRanges;
-  // Registers: producers that find groups need more, those that decode most. Sums of parts of 8 bits need 216.
+  // Registers: producers that search groups or decode codes need more than others. Sums of 8-bit parts need 216.
   constexpr int kProducer = C::kCoded ? 88 : kSearches ? C::kSize == 2 ? 104 : 72 : 56;
   constexpr int kConsumer = kGroups == 3 ? 152 : C::kCoded ? 208 : kSearches ? C::kSize == 2 ? 200 : 216 : 224;
   constexpr int kMost = kGroups == 3 ? 3 : 2;
