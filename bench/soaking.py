@@ -178,8 +178,8 @@ def _child(forgets: bool, count: int, random: Random) -> int:
 
 
 def _wait(child: int) -> int:
-    """The exit code of a child; -1 if it hangs, that is, used no CPU for a while. Time alone is no sign, because the machine
-    may be busy."""
+    """The exit code of a child; -1 if it used no CPU for a while, which counts as a hang. Elapsed time alone does not show a
+    hang, because the machine may be busy."""
     used, until, windows = 0.0, time.monotonic() + CHILD_SECONDS, MOST_WINDOWS
     while windows:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -38,7 +38,7 @@ class Scores(NamedTuple):
         return self.window_right > 0 and not self.causal
 
     def of_last_row(self) -> Scores:
-        """The parameters for the last row of each request, after which there is no key."""
+        """The parameters for the last row of each request. No key follows that row, so nothing has to be masked."""
         return self._replace(causal=False, window_right=-1)
 
     def fields(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def told(place: str, code: str, expected: str, got: str, ranks: tuple[int, ...],
 
 
 def odd_ones(values: Mapping[int, object]) -> tuple[int, ...]:
-    """The ranks whose value differs from the majority; all ranks if there is no majority."""
+    """The ranks whose value differs from the majority; all ranks if no value has a majority."""
     (most, count), *_ = Counter(values.values()).most_common(1)
     return tuple(sorted(r for r, v in values.items() if v != most)) if 2 * count > len(values) else tuple(sorted(values))
 

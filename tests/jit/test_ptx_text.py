@@ -142,7 +142,7 @@ HEADERS = {
         "named_arrive": "bar.arrive barrier, threads",
     },
 }  # fmt: skip
-# What a compiler may move or drop: it computes a value, or hints at what is read later.
+# Instructions that a compiler may move or drop, because they compute a value or prefetch data.
 FREE = (
     *("cvt.", "mov.", "max.", "min.", "div.", "rcp.", "rsqrt.", "sqrt.", "ex2.", "lg2.", "tanh.", "mul.", "mma.", "movmatrix."),
     *("setmaxnreg.", "elect.", "mapa.", "setp.", "selp.", ".reg", "prefetch.global", "ld.global.u8 unused"),

@@ -121,7 +121,7 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
         self._planned = _Planned(table, scores, num_heads, dtypes, Told(page_size, head_dim_ckv, head_dim_kpe))
 
     def _rows_each(self, q_lens: torch.Tensor) -> int | None:
-        """The number of rows per request; None if the numbers differ or there are no rows, which a graph does not allow."""
+        """The number of rows per request; None if requests differ or have no rows. A graph allows neither."""
         counts = set(q_lens.tolist()) or {1}
         each = counts.pop() if len(counts) == 1 else 0
         if each > 0 and not self._use_cuda_graph:

@@ -46,7 +46,7 @@ class OpfacadeMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
     def __init__(self, kv_cache_spec: object, layer_names: list[str], vllm_config: Config, device: torch.device) -> None:
         """Raises UnsupportedError if requests have individual masks that no kernel supports (OPF-I001)."""
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # The length of the step's longest request is no bound: each step would need its own plan, and a replay may be longer.
+        # The bound is not the longest request of the step: each step would then need its own plan, and a replay may be longer.
         self._max_kv_len = int(vllm_config.model_config.max_model_len)
         _refuse_masks(vllm_config)
 

@@ -227,8 +227,8 @@ def _run(vectors: int) -> int:
 
 
 def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
-    """Whether the CTAs of the whole GPU share each row, so that its states pass through the workspace: for few rows that stay
-    in L2 until they are read again, or for so few rows that clusters would use few SMs."""
+    """Whether all CTAs of the GPU share each row and exchange its states through the workspace. This pays for rows that stay in
+    L2 until they are read again, and for so few rows that clusters would leave most SMs idle."""
     size = _spread_bytes(program) if shape.run else 0
     if not size:
         return False

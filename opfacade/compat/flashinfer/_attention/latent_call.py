@@ -103,8 +103,8 @@ class LatentPlan(NamedTuple):
 
 
 def require_plan(op: str, table: Table, scores: LatentScores, told: LatentPlan) -> None:
-    """Raises the errors that `Plan.select` would raise for calls with this table and the current preference. Without a
-    preference there is no check, because the reference supports every problem."""
+    """Raises the errors that `Plan.select` would raise for calls with this table and the current preference. It
+    checks nothing without a preference, because the reference supports every problem."""
     _require_rotated(op, "head_dim_kpe", told.rope)
     if preferred() is None:
         return
