@@ -60,7 +60,7 @@ ArgsT = TypeVar("ArgsT", bound=Args)
 
 
 class SpecializationKey:
-    """Specialization key: identity of all descriptors that differ in sizes only. example: the first descriptor seen with it.
+    """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key.
     flat: whether all of these sizes are fields of the descriptor itself; None: not known yet."""
 
     __slots__ = ("example", "flat")

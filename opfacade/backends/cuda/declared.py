@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 from typing_extensions import TypeVar
 
 from opfacade.backends.cuda import support
-from opfacade.core.candidate import Candidate, Launcher, Operands, Reason
+from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor, cached_by_specialization, operands_of
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
 from opfacade.core.operands import numel
@@ -72,7 +72,7 @@ class CudaKernel(Generic[D]):
     of fields or as a function; `later` fields at their default are omitted. dtypes: operand -> the field of its dtype, or a
     function that returns the SKU's pairs. guarantee: that of the SKU, or a function (descriptor, target) that returns it.
     in_dtypes: constants that are dtypes, and so not facts of the SKU; fields in `dtypes` need not be listed. scalars: arguments
-    of `run` after the operands. is_empty: whether there is nothing to launch. needs, size_free: as in Candidate.
+    of `run` after the operands. is_empty: whether there is nothing to launch. size_free: as in Candidate.
     """
 
     descriptor: type[Descriptor[Any]]
@@ -88,7 +88,6 @@ class CudaKernel(Generic[D]):
     scalars: Told[tuple[Fact | float, ...]] = ()
     is_empty: Callable[[Any], bool] = writes_nothing
     size_free: bool = False
-    needs: Callable[[Any, Operands], Operands] | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -101,7 +100,6 @@ class CudaKernel(Generic[D]):
             lambda descriptor, target: 0,
             self.launcher,
             self.jit_spec,
-            needs=self.needs,
             size_free=self.size_free,
         )
 

@@ -93,7 +93,7 @@ def composed(
         return tuple(dict.fromkeys(reasons)) if reasons else ()
 
     def of_parts(problem: Stepwise[Any], target: Target) -> Hashable:
-        """Sizes change the SKU only through those of the steps."""
+        """The cache key of a SKU: sizes change the SKU only if they change the SKU of a step."""
         return problem.specialization, target, _chosen(problem, backend, target).ids
 
     def sku(problem: Stepwise[Any], target: Target) -> KernelSku:

@@ -81,8 +81,7 @@ def together(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 def fitted(sizes: Sequence[int], others: Sequence[Sequence[int]]) -> tuple[list[int], int]:
     """The offset of each tensor, and the total number of bytes. others: for each tensor, the tensors that it must not overlap.
-    The
-    first of several equal sizes is placed first."""
+    The first of several equal sizes is placed first."""
     offsets, total = [-1] * len(sizes), 0
     placed: list[tuple[int, int, int]] = []  # first byte, end, and which tensor, by address
     for at in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):  # equal sizes stay in their order

@@ -111,9 +111,9 @@ class _Work(NamedTuple):
 
 
 class _Works(NamedTuple):
-    """The tiles of all products that differ in rows alone. last: the index of the fastest at the last number of rows. by_rate:
-    the nanoseconds that each row of many takes at least (0: unknown), those that the first ones take, and the index, the
-    smallest first. high: rows that no cluster has more of."""
+    """The tiles of all products that differ in rows alone. last: the index of the fastest tile for the previous number of rows.
+    by_rate: (lower bound of the nanoseconds per row if there are many, 0: unknown; lower bound of the nanoseconds of one round;
+    index of the tile), sorted. high: the largest number of rows of a cluster."""
 
     works: tuple[_Work, ...]
     last: list[int]
@@ -172,7 +172,7 @@ def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
 
 
 def _fastest(of: _Works, rows: int) -> Tile:
-    """The first of the fastest. The last one is timed first: one that is slower even in part is not timed. With
+    """The first of the fastest tiles. The previous answer is timed first; a tile whose partial time is longer is skipped. With
     many rows, the search ends at the first tile whose rate is too slow."""
     works, [last], by_rate, high = of
     best, least, memory = last, _time(works[last], rows), (rows + works[0].columns) * works[0].line / _MEMORY
