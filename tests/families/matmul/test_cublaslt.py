@@ -326,8 +326,10 @@ def test_a_sum_may_be_stored_in_16_bits_before_its_bias(dtype, alpha, library):
     ours = Plan.select(problem, Preference(backend="cuda"), GPUS["sm_90a"]).sku
     assert numerics.check(problem, replace(args, out=twice), sku).worst <= 1
     assert numerics.check(problem, replace(args, out=twice), ours).worst > 1
-    dropped = (stored + args.bias.double() * (1 + 2.0**-4)).to(kind)
-    assert numerics.check(problem, replace(args, out=dropped), sku).worst > 1
+    exact = alpha * (args.x.double() @ args.weight.double().mT)
+    coarse = exact.frexp()[1] - {"f16": 10, "bf16": 7}[dtype]  # a unit of a sum with one bit less
+    rounded = (exact / 2.0**coarse).round() * 2.0**coarse
+    assert numerics.check(problem, replace(args, out=(rounded + args.bias.double()).to(kind)), sku).worst > 1
 
 
 def test_a_stored_sum_of_f16_may_become_infinite_before_its_bias(library):
