@@ -50,6 +50,19 @@ static void tests(const void* params) {
   p.out[0] = found;
 }
 
+// The stage and the parity of a ring at each step; then how many fences an arrival after ordinary writes issues.
+static void positions(const void* params) {
+  const Params& p = *static_cast<const Params*>(params);
+  if (threadIdx.x != 0) return;
+  Ring<kStages> ring;
+  for (int step = 0; step < p.steps; ++step, ring.advance()) p.out[2 * step] = ring.stage, p.out[2 * step + 1] = ring.parity;
+  Shared& smem = *reinterpret_cast<Shared*>(dynamic_shared());
+  mbarrier_init(smem_address(&smem.full[0]), 1);
+  const int before = async_fences;
+  publish_writes(smem_address(&smem.full[0]));
+  p.out[2 * p.steps] = async_fences - before;
+}
+
 struct Item {
   int value;
 };
@@ -86,4 +99,5 @@ static bool run(void (*kernel)(const void*), int* out, int steps) {
 }
 extern "C" bool run_ring(int* out, int steps) { return run(ring, out, steps); }
 extern "C" bool run_tests(int* out, int steps) { return run(tests, out, steps); }
+extern "C" bool run_positions(int* out, int steps) { return run(positions, out, steps); }
 extern "C" bool run_queue(int* out, int steps) { return run(queue, out, steps); }

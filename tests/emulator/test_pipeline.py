@@ -43,6 +43,12 @@ def test_each_reader_of_a_ring_reads_every_stage_once(monkeypatch, backwards):
     assert torch.equal(found[0], found[1])
 
 
+def test_a_ring_uses_all_stages_in_turn_and_the_parity_changes_with_each_round():
+    *places, fences = numbers((pieces("pipeline"), "run_positions"), 2 * STEPS + 1, STEPS).tolist()
+    assert places == [one for step in range(STEPS) for one in (step % 3, step // 3 % 2)]
+    assert fences == 1, "TMA and tensor cores may miss writes without a fence"
+
+
 def test_a_ring_begins_empty_and_an_arrival_fills_it():
     """Before: an empty stage, which is not full. After: the other way around."""
     assert numbers((pieces("pipeline"), "run_tests"), 1, 0).tolist() == [0b0110]
