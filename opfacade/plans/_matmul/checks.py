@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import DType
 from opfacade.core.model import contradiction
+from opfacade.core.operands import Dim, TensorSpec
 from opfacade.plans._matmul.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _EIGHT = ("f8_e4m3", "f8_e5m2", "i8")
 EIGHT_BIT_RESULTS = ("f8_e4m3", "f8_e5m2", "i8")  # quantised with one scale for the tensor
+OUT_SCALE = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)  # their scale
 _MAX_S32 = 131_071  # sums of more i8 products may exceed i32
 _MAX_SHIFTED = 65_793  # the same limit for factors from -255 to 255
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, index_spec
 from opfacade.plans._folds.ragged import ranges_of
-from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS, OUT_SCALE
 from opfacade.plans._matmul.fields import CallTensors
 from opfacade.plans._matmul.scaling import BLOCK, Scaling
 from opfacade.plans._weights import weight as _weight
@@ -101,7 +101,7 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     if problem.scaling is not None and problem.weight_format is None:  # a weight_format has its own scales
         found["weight_scale"] = _scale((*own, *_weight_scale(problem, problem.scaling, n)), problem.scaling.weight_scale_dtype)
     if problem.result in EIGHT_BIT_RESULTS:
-        found["out_scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)
+        found["out_scale"] = OUT_SCALE
     return found | _tables(problem, rows)
 
 

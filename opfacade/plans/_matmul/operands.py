@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
-from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS
+from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS, OUT_SCALE
 from opfacade.plans._matmul.scaling import BLOCK, Scaling
 from opfacade.plans._weights import weight as _weight
 
@@ -35,7 +35,7 @@ def operands(problem: DenseFields) -> dict[str, TensorSpec]:
     if problem.scaling is not None:
         found |= _scales(problem, problem.scaling, rows, n)
     if problem.result in EIGHT_BIT_RESULTS:
-        found["out_scale"] = TensorSpec((Dim("1", 1),), "f32", "in", "strided", 4)
+        found["out_scale"] = OUT_SCALE
     if not problem.num_valid:
         return found
     counted = {name: counted_by(spec, _rows_axis(spec), "num_valid") for name, spec in found.items()}
