@@ -15,6 +15,7 @@ from opfacade.plans.matmul import MatmulDescriptor, Scaling
 
 SM_90A = Target.parse("sm_90a")
 MOST = 2.5  # seconds
+TRIALS = 3  # other work on the machine, which shares caches and cores, can only lengthen a build
 BLOCKS = Scaling(kind="block")
 PROBLEMS = {
     "few-rows": MatmulDescriptor(total_num_rows=1, n=4096, k=4096, dtype="bf16"),
@@ -31,9 +32,12 @@ def test_a_cold_build_takes_a_few_cpu_seconds(name, monkeypatch, tmp_path):
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         plan = Plan.select(PROBLEMS[name], target=SM_90A)
     assert plan.sku.impl == "wgmma_tile"
-    monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
-    toolchain.find(cache.toolchain_memo())
-    jit.key(plan.jit_spec)  # identifies the compilers, once per process
-    before = cpu_seconds()
-    jit.build(plan.jit_spec)
-    assert 0 < cpu_seconds() - before <= MOST
+    times = []
+    while len(times) < TRIALS and min(times, default=MOST + 1) > MOST:
+        monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / str(len(times))))
+        toolchain.find(cache.toolchain_memo())
+        jit.key(plan.jit_spec)  # identifies the compilers, once per process
+        before = cpu_seconds()
+        jit.build(plan.jit_spec)
+        times.append(cpu_seconds() - before)
+    assert 0 < min(times) <= MOST, times
