@@ -193,15 +193,23 @@ def _is_free(step: Step, choice: Choice, backend: str) -> bool:
 
 
 def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
-    """The first candidate that accepts the problem, apart from a compiler that is too old; otherwise the reasons of the last
-    candidate."""
-    reasons: Sequence[Reason] = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
+    """The first candidate that accepts the problem, apart from a compiler that is too old; otherwise the reasons of the
+    candidate that is nearest to it."""
+    refusals: list[Sequence[Reason]] = []
     for one in _offered(type(problem), backend):
         reasons = one.declines(problem, target)
         if not reasons or all(reason.code == COMPILER_TOO_OLD for reason in reasons):
             sku = one.sku(problem, target)
             return Choice(name, one, reasons, sku, one.workspace(problem, target), sku.id)
-    return Choice(name, None, reasons)
+        refusals.append(reasons)
+    none = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
+    return Choice(name, None, min(refusals, key=_distance) if refusals else none)
+
+
+def _distance(reasons: Sequence[Reason]) -> tuple[int, int]:
+    """How far a candidate is from a problem: by the number of its reasons; with equal numbers, the
+    nearer one serves a field and refuses a part of it."""
+    return len(reasons), -max(reason.field.count(".") for reason in reasons)
 
 
 def _of_step(name: str, reason: Reason) -> Reason:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.errors import DescriptorError
+from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plans.matmul import Weight
 from opfacade.plans.moe import FusedMoeDescriptor
 from opfacade.testing import inputs, numerics
@@ -101,6 +101,17 @@ def test_contradictions_of_codes_are_refused(name):
     fields, words = REFUSED[name]
     with pytest.raises(DescriptorError, match=words):
         FusedMoeDescriptor(**SIZES | fields)
+
+
+@pytest.mark.parametrize(("unserved", "field", "got", "allowed"), [
+    ({"weight_format": Weight(dtype="int4", group=32)}, "weight_format.dequantise", "exact", "rounded"),
+    ({"dtype": "f32"}, "dtype", "f32", "f16"),
+], ids=["exact", "f32"])  # fmt: skip
+def test_a_refused_step_names_the_reason_of_the_nearest_kernel(unserved, field, got, allowed):
+    with pytest.raises(UnsupportedError) as caught:
+        Plan.select(FusedMoeDescriptor(**SIZES | unserved), Preference(backend="cuda"), Target.parse("sm_90a"))
+    assert f"up.{field}={got} (allowed: {allowed}" in str(caught.value)
+    assert "up.layout" not in str(caught.value)
 
 
 def test_scales_of_nothing_are_refused_at_full():
