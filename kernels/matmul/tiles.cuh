@@ -62,6 +62,12 @@ __device__ __forceinline__ int row_taken(const MatmulParams& p, const Tile& tile
   return static_cast<uint32_t>(found) < static_cast<uint32_t>(p.num_x_rows) ? found : -1;
 }
 
+// Number of valid rows; 0 if the count is wrong.
+__device__ __forceinline__ int valid_rows(const MatmulParams& p) {
+  const int counted = p.num_valid == nullptr ? p.rows : *p.num_valid;
+  return static_cast<uint32_t>(counted) <= static_cast<uint32_t>(p.rows) ? counted : 0;
+}
+
 // Tiles are ordered in bands of kBand rows of tiles, column by column in a band, so that concurrent CTAs share both operands in
 // L2.
 template <class C>
@@ -71,8 +77,7 @@ struct Tiles {
   int rows, down, across, steps, begin;  // steps: steps of k of this CTA; begin: its first step
 
   __device__ __forceinline__ explicit Tiles(const MatmulParams& p) {
-    rows = p.rows;
-    if (p.num_valid != nullptr) rows = max(0, min(rows, *p.num_valid));
+    rows = valid_rows(p);
     down = (rows + kHeight - 1) / kHeight, across = (p.columns + C::kColumns - 1) / C::kColumns;
     steps = max(1, (p.k + C::kPanels * kPanel<C> - 1) / (C::kPanels * kPanel<C>));  // an empty k has one step of zeros
     begin = 0;

@@ -13,8 +13,10 @@ from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.errors import UnsupportedError
 from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
 from opfacade.testing import inputs
+from opfacade.testing.bits import same_bits
 from tests import emulator
 from tests.families.matmul.held import held
+from tests.support import poison
 
 SM_90A = Target.parse("sm_90a")
 
@@ -166,6 +168,15 @@ def test_nothing_is_stored_behind_a_row_that_ends_inside_a_vector(valid):
     held(problem, replace(args, out=wide[:, :77]))
     assert (wide[:, 77:] == 7).all()
     assert (wide[valid:] == 7).all() or valid is None
+
+
+@emulator.needed
+def test_a_wrong_count_of_valid_rows_leaves_every_row():
+    problem = FORMS["batched"]
+    for name, args in poison.counts(problem, 3):
+        before = poison.left_alone(problem, "num_valid", args)
+        emulator.subject(problem).run(args)
+        assert same_bits(args.out, before["out"]), name
 
 
 @emulator.needed
