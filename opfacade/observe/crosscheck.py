@@ -82,12 +82,19 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
     return checked
 
 
-def _reference(plan: Checked) -> Launcher:
-    """The launcher of the reference for the same problem, without a cross-check."""
+def _reference(plan: Checked) -> Callable[[Args], None]:
+    """Runs the reference of the same problem, without a cross-check, in a workspace of its own if it needs one."""
     found = explanation.answer("crosscheck", plan.descriptor, Preference(backend="reference"), plan.target)
     option = selection.choose(plan.descriptor, plan.target, found.options)
     assert option.sku is not None
-    return option.candidate.launcher(plan.descriptor, plan.target, option.sku, False)
+    launch, size = option.candidate.launcher(plan.descriptor, plan.target, option.sku, False), option.workspace_size or 0
+
+    def run(args: Args) -> None:
+        import torch
+
+        launch(args, torch.empty(size, dtype=torch.uint8, device=device_of(args)) if size else None)
+
+    return run
 
 
 def copied(args: ArgsT) -> Any:
@@ -111,10 +118,10 @@ def _compare(plan: Checked, limits: dump_files.Limits, evidence: Evidence) -> No
         raise _violation(plan, evidence, report, _dump(plan, evidence, limits))
 
 
-def _gather(plan: Checked, reference: Launcher, before: Args, args: Args) -> Evidence:
+def _gather(plan: Checked, reference: Callable[[Args], None], before: Args, args: Args) -> Evidence:
     written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
     repeated = copied(before)
-    reference(repeated, None)
+    reference(repeated)
     got = {name: getattr(args, name) for name in written}
     return Evidence(before, got, {name: getattr(repeated, name) for name in written})
 
