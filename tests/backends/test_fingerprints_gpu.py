@@ -7,6 +7,7 @@ import pytest
 from opfacade.testing import matrix, prebuilt
 from opfacade.testing.subject import Subject
 from tests.support import fingerprints
+from tests.support.accepted import accepted
 
 pytestmark = pytest.mark.gpu
 ALL = matrix.matrix()
@@ -22,9 +23,7 @@ def _built():
 def test_an_id_keeps_the_bits_on_record(kind):
     place = fingerprints.device_name()
     facts, found = fingerprints.read(place)
-    subject = Subject(ALL[kind], "cuda", "cuda")
-    if subject.declined:
-        pytest.skip(subject.declined)
+    subject = accepted(Subject(ALL[kind], "cuda", "cuda"))
     new = fingerprints.taken(kind, subject)
     assert new == fingerprints.taken(kind, subject)
     if facts is None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opfacade import Plan, Preference
 from opfacade.core.descriptor import operands_of
 from opfacade.testing import inputs, matrix, prebuilt
 from opfacade.testing.bits import fill
 from opfacade.testing.families.attention.requests import same_bits
 from opfacade.testing.subject import Subject
+from tests.support.accepted import accepted
 
 pytestmark = pytest.mark.gpu
 
@@ -42,9 +42,7 @@ class Pair:
 
     def __init__(self, kind):
         self.descriptor = ALL[kind]
-        if Subject(self.descriptor, "cuda", "cuda").declined:
-            pytest.skip("declined by CUDA")
-        self.plan = Plan.select(self.descriptor, Preference(backend="cuda"))
+        self.plan = accepted(Subject(self.descriptor, "cuda", "cuda")).plan
         self.names = written(self.descriptor)
         self.ours = inputs.make_args(self.descriptor, seed=3, device="cuda")
         self.other = replace(self.ours, **{name: getattr(self.ours, name).clone() for name in self.names})

@@ -6,12 +6,12 @@ The harness of each op judges the results. The same calls judge the reference, o
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target
-from opfacade.errors import UnsupportedError
 from opfacade.plans.sampling import SampleDescriptor, TopKDescriptor
 from opfacade.select.registry import examples
 from opfacade.testing.bits import same_bits
+from opfacade.testing.subject import Subject
 from tests.support import poison, unaligned
+from tests.support.accepted import accepted
 
 OPS = (
     "norm", "softmax", "quantize", "dequantize", "fold", "gated_activation", "map", "rotary", "qkv_prepare", "paged_kv_append",
@@ -39,17 +39,8 @@ OWN = [
 PROBLEMS = [pytest.param(one, id=f"{one.op}-{one.digest()[:8]}") for one in OWN]
 
 
-def plan_of(problem, device):
-    if device == "cpu":
-        return Plan.select(problem, target=Target.cpu())
-    try:
-        return Plan.select(problem, Preference(backend="cuda"))
-    except UnsupportedError as error:
-        pytest.skip(f"no kernel here: {error.code}")
-
-
 def wrong(problem, device, calls):
-    plan, found = plan_of(problem, device), []
+    plan, found = accepted(Subject(problem, "reference" if device == "cpu" else "cuda", device)).plan, []
     for name, args in calls:
         if args is not None and not unaligned.worst(problem, plan.run, plan.sku, args) <= 1:
             found.append(name)

@@ -7,6 +7,7 @@ from opfacade.testing import guarded, matrix, prebuilt, problems
 from opfacade.testing.families.attention import metamorphic, structural
 from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.subject import Subject
+from tests.support.accepted import accepted
 from tests.support.faulty_subjects import Faulty
 
 ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode")
@@ -37,12 +38,6 @@ def in_turn():
         for number, check in enumerate(CHECKS):
             due = kind in firsts or number == turn % len(CHECKS)
             yield pytest.param(kind, check, id=f"{kind}-{check.__name__}", marks=() if due else pytest.mark.heavy)
-
-
-def accepted(subject):
-    if subject.declined:
-        pytest.skip(subject.declined)
-    return subject
 
 
 @pytest.mark.parametrize(("kind", "check"), list(in_turn()))

@@ -19,6 +19,7 @@ from opfacade.testing.matrix import matrix
 from opfacade.testing.problems import random_descriptor, special_descriptor
 from opfacade.testing.subject import Subject
 from opfacade.tools.replay import Replayed, replay
+from tests.support.accepted import accepted
 from tests.support.problems import decode
 
 OPS = sorted({d.op for d in examples()})
@@ -66,8 +67,7 @@ def test_a_call_on_a_pool_that_was_made_small_runs_to_the_same_bits(dumped, op, 
 @pytest.mark.parametrize("kind", matrix())
 def test_kernels_replay_to_the_same_bits(dumped, monkeypatch, kind):
     descriptor = matrix()[kind]
-    if declined := Subject(descriptor, "cuda", "cuda").declined:
-        pytest.skip(declined)
+    accepted(Subject(descriptor, "cuda", "cuda"))
     place = dumped("", descriptor, device="cuda")
     (call,) = replay(place)
     assert call.same
