@@ -1,6 +1,8 @@
 // What racecheck does not follow: a warp writes shared memory, meets (__syncwarp), and one lane arrives at an mbarrier for all of
 // it. That orders the writes of every lane before the reads of whoever waits, and racecheck reports a race all the same. Our
-// kernels arrive with every thread where threads write for threads, and once a warp for TMA and the tensor cores. Not built by the tests:
+// kernels arrive with every thread where threads write for threads, and once a warp for TMA and the tensor cores. The factors of
+// fp8 blocks are released once a warp (kernels/matmul/stage_reader.cuh): racecheck reports them if k has more steps than stages,
+// and tests/emulator/test_order.py checks them instead. Not built by the tests:
 //   nvcc -arch=sm_90a -o probe tests/racecheck_probe.cu && compute-sanitizer --tool racecheck ./probe
 #include <cstdint>
 #include <cstdio>

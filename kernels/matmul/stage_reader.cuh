@@ -30,6 +30,8 @@ struct StageReader {
   // Lane r of each warp signals CTA r of the cluster that the warp has read the stage.
   __device__ __forceinline__ void release(int stage) const {
     const int lane = threadIdx.x % 32;
+    // Factors are the only part of a stage that lanes read by themselves: all have read them before one arrives.
+    if constexpr (C::kFactors) __syncwarp();
     if (C::kCluster == 1 || !shares) return mbarrier_arrive_if(lane == 0, smem.empty(stage));
     mbarrier_arrive_remote_if(lane < C::kCluster, cluster_address(smem.empty(stage), lane % C::kCluster));
   }

@@ -62,7 +62,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   const MatmulShared<C> smem{smem_address(dynamic_shared())};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
-      mbarrier_init(smem.full(stage), (p.mapped == 0 ? 0 : C::kFactors ? 2 : 1) + (C::kCoded ? 32 : p.mapped == 0 || C::kGather ? kWarpgroup : 0));
+      mbarrier_init(smem.full(stage), (p.mapped == 0 ? 0 : C::kFactors ? 1 + 32 : 1) + (C::kCoded ? 32 : p.mapped == 0 || C::kGather ? kWarpgroup : 0));
       mbarrier_init(smem.empty(stage), 4 * kGroups * (p.mapped != 0 ? C::kCluster : 1));
     }
     mbarrier_init_fence();

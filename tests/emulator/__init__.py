@@ -1,13 +1,14 @@
 """Kernels without a GPU: device code and its binding, compiled for the host and run thread by thread.
 
 Each thread is a fiber (simt.h); headers here shadow the launch and the headers of kernels/ptx that wrap instructions. The
-emulator shows the values of a kernel, the bytes it reads and writes, and missing waits for copies and products; it does not
-show most races, the rounding of tensor cores, or time. It is slow: use small problems.
+emulator shows the values of a kernel, the bytes it reads and writes, and missing waits for copies and products; it shows races
+in shared memory only where asked (watching), and neither the rounding of tensor cores nor time. It is slow: use small problems.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -108,6 +109,17 @@ def trapping_unaligned() -> Iterator[None]:
     _forget()
     try:
         with patch.object(builds, "FLAGS", (*builds.FLAGS, "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")):
+            yield
+    finally:
+        _forget()
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """A launch of a kernel built in this context fails if threads race for shared memory (order.h)."""
+    _forget()
+    try:
+        with patch.object(builds, "OPTIMISED", (*builds.OPTIMISED, *builds.WATCHED)), patch.dict(os.environ, SIMT_ORDER="1"):
             yield
     finally:
         _forget()

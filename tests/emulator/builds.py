@@ -37,6 +37,8 @@ OPTIMISED = (
     *(f"-fno-{name}" for name in ("tree-loop-optimize", "tree-pta", "tree-dominator-opts", "tree-ch", "ipa-modref")),
     *(f"-fno-{name}" for name in ("ipa-pure-const", "ipa-reference", "ipa-profile", "guess-branch-probability")),
 )
+# The compiler reports each access to memory (order.h).
+WATCHED = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
 # Suffixes of kernels that do the same to rows or tensors with another layout. A launch uses one of them.
 WAYS = ("any", "anywhere", "apart", "dense", "flat", "many", "near", "rows", "strided", "tile", "wide")
 KERNEL = re.compile(r'OPF_KERNEL\(\w+, "(\w+)"\)')

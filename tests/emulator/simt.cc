@@ -2,6 +2,8 @@
 // grid.
 #include "tests/emulator/simt.h"
 
+#include "tests/emulator/order.cc"
+
 #include <setjmp.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -79,11 +81,14 @@ const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords] {
   Warp& w = warp();
   const unsigned parity = w.parity[lane()] ^= 1;
   memcpy(w.words[parity][lane()], words, count * 4);
-  meet(w.meeting, 32);
+  wait(w.meeting, arrive(w.meeting, 32));
   return w.words[parity];
 }
 
-void ask_copy(uint32_t dst, const void* src, bool valid) { self().open.push_back({dst, src, valid}); }
+void ask_copy(uint32_t dst, const void* src, bool valid) {
+  order::write(at(dst), 16);  // from now on, and until it is waited for
+  self().open.push_back({dst, src, valid});
+}
 void close_copies() {
   self().groups.push_back(std::move(self().open));
   self().open.clear();
@@ -92,6 +97,7 @@ void await_copies(size_t pending) {
   auto& groups = self().groups;
   for (; groups.size() > pending; groups.pop_front())
     for (const Copy& copy : groups.front()) {
+      order::write(at(copy.dst), 16);
       if (copy.valid) {
         memcpy(at(copy.dst), copy.src, 16);
       } else {
@@ -112,15 +118,23 @@ constexpr size_t kFence = 1 << 14;  // bytes
 constexpr int kStepsAhead = 64;  // steps of a warp while the others wait; enough for the code between two barriers
 constexpr int kLateYields = 2;  // steps of all other threads while a late product is waited for
 
+void execute(const Product& product) {
+  current->multiplies = true;
+  product.make(product.kept.data());
+  current->multiplies = false;
+}
+
 }  // namespace
 
 void ask_product(void (*make)(const void*), const void* product, size_t bytes) {
   Thread& f = self();
   const bool now = f.asked.empty() && f.products.empty() && coin();
   ++f.products_asked;
-  if (now) return make(product);
   f.asked.push_back({make, std::vector<uint64_t>((bytes + 7) / 8)});
   memcpy(f.asked.back().kept.data(), product, bytes);
+  if (!now) return;
+  execute(f.asked.back());
+  f.asked.pop_back();
 }
 void ask_store(void (*make)(const void*), const void* store, size_t bytes) {
   auto& open = self().stored;
@@ -146,7 +160,7 @@ void await_products(size_t pending) {
   for (int yields = 0; yields < kLateYields && f.products.size() > pending && !f.products.front().empty(); ++yields) yield();
   while (f.products.size() > pending) {
     const Products group = std::move(f.products.front());
-    for (const Product& product : group) product.make(product.kept.data());
+    for (const Product& product : group) execute(product);
     f.products.pop_front();
   }
 }
@@ -242,12 +256,16 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
       pointers.push_back(blocks.back().get());
       const unsigned x = (backwards ? grid.x * grid.y * grid.z - cluster_size - at : at) + i;
       blocks.back()->index = {x % grid.x, x / grid.x % grid.y, x / grid.x / grid.y};
+      blocks.back()->number = i;
       start(*blocks.back(), threads, shared_bytes);
     }
     Cluster all;
     all.blocks = pointers.data();
     all.threads = cluster_size * threads;
-    if (!run(all, blocks, backwards)) return false;
+    order::watch(all, blocks.size(), shared_bytes);
+    const bool whole = run(all, blocks, backwards);
+    if (const std::string race = order::ended(); !race.empty()) fail(race.c_str());
+    if (!whole) return false;
     for (const auto& block : blocks)
       if (block->wrote_outside) return false;
   }

@@ -9,7 +9,9 @@
 
 #include <cmath>
 
+#include "tests/emulator/atomics.h"
 #include "tests/emulator/functions.h"
+#include "tests/emulator/order.h"
 
 #define __device__
 // A kernel is compiled only if its address is taken; builds.py does this for launched kernels.
@@ -51,6 +53,7 @@ struct Warp {
 
 struct Block {
   Index index;
+  unsigned number = 0;  // in its cluster
   unsigned char* shared = nullptr;
   Warp* warps = nullptr;
   Meeting meeting;
@@ -63,6 +66,7 @@ struct Fiber {
   unsigned thread = 0;
   unsigned cluster_round = 0;  // the barrier round in which it arrived and waits later
   bool gathered = false;  // whether its warp has converged, and it has not waited for anything else since
+  bool multiplies = false;  // in an asynchronous product, whose reads end for the whole warp (order.h)
 };
 
 struct Cluster {
@@ -82,7 +86,7 @@ inline unsigned arrive(Meeting& meeting, int expected) {
   const unsigned round = meeting.round;
   if (++meeting.arrived == expected) {
     meeting.arrived = 0;
-    ++meeting.round;
+    order::begin(&meeting, ++meeting.round);
   }
   return round;
 }
@@ -90,7 +94,16 @@ inline void wait(const Meeting& meeting, unsigned round) {
   current->gathered = false;
   while (meeting.round == round) yield();
 }
-inline void meet(Meeting& meeting, int expected) { wait(meeting, arrive(meeting, expected)); }
+// A barrier that orders memory.
+inline unsigned publish(Meeting& meeting, int expected) {
+  order::release(&meeting, meeting.round);
+  return arrive(meeting, expected);
+}
+inline void meet(Meeting& meeting, int expected) {
+  const unsigned round = publish(meeting, expected);
+  wait(meeting, round);
+  order::acquire(&meeting, round);
+}
 
 // An instruction for all lanes of a warp. Fibers have no common time, so each such instruction needs its own __syncwarp before
 // it.
@@ -229,37 +242,6 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   const auto all = simt::exchange(&word, 1);
   for (int i = 0; i < 32; ++i) value |= all[i][0];
   return value;
-}
-// Threads switch only at waits, so a plain access is atomic.
-inline uint32_t atomicAdd(uint32_t* address, uint32_t value) {
-  const uint32_t before = *address;
-  *address += value;
-  return before;
-}
-inline float atomicAdd(float* address, float value) {
-  const float before = *address;
-  *address += value;
-  return before;
-}
-inline uint32_t atomicOr(uint32_t* address, uint32_t value) {
-  const uint32_t old = *address;
-  *address = old | value;
-  return old;
-}
-inline uint32_t atomicExch(uint32_t* address, uint32_t value) {
-  const uint32_t before = *address;
-  *address = value;
-  return before;
-}
-inline uint32_t atomicMax(uint32_t* address, uint32_t value) {
-  const uint32_t before = *address;
-  *address = std::max(before, value);
-  return before;
-}
-inline unsigned long long atomicMax(unsigned long long* address, unsigned long long value) {
-  const unsigned long long before = *address;
-  *address = std::max(before, value);
-  return before;
 }
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value)); }
 inline int __ffs(unsigned value) { return __builtin_ffs(static_cast<int>(value)); }

@@ -17,14 +17,15 @@ STEPS = 11  # more than three times around a ring of three, and twice around a q
 
 
 @cache
-def pieces(name):
+def pieces(name, *flags):
     """The library of tests/emulator/<name>.cc."""
     made = builds.place() / f"pieces-{name}-{os.getpid()}.so"
     folders = (emulator.ROOT / "tests/emulator", emulator.ROOT)
     includes = [token for folder in folders for token in ("-I", str(folder))]
-    sources = [str(emulator.ROOT / "tests/emulator" / one) for one in (f"{name}.cc", "simt.cc")]
-    words = [emulator.compiler(), *builds.FLAGS, "-O1", "-shared", *includes, *sources, "-o", str(made)]
-    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    runtime = str(builds.runtime(emulator.compiler(), tuple(includes)))
+    source = str(emulator.ROOT / "tests/emulator" / f"{name}.cc")
+    words = [emulator.compiler(), *builds.FLAGS, "-O1", *flags, "-shared", *includes, source, runtime, "-nodefaultlibs"]
+    subprocess.run([*words, "-lstdc++", "-lc", "-o", str(made)], check=True, capture_output=True, timeout=120)
     return ctypes.CDLL(str(made))
 
 

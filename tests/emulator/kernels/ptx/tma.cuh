@@ -50,6 +50,7 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
     uint16_t element = 0;
     if (inside) memcpy(&element, from, bytes);
     if (!legal) element = 0xffff;
+    simt::order::write(simt::at(to), bytes);
     memcpy(simt::at(to), &element, bytes);
   });
   mbarrier_bytes_came(barrier, t.box[0] * t.box[1] * t.box[2] * t.box[3] * width);

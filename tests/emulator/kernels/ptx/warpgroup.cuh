@@ -20,8 +20,7 @@ inline simt::Meeting& named_barrier(int barrier) {
 }
 inline void named_sync(int barrier, int threads) { simt::meet(named_barrier(barrier), threads); }
 inline void named_arrive(int barrier, int threads) {
-  simt::Meeting& meeting = named_barrier(barrier);
-  if (++meeting.arrived == threads) meeting.arrived = 0, ++meeting.round;
+  simt::publish(named_barrier(barrier), threads);
 }
 
 }  // namespace opfacade

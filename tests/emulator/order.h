@@ -1,0 +1,41 @@
+// Whether accesses to shared memory by threads are ordered, by the rules of PTX: what a thread did before it arrives at a
+// barrier happens before what others do after they wait for it. A warp is ordered by __syncwarp, not by shuffles or votes, and
+// an arrival orders what its own thread did, and what happens before that. Simulated time orders nothing, so a race shows in
+// any order in which threads run.
+//
+// A launch watches if SIMT_ORDER=1. It sees all accesses of kernels that are compiled for it (builds.WATCHED) except those of
+// barriers and atomics. TMA accesses memory as the thread that issues it. A product reads as its thread, but what is written
+// after the read is not checked: wgmma_wait ends the reads of all lanes, and late products show stages that are overwritten too
+// early (simt.h). The first race ends the launch.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+// For accesses that order other accesses.
+#define SIMT_UNSEEN __attribute__((no_sanitize("thread")))
+
+namespace simt::order {
+
+extern bool watched;  // this launch
+void released(const void* barrier, unsigned phase);
+void acquired(const void* barrier, unsigned phase);
+void begun(const void* barrier, unsigned phase);
+void accessed(const void* first, size_t bytes, bool writes);
+
+// The accesses of this thread so far happen before those of threads that acquire this phase. Phases alternate between two.
+inline void release(const void* barrier, unsigned phase) {
+  if (watched) released(barrier, phase % 2);
+}
+inline void acquire(const void* barrier, unsigned phase) {
+  if (watched) acquired(barrier, phase % 2);
+}
+// A new phase: nobody has arrived yet.
+inline void begin(const void* barrier, unsigned phase) {
+  if (watched) begun(barrier, phase % 2);
+}
+// An access that the compiler does not report.
+inline void write(const void* first, size_t bytes) {
+  if (watched) accessed(first, bytes, true);
+}
+
+}  // namespace simt::order

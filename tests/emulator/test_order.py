@@ -1,0 +1,55 @@
+"""Accesses to shared memory that no barrier orders (order.h): in small kernels (order_pieces.cc), and in ours."""
+
+import ctypes
+
+import pytest
+import torch
+
+from opfacade.plans.matmul import MatmulDescriptor, Scaling
+from tests import emulator
+from tests.emulator import builds
+from tests.emulator.test_pipeline import pieces
+from tests.support.assemblers import any_assembler
+
+pytestmark = emulator.needed
+
+ORDERED = (
+    "arrivals_of_each_lane", "arrivals_of_warps", "threads_of_a_block", "a_named_barrier", "blocks_of_a_cluster",
+    "nothing_is_needed",
+)  # fmt: skip
+RACES = (
+    "not_a_lane_that_wrote", "not_a_lane_that_read", "not_a_vote", "not_a_relaxed_cluster_barrier", "not_an_atomic",
+    "not_a_copy_without_a_wait",
+)  # fmt: skip
+
+
+def runs(name, monkeypatch, watched):
+    monkeypatch.setenv("SIMT_ORDER", watched)
+    seen = torch.empty(32, dtype=torch.int32)
+    return getattr(pieces("order_pieces", *builds.WATCHED), f"run_{name}")(ctypes.c_void_p(seen.data_ptr()))
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_what_a_barrier_orders_is_no_race(name, monkeypatch):
+    assert runs(name, monkeypatch, "1")
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_what_nothing_orders_is_a_race(name, monkeypatch):
+    assert runs(name, monkeypatch, ""), "it ends, so only the race fails it"
+    assert not runs(name, monkeypatch, "1")
+
+
+BLOCK = Scaling(kind="block")
+# Steps of k go around each ring more than once.
+KERNELS = {
+    "blocks": MatmulDescriptor(total_num_rows=7, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
+    "blocks of odd rows": MatmulDescriptor(total_num_rows=7, n=40, k=2601, dtype="f8_e4m3", scaling=BLOCK),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_have_no_race(name):
+    subject = emulator.subject(KERNELS[name])
+    with emulator.watching(), any_assembler():
+        subject.run(subject.args(1))
