@@ -51,11 +51,14 @@ struct CopiedLines {
       if (at >= 0) cp_async_part(place(stage, i, chunk), begin + i * step + at, min(max(length - at, 0), kEach) * C::kSize);
     }
   }
-  // Stores the first chunk of each unaligned line, which contains elements before the first aligned vector. Here thread t
-  // stores the chunks of lines t, t + kWarpgroup and so on.
+  // Stores the first chunk of each unaligned line, which contains elements before the first aligned vector. A lane stores chunks
+  // of lines of its warp: no barrier is between other warps and their last copies to this stage, for the tile before.
   __device__ __forceinline__ void copy_first(uint32_t stage) const {
+    constexpr int kOfWarp = 32 / kChunks;  // lines of a warp at a time
 #pragma unroll 1
-    for (int own = threadIdx.x % kWarpgroup; own < min(kRows, lines); own += kWarpgroup) {
+    for (int i = threadIdx.x % 32; i < kCount * kOfWarp; i += 32) {
+      const int own = i / kOfWarp * kLines + threadIdx.x % kWarpgroup / 32 * kOfWarp + i % kOfWarp;
+      if (own >= lines) break;
       const Bits* from = begin + (own - line) * (step / kLines);
       if (reinterpret_cast<uintptr_t>(from) % 16 == 0) continue;
       store_shared_16(stage + panel_address(own, 0), chunk_of(from, 1, length));

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from opfacade.plans.matmul import MatmulDescriptor, Scaling
+from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
 from tests import emulator
 from tests.emulator import builds
 from tests.emulator.test_pipeline import pieces
@@ -44,7 +44,7 @@ BLOCK = Scaling(kind="block")
 # Steps of k go around each ring more than once.
 KERNELS = {
     "blocks": MatmulDescriptor(total_num_rows=7, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
-    "blocks of odd rows": MatmulDescriptor(total_num_rows=7, n=40, k=2601, dtype="f8_e4m3", scaling=BLOCK),
+    "odd rows": GroupedMatmulDescriptor(groups=2, total_num_rows=20, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
 }
 
 

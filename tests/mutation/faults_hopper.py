@@ -2,7 +2,22 @@
 
 from tests.mutation.mutant import EMULATED, EMULATED_ROWS, WGMMA, K, L, Mutant, cpu
 
+ORDERED = "tests/emulator/test_order.py -k barrier_orders"
 HOPPER_FAULTS = (
+    cpu(
+        "rings: a lane arrives for its warp before the others, in a branch",
+        "kernels/pipeline/ring.cuh",
+        "warp_arrive(uint64_t& barrier) {\n  __syncwarp();\n",
+        "warp_arrive(uint64_t& barrier) {\n",
+        ORDERED,
+    ),
+    cpu(
+        "rings: a lane arrives for its warp before the others",
+        "kernels/pipeline/ring.cuh",
+        "warp_arrive_at(uint32_t barrier) {\n  __syncwarp();\n",
+        "warp_arrive_at(uint32_t barrier) {\n",
+        ORDERED,
+    ),
     Mutant(
         "wgmma prefill: a stage is filled again before its values are looked at",
         f"{K}/prefill_sm90/tma_load.cuh",

@@ -10,6 +10,7 @@ I8 = "tests/families/matmul/test_integer_kernel.py -k exact"
 SEGMENTS = f"{KERNEL} -k segments_have"
 FP8 = "tests/families/matmul/test_fp8_kernel.py"
 PARTS = f"{FP8} -k keeps_its_bound"
+RACES = "tests/emulator/test_order.py -k kernels"
 GROUPS = "tests/families/matmul/test_grouped_kernel.py"
 BYTES = "tests/families/matmul/test_grouped_bytes_kernel.py -k bound"
 ROWS = "tests/families/matmul/test_rows_kernel.py"
@@ -124,6 +125,9 @@ FAULTS = (
     odd("the last chunk of a stage goes on with its first", "copied_lines.cuh", "place(next, i, 0)", "place(stage, i, 0)"),
     odd("elements behind a line are copied", "copied_lines.cuh", "min(max(length - at, 0), kEach)", "kEach"),
     odd("the first chunk is shifted too", "copied_lines.cuh", "(!kApart || k + chunk > 0)", "true"),
+    cpu("products of odd operands: another warp stores the first chunk of a line", f"{K}/copied_lines.cuh",
+        "threadIdx.x % kWarpgroup / 32 * kOfWarp", "(threadIdx.x % kWarpgroup / 32 ^ 1) * kOfWarp",
+        "tests/families/matmul/test_odd_kernel.py -k begins_the_next"),
     odd("first chunks are those of the first line", "copied_lines.cuh", "begin + (own - line) * (step / kLines)", "begin"),
     odd("the first chunk of a later step is read as that of the line", "copied_lines.cuh",
         "if (!kApart && k + chunk == 0)", "if (chunk == 0)"),
@@ -172,6 +176,8 @@ FAULTS = (
     fp8("factors have the rows of the first warp", "parts.cuh",
         "own(group * 64 + threadIdx.x % kWarpgroup / 32 * 16 +", "own(group * 64 +"),
     fp8("a row has the factor of the one above", "parts.cuh", "C::kRows + own + 8 * half)", "C::kRows + own)"),
+    fp8("a lane releases a stage whose factors others still read", "stage_reader.cuh",
+        "    if constexpr (C::kFactors) __syncwarp();\n", "", RACES),
     fp8("factors are put before a stage is free", "factors.cuh",
         "      mbarrier_wait(smem.empty(stage), at / C::kStages % 2 ^ 1);\n      factors", "      factors",
         f"{FP8} -k bound and long"),

@@ -100,6 +100,15 @@ def test_an_odd_operand_has_the_bits_of_one_that_tma_loads(name):
 
 
 @emulator.needed
+@pytest.mark.parametrize("k", [513, 515])
+def test_a_warp_that_begins_the_next_tile_early_changes_no_line_of_the_last_warp(k, monkeypatch):
+    """Warps that copy meet at no barrier. One CTA has all tiles, which share stages."""
+    emulator.last_first(monkeypatch)
+    problem = made(rows=20, n=300, k=k, sm_limit=1, out_dtype="f32")
+    ran(problem, inputs.make_args(problem, 3), False)
+
+
+@emulator.needed
 @pytest.mark.parametrize("into_workspace", [False, True])
 @pytest.mark.parametrize("name", FORMS)
 def test_nothing_outside_of_an_odd_operand_is_read(name, into_workspace):
