@@ -20,7 +20,7 @@ struct ColumnFold : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
   static constexpr int kVec = kLie == Lie::kAny ? 1 : M::kVec;  // columns per thread
-  using Tile = ColumnTile<M::kGroups, kVec, M::kCluster>;
+  using Tile = ColumnTile<M, kVec>;
   static constexpr int kRows = M::kRows, kStep = M::kGroups * M::kCluster;
   static constexpr bool kHeld = M::kHeld && kLie != Lie::kAny;
 
@@ -170,7 +170,7 @@ struct ColumnFold : Located<M> {
     });
     all.each([&](auto stage, auto& states) {
       constexpr int kStage = decltype(stage)::kStage;
-      join_columns<ReducerOf<M, kStage>, M::kGroups, kVec, M::kCluster>(states, kStage == 0);
+      join_columns<ReducerOf<M, kStage>, Tile>(states, kStage == 0);
       done(stage, states);
     });
   }

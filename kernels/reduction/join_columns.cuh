@@ -6,14 +6,13 @@
 
 namespace opfacade {
 
-constexpr int kColumnThreads = 256;
-
-// A row of a tile has kLanes threads with kVec columns each; kGroups groups of kLanes threads take rows in turn.
-template <int kGroups, int kVec, int kCluster>
+// A row of a tile has kLanes threads with kVecs columns each; kGroups groups of kLanes threads take rows in turn. M has the
+// numbers of the strategy. kSlots: states per column in a CTA. kRows: these, and a cluster's result.
+template <class M, int kVecs>
 struct ColumnTile {
-  static constexpr int kLanes = kColumnThreads / kGroups, kColumns = kLanes * kVec;
-  static constexpr int kSlots = kLanes < 32 ? kColumnThreads / 32 : kGroups;  // states per column in a CTA
-  static constexpr int kRows = kSlots + (kCluster > 1 ? 1 : 0);              // slots: the states, and a cluster's result
+  static constexpr int kThreads = M::kThreads, kCluster = M::kCluster, kSlots = M::kSlots, kVec = kVecs;
+  static constexpr int kLanes = kThreads / M::kGroups, kColumns = kLanes * kVec, kRows = kSlots + (kCluster > 1 ? 1 : 0);
+  static constexpr int kBytes = M::kShared * kVec;  // of shared memory
   static constexpr bool kJoins = kSlots * kCluster > 1;
 
   // Offset of a word of a column's state.
@@ -47,10 +46,10 @@ __device__ __forceinline__ State state_of_cta(int rank, int column) {
 }
 
 // first: no earlier stage of this kernel has used shared memory.
-template <class R, int kGroups, int kVec, int kCluster>
-__device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], bool first) {
-  using Tile = ColumnTile<kGroups, kVec, kCluster>;
+template <class R, class Tile>
+__device__ __forceinline__ void join_columns(typename R::State (&states)[Tile::kVec], bool first) {
   using State = typename R::State;
+  constexpr int kVec = Tile::kVec, kCluster = Tile::kCluster;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kLanes;
   const int slot = Tile::kLanes < 32 ? thread / 32 : thread / Tile::kLanes;
   constexpr int kAtOnce = sizeof(State) > 8 ? 1 : 8;  // joins of large states wait for each other, and take long to compile
@@ -61,6 +60,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
       states[j] = join_in_order<R>((thread & across) == 0, states[j], state_of_lane(states[j], across));  // row groups of a warp
   }
   if constexpr (!Tile::kJoins) return;
+  static_assert(!Tile::kJoins || Tile::kRows * Tile::kColumns * sizeof(State) <= Tile::kBytes, "as the binding launches it");
   if (!first) {  // all threads have read the previous stage's results
     if constexpr (kCluster > 1) cluster_sync();
     else __syncthreads();
@@ -71,7 +71,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
   }
   __syncthreads();
 #pragma unroll 1
-  for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
+  for (int column = thread; column < Tile::kColumns; column += Tile::kThreads) {
     State all = state_at<Tile, State>(0, column);
 #pragma unroll kAtOnce
     for (int i = 1; i < Tile::kSlots; ++i) all = R::join(all, state_at<Tile, State>(i, column));
@@ -80,7 +80,7 @@ __device__ __forceinline__ void join_columns(typename R::State (&states)[kVec], 
   if constexpr (kCluster > 1) {
     cluster_sync();
 #pragma unroll 1
-    for (int column = thread; column < Tile::kColumns; column += kColumnThreads) {
+    for (int column = thread; column < Tile::kColumns; column += Tile::kThreads) {
       State all = state_of_cta<Tile, State>(0, column);
 #pragma unroll kAtOnce
       for (int i = 1; i < kCluster; ++i) all = R::join(all, state_of_cta<Tile, State>(i, column));

@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.strategies import columns
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.stages import REDUCERS, Stage
-
-THREADS = 256  # kColumnThreads of kernels/reduction/join_columns.cuh
-MAX_GROUPS, _MAX_ROWS = 32, 8
-_ROWS_OF_A_THREAD = 64  # elements per thread, at least, before more CTAs share a column
-_CLUSTERS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,8 @@ class ColumnConfig:
     def constants(self, program: FoldProgram) -> dict[str, Any]:
         """Constants of the templates in columns."""
         lanes = {name: getattr(self, name) for name in ("vector", "groups", "rows", "cluster", "held")}
-        found = lanes | {"shared": self.shared_bytes(program), "columns": kept_last(program), "inner": len(program.fold)}
+        lanes |= {"threads": columns.THREADS, "slots": columns.slots(self.groups), "shared": self.shared_bytes(program)}
+        found = lanes | {"columns": kept_last(program), "inner": len(program.fold)}
         found |= {"fused": not self.held and self.fuses(program), "near": _is_heavy(program)}
         return found | {"segmented": True}  # templates reach a folded element by the step from one to the next
 
@@ -60,13 +57,8 @@ class ColumnConfig:
         return fold_config.independent(program) and self.vector * state_words(program) <= fold_config.STATE_WORDS
 
     def shared_bytes(self, program: FoldProgram) -> int:
-        """Shared memory of a CTA whose threads have one column each; kRows of kernels/reduction/join_columns.cuh."""
-        lanes = THREADS // self.groups
-        slots = THREADS // 32 if lanes < 32 else self.groups
-        if slots * self.cluster == 1:
-            return 0
         most = max((state_bytes(stage) for stage in program.stages), default=0)
-        return (slots + (self.cluster > 1)) * lanes * most
+        return columns.shared_bytes(self.groups, self.cluster, most)
 
 
 def _is_heavy(program: FoldProgram) -> bool:
@@ -98,17 +90,17 @@ def state_words(program: FoldProgram) -> int:
 def config(program: FoldProgram, target: Target) -> ColumnConfig:
     vector = fold_config.vector_of(program)
     folded = math.prod(program.shape[axis] for axis in program.fold)
-    rows = _power_below(max(1, min(_MAX_ROWS, fold_config.elements_in_registers(program) // vector)))
-    clusters = _CLUSTERS if target.sm_version >= 90 else (1,)
-    for groups in (1, 2, 4, 8, 16, MAX_GROUPS):
+    rows = _power_below(max(1, min(columns.MAX_ROWS, fold_config.elements_in_registers(program) // vector)))
+    most, clusters = columns.GROUPS[-1], columns.CLUSTERS if target.sm_version >= 90 else (1,)
+    for groups in columns.GROUPS:
         if folded <= groups * rows:
             return ColumnConfig(vector, groups, rows, 1, True)
     if _reads_again(program):
         for cluster in clusters:
-            if folded <= MAX_GROUPS * rows * cluster:
-                return ColumnConfig(vector, MAX_GROUPS, rows, cluster, True)
-    cluster = next(one for one in reversed(clusters) if one == 1 or folded >= MAX_GROUPS * _ROWS_OF_A_THREAD * one)
-    return ColumnConfig(vector, MAX_GROUPS, rows, cluster, False)
+            if folded <= most * rows * cluster:
+                return ColumnConfig(vector, most, rows, cluster, True)
+    cluster = next(one for one in reversed(clusters) if one == 1 or folded >= most * columns.ROWS_OF_A_THREAD * one)
+    return ColumnConfig(vector, most, rows, cluster, False)
 
 
 def _reads_again(program: FoldProgram) -> bool:

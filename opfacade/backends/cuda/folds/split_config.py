@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.strategies import columns
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
 from opfacade.plans._folds.program import FoldProgram
@@ -53,9 +54,9 @@ def in_rows(program: FoldProgram, target: Target) -> SplitConfig:
 
 def in_columns(program: FoldProgram, target: Target) -> SplitConfig:
     shape = column_config.config(program, target)
-    groups = column_config.MAX_GROUPS
-    columns = math.prod(program.shape[program.fold[-1] + 1 :])
-    tiles = _kept(program) // max(1, columns) * -(-columns // (column_config.THREADS // groups * shape.vector))
+    groups = columns.GROUPS[-1]
+    kept = math.prod(program.shape[program.fold[-1] + 1 :])
+    tiles = _kept(program) // max(1, kept) * -(-kept // (columns.THREADS // groups * shape.vector))
     chunk, parts = _cut(program, _CTAS_OF_COLUMNS * target.sm_count // max(1, tiles), _LEAST_COLUMN)
     return SplitConfig(chunk, parts, shape.vector, groups=groups, rows=shape.rows)
 

@@ -1,0 +1,52 @@
+"""Each number of a fold strategy stands in one file: a changed number reaches the host, the kernel and its binding, and results
+stay right, so that none of them has a copy of the old number."""
+
+import re
+
+import pytest
+
+from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda.folds.strategies import columns
+from opfacade.jit import codegen
+from tests import emulator
+from tests.families.reduction.forms import softmax
+from tests.families.reduction.test_fold_kernel import filled, held
+
+# (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
+NUMBERS = {
+    "columns": (columns, "THREADS", 128, softmax((301, 16), "f32", 0), ("kThreads = {},", "({}, 1)"), (", {})",)),
+}
+
+
+def rendered(problem):
+    plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
+    return codegen.render(plan.jit_spec)
+
+
+@pytest.fixture(params=NUMBERS)
+def case(request):
+    return NUMBERS[request.param]
+
+
+def test_a_changed_number_reaches_kernel_and_binding(case, monkeypatch):
+    file, name, other, problem, device, binding = case
+    for value in (getattr(file, name), other):
+        monkeypatch.setattr(file, name, value)
+        found = rendered(problem)
+        assert all(text.format(value) in found.device for text in device)
+        assert all(text.format(value) in found.binding for text in binding)
+
+
+@emulator.needed
+def test_results_are_right_with_a_changed_number(case, monkeypatch):
+    file, name, other, problem, *_ = case
+    monkeypatch.setattr(file, name, other)
+    held(emulator.subject(problem), filled(problem, 3))
+
+
+def test_the_shared_memory_of_columns_follows_their_threads(monkeypatch):
+    problem = softmax((302, 16), "f32", 0)
+    found = [re.search(r"kShared = (\d+)", rendered(problem).device)[1]]
+    monkeypatch.setattr(columns, "THREADS", 128)
+    found.append(re.search(r"kShared = (\d+)", rendered(problem).device)[1])
+    assert found == ["576", "160"]  # of 8 bytes, per column: 8 warps and a cluster, 8 columns; 4 and 1, 4 columns
