@@ -4,6 +4,8 @@
 
 namespace opfacade {
 
+constexpr int kStateBytes = 32;  // slot of one state in shared memory
+
 // Axes: those of rows, then the folded ones, both from the outermost to the innermost. Operands: inputs, then outputs. A row
 // has `segments` * `elements` elements; `elements` counts along the axes that the last stages fold.
 template <int kOperands, int kScalars>

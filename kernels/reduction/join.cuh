@@ -3,11 +3,10 @@
 #pragma once
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/reduction/fold_params.h"
 #include "kernels/reduction/reducers.cuh"
 
 namespace opfacade {
-
-constexpr int kStateBytes = 32;  // slot of one state in shared memory
 
 template <class State>
 struct StateWords {

@@ -11,8 +11,6 @@
 
 namespace opfacade {
 
-constexpr int kPartThreads = 512, kMergeWarps = 4;
-
 // Words per part of the states of all stages before kStage.
 template <class M, int kStage>
 constexpr int words_before() {
@@ -46,7 +44,7 @@ template <class M, Lie kLie>
 struct RowPart : Located<M> {
   using Params = typename M::Params;
   using Located<M>::at, Located<M>::place;
-  static constexpr int kVec = M::kVec, kBatch = kLie == Lie::kAny ? 1 : M::kBatch, kStep = kPartThreads * kVec;
+  static constexpr int kVec = M::kVec, kBatch = kLie == Lie::kAny ? 1 : M::kBatch, kStep = M::kThreads * kVec;
 
   const Params& p;
   const int64_t row, part, begin, end;
@@ -134,7 +132,8 @@ struct RowPart : Located<M> {
   template <int kStage, class State, int kChains>
   __device__ __forceinline__ void finish(State (&states)[kChains]) {
     using R = ReducerOf<M, kStage>;
-    constexpr int kWarps = kPartThreads / 32;
+    constexpr int kWarps = M::kThreads / 32;
+    static_assert(M::kStages * kWarps <= M::kSlots, "as the binding launches it");
     State all = join_lanes<R, 32>(joined<R>(states));
     all = join_warps<R, kWarps, 1>(all, static_cast<int>(threadIdx.x) / 32, kStage * kWarps);
     if (threadIdx.x == 0) store_partial<M, kStage>(p, row, part, all);
@@ -154,7 +153,7 @@ struct PartsMerge : Located<M> {
   typename M::Results results{};
 
   __device__ __forceinline__ explicit PartsMerge(const Params& params)
-      : p(params), lane(static_cast<int>(threadIdx.x) % 32), row(int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / 32) {}
+      : p(params), lane(static_cast<int>(threadIdx.x) % 32), row(int64_t{blockIdx.x} * M::kMergeWarps + threadIdx.x / 32) {}
 
   __device__ __forceinline__ void run() {
     allow_dependents();

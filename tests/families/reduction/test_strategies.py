@@ -6,15 +6,25 @@ import re
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds.strategies import columns
+from opfacade.backends.cuda.folds.strategies import columns, split
 from opfacade.jit import codegen
 from tests import emulator
-from tests.families.reduction.forms import softmax
+from tests.families.reduction.forms import reducer, softmax
 from tests.families.reduction.test_fold_kernel import filled, held
+from tests.families.reduction.test_split import auto
 
 # (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
 NUMBERS = {
     "columns": (columns, "THREADS", 128, softmax((301, 16), "f32", 0), ("kThreads = {},", "({}, 1)"), (", {})",)),
+    "split": (split, "THREADS", 256, auto(reducer("sum", "f32", (2, 70001))), ("kThreads = {},", "({}, 1)"), (", {})",)),
+    "merge": (
+        split,
+        "MERGE_WARPS",
+        2,
+        auto(reducer("sum", "f32", (5, 70002))),
+        ("kMergeWarps = {};",),
+        ("ceil_div(p.rows, {})",),
+    ),
 }
 
 

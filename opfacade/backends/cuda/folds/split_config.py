@@ -10,16 +10,10 @@ from dataclasses import dataclass
 
 from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
-from opfacade.backends.cuda.folds.strategies import columns
+from opfacade.backends.cuda.folds.strategies import columns, split
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
 from opfacade.plans._folds.program import FoldProgram
-
-MAX_PARTS = 1024  # so that a warp joins them in 32 steps
-_PART_THREADS = 512  # kPartThreads of kernels/reduction/split.cuh
-_MAX_BATCH = 4  # vectors of a thread that are loaded before the first is used
-_LEAST_ROW, _LEAST_COLUMN = 32768, 1024  # elements per part, at least
-_CTAS_OF_ROWS, _CTAS_OF_COLUMNS = 2, 4  # per SM
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +30,19 @@ class SplitConfig:
     @property
     def lanes(self) -> int:
         """Threads that share the terms of a part."""
-        return self.groups or _PART_THREADS
+        return self.groups or split.THREADS
 
     @property
     def facts(self) -> dict[str, int | bool]:
         """Facts of a SKU that determine the order of additions."""
         found: dict[str, int | bool] = {"chunk": self.chunk, "vector": self.vector}
-        return found | ({"groups": self.groups, "rows": self.rows} if self.groups else {"span": _PART_THREADS})
+        return found | ({"groups": self.groups, "rows": self.rows} if self.groups else {"span": split.THREADS})
 
 
 def in_rows(program: FoldProgram, target: Target) -> SplitConfig:
     vector = fold_config.vector_of(program)
-    batch = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
-    chunk, parts = _cut(program, _CTAS_OF_ROWS * target.sm_count // max(1, _kept(program)), _LEAST_ROW)
+    batch = max(1, min(split.MAX_BATCH, fold_config.elements_in_registers(program) // vector))
+    chunk, parts = _cut(program, split.CTAS_OF_ROWS * target.sm_count // max(1, _kept(program)), split.LEAST_ROW)
     return SplitConfig(chunk, parts, vector, batch=batch)
 
 
@@ -57,7 +51,7 @@ def in_columns(program: FoldProgram, target: Target) -> SplitConfig:
     groups = columns.GROUPS[-1]
     kept = math.prod(program.shape[program.fold[-1] + 1 :])
     tiles = _kept(program) // max(1, kept) * -(-kept // (columns.THREADS // groups * shape.vector))
-    chunk, parts = _cut(program, _CTAS_OF_COLUMNS * target.sm_count // max(1, tiles), _LEAST_COLUMN)
+    chunk, parts = _cut(program, split.CTAS_OF_COLUMNS * target.sm_count // max(1, tiles), split.LEAST_COLUMN)
     return SplitConfig(chunk, parts, shape.vector, groups=groups, rows=shape.rows)
 
 
@@ -80,7 +74,7 @@ def _kept(program: FoldProgram) -> int:
 def _cut(program: FoldProgram, wanted: int, least: int) -> tuple[int, int]:
     """(chunk, parts) of a row that `wanted` CTAs fold. A chunk has three significant bits, so that few lengths share a SKU."""
     folded = math.prod(program.shape[axis] for axis in program.fold)
-    chunk = max(least, -(-folded // max(1, min(wanted, MAX_PARTS))))
+    chunk = max(least, -(-folded // max(1, min(wanted, split.MAX_PARTS))))
     unit = 1 << max(0, (chunk - 1).bit_length() - 3)
     chunk = -(-chunk // unit) * unit
     return chunk, -(-folded // chunk)

@@ -13,6 +13,7 @@ from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds.column_config import ColumnConfig, kept_last
 from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.folds.split_config import SplitConfig
+from opfacade.backends.cuda.folds.strategies import split
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -25,7 +26,7 @@ _EVIDENCE = (
     "tests/families/reduction/test_split.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_split.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows_of_the_same_chunk",
 )
-_TREE = 2 + 2 + 5 + 8 + 5 + split_config.MAX_PARTS // 32  # as a row's, then of lanes and of parts
+_TREE = 2 + 2 + 5 + 8 + 5 + split.MAX_PARTS // 32  # as a row's, then of lanes and of parts
 
 
 def refusals(program: FoldProgram) -> Iterator[Reason]:
@@ -65,6 +66,7 @@ class SplitRows(RowLayout):
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         shape = self.config(program, target)
         lanes = {"vector": shape.vector, "batch": shape.batch, "fused": split_config.fuses(program, shape.vector)}
+        lanes |= {"threads": split.THREADS, "slots": split.slots(len(program.stages)), "merge_warps": split.MERGE_WARPS}
         return lanes | {
             "near": True,
             "inner": len(program.fold),
@@ -90,7 +92,7 @@ class SplitColumns(column_engine.ColumnLayout):
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         shape = self.config(program, target)
         columns = ColumnConfig(shape.vector, shape.groups, shape.rows, 1, False)
-        return columns.constants(program) | {"split": True, "in_columns": True}
+        return columns.constants(program) | {"split": True, "in_columns": True, "merge_warps": split.MERGE_WARPS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
