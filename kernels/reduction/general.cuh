@@ -16,7 +16,7 @@ template <class M>
 class GeneralFold {
  public:
   using Params = typename M::Params;
-  static constexpr int kPlaceStates = kMapAxes * 8 / kStateBytes;  // slots for coordinates, before the states of warps
+  static constexpr int kWarps = M::kWarps, kThreads = 32 * kWarps;
 
   __device__ __forceinline__ explicit GeneralFold(const Params& params) : p(params) {}
 
@@ -54,8 +54,8 @@ class GeneralFold {
   __device__ __forceinline__ void stages(At<kStage> stage) {
     if constexpr (kStage < M::kStages) {
       // Either the whole CTA joins one result at a time, or each warp joins its own results.
-      const bool whole = p.apart[kStage] < kGeneralWarps;
-      const uint32_t teams = whole ? 1 : kGeneralWarps, lanes = kGeneralThreads / teams;
+      const bool whole = p.apart[kStage] < kWarps;
+      const uint32_t teams = whole ? 1 : kWarps, lanes = kThreads / teams;
 #pragma unroll 1
       for (uint32_t result = threadIdx.x / lanes; result < p.apart[kStage]; result += teams)
         one_result(stage, result, whole, threadIdx.x % lanes, lanes);
@@ -77,7 +77,7 @@ class GeneralFold {
     }
     state = join_lanes<R, 32>(state);
     if (whole) {
-      state = join_warps<R, kGeneralWarps, 1>(state, static_cast<int>(threadIdx.x) / 32, kPlaceStates);
+      state = join_warps<R, kWarps, 1>(state, static_cast<int>(threadIdx.x) / 32, kPlaceStates);
       __syncthreads();  // all threads have read the states of the warps
     }
     if (lane == 0) M::keep_result(stage, p, results, place, state);
@@ -89,7 +89,7 @@ class GeneralFold {
     if constexpr (kPass < M::kPasses) {
       const uint32_t count = M::elements(pass, p);
 #pragma unroll 1
-      for (uint32_t i = threadIdx.x; i < count; i += kGeneralThreads) {
+      for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
         M::go_along(pass, p, i, place);
         M::write(pass, p, results, place);
       }

@@ -4,7 +4,7 @@
 
 namespace opfacade {
 
-constexpr int kGeneralWarps = 8, kGeneralThreads = 32 * kGeneralWarps;
+constexpr int kPlaceStates = kMapAxes * 8 / kStateBytes;  // slots for coordinates, before the states of warps
 
 // Results of stages are in the workspace, 8 bytes each, in a separate part for each CTA. A stage has one result for each
 // position along the folded axes that it does not join and along which its results differ.

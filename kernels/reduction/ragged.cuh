@@ -1,6 +1,6 @@
 // A fold of rows of different lengths over a program M. A warp folds a short row, a CTA a long one; the length of the row
-// decides. A lane takes every 32nd or 256th element from the first one on. So the bits of a row depend on neither other rows
-// nor its start. Elements are read again by each stage that uses another stage, and by the outputs.
+// decides. The step between the elements of a lane is the number of the row's threads. So the bits of a row depend on neither
+// other rows nor its start. Elements are read again by each stage that uses another stage, and by the outputs.
 //
 // A CTA has `each` rows of either kind. Its short rows are consecutive, so that a warp reads their bounds at once. Its long
 // rows are gridDim.x apart, so that neighbouring long rows go to different CTAs.
@@ -15,7 +15,6 @@
 
 namespace opfacade {
 
-constexpr int kShortRow = 1024;  // longest row that a warp folds, in elements
 constexpr int kShortBatch = 4;   // elements per lane that a warp loads at once: a larger batch costs shorter rows instructions
 constexpr int kNearBatch = 8;    // upper bound if the step between elements is a parameter: addresses then take registers too
 
@@ -112,7 +111,7 @@ struct RaggedRow : Located<M> {
       batches<0, M::kRows < kNearBatch ? M::kRows : kNearBatch>(step);
     } else {
       if (lanes == 32) batches<32, M::kRows < kShortBatch ? M::kRows : kShortBatch>(step);
-      else batches<kRaggedThreads, M::kRows>(step);
+      else batches<M::kThreads, M::kRows>(step);
     }
   }
   template <int kLanes, int kCount, class F>
@@ -132,8 +131,9 @@ struct RaggedRow : Located<M> {
     all.each([&](auto stage, auto& states) {
       constexpr int kStage = decltype(stage)::kStage;
       using R = ReducerOf<M, kStage>;
+      static_assert(M::kStages * M::kWarps <= M::kSlots, "as the binding launches it");
       auto joined = join_lanes<R, 32>(states[0]);
-      if (lanes != 32) joined = join_warps<R, kRaggedWarps, 1>(joined, lane / 32, kStage * kRaggedWarps);
+      if (lanes != 32) joined = join_warps<R, M::kWarps, 1>(joined, lane / 32, kStage * M::kWarps);
       M::keep(stage, results, joined);
     });
   }
@@ -165,11 +165,11 @@ struct RaggedFold {
     wait_for_previous();
     allow_dependents();
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int rows = p.each <= kRaggedWarps ? 1 : p.each / kRaggedWarps;  // of a warp
+    const int rows = p.each <= M::kWarps ? 1 : p.each / M::kWarps;  // of a warp
     const int own = lane < rows && warp * rows < p.each ? warp * rows + lane : p.each;
     const int64_t near = own < p.each ? int64_t{blockIdx.x} * p.each + own : p.rows;
     const RowRange range = bounds(near);
-    uint32_t mine = __ballot_sync(0xffffffffu, near < p.rows && range.length * p.unit <= kShortRow);
+    uint32_t mine = __ballot_sync(0xffffffffu, near < p.rows && range.length * p.unit <= M::kShortRow);
     int group = 0;  // `ours` has the long rows among far(group) .. far(group + 31)
     uint32_t ours = long_rows();
     while (true) {
@@ -186,7 +186,7 @@ struct RaggedFold {
       const RowRange short_range = {__shfl_sync(0xffffffffu, range.begin, i), __shfl_sync(0xffffffffu, range.length, i)};
       const int64_t row = is_long ? far(group + i) : int64_t{blockIdx.x} * p.each + warp * rows + i;
       const RowRange found = !is_long ? short_range : kGroups ? ranges()[group + i] : bounds(row);
-      RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? kRaggedThreads : 32).fold();
+      RaggedRow<M, kLie>(p, row, found, is_long ? thread : lane, is_long ? M::kThreads : 32).fold();
       if (is_long) __syncthreads();  // all threads have read the states of this row
       (is_long ? ours : mine) &= (is_long ? ours : mine) - 1;
     }
@@ -196,8 +196,8 @@ struct RaggedFold {
   // shorts: a bit for each lane whose row is short.
   static __device__ __forceinline__ void fold_groups(RowGroup<M> group, uint32_t shorts) {
 #pragma unroll 1
-    for (int first = 0; shorts != 0; shorts >>= kGroupRows, first += kGroupRows) {
-      if (shorts % (1u << kGroupRows) != 0) group.fold(first, shorts);
+    for (int first = 0; shorts != 0; shorts >>= M::kGroupRows, first += M::kGroupRows) {
+      if (shorts % (1u << M::kGroupRows) != 0) group.fold(first, shorts);
     }
   }
   __device__ __forceinline__ int64_t far(int i) const { return blockIdx.x + int64_t{i} * gridDim.x; }
@@ -207,16 +207,16 @@ struct RaggedFold {
     return range_of<M>(p, kLie == Lie::kDense || p.kept == 1 ? row : row / p.inner);
   }
   __device__ __forceinline__ uint32_t* masks() const {
-    return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kStages * kRaggedWarps * kStateBytes);
+    return reinterpret_cast<uint32_t*>(dynamic_shared() + M::kSlots * kStateBytes);
   }
   // Ranges of the CTA's long rows, which long_rows() stored: a load from global memory before each row would delay its
   // elements.
-  __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + kRaggedWarps); }
+  __device__ __forceinline__ RowRange* ranges() const { return reinterpret_cast<RowRange*>(masks() + M::kWarps); }
   // Finds the CTA's long rows, one row per thread. Returns the first mask.
   __device__ __forceinline__ uint32_t long_rows() const {
     const int thread = static_cast<int>(threadIdx.x);
     const RowRange range = bounds(thread < p.each ? far(thread) : p.rows);
-    const bool is_long = range.length * p.unit > kShortRow;
+    const bool is_long = range.length * p.unit > M::kShortRow;
     if (kGroups && is_long) ranges()[thread] = range;
     const uint32_t mask = __ballot_sync(0xffffffffu, is_long);
     if (thread % 32 == 0) masks()[thread / 32] = mask;

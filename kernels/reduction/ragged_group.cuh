@@ -9,13 +9,12 @@
 
 namespace opfacade {
 
-constexpr int kGroupRows = 4;   // a power of two
-constexpr int kGroupBatch = 4;  // elements per lane and row that are loaded before the first is used
-
 // Each lane keeps the start and the length of one row; if its row is not short, it keeps row 0 with length 0.
 template <class M>
 struct RowGroup {
   using Params = typename M::Params;
+  // kGroupRows: a power of two. kGroupBatch: elements per lane and row that are loaded before the first is used.
+  static constexpr int kGroupRows = M::kGroupRows, kGroupBatch = M::kGroupBatch;
   static constexpr int kLanesOfRow = 32 / kGroupRows;  // lanes that hold a row's state after join_folds
 
   const Params& p;

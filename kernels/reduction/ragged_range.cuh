@@ -4,10 +4,6 @@
 
 namespace opfacade {
 
-struct RowRange {
-  int64_t begin, length;
-};
-
 template <class M>
 __device__ __forceinline__ RowRange range_of(const typename M::Params& p, int64_t row) {
   const auto* const indptr = static_cast<const typename M::Index*>(p.indptr);

@@ -9,7 +9,7 @@ FAULTS = (
     cpu(
         "general: warps that share a result are not joined",
         KERNEL,
-        "state = join_warps<R, kGeneralWarps, 1>(state, static_cast<int>(threadIdx.x) / 32, kPlaceStates);",
+        "state = join_warps<R, kWarps, 1>(state, static_cast<int>(threadIdx.x) / 32, kPlaceStates);",
         "(void)kPlaceStates;",
         f"{GENERAL} -k every_layout and few_groups",
     ),

@@ -6,13 +6,17 @@ import re
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds.strategies import columns, split
+from opfacade.backends.cuda.folds.strategies import columns, general, split
+from opfacade.backends.cuda.folds.strategies import ragged as ragged_numbers
 from opfacade.jit import codegen
 from tests import emulator
+from tests.families.reduction import test_ragged as ragged
 from tests.families.reduction.forms import reducer, softmax
 from tests.families.reduction.test_fold_kernel import filled, held
+from tests.families.reduction.test_general import GENERAL
 from tests.families.reduction.test_split import auto
 
+SHORT = ragged.reducer("sum")  # also with long rows
 # (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
 NUMBERS = {
     "columns": (columns, "THREADS", 128, softmax((301, 16), "f32", 0), ("kThreads = {},", "({}, 1)"), (", {})",)),
@@ -25,6 +29,13 @@ NUMBERS = {
         ("kMergeWarps = {};",),
         ("ceil_div(p.rows, {})",),
     ),
+    "general": (general, "WARPS", 4, GENERAL["few_groups"], ("kWarps = {};",), ("(kPlaceStates + {})",)),
+    "general by warps": (general, "WARPS", 2, GENERAL["row_after_groups"], ("kWarps = {};",), ("(kPlaceStates + {})",)),
+    "ragged": (ragged_numbers, "WARPS", 4, SHORT, ("kWarps = {},",), (", {}, p.each)",)),
+    "ragged, short": (ragged_numbers, "SHORT_ROW", 100, SHORT, ("kShortRow = {};",), ()),
+    "ragged, rows of a warp": (ragged_numbers, "GROUP_ROWS", 2, SHORT, ("kGroupRows = {},",), ()),
+    "ragged, batch of a warp": (ragged_numbers, "GROUP_BATCH", 2, SHORT, ("kGroupBatch = {};",), ()),
+    "ragged, elements": (ragged_numbers, "ELEMENTS_OF_CTA", 500, SHORT, (), (", {});",)),
 }
 
 
@@ -51,7 +62,7 @@ def test_a_changed_number_reaches_kernel_and_binding(case, monkeypatch):
 def test_results_are_right_with_a_changed_number(case, monkeypatch):
     file, name, other, problem, *_ = case
     monkeypatch.setattr(file, name, other)
-    held(emulator.subject(problem), filled(problem, 3))
+    held(emulator.subject(problem), ragged.drawn(problem, 3) if problem.ragged else filled(problem, 3))
 
 
 def test_the_shared_memory_of_columns_follows_their_threads(monkeypatch):

@@ -16,6 +16,7 @@ from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.folds import engine
 from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.folds.printer import Printer
+from opfacade.backends.cuda.folds.strategies import general
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -33,11 +34,8 @@ _EVIDENCE = (
     "tests/families/reduction/test_general.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_general.py::test_bits_do_not_depend_on_the_path_nor_on_other_rows",
 )
-_WARP, _WARPS = 32, 8  # kGeneralWarps of kernels/reduction/general_params.h
+_WARP = 32
 _TREE = 2 + 5 + 3  # roundings of lanes and warps
-_CTAS = 4  # per SM, at most
-_WORD = 8  # bytes per result in the workspace
-_MOST_BYTES = 2**28  # of workspace, unless one row needs more
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class GeneralConfig:
 
     @property
     def facts(self) -> dict[str, int | bool]:
-        return {"span": _WARP * _WARPS, "group": _WARP}
+        return {"span": _WARP * general.WARPS, "group": _WARP}
 
 
 class GeneralLayout(RowLayout):
@@ -74,7 +72,7 @@ class GeneralLayout(RowLayout):
         return "element"
 
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
-        return {"inner": len(program.fold)} | _parts(self, program)
+        return {"inner": len(program.fold), "warps": general.WARPS} | _parts(self, program)
 
 
 def _parts(layout: RowLayout, program: FoldProgram) -> dict[str, Any]:
@@ -128,7 +126,9 @@ def _used(program: FoldProgram, values: Sequence[Node]) -> tuple[tuple[int, ...]
 
 def _bytes_of_row(program: FoldProgram) -> int:
     """Results of all stages in a row."""
-    return _WORD * sum(parts * math.prod([program.shape[axis] for axis in axes]) for parts, axes in _results(program))
+    return general.RESULT_BYTES * sum(
+        parts * math.prod([program.shape[axis] for axis in axes]) for parts, axes in _results(program)
+    )
 
 
 @cached_by_form
@@ -143,8 +143,8 @@ def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
 def _ctas(program: FoldProgram, target: Target) -> int:
     """CTAs that take the rows in turn; no bit depends on their number."""
     rows: int = math.prod(program.shape[axis] for axis in program.kept)
-    fitting = _MOST_BYTES // max(1, _bytes_of_row(program))
-    return max(1, min(rows, _CTAS * target.sm_count, fitting))
+    fitting = general.MAX_BYTES // max(1, _bytes_of_row(program))
+    return max(1, min(rows, general.MAX_CTAS * target.sm_count, fitting))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

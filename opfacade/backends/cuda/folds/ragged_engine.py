@@ -12,6 +12,7 @@ from opfacade.backends.cuda.folds import column_config, column_engine, engine
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds.column_config import ColumnConfig, kept_last
 from opfacade.backends.cuda.folds.layout import RowLayout
+from opfacade.backends.cuda.folds.strategies import ragged
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -25,11 +26,7 @@ _EVIDENCE = (
     "tests/families/reduction/test_ragged.py::test_it_keeps_its_bound_on_every_layout",
     "tests/families/reduction/test_ragged.py::test_a_row_has_the_same_bits_in_any_batch_and_place",
 )
-_WARP, _LIGHT_BATCH, _MAX_BATCH = 32, 16, 8
-_LIGHT_STATES = 4  # registers per thread for states that leave enough for a larger batch
-_GROUPED = 32  # elements per thread of the short rows that a warp folds at a time: 8 rows, 4 each
-_CTAS = 8  # per SM, at least, if there are as many rows
-_GROUPS = 8  # threads that share a column of a row
+_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class RaggedRows(RowLayout):
             yield Reason("OPF-S003", "fold", "a last axis that is kept", f"axis {len(program.shape) - 1}, the last one")
 
     def config(self, program: FoldProgram, target: Target) -> RaggedConfig:
-        most = _LIGHT_BATCH if _is_light(program) else _MAX_BATCH
+        most = ragged.LIGHT_BATCH if _is_light(program) else ragged.MAX_BATCH
         return RaggedConfig(min(most, fold_config.elements_in_registers(program)))
 
     def chains(self, shape: object, summed: bool) -> int:
@@ -64,8 +61,12 @@ class RaggedRows(RowLayout):
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
+        found |= {"warps": ragged.WARPS, "slots": ragged.slots(len(program.stages)), "short_row": ragged.SHORT_ROW}
+        found |= {"group_rows": ragged.GROUP_ROWS, "group_batch": ragged.GROUP_BATCH, "elements_of_cta": ragged.ELEMENTS_OF_CTA}
         found |= {
-            "grouped": bool(program.stages) and _is_light(program) and fold_config.elements_in_registers(program) >= _GROUPED
+            "grouped": bool(program.stages)
+            and _is_light(program)
+            and fold_config.elements_in_registers(program) >= ragged.GROUPED
         }
         return found | {"near": True, "inner": len(program.fold), "segmented": False, "ragged": program.ragged}
 
@@ -75,7 +76,7 @@ class RaggedRows(RowLayout):
 
 def _is_light(program: FoldProgram) -> bool:
     """Whether a pass over the elements is so short that more loads in flight cost neither CTAs of an SM nor time to compile."""
-    return fold_config.read_once(program) and column_config.state_words(program) <= _LIGHT_STATES
+    return fold_config.read_once(program) and column_config.state_words(program) <= ragged.LIGHT_STATES
 
 
 class RaggedColumns(column_engine.ColumnLayout):
@@ -83,8 +84,8 @@ class RaggedColumns(column_engine.ColumnLayout):
 
     def config(self, program: FoldProgram, target: Target) -> ColumnConfig:
         vector = _vector(program)
-        rows = max(1, min(_MAX_BATCH, fold_config.elements_in_registers(program) // vector))
-        return ColumnConfig(vector, _GROUPS, 1 << (rows.bit_length() - 1), 1, False)
+        rows = max(1, min(ragged.MAX_BATCH, fold_config.elements_in_registers(program) // vector))
+        return ColumnConfig(vector, ragged.COLUMN_GROUPS, 1 << (rows.bit_length() - 1), 1, False)
 
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
         found = self.config(program, target).constants(program)
@@ -103,7 +104,7 @@ class RaggedKernel(engine.FoldKernel[FoldOp]):
     def launcher(self, descriptor: FoldOp, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor):
             return support.nothing_to_do
-        scalars = (*source.arguments(descriptor.folded()), _CTAS * target.sm_count)
+        scalars = (*source.arguments(descriptor.folded()), ragged.MIN_CTAS * target.sm_count)
         return support.launcher(self.jit_spec(descriptor, target), plain(descriptor), sku, allow_build, False, scalars)
 
 
