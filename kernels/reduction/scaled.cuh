@@ -28,20 +28,19 @@ struct ResultPass : M {
                                                    const int64_t (&)[kMapAxes]) {}
 };
 
-constexpr int kScaleThreads = 512;
-
 // Second launch: one cluster computes the scale of all valid rows.
 template <class M>
 struct TensorScale {
   using Reducer = decltype(M::reducer(At<M::kStages - 1>{}));
-  static constexpr int kSpan = M::kScaleCtas * kScaleThreads;
+  static constexpr int kThreads = M::kScaleThreads, kSpan = M::kScaleCtas * kThreads;
+  static_assert(kThreads / 32 <= M::kScaleSlots, "as the binding launches it");
 
   static __device__ __forceinline__ void run(const typename M::Params& p) {
     wait_for_previous();
     allow_dependents();
     const int64_t count = min(valid_rows(p), p.size[0]) * (p.rows / p.size[0]);
     typename Reducer::State all = joined_from(static_cast<const float*>(p.operand[M::kMost]), count);
-    all = join_warps<Reducer, kScaleThreads / 32, M::kScaleCtas>(all, static_cast<int>(threadIdx.x) / 32, 0);
+    all = join_warps<Reducer, kThreads / 32, M::kScaleCtas>(all, static_cast<int>(threadIdx.x) / 32, 0);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       typename M::Results results{};
       M::keep(At<M::kStages - 1>{}, results, all);
@@ -54,7 +53,7 @@ struct TensorScale {
   static __device__ __forceinline__ typename Reducer::State joined_from(const float* most, int64_t count) {
     typename Reducer::State all = Reducer::none();
 #pragma unroll 8
-    for (int64_t i = blockIdx.x * kScaleThreads + threadIdx.x; i < count; i += kSpan) Reducer::add(all, most[i], 0);
+    for (int64_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += kSpan) Reducer::add(all, most[i], 0);
     return join_lanes<Reducer, 32>(all);
   }
 };

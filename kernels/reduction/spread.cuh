@@ -11,7 +11,7 @@ namespace opfacade {
 template <class M, Lie kLie>
 struct SpreadFold {
   using Params = typename M::Params;
-  static constexpr int kWarps = M::kThreads / 32, kCtas = M::kThreads / kSpreadThreads;  // of a part
+  static constexpr int kWarps = M::kThreads / 32, kCtas = M::kThreads / M::kSpreadThreads;  // of a part
   template <int kStage>
   using ReducerOf = decltype(M::reducer(At<kStage>{}));
 
@@ -21,7 +21,7 @@ struct SpreadFold {
 
   __device__ __forceinline__ explicit SpreadFold(const Params& params)
       : p(params), row(blockIdx.x / (p.parts * kCtas)), part(static_cast<int>(blockIdx.x) / kCtas % p.parts),
-        lane(static_cast<int>(blockIdx.x) % kCtas * kSpreadThreads + static_cast<int>(threadIdx.x)) {}
+        lane(static_cast<int>(blockIdx.x) % kCtas * M::kSpreadThreads + static_cast<int>(threadIdx.x)) {}
 
   // The first launch.
   __device__ __forceinline__ void fold() {

@@ -4,8 +4,6 @@
 
 namespace opfacade {
 
-constexpr int kSpreadThreads = 64;  // of a CTA
-
 template <int kOperands, int kScalars>
 struct SpreadParams : FoldParams<kOperands, kScalars> {
   uint32_t* states;  // states [stage][row][part][warp]

@@ -119,7 +119,7 @@ FAULTS = (
     cpu(
         "fold on the whole GPU: a CTA folds the lanes of the first one",
         f"{D}/spread.cuh",
-        "lane(static_cast<int>(blockIdx.x) % kCtas * kSpreadThreads + static_cast<int>(threadIdx.x))",
+        "lane(static_cast<int>(blockIdx.x) % kCtas * M::kSpreadThreads + static_cast<int>(threadIdx.x))",
         "lane(static_cast<int>(threadIdx.x))",
         SPREAD,
     ),

@@ -6,17 +6,20 @@ import re
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds.strategies import columns, general, split
+from opfacade.backends.cuda.folds.strategies import columns, general, scaled, split, spread
 from opfacade.backends.cuda.folds.strategies import ragged as ragged_numbers
 from opfacade.jit import codegen
+from opfacade.testing import inputs, numerics
 from tests import emulator
+from tests.families.quantize.test_tensor_scale import norm
 from tests.families.reduction import test_ragged as ragged
 from tests.families.reduction.forms import reducer, softmax
-from tests.families.reduction.test_fold_kernel import filled, held
+from tests.families.reduction.test_fold_kernel import filled
 from tests.families.reduction.test_general import GENERAL
 from tests.families.reduction.test_split import auto
 
 SHORT = ragged.reducer("sum")  # also with long rows
+SCALED = norm("f32", 40, total_num_rows=300)
 # (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
 NUMBERS = {
     "columns": (columns, "THREADS", 128, softmax((301, 16), "f32", 0), ("kThreads = {},", "({}, 1)"), (", {})",)),
@@ -35,6 +38,10 @@ NUMBERS = {
     "ragged, short": (ragged_numbers, "SHORT_ROW", 100, SHORT, ("kShortRow = {};",), ()),
     "ragged, rows of a warp": (ragged_numbers, "GROUP_ROWS", 2, SHORT, ("kGroupRows = {},",), ()),
     "ragged, batch of a warp": (ragged_numbers, "GROUP_BATCH", 2, SHORT, ("kGroupBatch = {};",), ()),
+    "scaled": (scaled, "THREADS", 64, SCALED, ("kScaleThreads = {},", "({}, 1)"), (", {})",)),
+    "scaled, CTAs": (scaled, "CTAS", 2, SCALED, ("kScaleCtas = {};",), (".cluster({})",)),
+    "spread": (spread, "THREADS", 32, softmax((3, 70001)), ("kSpreadThreads = {};", "({}, 4)"), (", {})",)),
+    "spread, loads": (spread, "VECTORS_AT_ONCE", 8, softmax((3, 70001)), ("kFar = {};",), ()),
     "ragged, elements": (ragged_numbers, "ELEMENTS_OF_CTA", 500, SHORT, (), (", {});",)),
 }
 
@@ -42,6 +49,12 @@ NUMBERS = {
 def rendered(problem):
     plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
     return codegen.render(plan.jit_spec)
+
+
+def drawn(problem):
+    if problem.op != "fold":
+        return inputs.make_args(problem, 3)
+    return ragged.drawn(problem, 3) if problem.ragged else filled(problem, 3)
 
 
 @pytest.fixture(params=NUMBERS)
@@ -62,7 +75,10 @@ def test_a_changed_number_reaches_kernel_and_binding(case, monkeypatch):
 def test_results_are_right_with_a_changed_number(case, monkeypatch):
     file, name, other, problem, *_ = case
     monkeypatch.setattr(file, name, other)
-    held(emulator.subject(problem), ragged.drawn(problem, 3) if problem.ragged else filled(problem, 3))
+    subject, args = emulator.subject(problem), drawn(problem)
+    before = numerics.snapshot(problem, args)
+    subject.run(args)
+    assert numerics.check(problem, args, subject.plan.sku, before=before).worst <= 1
 
 
 def test_the_shared_memory_of_columns_follows_their_threads(monkeypatch):

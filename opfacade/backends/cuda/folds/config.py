@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from opfacade.backends.cuda.folds import scatter
+from opfacade.backends.cuda.folds.strategies import spread
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
@@ -26,8 +27,6 @@ _SHORT_PIECES, _SHORT_LANES = 4, 4  # short rows that are read once: vectors per
 _LEAST_LANES = 128  # per row with shared inputs, if it has so many vectors: with fewer, few rows take longer
 _MANY_ROWS = 2048  # above this, rows have fewer lanes each, with the same bits
 _STREAM_THREADS = 512
-_HELD_IN_L2 = 40 * 2**20  # bytes, about, that are still in L2 when they are read again
-_CLUSTERED = 8  # SMs per row that a cluster uses well; with more, the whole GPU shares each row
 MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold_stages.cuh; vectors that a thread loads at once
 _MOST_CTAS, _PORTABLE_CTAS = 16, 8  # CTAs per cluster
 _CLUSTERS = (2, 4)  # larger clusters wait long for free SMs: a longer row is read again instead
@@ -233,8 +232,8 @@ def spreads(program: FoldProgram, shape: Config, target: Target) -> bool:
     if not size:
         return False
     rows = math.prod(program.shape[axis] for axis in program.kept)
-    held = rows * math.prod(program.shape[axis] for axis in program.fold) * size <= _HELD_IN_L2
-    return rows < target.sm_count and (held or rows <= target.sm_count // _CLUSTERED)
+    held = rows * math.prod(program.shape[axis] for axis in program.fold) * size <= spread.HELD_IN_L2
+    return rows < target.sm_count and (held or rows <= target.sm_count // spread.CLUSTERED)
 
 
 @cached_by_form

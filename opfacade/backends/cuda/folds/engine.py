@@ -15,6 +15,7 @@ from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.folds.printer import Printer
+from opfacade.backends.cuda.folds.strategies import spread
 from opfacade.backends.cuda.programs import source
 from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
@@ -241,9 +242,15 @@ class FoldKernel(CudaKernel[F]):
     def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
         program = self.launched(descriptor)
         found = constants(self.layout, program, descriptor.dims(), target) | self.layout.flat(program, target)
-        spread = self.layout.spread(program, target) is not None
-        template = "reduction/fold_spread" if spread else self.layout.template
-        return support.spec_of(template, support.pairs(**found | ({"spread": True} if spread else {})), target)
+        if self.layout.spread(program, target) is None:
+            return support.spec_of(self.layout.template, support.pairs(**found), target)
+        found |= {
+            "spread": True,
+            "spread_threads": spread.THREADS,
+            "ctas_per_sm": spread.MIN_CTAS,
+            "far": spread.VECTORS_AT_ONCE,
+        }
+        return support.spec_of("reduction/fold_spread", support.pairs(**found), target)
 
     def launcher(self, descriptor: F, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor) or self.layout.spread(self.launched(descriptor), target) is None:

@@ -18,6 +18,7 @@ from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds import engine
 from opfacade.backends.cuda.folds.layout import RowLayout, math_of
 from opfacade.backends.cuda.folds.printer import Printer
+from opfacade.backends.cuda.folds.strategies import scaled
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -39,7 +40,6 @@ _EVIDENCE = (
     "tests/families/quantize/test_tensor_scale.py::test_it_keeps_its_bound_and_strides_do_not_matter",
 )
 Q = TypeVar("Q", bound=QuantisedFold, default=QuantisedFold)
-_CLUSTER = 8  # CTAs that find the scale
 
 
 class ScaledRows(RowLayout):
@@ -117,7 +117,8 @@ class ScaledKernel(engine.FoldKernel[Q]):
         found = engine.constants(self.layout, program, descriptor.dims(), target)
         scale = quant.scale_of(stage(len(program.stages) - 1, "f32"))
         found["scale_values"] = Printer.of(program, self.layout.math(program)).told([scale])
-        return found | {"scale_dtype": quant.scale_dtype, "scale_ctas": _CLUSTER if target.sm_version >= 90 else 1}
+        found |= {"scale_threads": scaled.THREADS, "scale_slots": scaled.slots()}
+        return found | {"scale_dtype": quant.scale_dtype, "scale_ctas": scaled.CTAS if target.sm_version >= 90 else 1}
 
     def launcher(self, descriptor: Q, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         scalars = source.arguments(descriptor.launched())
