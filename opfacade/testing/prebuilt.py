@@ -19,7 +19,13 @@ def build(descriptors: Iterable[Descriptor[Any]], forbid: tuple[str, ...] = ()) 
     forbid: implementations that would be chosen before those under test.
     """
     accepted = (d for d in descriptors if not Subject(d, "cuda", "cuda").declined)
-    chosen: list[Plan[Any]] = [Plan.select(d, Preference(backend="cuda", forbid=forbid)) for d in accepted]
-    plans = {plan.sku.id: plan for plan in chosen}
+    build_plans(Plan.select(d, Preference(backend="cuda", forbid=forbid)) for d in accepted)
+
+
+def build_plans(plans: Iterable[Plan[Any]]) -> None:
+    """All kernels of these plans, each once. Loads none."""
+    from opfacade import jit
+
+    owners = {spec: plan.sku.id for plan in plans for spec in plan.jit_specs}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda plan: plan.compile(), plans.values()))
+        list(pool.map(lambda spec: jit.build_for_plan(spec, label=owners[spec]), owners))

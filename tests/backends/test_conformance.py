@@ -14,7 +14,7 @@ from opfacade import Plan, Preference, Target
 from opfacade.errors import UnsupportedError
 from opfacade.plans._attention.paging import FP8
 from opfacade.select.registry import BACKENDS, candidates_for, examples
-from opfacade.testing import matrix, prebuilt, problems
+from opfacade.testing import matrix, problems
 from opfacade.testing.families.attention.problems import GROUPS, HEAD_DIMS, VARIANTS, fp8_descriptor, head_variants
 from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.inputs import DrawnLengths
@@ -23,6 +23,7 @@ from tests.families.attention import test_prefill_cut
 from tests.support.accepted import accepted
 from tests.support.assemblers import any_assembler
 from tests.support.assert_guarantee import hold
+from tests.support.build_first import build_first
 
 RANDOM_CPU = 12
 RANDOM_GPU = dict.fromkeys(problems.OPS, 40) | {
@@ -158,7 +159,7 @@ def test_every_candidate_is_among_those_held():
 @pytest.fixture(scope="session")
 def _built_in_parallel():
     """Compiles all kernels of the random problems in parallel before the first one runs."""
-    prebuilt.build(problems.random_descriptor(op, seed) for op, n in RANDOM_GPU.items() for seed in range(n))
+    build_first(problems.random_descriptor(op, seed) for op, n in RANDOM_GPU.items() for seed in range(n))
 
 
 @pytest.mark.gpu
@@ -182,7 +183,7 @@ def test_a_candidate_behind_another_keeps_its_guarantee(impl, op, seed):
 
 @pytest.fixture(scope="session")
 def _fp8_built():
-    prebuilt.build(fp8_descriptor(op, seed) for op in NARROW_OPS for seed in range(NARROW_GPU))
+    build_first(fp8_descriptor(op, seed) for op in NARROW_OPS for seed in range(NARROW_GPU))
 
 
 @pytest.mark.gpu
@@ -198,12 +199,12 @@ def test_cuda_keeps_its_guarantee_on_fp8_problems(op, seed):
 
 @pytest.fixture(scope="session")
 def _special_built():
-    prebuilt.build(problems.special_descriptor(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU))
+    build_first(problems.special_descriptor(op, seed) for op in problems.SPECIAL for seed in range(SPECIAL_GPU))
 
 
 @pytest.fixture(scope="session")
 def _variants_built():
-    prebuilt.build(d for op in VARIED for special in (False, True) for d in head_variants(op, special))
+    build_first(d for op in VARIED for special in (False, True) for d in head_variants(op, special))
 
 
 @pytest.mark.gpu

@@ -4,10 +4,11 @@ set of compilers.
 
 import pytest
 
-from opfacade.testing import matrix, prebuilt
+from opfacade.testing import matrix
 from opfacade.testing.subject import Subject
 from tests.support import fingerprints
 from tests.support.accepted import accepted
+from tests.support.build_first import build_first
 
 pytestmark = pytest.mark.gpu
 ALL = matrix.matrix()
@@ -15,7 +16,7 @@ ALL = matrix.matrix()
 
 @pytest.fixture(scope="session")
 def _built():
-    prebuilt.build(ALL.values())
+    build_first(ALL.values())
 
 
 @pytest.mark.usefixtures("_built")

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from opfacade.core.descriptor import operands_of
-from opfacade.testing import inputs, matrix, prebuilt
+from opfacade.testing import inputs, matrix
 from opfacade.testing.bits import fill
 from opfacade.testing.families.attention.requests import same_bits
 from opfacade.testing.subject import Subject
 from tests.support.accepted import accepted
+from tests.support.build_first import build_first
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +31,7 @@ KEPT_AFTER = 4  # runs: the full path, the fast path, the quick path, and again 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built():
-    prebuilt.build(ALL.values())
+    build_first(ALL.values())
 
 
 def written(descriptor):

@@ -12,8 +12,10 @@ PLACES = [pytest.param(False, id="cpus"), pytest.param(True, id="gpus", marks=[p
 
 
 def ran(tmp_path, scenario, cuda, world=2):
-    backend = worlds.NCCL if cuda else "gloo"
-    return worlds.run(tmp_path, world, partial(shard_scenarios.run, scenario=scenario, cuda=cuda), seconds=60, backend=backend)
+    """On GPUs, the ranks compile their kernels first."""
+    backend, seconds = (worlds.NCCL, 240) if cuda else ("gloo", 60)
+    shown = partial(shard_scenarios.run, scenario=scenario, cuda=cuda)
+    return worlds.run(tmp_path, world, shown, seconds=seconds, backend=backend)
 
 
 @pytest.mark.parametrize("cuda", PLACES)

@@ -1,6 +1,7 @@
 """Worlds of processes on gloo, or on NCCL with a GPU each.
 
-Every wait ends: at the deadline the remaining processes are killed, and their state is reported."""
+Every wait ends: at the deadline the remaining processes are killed, and their state is reported. The time of a scenario begins
+when all ranks have started: on a busy machine that takes longer than most scenarios."""
 
 import faulthandler
 import json
@@ -13,6 +14,7 @@ from datetime import timedelta
 
 _PRELOAD = ["torch", "torch.distributed", "tests.distributed.scenarios", "tests.distributed.link_scenarios"]
 NCCL = "cpu:gloo,cuda:nccl"
+_START = 120  # seconds until all ranks have started
 _context = None
 
 
@@ -54,38 +56,47 @@ def _main(folder, rank, world, scenario, deadline, dead, backend):
     if "nccl" in backend:
         _on_gpu(rank)
     with open(f"{folder}/{rank}.stack", "w") as stack:
-        faulthandler.dump_traceback_later(deadline, file=stack)
         try:
-            found = scenario(rank, new_process_group(folder, "first", rank, world, backend), folder)
+            group = new_process_group(folder, "first", rank, world, backend)
+            _say(folder, f"{rank}.started", None)
+            _wait_for(folder, "started", range(world), _START)
+            faulthandler.dump_traceback_later(deadline, file=stack)
+            found = scenario(rank, group, folder)
         except BaseException:
             found = {"error": traceback.format_exc()}
-        with open(f"{folder}/{rank}.json", "w") as file:
-            json.dump(found, file)
-        _wait_for_others(folder, world, dead)
+        _say(folder, f"{rank}.json", found)
+        # A process that ends immediately may discard frames for which others still wait.
+        _wait_for(folder, "json", [r for r in range(world) if r not in dead], 30)
         os._exit(0)  # threads that wait for dead ranks end with the process
 
 
-def _wait_for_others(folder, world, dead):
-    """A process that ends immediately may discard frames for which others still wait."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end and not all(os.path.exists(f"{folder}/{r}.json") for r in range(world) if r not in dead):
+def _say(folder, name, what):
+    with open(f"{folder}/{name}", "w") as file:
+        json.dump(what, file)
+
+
+def _wait_for(folder, what, ranks, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not all(os.path.exists(f"{folder}/{r}.{what}") for r in ranks):
         time.sleep(0.01)
 
 
 def run(folder, world, scenario, dead=(), seconds=60, backend="gloo"):
-    """The results of `scenario(rank, process_group, folder)` by rank; ranks in `dead` return nothing."""
+    """The results of `scenario(rank, process_group, folder)` by rank, which may take `seconds`; none of ranks in `dead`."""
     processes = [
         _server().Process(target=_main, args=(str(folder), r, world, scenario, seconds - 2, dead, backend), daemon=True)
         for r in range(world)
     ]
     for process in processes:
         process.start()
-    end = time.monotonic() + seconds
     try:
+        _wait_for(folder, "started", range(world), _START)
+        end = time.monotonic() + seconds
         for rank, process in enumerate(processes):
             if rank not in dead:
                 process.join(max(0.0, end - time.monotonic()))
-        return {r: _result(folder, r) for r in range(world) if r not in dead}
+        stacks = {r: (folder / f"{r}.stack").read_text()[-3000:] for r in range(world) if (folder / f"{r}.stack").exists()}
+        return {r: _result(folder, r, stacks) for r in range(world) if r not in dead}
     finally:
         for process in processes:
             if process.is_alive():
@@ -93,9 +104,10 @@ def run(folder, world, scenario, dead=(), seconds=60, backend="gloo"):
             process.join(5)
 
 
-def _result(folder, rank):
+def _result(folder, rank, stacks):
     path = folder / f"{rank}.json"
-    assert path.exists(), f"rank {rank} did not end: {(folder / f'{rank}.stack').read_text()[-3000:]}"
+    told = "".join(f"\nrank {r}: {stack or 'no stack'}" for r, stack in stacks.items())
+    assert path.exists(), f"rank {rank} did not end{told}"
     found = json.loads(path.read_text())
     assert not isinstance(found, dict) or "error" not in found, f"rank {rank}: {found['error']}"
     return found

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 
 from opfacade import jit
-from opfacade.testing import inputs, matrix
+from opfacade.testing import inputs, matrix, prebuilt
 from opfacade.testing.bits import bits
 from opfacade.testing.subject import Subject
 from tests.support import fingerprint_problems
@@ -132,6 +132,14 @@ def gpu_problems():
     return {name: subject for name, subject in subjects.items() if not subject.declined}
 
 
+def on_gpu():
+    """One fingerprint for each case that has a kernel here; the kernels are compiled in parallel first."""
+    problems = gpu_problems()
+    prebuilt.build(subject.descriptor for subject in problems.values())
+    for name, subject in problems.items():
+        yield taken(name, subject)
+
+
 def emulated():
     for name, (subject, lengths) in fingerprint_problems.emulated().items():
         yield taken(name, subject, lengths)
@@ -166,7 +174,7 @@ def main():
         with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
             new = list(emulated())
     else:
-        new = [taken(name, subject) for name, subject in gpu_problems().items()]
+        new = list(on_gpu())
     found = read(place)[1] if FILE.exists() else []
     try:
         write(place, host(), merged(found, new))

@@ -10,12 +10,13 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.select.selection import survey
-from opfacade.testing import determinism, matrix, prebuilt
+from opfacade.testing import determinism, matrix
 from opfacade.testing.determinism import QUICK, Campaign
 from opfacade.testing.families.attention.requests import changed, same_bits
 from opfacade.testing.subject import Subject, invariant
 from tests.support.accepted import accepted
 from tests.support.assemblers import any_assembler
+from tests.support.build_first import build_first
 from tests.support.faulty_subjects import RUNS, Faulty
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ def fingerprints(backend, device):
 
 @pytest.fixture(scope="session")
 def _built():
-    prebuilt.build(ALL.values())
+    build_first(ALL.values())
 
 
 @pytest.mark.gpu

@@ -3,11 +3,12 @@
 import pytest
 
 from opfacade.select.registry import examples
-from opfacade.testing import guarded, matrix, prebuilt, problems
+from opfacade.testing import guarded, matrix, problems
 from opfacade.testing.families.attention import metamorphic, structural
 from opfacade.testing.families.attention.requests import changed
 from opfacade.testing.subject import Subject
 from tests.support.accepted import accepted
+from tests.support.build_first import build_first
 from tests.support.faulty_subjects import Faulty
 
 ATTENTION = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode")
@@ -61,12 +62,12 @@ def test_the_reference_is_exact_on_special_problems(op, seed, check):
 
 @pytest.fixture(scope="session")
 def _kinds_built():
-    prebuilt.build(matrix.matrix().values())
+    build_first(matrix.matrix().values())
 
 
 @pytest.fixture(scope="session")
 def _random_built():
-    prebuilt.build(problems.random_descriptor(op, seed) for op in ATTENTION for seed in range(RANDOM_GPU))
+    build_first(problems.random_descriptor(op, seed) for op in ATTENTION for seed in range(RANDOM_GPU))
 
 
 @pytest.mark.gpu
@@ -94,7 +95,7 @@ def test_cuda_is_exact_on_the_examples(descriptor, check):
 
 @pytest.fixture(scope="session")
 def _special_built():
-    prebuilt.build(problems.special_descriptor(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU))
+    build_first(problems.special_descriptor(op, seed) for op in SPECIAL for seed in range(RANDOM_GPU))
 
 
 @pytest.mark.gpu

@@ -48,7 +48,7 @@ def _words(gpu: bool = False) -> dict[str, frozenset[str]]:
 
 def _is_for_gpu(text: str) -> bool:
     """Whether a file has tests for a GPU; files that first build hundreds of kernels take longer than a fault may."""
-    return "mark.gpu" in text and "prebuilt" not in text
+    return "mark.gpu" in text and "build_first" not in text
 
 
 @cache
