@@ -121,3 +121,16 @@ def test_an_import_is_found():
     path = PACKAGE / "testing/families/mla.py"  # imports are relative to the package, so a file of it
     assert "opfacade.plans.mla" in of_a_family(path)
     assert "opfacade.testing.families._problems" in of_a_family(path)
+
+
+def test_the_backends_are_listed_in_one_module():
+    def texts(node):
+        return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+    listed = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)) and {"cuda", "library"} <= texts(node)
+    }
+    assert listed == {"core/backends.py"}

@@ -13,6 +13,7 @@ from opfacade.base import regular_files, strict_json
 from opfacade.base.progress import Pace
 from opfacade.cli import input as cli_input
 from opfacade.cli.input import content, name, works_in
+from opfacade.core.backends import BACKENDS
 
 if TYPE_CHECKING:
     from opfacade.tools.workload import Work
@@ -26,7 +27,7 @@ _THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--backend",
     "backends",
-    type=click.Choice(["cuda", "library", "reference"]),
+    type=click.Choice(BACKENDS),
     multiple=True,
     help="Of ours; may be repeated.",
 )

@@ -20,6 +20,7 @@ from opfacade.cli.input import one
 from opfacade.cli.manifest import manifest
 from opfacade.cli.tune import tune, tuned
 from opfacade.cli.verify import verify
+from opfacade.core.backends import BACKENDS
 from opfacade.errors import OpfacadeError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _table(rows: tuple[SkuRow, ...], target: str) -> Table:
 @click.option("--target", help="An architecture; the current device by default.")
 @click.option("--than", type=click.File("rb"), help="Why FILE runs another kernel than the descriptor in this file.")
 @click.option("--autotune", is_flag=True, help='As with Preference(autotune="use").')
-@click.option("--backend", type=click.Choice(["cuda", "library", "reference"]), help="As with Preference(backend=...).")
+@click.option("--backend", type=click.Choice(BACKENDS), help="As with Preference(backend=...).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def explain(

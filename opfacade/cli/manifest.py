@@ -9,13 +9,12 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from opfacade.cli.input import of, works
+from opfacade.core.backends import BACKENDS
 
 if TYPE_CHECKING:
     from opfacade.select.manifest import SkuManifest
 
-_BACKEND = click.option(
-    "--backend", type=click.Choice(["cuda", "library", "reference"]), help="Refuse candidates of all others."
-)
+_BACKEND = click.option("--backend", type=click.Choice(BACKENDS), help="Refuse candidates of all others.")
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

@@ -9,12 +9,13 @@ from typing import IO, Any
 import click
 
 from opfacade.cli.input import works
+from opfacade.core.backends import BACKENDS
 
 
 @click.command()
 @click.option("--sku", help="Only this SKU id.")
 @click.option("--op", help="Only this op; `opfacade list` names them.")
-@click.option("--backend", type=click.Choice(["cuda", "library", "reference"]), help="[default: cuda where there is one]")
+@click.option("--backend", type=click.Choice(BACKENDS), help="[default: cuda where there is one]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the evidence to this file, as JSON.")
 @click.option(
     "--quick", is_flag=True, help="Fewer problems and runs, on the CPU also smaller sizes: about 10 s for each SKU of FILE."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from opfacade.core.backends import ON_GPU
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.checks import check, check_beside
 from opfacade.core.descriptor import Descriptor
@@ -32,7 +33,7 @@ def call_issues(plan: Checked, args: object, workspace: Tensor | None) -> list[I
     if type(args) is not wanted:
         return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
     given = {name: getattr(args, name) for name in tensors_of(wanted)}
-    device_type = None if plan.sku.backend == "reference" else "cuda"
+    device_type = "cuda" if plan.sku.backend in ON_GPU else None
     issues = hinted(plan.descriptor, check(plan._operands, given, device_type, wanted.lists))
     if workspace is not None:
         faulty = {issue.argument for issue in issues}

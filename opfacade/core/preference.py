@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticKnownError
 
+from opfacade.core.backends import Backend
 from opfacade.core.guarantee import BoundedWait, RankInvariant, Word
 from opfacade.core.model import Bytes, Model
 
@@ -73,9 +74,7 @@ class Preference(Model):
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = MappingProxyType({"sku": "pin", "exclude": "forbid"})
-    backend: Literal["cuda", "library", "reference"] | None = Field(
-        default=None, description="Only candidates of this backend are used; None: any backend."
-    )
+    backend: Backend | None = Field(default=None, description="Only candidates of this backend are used; None: any backend.")
     forbid: Names = Field(
         default=(),
         description='Backends, implementations ("mma_tile" or "cuda/mma_tile") or SKU ids that are never used, for any op.',

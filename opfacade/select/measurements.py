@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from opfacade import env, telemetry
+from opfacade.core.backends import ON_GPU
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.preference import Preference, Require
 from opfacade.core.target import Target
@@ -44,8 +45,8 @@ def table() -> dict[tuple[str, str], list[TuningRow]]:
 
 
 def _backends(target: Target) -> tuple[str, ...]:
-    """The backends whose candidates are measured on a target; on a GPU, the library is measured for ops without a kernel."""
-    return ("reference",) if target.is_cpu else ("cuda", "library")
+    """The backends whose candidates are measured on a target; on a GPU, a library is measured for ops without a kernel."""
+    return ("reference",) if target.is_cpu else ON_GPU
 
 
 def tuned_for(descriptor: Descriptor[Any], prefer: Preference, target: Target) -> Tuned:

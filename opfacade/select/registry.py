@@ -11,12 +11,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from opfacade.core.backends import BACKENDS as BACKENDS
 from opfacade.core.candidate import Candidate
 from opfacade.core.descriptor import Descriptor
 from opfacade.select.descriptor_text import type_in
-
-# In order of preference: the first candidate without a reason against it is chosen.
-BACKENDS = ("cuda", "library", "reference")
 
 
 @lru_cache(maxsize=1)

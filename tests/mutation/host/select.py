@@ -251,9 +251,9 @@ FAULTS = (
     ),
     host(
         "registry: the reference comes first",
-        REGISTRY,
-        'BACKENDS = ("cuda", "library", "reference")',
-        'BACKENDS = ("reference", "cuda")',
+        "core/backends.py",
+        "BACKENDS: tuple[Backend, ...] = get_args(Backend)",
+        'BACKENDS: tuple[Backend, ...] = ("reference", "cuda")',
         f"{VARIANTS} {CHOICES}",
     ),
     host(
