@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
+from opfacade.core.descriptor import operands_of
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -61,7 +62,7 @@ def _worst(work: Work, args: Args, target: Target, before: dict[str, Any]) -> fl
     """The error report for the outputs that a peer writes."""
     d, names = work.descriptor, harness_of(work.descriptor).peer_outputs(work.descriptor)
     plan: Plan[Any] = Plan.select(d, Preference(backend="reference"), target)
-    others = {name: None for name, spec in d.operands().items() if spec.written and name not in names}
+    others = {name: None for name, spec in operands_of(d).items() if spec.written and name not in names}
     return numerics.check(d, replace(cast("Any", args), **others), _bound(d, plan.sku), rows=8, before=before).worst
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import operands_of
 from opfacade.errors import DescriptorError, Issue
 
 if TYPE_CHECKING:
@@ -51,4 +52,4 @@ def _declares(descriptor: Descriptor[Any], field: str, values: Sequence[object],
         changed = type(descriptor).model_validate(descriptor.__dict__ | {field: values[0]})
     except DescriptorError:
         return False
-    return (operand in changed.operands()) == wanted
+    return (operand in operands_of(changed)) == wanted

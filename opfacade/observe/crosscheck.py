@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from opfacade.base.capture import capturing, device_of
 from opfacade.core.candidate import Launcher
-from opfacade.core.descriptor import ArgsT, Descriptor, inout
+from opfacade.core.descriptor import ArgsT, Descriptor, inout, operands_of
 from opfacade.core.overlap import extent, self_overlaps
 from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
@@ -119,7 +119,7 @@ def _compare(plan: Checked, limits: dump_files.Limits, evidence: Evidence) -> No
 
 
 def _gather(plan: Checked, reference: Callable[[Args], None], before: Args, args: Args) -> Evidence:
-    written = [name for name, spec in plan.descriptor.operands().items() if spec.written]
+    written = [name for name, spec in operands_of(plan.descriptor).items() if spec.written]
     repeated = copied(before)
     reference(repeated)
     got = {name: getattr(args, name) for name in written}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.testing.batches import EMPTY, NEIGHBOURS, Batches, log_uniform
 from opfacade.testing.batches import Campaign as Campaign
 from opfacade.testing.bits import bits, fill
@@ -69,7 +69,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
     import torch
 
     rng, args = random.Random(seed), subject.args(seed)
-    written = [name for name, spec in subject.descriptor.operands().items() if spec.written]
+    written = [name for name, spec in operands_of(subject.descriptor).items() if spec.written]
     before = {name: getattr(args, name).clone() for name in written}
     noise, cuda = _Noise(subject.device), subject.device == "cuda"
     streams = [torch.cuda.Stream() for _ in range(4)] if cuda else []  # type: ignore[no-untyped-call]
@@ -97,7 +97,7 @@ def run_to_run(subject: Subject, runs: int, seed: int) -> Shown:
 def _moved(subject: Subject, args: Args, before: dict[str, Tensor], rng: random.Random) -> Any:
     """The same call with garbage in the outputs, and sometimes with every tensor at another address."""
     values = {name: getattr(args, name) for name in type(args).__slots__ if getattr(args, name) is not None}
-    for name, spec in subject.descriptor.operands().items():
+    for name, spec in operands_of(subject.descriptor).items():
         if spec.role == "out":
             values[name] = fill(_placed(values[name], rng), rng.choice((0.0, 7.0, math.nan, math.inf)))
         elif spec.role == "inout":
@@ -130,7 +130,7 @@ def fingerprint(subject: Subject, seed: int) -> str:
     args = subject.args(seed)
     subject.run(args, subject.workspace(random.randrange(256), random.randrange(8)))
     digest = hashlib.sha256()
-    for name, spec in subject.descriptor.operands().items():
+    for name, spec in operands_of(subject.descriptor).items():
         if spec.written:
             digest.update(_owned(subject, args, name).cpu().numpy().tobytes())
     return digest.hexdigest()
@@ -211,5 +211,5 @@ class _Solo:
 
 def _written(batches: Batches, descriptor: Descriptor[Any], args: Args) -> list[Tensor]:
     """The tensors that a call wrote, with the axis of units first."""
-    names = [name for name, spec in descriptor.operands().items() if spec.written and getattr(args, name) is not None]
+    names = [name for name, spec in operands_of(descriptor).items() if spec.written and getattr(args, name) is not None]
     return [batches.by_row(descriptor, name, args) for name in names]

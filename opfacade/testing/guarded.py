@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import operands_of
 from opfacade.testing.bits import bits, same_bits
 from opfacade.testing.harness import by_validity, harness_of, valid_rows
 from opfacade.testing.subject import MARGIN, Subject
@@ -49,7 +50,7 @@ def run(subject: Subject, args: Args) -> list[str]:
 
     Operands of role inout then hold the result of the second run, which starts from their original values.
     """
-    specs = subject.descriptor.operands()
+    specs = operands_of(subject.descriptor)
     names = [name for name in specs if getattr(args, name) is not None]
     kept = {name: bits(getattr(args, name)).clone() for name in names if not specs[name].written}
     outs = [name for name in names if specs[name].role == "out"]

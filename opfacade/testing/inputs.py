@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.core.operands import TensorSpec, split_rows
 from opfacade.select import registry
@@ -87,7 +87,7 @@ def make_args(
 
     rng, generator, place = random.Random(seed), torch.Generator(device=device).manual_seed(seed), torch.device(device)
     draw = Draw(descriptor, rng, generator, place, lengths or DrawnLengths(), interleaved)
-    operands = descriptor.operands()
+    operands = operands_of(descriptor)
     for name, spec in operands.items():
         if None not in sizes(spec):
             draw.values[name] = _tensor(draw, spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
 from opfacade.plan import Plan
@@ -85,7 +85,7 @@ class Subject:
 
 def outputs(descriptor: Descriptor[Any], args: Args) -> dict[str, Tensor]:
     """Copies of the tensors that the call wrote."""
-    return {name: getattr(args, name).clone() for name, spec in descriptor.operands().items() if spec.written}
+    return {name: getattr(args, name).clone() for name, spec in operands_of(descriptor).items() if spec.written}
 
 
 def invariant(subject: Subject) -> bool:

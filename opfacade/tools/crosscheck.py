@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opfacade.core.descriptor import operands_of
 from opfacade.core.links import Links
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
@@ -39,7 +40,7 @@ def replay(path: str | Path, device: str | None = None) -> Report:
     args = copied(before)
     checked = Checked(descriptor, plan.sku, plan.target)
     plan.run(args)
-    written = [name for name, spec in descriptor.operands().items() if spec.written]
+    written = [name for name, spec in operands_of(descriptor).items() if spec.written]
     outputs = {name: getattr(args, name) for name in written}
     report: Report = judge(checked, Evidence(before, outputs, {}), outputs)
     return report

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import inout
+from opfacade.core.descriptor import inout, operands_of
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target, of_device
 from opfacade.errors import ArgumentError
@@ -75,7 +75,7 @@ def _replay(dump: dumps.Dump, device: str | None, prefer: Preference | None) -> 
 
 def _require_whole(descriptor: Descriptor[Any], dump: dumps.Dump) -> None:
     """ArgumentError unless each operand has a tensor, and each dumped output has the shape and dtype of its operand."""
-    operands = descriptor.operands()
+    operands = operands_of(descriptor)
     missing = [name for name in operands if name not in dump.inputs]
     unlike = [name for name, tensor in dump.outputs.items() if not _alike(tensor, dump.inputs.get(name), operands.get(name))]
     if missing or unlike or len(dump.outputs) not in (0, sum(spec.written for spec in operands.values())):

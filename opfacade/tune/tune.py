@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opfacade import telemetry
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.preference import Preference, Require
 from opfacade.core.target import Target
 from opfacade.errors import Issue, OpfacadeError, UnsupportedDeviceError, UnsupportedError, from_issues
@@ -238,7 +238,7 @@ def proven(plan: Plan[Any], args: Args) -> tuple[Callable[[], None], float]:
 
 def _poison(plan: Plan[Any], args: Args) -> None:
     """Fills the outputs with NaN, so that no candidate passes with the outputs of another."""
-    for name, spec in plan.descriptor.operands().items():
+    for name, spec in operands_of(plan.descriptor).items():
         if spec.role == "out":
             fill(getattr(args, name), math.nan)
 
@@ -248,7 +248,7 @@ def _workspace(plan: Plan[Any], args: Args) -> Any:
 
     if not plan.workspace_size:
         return None
-    first = getattr(args, next(iter(plan.descriptor.operands())))
+    first = getattr(args, next(iter(operands_of(plan.descriptor))))
     free = torch.cuda.mem_get_info()[0] if first.is_cuda else plan.workspace_size
     if plan.workspace_size > free:
         message = f"tune: {plan.sku.id} expected {plan.workspace_size} bytes of workspace, got {free} that are free. [OPF-T003]"

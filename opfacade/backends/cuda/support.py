@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opfacade.backends.cuda.host.direct import Direct, KernelCall, require_fit
 from opfacade.core.call_guards import getter
 from opfacade.core.candidate import FastPaths, Launcher, Operands, Reason
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.launch_errors import device_error
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -99,7 +99,7 @@ def launcher(
     if torch.cuda.is_available():
         prepared.on(torch.cuda.current_device())
     run: Callable[..., None] = module.run
-    operands = getter(tuple(descriptor.operands()))
+    operands = getter(tuple(operands_of(descriptor)))
 
     learners: list[Callable[[Any], None]] = []
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import operands_of
 from opfacade.core.dtypes import torch_dtype
 from opfacade.testing.inputs import Draw, sizes
 
@@ -75,7 +76,7 @@ def _pages(draw: Draw, pool: int, counts: Sequence[int]) -> Tensor:
 
 def _pools(draw: Draw) -> dict[str, Tensor]:
     """The two pools full of NaN, as separate tensors or as columns of one tensor."""
-    operands, cache = draw.descriptor.operands(), draw.descriptor.paged_kv
+    operands, cache = operands_of(draw.descriptor), draw.descriptor.paged_kv
     shapes = {n: sizes(spec) for n, spec in operands.items() if spec.paged is not None and spec.dtype == cache.dtype}
     dtype, (shape, other) = torch_dtype(cache.dtype), shapes.values()
     if draw.interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # otherwise the second would start unaligned

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from opfacade.core.descriptor import operands_of
 from opfacade.plans.mask import PackMaskDescriptor
 from opfacade.testing.batches import Batches, Campaign
 from opfacade.testing.bounds import Bounded
@@ -29,7 +30,7 @@ class PackMaskHarness(Harness):
         )
 
     def inputs(self, draw: Draw) -> None:
-        if "bits_indptr" in draw.descriptor.operands():
+        if "bits_indptr" in operands_of(draw.descriptor):
             counts = split_total(draw.rng, draw.descriptor.num_bits, draw.descriptor.batch_size)
             draw.values["bits_indptr"] = indptr(draw, counts)
 

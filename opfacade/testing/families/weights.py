@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.descriptor import operands_of
 from opfacade.plans.weights import PackWeightsArgs, PackWeightsDescriptor, UnpackWeightsDescriptor
 from opfacade.select.registry import examples
 from opfacade.testing.batches import changed
@@ -28,7 +29,7 @@ class LayoutHarness(Harness):
     def inputs(self, draw: Draw) -> None:
         """Random codes; words may be negative."""
         for name, tensor in list(draw.values.items()):
-            spec = draw.descriptor.operands()[name]
+            spec = operands_of(draw.descriptor)[name]
             if spec.role == "in" and not tensor.is_floating_point():
                 first, stop = (0, 16) if name == "weight_zero" else (0, 256) if spec.dtype == "u8" else (-(2**31), 2**31)
                 tensor.copy_(draw.integers(first, stop, tensor.shape))
@@ -36,8 +37,8 @@ class LayoutHarness(Harness):
     def expected(self, descriptor: Layouts, args: PackWeightsArgs, c: dict[str, float]) -> list[Bounded]:
         import torch
 
-        d, names = descriptor, [name for name, spec in descriptor.operands().items() if spec.written]
-        given = {name: getattr(args, name) for name in d.operands()}
+        d, names = descriptor, [name for name, spec in operands_of(descriptor).items() if spec.written]
+        given = {name: getattr(args, name) for name in operands_of(d)}
         found: dict[str, Any] = {name: [] for name in names if "groups" not in name}
         for one in range(d.batch):
             part = {name: t[one] if d.batch > 1 and "groups" not in name else t for name, t in given.items()}

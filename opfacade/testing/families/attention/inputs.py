@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from opfacade.core.descriptor import operands_of
 from opfacade.testing.inputs import Draw
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def fill(draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
     """requests: (rows, keys) of each."""
-    values, operands = draw.values, draw.descriptor.operands()
+    values, operands = draw.values, operands_of(draw.descriptor)
     for name in ("row_params", "key_params"):
         if name in operands:  # few distinct values, so that some are equal
             values[name] = draw.integers(0, 3, values[name].shape).int()

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.plans._attention.work import rows_each
 from opfacade.testing import inputs
 from opfacade.testing.batches import NEIGHBOURS, Campaign, changed, log_uniform
@@ -22,7 +22,7 @@ def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requ
     """One call with all needles, followed by the neighbours."""
     kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]
-    decode = "q_indptr" not in subject.descriptor.operands()
+    decode = "q_indptr" not in operands_of(subject.descriptor)
     q = [rows_each(subject.descriptor) if decode else min(n, log_uniform(rng, campaign.q_longest)) for n in kv]
     descriptor = _grown(subject.descriptor, q, kv)
     args = inputs.make_args(descriptor, rng.randrange(2**31), subject.device, inputs.DrawnLengths(q=q, kv=kv))
@@ -37,7 +37,7 @@ def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requ
 
 def _grown(descriptor: Descriptor[Any], q: Sequence[int], kv: Sequence[int]) -> Any:
     fields: dict[str, Any] = {"batch_size": len(kv)}
-    if "q_indptr" in descriptor.operands():
+    if "q_indptr" in operands_of(descriptor):
         fields["total_num_rows"] = sum(q)
     if not hasattr(descriptor, "paged_kv"):
         return changed(descriptor, **fields, total_kv_rows=sum(kv))
