@@ -204,7 +204,7 @@ def test_args_fields_are_the_operands_over_the_examples():
         named = {name for e in examples() if type(e) is kind for name in e.operands()}
         handles = {"group"} if issubclass(kind.args_type, JoinedArgs) else set()
         fields = {f.name for f in dataclasses.fields(kind.args_type)}
-        assert named | set(kind.args_type.lists) == fields - handles
+        assert named | set(kind.args_type.parts) == fields - handles
         parameters = kind.args_type.__dataclass_params__
         assert parameters.frozen
         assert "__dict__" not in dir(kind.args_type)

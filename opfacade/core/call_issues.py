@@ -34,7 +34,7 @@ def call_issues(plan: Checked, args: object, workspace: Tensor | None) -> list[I
         return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
     given = {name: getattr(args, name) for name in tensors_of(wanted)}
     device_type = "cuda" if plan.sku.backend in ON_GPU else None
-    issues = hinted(plan.descriptor, check(plan._operands, given, device_type, wanted.lists))
+    issues = hinted(plan.descriptor, check(plan._operands, given, device_type, wanted.parts))
     if workspace is not None:
         faulty = {issue.argument for issue in issues}
         sound = {name: given[name] for name in plan._operands if name not in faulty}

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.core.descriptor import Descriptor, operands_of
-from opfacade.core.operands import TensorSpec
+from opfacade.core.operands import TensorSpec, has_rules
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
 
@@ -201,7 +201,7 @@ def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operand
     """The fast paths that a launcher offers; only the check, if the launcher is wrapped by an instrument that must see each
     call."""
     make = getattr(launch, "fast_paths", None)
-    if make is None:
+    if make is None or has_rules(operands):
         return NO_FAST_PATHS
     paths: FastPaths = make(workspace_bytes, operands)
     if not wrapped:

@@ -13,8 +13,10 @@ from opfacade.errors import Issue, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
+
+    from opfacade.core.forms import Parts
 from opfacade.core.dtypes import torch_dtype
-from opfacade.core.operands import Lists, TensorSpec, room
+from opfacade.core.operands import TensorSpec, room
 
 _UNWRAPPED = {  # hint by wrapper class; other wrappers get a general hint
     "DTensor": "Use to_local(), or call it within the forward of the sharded module, where its parameters are whole.",
@@ -24,19 +26,26 @@ _UNWRAPPED = {  # hint by wrapper class; other wrappers get a general hint
 
 
 def check(
-    operands: Mapping[str, TensorSpec], given: Mapping[str, Any], device_type: str | None, lists: Lists = MappingProxyType({})
+    operands: Mapping[str, TensorSpec],
+    given: Mapping[str, Any],
+    device_type: str | None,
+    parts: Mapping[str, Parts] = MappingProxyType({}),
 ) -> list[Issue]:
     """Every issue of a call. `device_type` is "cuda", "cpu", or None for any; all operands must be on the device of the first
-    operand."""
+    operand, except those whose rules state another device. parts: of the args."""
     issues: list[Issue] = []
     tensors: dict[str, torch.Tensor] = {}
-    long = {name for name in lists if isinstance(given.get(name), (list, tuple))}
-    unnamed = {member for name in long for member in lists[name]}  # key: the list that is too long
+    refused = _refused(operands, given, parts)
+    unnamed = {member for name in refused for member in parts[name].names}
     for name, value in given.items():
+        if name in refused:
+            issues.append(refused[name])
+            continue
         spec = operands.get(name)
         if spec is None:
             if value is not None:
-                issues.append(_absent(name, value, lists))
+                expected, got = "None for this descriptor", type(value).__name__
+                issues.append(Issue("OPF-A001", name, expected, got, kind="ArgumentTypeError"))
             continue
         if value is None and name in unnamed:
             continue
@@ -46,17 +55,31 @@ def check(
             continue
         tensors[name] = value
         issues += _one(name, spec, value)
-    issues += _devices(tensors, device_type)
+    issues += _devices(operands, tensors, device_type)
     faulty = {issue.argument for issue in issues}
-    return issues + _aliases(operands, {name: tensor for name, tensor in tensors.items() if name not in faulty})
+    sound = {name: tensor for name, tensor in tensors.items() if name not in faulty}
+    return issues + _ruled(operands, sound) + _aliases(operands, sound)
 
 
-def _absent(name: str, value: object, lists: Lists) -> Issue:
-    """A value for an operand that the descriptor does not have. A list that is still in its field has too many members."""
-    if name in lists and isinstance(value, (list, tuple)):
-        most = len(lists[name])
-        return Issue("OPF-A008", name, f"a list of at most {most} tensors", f"a list of {len(value)}", kind="ShapeError")
-    return Issue("OPF-A001", name, "None for this descriptor", type(value).__name__, kind="ArgumentTypeError")
+def _refused(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], parts: Mapping[str, Parts]) -> dict[str, Issue]:
+    """The issues of values that no parts took, by field. A field that is an operand by itself gets the usual check."""
+    found = {}
+    for name, some in parts.items():
+        value = given.get(name)
+        if value is not None and (name not in operands or name in some.names):
+            issue = some.refusal(name, value)
+            if issue is not None:
+                found[name] = issue
+    return found
+
+
+def _ruled(operands: Mapping[str, TensorSpec], sound: Mapping[str, torch.Tensor]) -> list[Issue]:
+    """The issues that the families' own rules find."""
+    first = next((tensor for name, tensor in sound.items() if not operands[name].elsewhere), None)
+    if first is None:
+        return []
+    with_rules = [(name, tensor, rules) for name, tensor in sound.items() if (rules := operands[name].rules) is not None]
+    return [issue for name, tensor, rules in with_rules for issue in rules.issues(name, tensor, first)]
 
 
 def _kind(name: str, value: object) -> Issue | None:
@@ -181,16 +204,17 @@ def _memory(name: str, spec: TensorSpec, tensor: torch.Tensor) -> list[Issue]:
     return []
 
 
-def _devices(tensors: Mapping[str, torch.Tensor], device_type: str | None) -> list[Issue]:
-    if not tensors:
+def _devices(operands: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor], device_type: str | None) -> list[Issue]:
+    first = next((name for name in tensors if not operands[name].elsewhere), None)
+    if first is None:
         return []
-    first, leader = next(iter(tensors.items()))
+    leader = tensors[first]
     issues = []
     if device_type is not None and leader.device.type not in (device_type, "meta"):
         hint = "Select a plan for the device the tensors are on."
         issues.append(Issue("OPF-A030", first, f"a {device_type} tensor", str(leader.device), hint, kind="DeviceMismatchError"))
     for name, tensor in tensors.items():
-        if tensor.device != leader.device:
+        if tensor.device != leader.device and not operands[name].elsewhere:
             expected = f"the device of {first}, {leader.device}"
             issues.append(Issue("OPF-A031", name, expected, str(tensor.device), kind="DeviceMismatchError"))
         elif has_memory(tensor) != has_memory(leader):

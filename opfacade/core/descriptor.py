@@ -13,10 +13,11 @@ from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, mo
 
 from opfacade.core.construction import Spelled
 from opfacade.core.elsewhere import OPERANDS
+from opfacade.core.forms import Operand, Parts, expanded, too_large
 from opfacade.core.model import INT64_MAX, Version, Written, contradiction
 from opfacade.core.operands import TensorSpec, is_finite, nbytes, split_rows, valid_count
 from opfacade.core.request_tables import RequestTables
-from opfacade.core.tensor_lists import add_declared, add_elements
+from opfacade.core.tensor_lists import add_declared, add_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,22 +35,22 @@ class Setting(NamedTuple):
 class Args(metaclass=Spelled):
     """Base of every bundle of tensors: a frozen, slotted, keyword-only dataclass whose fields are the operands' names.
 
-    docs: the description of each field. lists: fields that take a list of tensors; each element becomes an operand, which is a
-    field too. Both include the fields that are declared by `operand`.
+    docs: the description of each field. parts: fields that stand for several operands, such as a list of tensors; these are
+    fields too. Both include the fields that are declared by `operand`.
     """
 
     __slots__ = ("__weakref__",)
     elsewhere: ClassVar[Mapping[str, str]] = OPERANDS  # names of its operands in other libraries
     docs: ClassVar[Mapping[str, str]] = MappingProxyType({})  # description by field
     settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})  # fields that decide which operands exist
-    lists: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
+    parts: ClassVar[Mapping[str, Parts]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Lists the fields in the docstring, once: dataclass creates a class with slots twice."""
         super().__init_subclass__(**kwargs)
         add_declared(cls)
-        if cls.lists:
-            add_elements(cls)
+        if cls.parts:
+            add_parts(cls)
         known, text = [name for name in get_annotations(cls) if name in cls.docs], cls.__doc__ or ""
         if known and "Fields:" not in text:
             lines = "".join(f"\n    {name}: {cls.docs[name]}." for name in known)
@@ -109,7 +110,7 @@ class Descriptor(Written, Generic[ArgsT]):
             if isinstance(given, type) and issubclass(given, Args):
                 cls.args_type = given
 
-    def operands(self) -> dict[str, TensorSpec]:
+    def operands(self) -> Mapping[str, Operand]:
         raise NotImplementedError
 
     @classmethod
@@ -253,7 +254,7 @@ def memoize_last(function: Callable[Concatenate[DescriptorT, _P], _T]) -> Callab
 
 
 def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
-    """`descriptor.operands()`, computed once per descriptor value."""
+    """`descriptor.operands()` with the tensors of forms, computed once per descriptor value."""
     try:
         found: Mapping[str, TensorSpec] = object.__getattribute__(descriptor, "_operands")
     except AttributeError:  # not validated
@@ -264,20 +265,11 @@ def operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
 @lru_cache(maxsize=4096)
 def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
     """Checks that 64-bit signed byte offsets reach all elements of each operand."""
-    operands = descriptor.operands()
+    operands = expanded(descriptor.operands())
     for name, spec in operands.items():
         if nbytes([spec]) > INT64_MAX:
-            raise contradiction(*_largest(descriptor, name, spec))
+            raise contradiction(*too_large(type(descriptor).model_fields, name, spec))
     return MappingProxyType(operands)
-
-
-def _largest(descriptor: Descriptor[Any], name: str, spec: TensorSpec) -> tuple[str, str, object]:
-    """Issue of an operand that is too large: the field with the largest factor, expected, actual."""
-    known = [dim for dim in spec.shape if dim.size is not None and dim.name in type(descriptor).model_fields]
-    most = max(known, key=lambda dim: dim.size or 0, default=None)
-    sizes = [dim.size for dim in spec.shape]
-    expected = f"{name} to have at most 2^63 - 1 bytes; its sizes are {sizes}"
-    return (name, expected, sizes) if most is None else (most.name, expected, most.size)
 
 
 def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:

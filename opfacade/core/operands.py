@@ -12,8 +12,9 @@ from opfacade.core.strides import Layout, StrideRule
 if TYPE_CHECKING:
     import torch
 
+    from opfacade.core.tensor_rules import Rules
+
 Role = Literal["in", "out", "inout", "index"]
-Lists = Mapping[str, Sequence[str]]  # args field that takes a list of tensors -> the operands of its elements
 
 
 class Dim(NamedTuple):
@@ -63,6 +64,7 @@ class TensorSpec(NamedTuple):
     replaces: the input of the same shape and dtype that `in_place` overwrites instead of this output.
     paged: (pages, tokens), the two axes of a pool operand, which has an entry for each token of each page. Only tokens of
     requests are read or written. exchanged: the hint if the token axis and a neighbouring axis are exchanged.
+    rules: further rules, of a family.
     """
 
     shape: tuple[Dim, ...]
@@ -79,6 +81,12 @@ class TensorSpec(NamedTuple):
     exchanged: str = ""
     valid_axis: int = 0
     contents: Contents = Contents()
+    rules: Rules | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the operand may be on another device than the call."""
+        return self.rules is not None and self.rules.elsewhere
 
     @property
     def written(self) -> bool:
@@ -90,6 +98,11 @@ class TensorSpec(NamedTuple):
         axes = tuple(range(len(self.shape))) if self.broadcast is None else self.broadcast
         expandable = () if self.written or self.layout == "contiguous" else axes
         return StrideRule(self.layout, self.written, expandable, self.step, self.multiple)
+
+
+def has_rules(operands: Mapping[str, TensorSpec]) -> bool:
+    """Whether the host library does not know all rules of a call."""
+    return any(spec.rules is not None for spec in operands.values())
 
 
 def index_spec(

@@ -14,7 +14,7 @@ from opfacade.core.dtypes import FloatDType
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, Size, contradiction
 from opfacade.core.operands import Contents, TensorSpec, dims_of, index_spec
-from opfacade.core.tensor_lists import elements, operand
+from opfacade.core.tensor_lists import TensorList, elements, operand
 from opfacade.plan import Plan
 
 __all__ = ["MergeStatesArgs", "MergeStatesDescriptor", "MergeStatesPlan"]
@@ -33,10 +33,10 @@ class MergeStatesArgs(Args):
     states_o: Tensor | Sequence[Tensor] | None = operand(
         "outputs of the states: [num_states, total_num_rows, num_heads, head_dim], a list of up to 8 [rows, heads, dim], or "
         "ragged: [num_states, num_heads, head_dim]",
-        elements("state_o", MAX_LISTED),
+        TensorList(elements("state_o", MAX_LISTED)),
     )
     states_lse: Tensor | Sequence[Tensor] | None = operand(
-        "f32, their log-sum-exps, in the shape of states_o without head_dim", elements("state_lse", MAX_LISTED)
+        "f32, their log-sum-exps, in the shape of states_o without head_dim", TensorList(elements("state_lse", MAX_LISTED))
     )
     o: Tensor | None = operand("written: [total_num_rows, num_heads, head_dim] in dtype; None with `in_place`")
     lse: Tensor | None = operand("written: f32 [total_num_rows, num_heads]; None with `in_place`")
@@ -81,7 +81,7 @@ class MergeStatesDescriptor(Descriptor[MergeStatesArgs]):
     @property
     def state_names(self) -> tuple[tuple[str, str], ...]:
         """The operands of o and lse: one pair for each state of a list, or one pair for all states."""
-        listed = tuple(zip(*MergeStatesArgs.lists.values(), strict=True))[: self.num_states]
+        listed = tuple(zip(*(some.names for some in MergeStatesArgs.parts.values()), strict=True))[: self.num_states]
         return listed if self.states == "list" else (("states_o", "states_lse"),)
 
     def states_of(self, args: Args) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

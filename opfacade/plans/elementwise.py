@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.forms import Parts
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count
 from opfacade.core.operands import Dim, TensorSpec, num_valid_spec
@@ -36,7 +37,7 @@ class MapArgs(Args):
     outputs: lists or tuples, which become the operands in_0, out_0 and so on; errors and dumps use these names. An output that
     is in place is not an operand. num_valid: i32 [1] on the device, with `num_valid`."""
 
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
+    parts: ClassVar[Mapping[str, Parts]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("the shape")
 
     inputs: Sequence[Tensor] | None = None

@@ -6,10 +6,11 @@ Roles and types come from `operands()` of the EXAMPLES and of their variants wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
+from opfacade.core.descriptor import operands_of
 from opfacade.core.model import Model
 from opfacade.core.operands import TensorSpec
 from opfacade.errors import DescriptorError
@@ -36,7 +37,7 @@ def facts(op: str, name: str) -> tuple[list[str], list[str]]:
     """Roles and element types of an operand, or of the elements of a list. If a program declares the types, they are not
     listed."""
     kind = descriptor_types()[op]
-    declared = name in kind.args_type.lists and "dtype" not in kind.model_fields
+    declared = name in kind.args_type.parts and name in kind.model_fields
     parts = _parts(kind.args_type, name)
     found = [spec for operands in _operands(op) for part, spec in operands.items() if part in parts]
     roles = sorted({_ROLES[spec.role] for spec in found})
@@ -55,19 +56,20 @@ def present(op: str, name: str) -> str:
 
 
 def _fields(args: type[Args]) -> list[str]:
-    """The fields of the args in order, without the elements of lists."""
-    elements = {element for some in args.lists.values() for element in some}
-    return [name for name in args.__slots__ if name in args.docs and name not in elements]
+    """The fields of the args in order, without operands for which another field stands."""
+    parts = {name for field, some in args.parts.items() for name in some.names if name != field}
+    return [name for name in args.__slots__ if name in args.docs and name not in parts]
 
 
 def _parts(args: type[Args], name: str) -> tuple[str, ...]:
-    """The operand of a field, and the elements if the field is a list."""
-    return (name, *args.lists.get(name, ()))
+    """The operand of a field, and the operands for which the field stands."""
+    some = args.parts.get(name)
+    return (name,) if some is None else (name, *some.names)
 
 
 @cache
-def _operands(op: str) -> list[dict[str, TensorSpec]]:
-    return [dict(varied.operands()) for one in examples() if one.op == op for varied in _varied(one)]
+def _operands(op: str) -> list[Mapping[str, TensorSpec]]:
+    return [operands_of(varied) for one in examples() if one.op == op for varied in _varied(one)]
 
 
 def _varied(one: Model) -> Iterator[Any]:

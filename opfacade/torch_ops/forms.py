@@ -82,9 +82,19 @@ class Form:
     @cached_property
     def nullable(self) -> frozenset[str]:
         """Required operands that may be None, because they belong to a list that may be empty."""
-        lists, fields = self.kind.args_type.lists, self.kind.model_fields
-        empty = [parts for whole, parts in lists.items() if whole in fields and fields[whole].default == ()]
-        return frozenset(name for parts in empty for name in parts if name in self.required and name not in self.written)
+        fields = self.kind.model_fields
+        empty = [names for whole, names in self._listed.items() if fields[whole].default == ()]
+        return frozenset(name for names in empty for name in names if name in self.required and name not in self.written)
+
+    @cached_property
+    def listed(self) -> frozenset[str]:
+        """Operands whose shapes the descriptor lists in a field, so that no example determines them."""
+        return frozenset(name for names in self._listed.values() for name in names)
+
+    @property
+    def _listed(self) -> dict[str, Sequence[str]]:
+        parts = self.kind.args_type.parts.items()
+        return {whole: some.names for whole, some in parts if whole in self.kind.model_fields}
 
     def schema(self) -> str:
         parts = [self.required_part(n) if n in self.required else f"{self._type(n)}? {n}=None" for n in self.order]

@@ -89,7 +89,7 @@ def _tensor(given: Mapping[str, Any], name: str) -> Tensor:
 
 def output_of(form: Form, name: str) -> Output:
     problems = [p for p in form.problems if name in p]
-    if any(name in names for names in form.kind.args_type.lists.values()):
+    if name in form.listed:
         return Output(name, ((),), None, form.inputs, optional=len(problems) < len(form.problems), says_dtype=False)
     sources = [n for n in form.inputs if any(n in p and p[n].role != "index" for p in problems)]
     ranks = {len(p[name].shape) for p in problems}

@@ -1,7 +1,6 @@
 """Lists of tensors in a call: an Args class declares their operands once, and has them as fields."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -9,27 +8,27 @@ from typing import Any, ClassVar
 import pytest
 
 from opfacade.core.descriptor import Args
-from opfacade.core.tensor_lists import elements, operand
+from opfacade.core.tensor_lists import TensorList, elements, operand
 from opfacade.errors import ArgumentTypeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedArgs(Args):
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"many": elements("one", 3)})
-    docs: ClassVar[Mapping[str, str]] = MappingProxyType({"many": "a list", "one_2": "the last"})
+    parts: ClassVar[Any] = MappingProxyType({"many": TensorList(elements("one", 3))})
+    docs: ClassVar[Any] = MappingProxyType({"many": "a list", "one_2": "the last"})
     many: Any = None
     more: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredArgs(Args):
-    many: Any = operand("a list", elements("one", 3))
+    many: Any = operand("a list", TensorList(elements("one", 3)))
     more: Any = operand("a tensor")
     last: Any = dataclasses.field(default=7)
 
 
 def test_fields_declare_their_descriptions_and_elements():
-    assert DeclaredArgs.lists == ListedArgs.lists
+    assert DeclaredArgs.parts == ListedArgs.parts
     set_by = {f"one_{i}": "set by a list in many" for i in range(3)}
     assert DeclaredArgs.docs == {"many": "a list", "more": "a tensor", **set_by}
     assert "more: a tensor.\n" in DeclaredArgs.__doc__

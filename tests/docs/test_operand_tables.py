@@ -55,9 +55,9 @@ def test_texts_that_a_stranger_needs_are_there():
 
 @pytest.mark.parametrize("one", examples(), ids=lambda one: one.op)
 def test_every_operand_of_an_example_has_a_row_that_fits(one):
-    lists = type(one).args_type.lists
+    forms = type(one).args_type.parts
     for name, spec in one.operands().items():
-        of = next((whole for whole, parts in lists.items() if name in parts), name)
+        of = next((whole for whole, parts in forms.items() if name in parts.names), name)
         _, role, types, present, _ = row(one.op, of)
         assert {"in": "in", "index": "in", "out": "out", "inout": "in and out"}[spec.role] in role.split(", ")
         assert spec.dtype in types.split(", ") or types == "as declared"

@@ -67,8 +67,8 @@ OPERAND_FAULTS = (
     cpu(
         "operands: the elements of a list begin at its second tensor",
         "opfacade/core/tensor_lists.py",
-        "zip(operands, given, strict=False)",
-        "zip(operands, given[1:], strict=False)",
+        "zip(parts.names, tensors, strict=False)",
+        "zip(parts.names, tensors[1:], strict=False)",
         "tests/core/test_tensor_lists.py",
     ),
     cpu(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from opfacade.core.descriptor import Args
 from opfacade.core.dtypes import ITEMSIZE
+from opfacade.core.forms import Parts
 from opfacade.core.in_place import in_place
 from opfacade.core.model import Count, FromList
 from opfacade.core.operands import Dim, TensorSpec, counted_by, index_spec, num_valid_spec
@@ -38,7 +39,7 @@ class FoldArgs(Args):
     is in place is not an operand. num_valid: i32 [1] on the device, with `num_valid`. indptr: [shape[0] + 1] in the dtype of
     `ragged`, on the device: row i is indptr[i] .. indptr[i + 1] - 1 of axis 1."""
 
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = LISTS
+    parts: ClassVar[Mapping[str, Parts]] = LISTS
     docs: ClassVar[Mapping[str, str]] = program_docs("its axes")
 
     inputs: Sequence[Tensor] | None = None

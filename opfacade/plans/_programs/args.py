@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 from opfacade.base.did_you_mean import did_you_mean
-from opfacade.core.tensor_lists import elements
+from opfacade.core.tensor_lists import TensorList, elements
 from opfacade.errors import Issue, from_issues
 from opfacade.programs.program import Program
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_SCALARS = 8, 4, 16
 IN, OUT = elements("in", MAX_INPUTS), elements("out", MAX_OUTPUTS)
-LISTS = MappingProxyType({"inputs": IN, "outputs": OUT})
+LISTS = MappingProxyType({"inputs": TensorList(IN), "outputs": TensorList(OUT)})
 
 
 def by_operand(descriptor: Program, tensors: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:

@@ -13,15 +13,17 @@ from opfacade.backends.cuda.host import direct as told
 from opfacade.core.checks import check
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
+from opfacade.core.forms import Parts
 from opfacade.core.in_place import in_place
 from opfacade.core.operands import Dim, TensorSpec, index_spec, num_valid_spec
+from opfacade.core.tensor_lists import TensorList
 from tests.jit.host.test_contract import fast
 from tests.jit.quick_way import ReplayPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableArgs(Args):
-    lists: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"many": ("many_0", "many_1")})
+    parts: ClassVar[Mapping[str, Parts]] = MappingProxyType({"many": TensorList(("many_0", "many_1"))})
     x: Any = None
     out: Any = None
     many: Any = None
@@ -238,7 +240,7 @@ CALLS = [(row, name) for row in TABLE for name in TABLE[row].calls]
 
 def codes(descriptor, args):
     given = {name: getattr(args, name) for name in TableArgs.__slots__}
-    return [issue.code for issue in check(descriptor.operands(), given, "cpu", descriptor.args_type.lists)]
+    return [issue.code for issue in check(descriptor.operands(), given, "cpu", descriptor.args_type.parts)]
 
 
 @pytest.mark.parametrize(("row", "name"), CALLS, ids=lambda text: text.replace(" ", "-"))

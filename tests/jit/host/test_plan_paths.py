@@ -8,6 +8,8 @@ import torch
 from opfacade import Plan, Target, errors, telemetry
 from opfacade import plan as plans
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
+from opfacade.core.descriptor import operands_of
+from opfacade.errors import Issue
 from opfacade.testing import inputs
 from tests.jit.host.test_contract import DECODE, HOST, NEEDED, aligned
 
@@ -183,6 +185,23 @@ def test_a_plan_that_checks_nothing_launches_nothing_on_tensors_that_its_binding
     assert stub.long == []
     plan.run(replace(args, o=args.q))  # overlaps are not checked
     assert len(stub.long) == 1
+
+
+class Refusing:
+    """A rule of a family, which the host library does not know."""
+
+    elsewhere = False
+
+    def issues(self, name, tensor, first):
+        return [Issue("OPF-X001", name, "another tensor", "this one", kind="LayoutError")]
+
+
+def test_a_plan_that_checks_nothing_keeps_the_rules_of_families(module):
+    args, kernel = inputs.make_args(DECODE, seed=1), KernelCall(module.run, (2, 0.5), False, 0, HOST)
+    Direct(module, kernel, DECODE).refuse_unsound(args, None)
+    q = operands_of(DECODE)["q"]._replace(rules=Refusing())
+    with pytest.raises(errors.LayoutError, match="OPF-X001"):
+        Direct(module, kernel, DECODE, {**operands_of(DECODE), "q": q}).refuse_unsound(args, None)
 
 
 def test_a_plan_that_checks_nothing_refuses_a_small_workspace(module, monkeypatch):

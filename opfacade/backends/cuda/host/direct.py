@@ -18,7 +18,7 @@ from opfacade.core.candidate import WORKSPACE_ALIGNMENT, FastPaths, Operands
 from opfacade.core.checks import check, check_beside, has_memory, needs_gradient
 from opfacade.core.descriptor import Descriptor, operands_of
 from opfacade.core.dtypes import DTYPES
-from opfacade.core.operands import TensorSpec, room
+from opfacade.core.operands import TensorSpec, has_rules, room
 from opfacade.errors import Issue, from_issues
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Direct:
 
     __slots__ = (
         "_checked", "_descriptor", "_fields", "_guarded", "_guards", "_kernel", "_operands", "_present", "_replay_guards",
-        "paths",
+        "_ruled", "paths",
     )  # fmt: skip
 
     def __init__(self, host: Any, kernel: KernelCall, descriptor: Descriptor[Any], operands: Operands | None = None) -> None:
@@ -85,7 +85,7 @@ class Direct:
         self._guarded = [DTYPES[spec.dtype].is_float for spec in operands.values()]
         replay = quick.make(host, descriptor.args_type, (*operands, *absent), self._guarded, signature)
         self._checked, self._fields, self._descriptor = host.signature(*signature), layout.fields, descriptor
-        self._kernel, self._operands = kernel, operands
+        self._kernel, self._operands, self._ruled = kernel, operands, has_rules(operands)
         self.paths = FastPaths(replay, _fast(layout, self._checked, host.register_extents, self._guards))
 
     def learn(self, args: Args) -> None:
@@ -104,7 +104,8 @@ class Direct:
     def refuse_unsound(self, args: Args, workspace: Tensor | None) -> None:
         """Raise for wrong shapes, dtypes, devices, strides or addresses in a call, because a binding does not check them."""
         try:
-            if type(args) is self._descriptor.args_type and self._checked(*self._fields(args), workspace, False) != _REFUSED:
+            plain = type(args) is self._descriptor.args_type and not self._ruled
+            if plain and self._checked(*self._fields(args), workspace, False) != _REFUSED:
                 return
         except (RuntimeError, TypeError, ValueError, BufferError, AttributeError, NotImplementedError):
             pass  # DLPack refuses an operand, which the full check names
@@ -117,7 +118,7 @@ class Direct:
         if type(args) is not wanted:
             return [Issue("OPF-A000", "args", wanted.__name__, type(args).__name__, kind="ArgumentTypeError")]
         given = {name: getattr(args, name) for name in wanted.__slots__}
-        issues = check(self._operands, given, device, wanted.lists)
+        issues = check(self._operands, given, device, wanted.parts)
         return issues + check_beside({}, workspace, self._kernel.workspace_bytes, WORKSPACE_ALIGNMENT)
 
 
