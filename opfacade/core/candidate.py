@@ -204,6 +204,9 @@ def fast_paths_of(launch: Launcher, wrapped: bool, workspace_bytes: int, operand
     if make is None or has_rules(operands):
         return NO_FAST_PATHS
     paths: FastPaths = make(workspace_bytes, operands)
-    if not wrapped:
-        return paths
+    return check_only(paths) if wrapped else paths
+
+
+def check_only(paths: FastPaths) -> FastPaths:
+    """The check of these paths, without a launch."""
     return FastPaths(NO_FAST_PATHS.replay, lambda args, workspace, launch: not launch and paths.fast(args, workspace, False))

@@ -76,7 +76,7 @@ def test_runs_made_again_write_what_the_full_binding_writes(kind):
         pair.spoil()
         pair.run()
         assert pair.agrees()
-    assert pair.is_kept()
+    assert pair.is_kept() == (pair.plan.jit_spec is not None)  # the host library replays the launches of one kernel library
 
 
 @pytest.mark.parametrize("kind", SOME)

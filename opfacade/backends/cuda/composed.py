@@ -1,4 +1,5 @@
-"""Composite plans on CUDA. The host library refuses invalid calls that no other check covers."""
+"""Composite plans on CUDA. The host library checks their calls, but replays none: it records launches of one kernel library for
+one Args object, and each step has its own of both."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
-from opfacade.core.candidate import Candidate, Launcher, Operands
+from opfacade.core.candidate import Candidate, FastPaths, Launcher, Operands, check_only
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -32,12 +33,23 @@ def composed_on_cuda(
 
     def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         run = plain.launcher(problem, target, sku, allow_build)
+        learners: list[Callable[[Args], None]] = []
+
+        def launch(args: Args, workspace: Tensor | None) -> None:
+            run(args, workspace)
+            for learn in learners:
+                learn(args)
+
+        def fast_paths(workspace_bytes: int, operands: Operands) -> FastPaths:
+            made = _sound(problem, allow_build, workspace_bytes, operands)
+            learners.append(made.learn)
+            return check_only(made.paths)
 
         def refuse_unsound(workspace_bytes: int, operands: Operands) -> Callable[[Args, Tensor | None], None]:
             return _sound(problem, allow_build, workspace_bytes, operands).refuse_unsound
 
-        run.refuse_unsound = refuse_unsound  # type: ignore[attr-defined]
-        return run
+        launch.fast_paths, launch.refuse_unsound = fast_paths, refuse_unsound  # type: ignore[attr-defined]
+        return launch
 
     return replace(plain, launcher=launcher)
 
