@@ -4,6 +4,7 @@
 #include "csrc/common/launch.h"
 #include "csrc/common/operands.h"
 #include "csrc/elementwise/map.h"
+#include "kernels/reduction/flat_params.h"
 #include "kernels/reduction/fold_params.h"
 
 namespace opfacade {
@@ -16,19 +17,18 @@ inline int32_t ctas_of_parts(int64_t rows, int64_t parts, int32_t most, int32_t 
   return found;
 }
 
-// Bytes of shared memory for `rows` rows of an operand whose elements have `size` bytes, as in FlatFold
-// (kernels/reduction/flat.cuh).
-inline int64_t flat_bytes(int64_t rows, int64_t elements, int64_t size) { return (rows * elements * size + 112) / 16 * 16; }
-
-// Rows per CTA if rows are in shared memory: a multiple of `least`, the rows that are folded at once. Up to about kFlatBytes of
-// the widest operand; fewer if there would be less than kFlatCtas CTAs per SM, because few warps hide little latency.
-constexpr int64_t kFlatBytes = 8192, kFlatCtas = 12;
-inline int32_t rows_of_flat_cta(int64_t rows, int64_t elements, const int* sizes, int operands, int64_t least, int64_t sms) {
+// rows: folded at once by a CTA. bytes: of the widest operand in a CTA, about. ctas: per SM, at least.
+struct FlatLimits {
+  int64_t rows, bytes, ctas, sms;
+};
+// Rows per CTA if rows are in shared memory: a multiple of the rows that are folded at once.
+inline int32_t rows_of_flat_cta(int64_t rows, int64_t elements, const int* sizes, int operands, FlatLimits limits) {
   int64_t widest = 1;
   for (int k = 0; k < operands; ++k) widest = sizes[k] > widest ? sizes[k] : widest;
-  const int64_t fit = kFlatBytes / (least * (elements + 1) * widest), share = rows / (kFlatCtas * sms * least);
+  const int64_t fit = limits.bytes / (limits.rows * (elements + 1) * widest);
+  const int64_t share = rows / (limits.ctas * limits.sms * limits.rows);
   const int64_t found = fit < share ? fit : share;
-  return static_cast<int32_t>(least * (found < 1 ? 1 : found));
+  return static_cast<int32_t>(limits.rows * (found < 1 ? 1 : found));
 }
 
 // Numbers of axes: of the program, of the kept ones, and of those of a group, which are the last folded ones.

@@ -3,13 +3,10 @@
 // also written to shared memory and copied back by whole vectors: otherwise each lane would store single elements.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/reduction/flat_params.h"
 #include "kernels/reduction/fold.cuh"
 
 namespace opfacade {
-
-// kFlatPiece: bytes of one copy. kFlatBeside: extra bytes of shared memory per operand, because its elements begin up to 15
-// bytes after an aligned address, and the last vector is read whole, with the 16 bytes after it.
-constexpr int kFlatPiece = 16, kFlatBeside = 112;
 
 // The rows of a CTA in shared memory, at the same distance from an aligned address as in the tensor.
 struct FlatRows {
@@ -39,7 +36,7 @@ template <class M>
 struct FlatFold {
   using Params = typename M::Params;
   static constexpr int kThreads = M::kThreads * M::kRows;
-  static constexpr int kStates = M::kThreads > 32 ? M::kRows * (M::kThreads / 32) * M::kRowStages * kStateBytes : 0;  // bytes
+  static constexpr int kStates = M::kSlots * kStateBytes;  // bytes
 
   const Params& p;
   const int64_t first;  // row
@@ -53,7 +50,7 @@ struct FlatFold {
 #pragma unroll
     for (int k = 0; k < M::kOperands; ++k) {
       shared[k] = next;
-      if (M::flat_size(k) != 0) next += ((M::flat_once(k) ? 1 : p.ctas) * p.elements * M::flat_size(k) + kFlatBeside) / kFlatPiece * kFlatPiece;
+      if (M::flat_size(k) != 0) next += flat_bytes<int>(M::flat_once(k) ? 1 : p.ctas, p.elements, M::flat_size(k));
     }
   }
 

@@ -4,8 +4,6 @@
 
 namespace opfacade {
 
-constexpr int kMaxParts = 32;  // parts of a row that is read again
-
 template <class M, Lie kLie>
 struct FoldStages : FoldVectors<M, kLie> {
   using Vectors = FoldVectors<M, kLie>;
@@ -133,10 +131,11 @@ struct FoldStages : FoldVectors<M, kLie> {
     if constexpr (M::kFolds > 1) all = join_folds<R>(mine);
     else all = join_lanes<R, M::kThreads < 32 ? M::kThreads : 32>(mine[0]);
     if constexpr (M::kFolds > 1 && kWarps == 1) return join_lanes<R, 32, 32 / M::kFolds>(all);
-    else if constexpr (kWarps * M::kCluster > 1)
+    else if constexpr (kWarps * M::kCluster > 1) {
+      static_assert(M::kRowStages * M::kRows * kWarps * M::kFolds <= M::kSlots, "as the binding launches it");
       return join_warps<R, kWarps, M::kCluster, M::kFolds, kRoundsAtOnce, kWithin>(
           all, static_cast<int>(threadIdx.x) % M::kThreads / 32, (kStage * M::kRows + row.slot) * kWarps * M::kFolds);
-    else return all;
+    } else return all;
   }
 
   template <int kStage>
@@ -197,7 +196,8 @@ struct FoldStages : FoldVectors<M, kLie> {
   template <int kStage>
   __device__ __forceinline__ typename ReducerOf<kStage>::State fold_parts() {
     using R = ReducerOf<kStage>;
-    constexpr int kWarps = M::kThreads / 32, kPlaces = kStage % 2 * kMaxParts * kWarps;
+    constexpr int kWarps = M::kThreads / 32, kPlaces = kStage % 2 * M::kMaxParts * kWarps;
+    static_assert((M::kRowStages < 2 ? M::kRowStages : 2) * M::kMaxParts * kWarps <= M::kSlots, "as the binding launches it");
     const int from = part_of(row.rank);
 #pragma unroll 1
     for (int part = from; part < part_of(row.rank + 1); ++part) {

@@ -83,7 +83,7 @@ struct At {
 // vectors of each of these lanes separately, and they are joined as in the lanes' own warps, so the bits are the same.
 template <class M, int kFewer>
 struct FewerLanes : M {
-  static constexpr int kThreads = M::kThreads / kFewer, kLanes = kThreads, kRows = M::kRows * kFewer;
+  static constexpr int kThreads = M::kThreads / kFewer, kLanes = kThreads, kRows = M::kRows * kFewer, kSlots = M::kSlots * kFewer;
   static constexpr int kPieces = M::kPieces * kFewer, kFolds = kFewer;
   static_assert(M::kThreads % (32 * kFewer) == 0 && M::kCluster == 1 && M::kHeld && !M::kSegmented, "whole warps");
 };

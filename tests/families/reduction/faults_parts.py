@@ -47,7 +47,7 @@ FAULTS = (
     cpu(
         "flat: shared memory of a weight is missing",
         "csrc/reduction/binding/_rows.cc.jinja",
-        "bytes += flat_bytes(1, p.elements, {{ sizes[loop.index0] }});",
+        "bytes += flat_bytes<int64_t>(1, p.elements, {{ sizes[loop.index0] }});",
         "bytes += 0;",
         f"{FLAT} -k rows_apart",
     ),

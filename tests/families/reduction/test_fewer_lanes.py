@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.strategies import rows as numbers
 from opfacade.core.descriptor import operands_of
 from opfacade.plans.reduction import FoldOutput, Stage
 from opfacade.programs.expression import apply, stage
@@ -45,7 +45,7 @@ PROBLEMS = NORMS | REDUCED | {f"{name}, 64 lanes": weighted(name, (3, 2040)) for
 
 def launched(problem, many, monkeypatch):
     """(SKU, results) if more rows than `many` count as many."""
-    monkeypatch.setattr(fold_config, "_MANY_ROWS", many)
+    monkeypatch.setattr(numbers, "MANY_ROWS", many)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3, lengths=inputs.DrawnLengths(valid=4))
     params = dict(subject.plan.jit_spec.params)
     assert params["fewer"] > 1
@@ -90,7 +90,7 @@ def test_fewer_lanes_hold_whole_warps(hidden, fields):
 @pytest.mark.parametrize("fields", [{}, {"residual": True}, LAYER], ids=["rms", "residual", "layer"])
 @pytest.mark.parametrize("hidden", [640, 1000, 1024, 1536, 2048])
 def test_many_rows_have_the_bits_of_a_few_on_a_gpu(hidden, fields):
-    many = fold_config._MANY_ROWS + 5
+    many = numbers.MANY_ROWS + 5
     args = inputs.make_args(made(hidden=hidden, rows=many, **fields), 3, "cuda")
     x = args.x.clone()
     residual = args.residual.clone() if args.residual is not None else None

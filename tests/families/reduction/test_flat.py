@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds import layout as fold_layout
+from opfacade.backends.cuda.folds.strategies import flat as numbers
 from opfacade.core.descriptor import operands_of
 from opfacade.testing import numerics
 from opfacade.testing.families.elementwise import differs
@@ -44,7 +44,7 @@ BEFORE = (0, 1, 5)  # elements before the first row
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
     """Even for very few rows."""
-    monkeypatch.setattr(fold_layout, "FLAT_BYTES", 0)
+    monkeypatch.setattr(numbers, "LEAST_BYTES", 0)
 
 
 def between(tensor, before):
@@ -145,7 +145,7 @@ def test_rows_have_the_kernel_where_it_takes_less_time(problem, wanted):
 @emulator.needed
 def test_a_few_rows_do_not_pass_through_shared_memory(monkeypatch):
     """Their time is that of one row."""
-    monkeypatch.setattr(fold_layout, "FLAT_BYTES", 2 * 2**20)
+    monkeypatch.setattr(numbers, "LEAST_BYTES", 2 * 2**20)
     problem = PROBLEMS["sums"]
     with emulator.edited("kernels/reduction/flat.cuh", ("copy_in(At<0>{});", "return;")):
         args = filled(problem, 5)

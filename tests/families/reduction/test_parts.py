@@ -7,6 +7,7 @@ import torch
 
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.strategies import rows as numbers
 from opfacade.core.descriptor import operands_of
 from opfacade.testing import inputs, numerics
 from opfacade.testing.families.elementwise import differs
@@ -51,8 +52,8 @@ def test_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
 @pytest.mark.parametrize("vectors", [1, 4096, 512 * 4 * 32, 512 * 4 * 32 + 1, 500_000, 2**28])
 def test_a_row_has_no_more_parts_than_there_is_room_for_their_states(vectors):
     pieces, run = -(-vectors // 512), fold_config._run(vectors)
-    assert -(-pieces // run) <= fold_config.MOST_PARTS
-    assert run == 4 or -(-pieces // (run // 2)) > fold_config.MOST_PARTS
+    assert -(-pieces // run) <= numbers.MAX_PARTS
+    assert run == 4 or -(-pieces // (run // 2)) > numbers.MAX_PARTS
 
 
 def test_clusters_beyond_the_portable_size_are_for_gpus_that_have_them():

@@ -6,14 +6,15 @@ import re
 import pytest
 
 from opfacade import Plan, Preference, Target
-from opfacade.backends.cuda.folds.strategies import columns, general, scaled, split, spread
+from opfacade.backends.cuda.folds.strategies import columns, flat, general, scaled, split, spread
 from opfacade.backends.cuda.folds.strategies import ragged as ragged_numbers
+from opfacade.backends.cuda.folds.strategies import rows as numbers_of_rows
 from opfacade.jit import codegen
 from opfacade.testing import inputs, numerics
 from tests import emulator
 from tests.families.quantize.test_tensor_scale import norm
 from tests.families.reduction import test_ragged as ragged
-from tests.families.reduction.forms import reducer, softmax
+from tests.families.reduction.forms import reducer, rms, softmax
 from tests.families.reduction.test_fold_kernel import filled
 from tests.families.reduction.test_general import GENERAL
 from tests.families.reduction.test_split import auto
@@ -40,6 +41,9 @@ NUMBERS = {
     "ragged, batch of a warp": (ragged_numbers, "GROUP_BATCH", 2, SHORT, ("kGroupBatch = {};",), ()),
     "scaled": (scaled, "THREADS", 64, SCALED, ("kScaleThreads = {},", "({}, 1)"), (", {})",)),
     "scaled, CTAs": (scaled, "CTAS", 2, SCALED, ("kScaleCtas = {};",), (".cluster({})",)),
+    "rows": (numbers_of_rows, "MAX_PARTS", 8, softmax((2, 70003)), ("kMaxParts = {},",), ()),
+    "flat": (flat, "LEAST_BYTES", 0, rms((43, 56), "f16"), ("FlatFold",), ("kFlatSize[0] >= {} ",)),
+    "flat, bytes": (flat, "BYTES_OF_CTA", 512, rms((44, 56), "f16"), ("FlatFold",), (", {}, 12,",)),
     "spread": (spread, "THREADS", 32, softmax((3, 70001)), ("kSpreadThreads = {};", "({}, 4)"), (", {})",)),
     "spread, loads": (spread, "VECTORS_AT_ONCE", 8, softmax((3, 70001)), ("kFar = {};",), ()),
     "ragged, elements": (ragged_numbers, "ELEMENTS_OF_CTA", 500, SHORT, (), (", {});",)),

@@ -13,6 +13,7 @@ from typing import Any
 
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds.strategies import columns
+from opfacade.backends.cuda.folds.strategies import rows as row_numbers
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._folds.program import FoldProgram
@@ -54,7 +55,7 @@ class ColumnConfig:
 
     def fuses(self, program: FoldProgram) -> bool:
         """Whether one pass over the elements joins all stages: no stage uses another, and their states fit in registers."""
-        return fold_config.independent(program) and self.vector * state_words(program) <= fold_config.STATE_WORDS
+        return fold_config.independent(program) and self.vector * state_words(program) <= row_numbers.STATE_WORDS
 
     def shared_bytes(self, program: FoldProgram) -> int:
         most = max((state_bytes(stage) for stage in program.stages), default=0)

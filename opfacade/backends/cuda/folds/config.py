@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from opfacade.backends.cuda.folds import scatter
+from opfacade.backends.cuda.folds.strategies import rows as numbers
 from opfacade.backends.cuda.folds.strategies import spread
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.dtypes import ITEMSIZE
@@ -17,19 +18,6 @@ from opfacade.plans._folds.form import cached_by_form
 from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.expression import ordered
 from opfacade.programs.fields import Input
-
-_WORDS = 100  # registers of a thread for elements, about
-_TEMPORARY = 1.5  # registers per element, besides those that hold it
-STATE_WORDS = 64  # registers per thread for states of stages that are joined in one pass
-_MAX_THREADS, _BLOCK, _ROWS_OF_A_PAIR = 512, 128, 256  # rows of two elements per CTA: with fewer, CTAs mostly start and end
-_USUAL_PIECES, _MAX_PIECES = 4, 8
-_SHORT_PIECES, _SHORT_LANES = 4, 4  # short rows that are read once: vectors per lane, and least number of lanes
-_LEAST_LANES = 128  # per row with shared inputs, if it has so many vectors: with fewer, few rows take longer
-_MANY_ROWS = 2048  # above this, rows have fewer lanes each, with the same bits
-_STREAM_THREADS = 512
-MOST_PARTS, _LEAST_RUN = 32, 4  # kMaxParts of fold_stages.cuh; vectors that a thread loads at once
-_MOST_CTAS, _PORTABLE_CTAS = 16, 8  # CTAs per cluster
-_CLUSTERS = (2, 4)  # larger clusters wait long for free SMs: a longer row is read again instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +36,7 @@ class Config:
 
     @property
     def many_rows(self) -> int:
-        return _MANY_ROWS
+        return numbers.MANY_ROWS
 
     @property
     def most_terms(self) -> int:
@@ -108,8 +96,8 @@ def shifts(program: FoldProgram, shape: Config) -> bool:
 def elements_in_registers(program: FoldProgram, without: frozenset[str] = frozenset()) -> int:
     """Elements that a thread can hold, without the inputs in `without`."""
     varying = [one for one in program.inputs if one.shape is None and varies(program, one) and one.name not in without]
-    words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + _TEMPORARY
-    return int(_WORDS / words)
+    words = sum(ITEMSIZE[one.dtype] / 4 for one in varying) + numbers.TEMPORARY
+    return int(numbers.REGISTERS / words)
 
 
 def varies(program: FoldProgram, given: Input) -> bool:
@@ -169,11 +157,11 @@ def _config_of(program: FoldProgram, target: Target) -> Config:
     elements = math.prod(program.shape[axis] for axis in inner)
     segments = math.prod(program.shape[axis] for axis in program.fold) // max(1, elements)
     vector = vector_of(program)
-    clusters = (1, *_CLUSTERS) if target.sm_version >= 90 and not read_once(program) else (1,)
+    clusters = (1, *numbers.CLUSTERS) if target.sm_version >= 90 and not read_once(program) else (1,)
     if inner == program.fold:
         return _of_rows(program, vector, elements, clusters)
     vectors, most = max(1, -(-elements // vector)), max(1, elements_in_registers(program) // vector)
-    return _of_groups(vector, vectors, min(most, _MAX_PIECES), clusters, max(1, segments))
+    return _of_groups(vector, vectors, min(most, numbers.MAX_PIECES), clusters, max(1, segments))
 
 
 def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[int, ...]) -> Config:
@@ -183,27 +171,27 @@ def _of_rows(program: FoldProgram, vector: int, elements: int, clusters: tuple[i
     if elements <= 2:
         few = max(2, 4 // _least_size(program))  # a pair, and whole words of each tensor
         found = _config(min(wide, few), _above(vectors), 1, 1)
-        return replace(found, rows=_ROWS_OF_A_PAIR) if elements in (2, 2 - read_once(program)) else found
+        return replace(found, rows=numbers.ROWS_OF_A_PAIR) if elements in (2, 2 - read_once(program)) else found
     scattered, size = _scatters(program, wide, elements), _least_size(program)
     if scattered and elements <= min(scatter.most(size), 32 * elements_in_registers(program, shared)):
         lanes, narrow, pieces = scatter.dealt(elements, size)
         return replace(_config(narrow, lanes, pieces, 1), scattered=True)
-    pieces = min(_SHORT_PIECES, held) if read_once(program) and program.stages else 1
+    pieces = min(numbers.SHORT_PIECES, held) if read_once(program) and program.stages else 1
     if vectors <= 32 * pieces:
-        lanes = max(_above(-(-vectors // pieces)), min(_SHORT_LANES, _above(vectors)))
+        lanes = max(_above(-(-vectors // pieces)), min(numbers.SHORT_LANES, _above(vectors)))
         return _config(wide, lanes, -(-vectors // lanes), 1)
-    usual, most = min(_USUAL_PIECES * vector // wide, _MAX_PIECES, held), min(held, _MAX_PIECES)
-    least = _LEAST_LANES if shared else 1
+    usual, most = min(numbers.USUAL_PIECES * vector // wide, numbers.MAX_PIECES, held), min(held, numbers.MAX_PIECES)
+    least = numbers.LEAST_LANES if shared else 1
     few = min(usual, max(1, (vectors + least // 2) // least))
     for cluster in clusters:
         for pieces in sorted({few, most}):
             threads = 32 * -(-vectors // (32 * pieces * cluster))
-            if threads <= _MAX_THREADS:
+            if threads <= numbers.MAX_THREADS:
                 found = _config(wide, threads, -(-vectors // (threads * cluster)), cluster)
                 fewer = _fewer(found, usual) if _streams(program) == 1 and not scattered else 1
                 return replace(found, fewer=fewer, scattered=scattered)
     run = _run(vectors)
-    return Config(wide, _STREAM_THREADS, 1, _STREAM_THREADS, 1, 1, held=False, run=run, scattered=scattered)
+    return Config(wide, numbers.STREAM_THREADS, 1, numbers.STREAM_THREADS, 1, 1, held=False, run=run, scattered=scattered)
 
 
 def _scatters(program: FoldProgram, vector: int, elements: int) -> bool:
@@ -218,9 +206,9 @@ def _scatters(program: FoldProgram, vector: int, elements: int) -> bool:
 
 
 def _run(vectors: int) -> int:
-    """Vectors per part: the least power of two with which a row has at most MOST_PARTS parts."""
-    pieces, run = -(-vectors // _STREAM_THREADS), _LEAST_RUN
-    while pieces > MOST_PARTS * run:
+    """Vectors per part: the least power of two with which a row has at most MAX_PARTS parts."""
+    pieces, run = -(-vectors // numbers.STREAM_THREADS), numbers.LEAST_RUN
+    while pieces > numbers.MAX_PARTS * run:
         run *= 2
     return run
 
@@ -262,7 +250,7 @@ def most_ctas(target: Target) -> int:
     """Limit of the CTAs that share a row. A cluster of more than the portable size needs large GPCs."""
     if target.sm_version < 90:
         return 1
-    return _MOST_CTAS if target.sm_version in (90, 100, 103) else _PORTABLE_CTAS
+    return numbers.MAX_CTAS if target.sm_version in (90, 100, 103) else numbers.PORTABLE_CTAS
 
 
 @cached_by_form
@@ -280,7 +268,7 @@ def _fewer(shape: Config, usual: int) -> int:
 
 
 def _config(vector: int, threads: int, pieces: int, cluster: int) -> Config:
-    return Config(vector, threads, max(1, _BLOCK // threads), threads * cluster, pieces, 1, cluster)
+    return Config(vector, threads, max(1, numbers.LEAST_THREADS // threads), threads * cluster, pieces, 1, cluster)
 
 
 def _of_groups(vector: int, vectors: int, most: int, clusters: tuple[int, ...], segments: int) -> Config:
@@ -289,11 +277,11 @@ def _of_groups(vector: int, vectors: int, most: int, clusters: tuple[int, ...], 
     pieces = -(-vectors // lanes)
     if segments * lanes <= 32 and pieces <= most:
         threads = _above(segments * lanes)
-        return Config(vector, threads, _BLOCK // threads, lanes, pieces, 1)
+        return Config(vector, threads, numbers.LEAST_THREADS // threads, lanes, pieces, 1)
     for cluster in clusters if pieces <= most else ():
-        for waves in sorted({max(1, min(_USUAL_PIECES, most) // pieces), max(1, most // pieces)}):
+        for waves in sorted({max(1, min(numbers.USUAL_PIECES, most) // pieces), max(1, most // pieces)}):
             threads = 32 * -(-segments * lanes // (32 * waves * cluster))
-            if threads <= _MAX_THREADS:
+            if threads <= numbers.MAX_THREADS:
                 found = -(-segments // (threads * cluster // lanes))
-                return Config(vector, threads, max(1, _BLOCK // threads), lanes, pieces, found, cluster)
-    return Config(vector, _STREAM_THREADS, 1, lanes, 1, 1, held=False)
+                return Config(vector, threads, max(1, numbers.LEAST_THREADS // threads), lanes, pieces, found, cluster)
+    return Config(vector, numbers.STREAM_THREADS, 1, lanes, 1, 1, held=False)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from opfacade.backends.cuda.folds.config import Config, inner_axes, placed, read_once, varies
+from opfacade.backends.cuda.folds.strategies import flat as numbers
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.plans._folds.form import cached_by_form
 from opfacade.plans._folds.program import FoldProgram
 from opfacade.programs.fields import Input
 
-FLAT_BYTES, _FLAT_LANES = 2 * 2**20, (4, 8)
-_FLAT_SIZE = 2  # bytes per element, at most, of rows that are read again
-
 
 def flat(program: FoldProgram, shape: Config) -> bool:
-    """Whether unaligned rows, FLAT_BYTES or more in total, pass through shared memory: rows that are read once, rows of one or
+    """Whether unaligned rows, LEAST_BYTES or more in total, pass through shared memory: rows that are read once, rows of one or
     two elements, and 16-bit rows that have few lanes, or a warp that would shift several vectors per lane."""
     if not shape.held or shape.scattered or shape.cluster != 1:
         return False
     once, again, most = _flat_form(program)
     if once or not again:
         return once
-    few = shape.threads in _FLAT_LANES or (shape.threads == 32 and shape.pieces > 1)
-    return (most <= _FLAT_SIZE and few) or (shape.threads == 1 and shape.vector == 2)
+    few = shape.threads in numbers.LANES or (shape.threads == 32 and shape.pieces > 1)
+    return (most <= numbers.MAX_SIZE and few) or (shape.threads == 1 and shape.vector == 2)
 
 
 @cached_by_form

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opfacade.backends.cuda.folds.config import MOST_PARTS, Config, config, inner_axes, most_ctas, shifts, spreads
-from opfacade.backends.cuda.folds.flat import FLAT_BYTES, flat, is_shared
+from opfacade.backends.cuda.folds.config import Config, config, inner_axes, most_ctas, shifts, spreads
+from opfacade.backends.cuda.folds.flat import flat, is_shared
+from opfacade.backends.cuda.folds.strategies import flat as flat_numbers
+from opfacade.backends.cuda.folds.strategies import rows as numbers
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
@@ -64,8 +66,13 @@ class RowLayout:
         if self.impl != "rows" or not flat(program, self.config(program, target)):
             return {}
         once = tuple(is_shared(program, one) for one in program.inputs)
-        sizes = {"least_bytes": FLAT_BYTES, "sms": target.sm_count, "most_shared": target.max_shared_memory}
-        return {"flat": True, "once": once} | sizes
+        sizes = {
+            "least_bytes": flat_numbers.LEAST_BYTES,
+            "bytes_of_cta": flat_numbers.BYTES_OF_CTA,
+            "sms": target.sm_count,
+            "most_shared": target.max_shared_memory,
+        }
+        return {"flat": True, "once": once, "least_ctas": flat_numbers.CTAS} | sizes
 
     def spread(self, program: FoldProgram, target: Target) -> Config | None:
         """The shape if all CTAs share each row, which changes no bit of a row; None otherwise."""
@@ -89,12 +96,14 @@ class RowLayout:
         names = ("vector", "threads", "rows", "lanes", "pieces", "waves", "cluster", "held", "fewer", "many_rows")
         lanes = {name: getattr(shape, name) for name in names}
         if shape.run:
-            lanes |= {"run": shape.run, "most_parts": MOST_PARTS, "most_ctas": most_ctas(target), "sms": target.sm_count}
+            lanes |= {"run": shape.run, "max_parts": numbers.MAX_PARTS, "most_ctas": most_ctas(target), "sms": target.sm_count}
         if inner == program.fold and not shifts(program, shape):
             lanes |= {"shifts": False}
         lanes |= {"scattered": True} if shape.scattered else {}
-        rows = sum(program.joined(stage) == program.fold for stage in program.stages)
-        return lanes | {"near": False, "row_stages": rows, "inner": len(inner), "segmented": inner != program.fold}
+        stages = sum(program.joined(stage) == program.fold for stage in program.stages)
+        slots = numbers.slots(shape.threads, shape.rows, stages) if shape.threads * shape.cluster > 32 else 0
+        lanes |= {"slots": numbers.slots_of_parts(stages) if shape.run else slots, "row_stages": stages}
+        return lanes | {"near": False, "inner": len(inner), "segmented": inner != program.fold}
 
     def held_elements(self, program: FoldProgram, target: Target) -> int:
         """Elements of an input that a thread keeps in registers between the stages and the outputs."""

@@ -12,7 +12,7 @@ from opfacade.backends.cuda.folds import column_config, column_engine, engine
 from opfacade.backends.cuda.folds import config as fold_config
 from opfacade.backends.cuda.folds.column_config import ColumnConfig, kept_last
 from opfacade.backends.cuda.folds.layout import RowLayout
-from opfacade.backends.cuda.folds.strategies import ragged
+from opfacade.backends.cuda.folds.strategies import ragged, rows
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
@@ -59,7 +59,7 @@ class RaggedRows(RowLayout):
         return 0
 
     def constants(self, program: FoldProgram, target: Target) -> dict[str, Any]:
-        fused = fold_config.independent(program) and column_config.state_words(program) <= fold_config.STATE_WORDS
+        fused = fold_config.independent(program) and column_config.state_words(program) <= rows.STATE_WORDS
         found = {"rows": self.config(program, target).batch, "fused": fused, "in_columns": False, "columns": 0, "vector": 4}
         found |= {"warps": ragged.WARPS, "slots": ragged.slots(len(program.stages)), "short_row": ragged.SHORT_ROW}
         found |= {"group_rows": ragged.GROUP_ROWS, "group_batch": ragged.GROUP_BATCH, "elements_of_cta": ragged.ELEMENTS_OF_CTA}

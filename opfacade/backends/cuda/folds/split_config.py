@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
-from opfacade.backends.cuda.folds.strategies import columns, split
+from opfacade.backends.cuda.folds.strategies import columns, rows, split
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT
 from opfacade.core.target import Target
 from opfacade.plans._folds.program import FoldProgram
@@ -64,7 +64,7 @@ def workspace_bytes(program: FoldProgram, shape: SplitConfig) -> int:
 def fuses(program: FoldProgram, vector: int) -> bool:
     """Whether one pass over the elements of a row joins all stages."""
     chains = max((1 if stage.reducer == "expsum" else 4 for stage in program.stages), default=1)
-    return chains * column_config.state_words(program) <= fold_config.STATE_WORDS
+    return chains * column_config.state_words(program) <= rows.STATE_WORDS
 
 
 def _kept(program: FoldProgram) -> int:
