@@ -19,8 +19,9 @@ struct alignas(16) Noted {
   float x;
 
   __device__ __forceinline__ uint32_t rank() const { return static_cast<uint32_t>(place); }  // of equal keys, the larger one wins
+  // One comparison of integers takes no branches.
   __device__ __forceinline__ bool wins(const Noted& other) const {
-    return key > other.key || (key == other.key && rank() > other.rank());
+    return (uint64_t{key} << 32 | rank()) > (uint64_t{other.key} << 32 | other.rank());
   }
 };
 
@@ -41,17 +42,16 @@ struct FrontScale {
 };
 
 struct FrontShared {
-  Noted noted[kFrontRoom];                // of this CTA, then of all CTAs
+  Noted noted[kFrontRoom];                // of this CTA
   Noted listed[kMostCtas][kFrontListed];  // lists of all CTAs of the row, which store them here
-  Noted front[kFrontListed + kPlaces];    // of the row, the winner first; unused entries have no token and logit +inf
+  Noted places[kPlaces];                  // of the row, the winner first; unused entries have no token and logit +inf
   uint64_t num_listed[kMostCtas];         // kNoFront: the CTA's list is incomplete
   uint64_t first;                         // first token of the order
-  uint32_t count, own_listed, off, size;  // size: of the front
+  uint32_t count, own_listed, off;
   uint32_t highest, lowest;     // ordered octaves of the sample; the complement of the lowest
   uint32_t best[kFrontSteps];   // bound of the best key in the sample, per step
   uint32_t least[kFrontSteps];  // bound that a token must reach, per step
   uint32_t close[kSampleThreads / 32][8];  // groups that a warp examines
-  uint8_t is_front[kMostCtas * kFrontListed];
 };
 
 class Front {
@@ -61,10 +61,8 @@ class Front {
   // Called by all threads; a barrier must follow.
   __device__ __forceinline__ void clear() const {
     for (int i = static_cast<int>(threadIdx.x); i < kFrontSteps; i += kSampleThreads) shared_.best[i] = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < kFrontListed + kPlaces; i += kSampleThreads)
-      shared_.front[i] = {0, 0, -minus_infinity()};
     if (threadIdx.x != 0) return;
-    shared_.count = shared_.own_listed = shared_.off = shared_.size = shared_.highest = shared_.lowest = 0, shared_.first = 0;
+    shared_.count = shared_.own_listed = shared_.off = shared_.highest = shared_.lowest = 0;
   }
 
   // The range of octaves of the sample. most: 0 in a thread without tokens. Called by whole warps.
@@ -148,12 +146,12 @@ class Front {
   __device__ __forceinline__ void list(const ClusterRow& cluster, int rank) const {
     const bool off = shared_.off != 0 || shared_.count > kFrontRoom;
     const uint32_t count = off ? 0 : shared_.count;
-    each_entry(count, [&](uint32_t, const Noted& own, uint32_t part) {
+    each_entry(count, [&](const Noted& own, uint32_t part) {
       bool lost = own.place == 0;
 #pragma unroll 4
       for (uint32_t i = part; i < count; i += kTogether) {
         const Noted other = shared_.noted[i];
-        lost |= other.place > own.place && other.wins(own);
+        lost |= (other.place > own.place) & other.wins(own);
       }
       if (any_together(lost) || part != 0) return;
       const uint32_t to = atomicAdd(&shared_.own_listed, 1u);
@@ -171,68 +169,48 @@ class Front {
     cluster.store(static_cast<int>(threadIdx.x), &shared_.num_listed[rank], off || listed > kFrontListed ? kNoFront : listed);
   }
 
-  // Merges the complete lists of all CTAs and finds the first token of the order. Returns false if a list is incomplete. Called
-  // by all threads; contains barriers.
-  __device__ __forceinline__ bool merge(const ClusterRow& cluster) const {
-    uint32_t total = 0;
-    bool whole = true;
-#pragma unroll 1
-    for (int rank = 0; rank < cluster.ctas(); ++rank) {
-      const uint32_t count = static_cast<uint32_t>(shared_.num_listed[rank]);
-      whole = whole && count != kNoFront;
-      if (!whole) break;
-      for (uint32_t i = threadIdx.x; i < count; i += kSampleThreads) shared_.noted[total + i] = shared_.listed[rank][i];
-      total += count;
-    }
-    __syncthreads();
-    if (!whole) return false;
-    each_entry(total, [&](uint32_t at, const Noted& own, uint32_t part) {
-      bool behind = false, lost = false;
-#pragma unroll 4
-      for (uint32_t i = part; i < total; i += kTogether) {
-        const Noted other = shared_.noted[i];
-        behind |= other.place > own.place, lost |= other.place > own.place && other.wins(own);
-      }
-      behind = any_together(behind), lost = any_together(lost);
-      if (part != 0 || own.place == 0) return;
-      shared_.is_front[at] = !lost;
-      if (!behind) shared_.first = own.place;
-    });
-    __syncthreads();
-    return true;
+  // Whether the lists of all CTAs are complete. Called by whole warps.
+  __device__ __forceinline__ bool is_whole(const ClusterRow& cluster) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    return __all_sync(0xffffffffu, lane >= cluster.ctas() || shared_.num_listed[lane] != kNoFront);
+  }
+  // Finds the first token of the order in the complete lists. Called by the first warp.
+  __device__ __forceinline__ uint64_t find_first(const ClusterRow& cluster) const {
+    uint64_t most = 0;
+    each_listed(cluster, [&](const Noted& own) { most = own.place > most ? own.place : most; });
+    most = ClusterRow::join(most, Larger());
+    if (threadIdx.x == 0) shared_.first = most;
+    return most;
   }
   __device__ __forceinline__ uint64_t first() const { return shared_.first; }
-  // Sorts the front of the row among tokens with may_be(place), the winner first: each entry is the winner among the tokens
-  // that precede the entry before it. Returns false if there are too many. Called by all threads; contains barriers.
+  // Finds the next kPlaces entries of the front of the row among tokens with may_be(place): each entry is the winner among the
+  // tokens that precede the entry before it. before: the last entry of the previous call, or 0. Called by the first warp.
   template <class F>
-  __device__ __forceinline__ bool sort(const ClusterRow& cluster, F may_be) const {
-    uint32_t total = 0;
+  __device__ __forceinline__ void find_places(const ClusterRow& cluster, uint64_t before, F may_be) const {
 #pragma unroll 1
-    for (int rank = 0; rank < cluster.ctas(); ++rank) total += static_cast<uint32_t>(shared_.num_listed[rank]);
-    each_entry(total, [&](uint32_t at, const Noted& own, uint32_t part) {
-      uint32_t before = 0;
-#pragma unroll 4
-      for (uint32_t i = part; i < total; i += kTogether) {
-        const Noted other = shared_.noted[i];
-        before += shared_.is_front[i] && other.wins(own) && may_be(other.place);
-      }
-      before += __shfl_xor_sync(0xffffffffu, before, 1);
-      before += __shfl_xor_sync(0xffffffffu, before, 2);
-      if (part != 0 || own.place == 0 || !shared_.is_front[at] || !may_be(own.place)) return;
-      if (before < kFrontListed) shared_.front[before] = own;
-      else shared_.size = kFrontListed + 1;
-    });
-    __syncthreads();
-    return shared_.size <= kFrontListed;
+    for (int i = 0; i < kPlaces; ++i) {
+      Noted best{0, 0, -minus_infinity()};
+      each_listed(cluster, [&](const Noted& own) {
+        if ((own.place > before) & own.wins(best) && may_be(own.place)) best = own;
+      });
+      const uint32_t key = __reduce_max_sync(0xffffffffu, best.key);
+      const uint32_t rank = __reduce_max_sync(0xffffffffu, best.key == key ? best.rank() : 0);
+      const bool is = best.key == key && best.rank() == rank;
+      const int who = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, is))) - 1;
+      if (static_cast<int>(threadIdx.x) == who) shared_.places[i] = best;
+      before = __shfl_sync(0xffffffffu, best.place, who);
+      if (before == 0) before = ~uint64_t{0};  // no entry is left
+    }
   }
-  // Entries of the front from `from` on, followed by at least kPlaces - 1 more.
-  __device__ __forceinline__ const Noted* places(int from) const { return shared_.front + from; }
+  // The entries of the last call of find_places.
+  __device__ __forceinline__ const Noted* places() const { return shared_.places; }
   // Buffer in which this warp lists groups.
   __device__ __forceinline__ uint32_t* close() const { return shared_.close[threadIdx.x / 32]; }
 
  private:
   static constexpr int kApart = 2;   // distance in steps from which the order of two tokens is certain
   static constexpr uint32_t kTogether = 4;  // threads per entry
+  static constexpr int kLists = 4;  // lists whose loads are in flight together
   static constexpr int kAbove = 16;  // steps above the most likely token of the sample
   static constexpr float kBelow = 256.f;  // octaves from the base to the least likely token of the steps
   static constexpr uint32_t kNever = 0x7f800000u;  // no token reaches it
@@ -243,13 +221,29 @@ class Front {
     return fmaxf(fmaf(far - octaves, scale.steepness, scale.top) + static_cast<float>(kApart), 0.f);
   }
 
-  // Calls f(number, entry, part) for each of `total` noted entries: kTogether threads share an entry. Called by whole warps.
+  // Calls f(entry, part) for each of `total` noted entries: kTogether threads share an entry. Called by whole warps.
   template <class F>
   __device__ __forceinline__ void each_entry(uint32_t total, F f) const {
 #pragma unroll 1
     for (uint32_t base = 0; base < total; base += kSampleThreads / kTogether) {
       const uint32_t at = base + threadIdx.x / kTogether;
-      f(at, at < total ? shared_.noted[at] : Noted{0, 0, 0.f}, threadIdx.x % kTogether);
+      f(at < total ? shared_.noted[at] : Noted{0, 0, 0.f}, threadIdx.x % kTogether);
+    }
+  }
+  // Calls f(entry) for the listed entries of this lane, and for empty ones.
+  template <class F>
+  __device__ __forceinline__ void each_listed(const ClusterRow& cluster, F f) const {
+    static_assert(kFrontListed == 32, "each lane has an entry of each list");
+#pragma unroll 1
+    for (int from = 0; from < cluster.ctas(); from += kLists) {
+      Noted own[kLists];
+#pragma unroll
+      for (int i = 0; i < kLists; ++i) {
+        own[i] = shared_.listed[from + i][threadIdx.x];
+        if (from + i >= cluster.ctas() || threadIdx.x >= shared_.num_listed[from + i]) own[i].place = own[i].key = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kLists; ++i) f(own[i]);
     }
   }
   static __device__ __forceinline__ bool any_together(bool is) {

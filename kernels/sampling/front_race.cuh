@@ -2,6 +2,7 @@
 // The noise of a group is computed only if its largest logit could reach the bound, and the group is examined only if the noise
 // of one of its words could; few groups are.
 #pragma once
+#include "kernels/ptx/forget.cuh"
 #include "kernels/sampling/chunk.cuh"
 #include "kernels/sampling/front.cuh"
 
@@ -10,19 +11,21 @@ namespace opfacade {
 template <class C>
 class FrontRace {
  public:
-  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are prefetched into the cache
-
-  // The constructor issues the first loads.
-  __device__ __forceinline__ FrontRace(const Row<C>& row, FrontShared& shared, uint32_t first, uint32_t end)
-      : row_(row), front_(shared), philox_(row.p.seed[row.row], row.p.offset[row.row], row.p.stream), first_(first), base_(first), end_(end),
-        stop_(row.whole(first, end)) {
+  // The constructor issues the first loads before it waits for any: it reads the temperature of the row after them.
+  __device__ __forceinline__ FrontRace(Row<C>& row, FrontShared& shared, uint32_t first, uint32_t end)
+      : row_(row), front_(shared), first_(first), base_(first), end_(end), stop_(row.whole(first, end)) {
     if (sampled() < end_) row_.load(sampled(), sample_);
     if (kEarly) fetch_first();
+    row.ask(first, min(end, first + kAsked));
+    uint32_t at = row.row;
+    forget_origin(at);  // otherwise the compiler moves these loads to the begin of the kernel and waits for them there
+    row.read_temperature(at);
+    philox_ = Philox(row.p.seed[at], row.p.offset[at], row.p.stream);
     float scale = kLog2E;
     if (C::kTemperature && !row.greedy()) scale = __fdiv_rn(kLog2E, row.temperature);
     scale_ = scale;
     if constexpr (C::kMinP) {
-      const float least = row.p.min_p[row.row];
+      const float least = row.p.min_p[at];
       reach_ = least > 0.f ? fmaxf(-log2f(least), 0.f) : -minus_infinity();
     }
   }
@@ -38,6 +41,7 @@ class FrontRace {
 
  private:
   static constexpr uint32_t kStep = kGroupStep;
+  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are prefetched into the cache
   static constexpr int kAhead = C::kAnywhere && C::kBitmask ? 2 : 4;
   static constexpr uint32_t kChunk = kAhead * kStep;
   static constexpr bool kEarly = kAddedBytes<C> <= 16;  // loads the first chunk before the steps are known, if registers allow

@@ -190,18 +190,31 @@ class KeptStream {
     cluster_.wait();  // all CTAs run
     front_.list(cluster_, rank_of(row_.p));
     cluster_.sync();
-    if (!front_.merge(cluster_)) return drawn_exactly<C>(row_.p);
+    if (!front_.is_whole(cluster_)) return drawn_exactly<C>(row_.p);
+    if (threadIdx.x < 32) {
+      const uint64_t first = front_.find_first(cluster_);
+      if (threadIdx.x == 0) shared_.limits.top = Likelihood<C>::of(key_of(first)).top;
+      __syncwarp();
+      find_places(0);
+    }
+    __syncthreads();
     const uint64_t first = front_.first();
     if (first == 0 || row_.greedy()) return first;
-    note_top<C>(first);
-    if (!front_.sort(cluster_, [](uint64_t place) { return reaches<C>(key_of(place)); })) return drawn_exactly<C>(row_.p);
-    if (!has_share<C>()) return front_.places(0)->place;
+    const Noted* const places = front_.places();
+    if (!has_share<C>()) return places->place;
     uint64_t found;
-    for (int from = 0; !is_found(front_.places(from), found); from += kPlaces) {}
+    while (!is_found(places, found)) {
+      __syncthreads();  // all threads have read the places
+      if (threadIdx.x < 32) find_places(found);
+      __syncthreads();
+    }
     return found;
   }
 
  private:
+  __device__ __forceinline__ void find_places(uint64_t before) const {
+    front_.find_places(cluster_, before, [](uint64_t place) { return !C::kMinP || reaches<C>(key_of(place)); });
+  }
   // Tests the next kPlaces entries of the front, last of the order first. Returns true if one is kept, and sets `found` to it.
   // The first token of the order is always kept.
   __device__ __forceinline__ bool is_found(const Noted* places, uint64_t& found) {
@@ -237,9 +250,10 @@ __device__ __forceinline__ void sample_kept(const SampleParams& p) {
   const uint32_t first = first_of(p), end = end_of(p);
   if (!is_valid_row(p, at)) return;
   ClusterRow(shared.reduce, p.ctas).arrive();
-  const Row<C> row(p, at, nullptr, nullptr);
+  if (C::kTopP && threadIdx.x == 0) prefetch_l2(p.top_p + at);
+  if (C::kMinP && threadIdx.x == 0) prefetch_l2(p.min_p + at);
+  Row<C> row(p, at, nullptr, nullptr);
   FrontRace<C> race(row, shared.front, first, end);
-  row.ask(first, min(end, first + FrontRace<C>::kAsked));
   Front(shared.front).clear();
   if (threadIdx.x == 0) {
     shared.limits.share = C::kTopP ? p.top_p[at] : 1.f;

@@ -9,6 +9,7 @@ namespace opfacade {
 struct Philox {
   uint32_t key[2], second, even, odd, low;
 
+  Philox() = default;
   __device__ __forceinline__ Philox(int64_t seed, int64_t position, uint32_t stream)
       : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32)} {
     const uint64_t third = wide_product(kThird, static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32));

@@ -23,12 +23,16 @@ struct AdjustedRow : RowOperands<C> {
       : Operands(p, row), flags(C::kBiasList ? flags : nullptr),
         index(!C::kBiasList || p.adjust.num_biases > BiasIndex::kMost ? nullptr : index), copied(C::kBiasList ? copied : nullptr) {
     if constexpr (C::kSoftCap) inverse_cap = fminf(__fdiv_rn(1.f, p.adjust.soft_cap), kLargest);
-    temperature = 1.f;
-    if constexpr (C::kTemperature) temperature = p.temperature[row];
+    read_temperature(row);
     if constexpr (C::kPenalties)
       repetition = p.adjust.repetition[row], frequency = p.adjust.frequency[row], presence = p.adjust.presence[row];
   }
 
+  // The constructor calls it too; if a kernel calls it again, the compiler drops the first load.
+  __device__ __forceinline__ void read_temperature(uint32_t row) {
+    temperature = 1.f;
+    if constexpr (C::kTemperature) temperature = p.temperature[row];
+  }
   __device__ __forceinline__ bool greedy() const { return !(temperature > 0.f); }
 
   // Adjusts logits before the temperature; -inf if not a candidate.

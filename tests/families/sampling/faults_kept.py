@@ -24,7 +24,7 @@ FAULTS = (
     _kept(
         "a front has its winner alone",
         "front.cuh",
-        "lost |= other.place > own.place && other.wins(own);\n      }\n      if (any",
+        "lost |= (other.place > own.place) & other.wins(own);\n      }\n      if (any",
         "lost |= other.wins(own);\n      }\n      if (any",
         "rejected",
     ),
