@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-constexpr int kFrontSteps = 128, kFrontRoom = 512, kFrontListed = 32, kPlaces = 3;
+constexpr int kFrontSteps = 128, kFrontRoom = 512, kFrontListed = 32, kPlaces = 3, kCloseRoom = 512;
 constexpr float kFrontOctaves = 48.f;  // maximum range of all steps; tokens further below have mass 0
 constexpr uint32_t kNoFront = ~0u;
 
@@ -51,7 +51,8 @@ struct FrontShared {
   uint32_t highest, lowest;     // ordered octaves of the sample; the complement of the lowest
   uint32_t best[kFrontSteps];   // bound of the best key in the sample, per step
   uint32_t least[kFrontSteps];  // bound that a token must reach, per step
-  uint32_t close[kSampleThreads / 32][8];  // groups that a warp examines
+  uint32_t num_close[2], close[kCloseRoom];  // groups that all warps will examine: of the current list, and of the next one
+  uint32_t own_close[kSampleThreads / 32][8];  // groups that a warp examines at once
 };
 
 class Front {
@@ -63,6 +64,7 @@ class Front {
     for (int i = static_cast<int>(threadIdx.x); i < kFrontSteps; i += kSampleThreads) shared_.best[i] = 0;
     if (threadIdx.x != 0) return;
     shared_.count = shared_.own_listed = shared_.off = shared_.highest = shared_.lowest = 0;
+    shared_.num_close[0] = shared_.num_close[1] = 0;
   }
 
   // The range of octaves of the sample. most: 0 in a thread without tokens. Called by whole warps.
@@ -205,7 +207,10 @@ class Front {
   // The entries of the last call of find_places.
   __device__ __forceinline__ const Noted* places() const { return shared_.places; }
   // Buffer in which this warp lists groups.
-  __device__ __forceinline__ uint32_t* close() const { return shared_.close[threadIdx.x / 32]; }
+  __device__ __forceinline__ uint32_t* own_close() const { return shared_.own_close[threadIdx.x / 32]; }
+  // Groups that all warps will examine, and their number, which may exceed kCloseRoom.
+  __device__ __forceinline__ uint32_t* close() const { return shared_.close; }
+  __device__ __forceinline__ uint32_t& num_close(uint32_t slot) const { return shared_.num_close[slot]; }
 
  private:
   static constexpr int kApart = 2;   // distance in steps from which the order of two tokens is certain

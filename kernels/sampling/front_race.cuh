@@ -34,8 +34,14 @@ class FrontRace {
   __device__ __forceinline__ void run() {
     place();
     if (!kEarly) fetch_first();
+    uint32_t due = first_ + kChunk;  // position at which the list is examined: after 1, 2, 4, ... chunks
 #pragma unroll 1
-    while (base_ < end_) step();
+    while (base_ < end_) {
+      step();
+      if (base_ < due && base_ < end_) continue;
+      look_at_listed();
+      due = base_ + (base_ - first_);
+    }
     __syncthreads();
   }
 
@@ -107,7 +113,29 @@ class FrontRace {
       base_ += kStep;
       close = near(first, most);
     }
+    if (close != 0) close = list(first, close);
     if (__any_sync(0xffffffffu, close != 0)) look(first, close);
+  }
+  // Lists the groups of a thread, which all warps examine later: few warps have many. Returns those that the list has no room
+  // for.
+  __device__ __forceinline__ uint32_t list(uint32_t from, uint32_t close) const {
+    uint32_t at = atomicAdd(&front_.num_close(slot_), static_cast<uint32_t>(__popc(close)));
+    for (; close != 0 && at < kCloseRoom; close &= close - 1, ++at)
+      front_.close()[at] = from + kStep * static_cast<uint32_t>(__ffs(static_cast<int>(close)) - 1);
+    return close;
+  }
+  // Notes tokens of the listed groups, eight groups per warp at a time. Called by all threads; contains barriers.
+  __device__ __forceinline__ void look_at_listed() {
+    __syncthreads();
+    const uint32_t count = min(front_.num_close(slot_), static_cast<uint32_t>(kCloseRoom));
+#pragma unroll 1
+    for (uint32_t base = threadIdx.x / 32 * 8; base < count; base += kSampleThreads / 4) {
+      const uint32_t at = base + threadIdx.x % 32 / 4;
+      look(at < count, at < count ? front_.close()[at] + threadIdx.x % 4 : 0);
+    }
+    slot_ ^= 1;
+    __syncthreads();
+    if (threadIdx.x == 0) front_.num_close(slot_ ^ 1) = 0;
   }
   __device__ __forceinline__ void ask() const {
     const uint32_t to = min(end_, base_ + kAsked), from = min(to, base_ + kAsked - kChunk);
@@ -150,10 +178,10 @@ class FrontRace {
     return close;
   }
 
-  // Notes tokens of these groups by their exact keys: several groups at a time, one token per lane. Called by whole warps.
+  // Notes tokens of these groups at once: several groups at a time, one token per lane. Called by whole warps.
   __device__ __forceinline__ void look(uint32_t from, uint32_t close) const {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t* const listed = front_.close();
+    uint32_t* const listed = front_.own_close();
 #pragma unroll 1
     for (;;) {
       const uint32_t all = __ballot_sync(0xffffffffu, close != 0), before = static_cast<uint32_t>(__popc(all & ((1u << lane) - 1)));
@@ -168,6 +196,7 @@ class FrontRace {
       __syncwarp();
     }
   }
+  // Notes the token of each lane with `is` if its exact key is on the front.
   __device__ __forceinline__ void look(bool is, uint32_t token) const {
     float a = minus_infinity(), x = a;
     Loaded<1> one;
@@ -188,7 +217,7 @@ class FrontRace {
   FrontScale steps_{};
   Packed<C> next_[kAhead];
   Loaded<4> sample_;
-  uint32_t first_, base_, end_, stop_;
+  uint32_t first_, base_, end_, stop_, slot_ = 0;  // slot_: of the current list
   float scale_, reach_ = -minus_infinity();
 };
 
