@@ -22,7 +22,7 @@ struct RowSplit {
     held = static_cast<uint32_t>(most < slice ? most : slice);
   }
 
-  Launch streams(int64_t rows, int threads) const { return launch(rows, stream_shared(threads), threads); }
+  Launch streams(int64_t rows) const { return launch(rows, kStreamShared); }
   // beside: bytes of shared memory in addition to logits; the lists of a team reuse the memory of the logits.
   Launch holds(int64_t rows, int64_t beside, int64_t threads = kSampleThreads) const {
     const int64_t logits = 4 * int64_t{held};

@@ -11,12 +11,13 @@ namespace opfacade {
 template <class C>
 class FrontRace {
  public:
+  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are prefetched into the cache
+
   // The constructor issues the first loads before it waits for any: it reads the temperature of the row after them.
   __device__ __forceinline__ FrontRace(Row<C>& row, FrontShared& shared, uint32_t first, uint32_t end)
       : row_(row), front_(shared), first_(first), base_(first), end_(end), stop_(row.whole(first, end)) {
     if (sampled() < end_) row_.load(sampled(), sample_);
     if (kEarly) fetch_first();
-    row.ask(first, min(end, first + kAsked));
     uint32_t at = row.row;
     forget_origin(at);  // otherwise the compiler moves these loads to the begin of the kernel and waits for them there
     row.read_temperature(at);
@@ -42,12 +43,10 @@ class FrontRace {
       look_at_listed();
       due = base_ + (base_ - first_);
     }
-    __syncthreads();
   }
 
  private:
   static constexpr uint32_t kStep = kGroupStep;
-  static constexpr uint32_t kAsked = 65536 / sizeof(typename Row<C>::Bits);  // tokens that are prefetched into the cache
   static constexpr int kAhead = C::kAnywhere && C::kBitmask ? 2 : 4;
   static constexpr uint32_t kChunk = kAhead * kStep;
   static constexpr bool kEarly = kAddedBytes<C> <= 16;  // loads the first chunk before the steps are known, if registers allow

@@ -254,6 +254,7 @@ __device__ __forceinline__ void sample_kept(const SampleParams& p) {
   if (C::kMinP && threadIdx.x == 0) prefetch_l2(p.min_p + at);
   Row<C> row(p, at, nullptr, nullptr);
   FrontRace<C> race(row, shared.front, first, end);
+  row.ask(first, min(end, first + FrontRace<C>::kAsked));  // after the first loads, which would wait behind it
   Front(shared.front).clear();
   if (threadIdx.x == 0) {
     shared.limits.share = C::kTopP ? p.top_p[at] : 1.f;

@@ -11,8 +11,7 @@ namespace opfacade {
 #endif
 constexpr int kSampleThreads = OPF_SAMPLE_THREADS, kMostCtas = 8;  // threads per CTA, CTAs per cluster
 // Bytes of shared memory, without held logits.
-constexpr int stream_shared(int threads) { return 9216 + 28 * threads; }
-constexpr int kKeptShared = 19456, kHeldShared = 16384;
+constexpr int kStreamShared = 23552, kKeptShared = 19456, kHeldShared = 16384;
 constexpr int kMostTopK = 2048;
 // Candidates in the list of one CTA and of a row; with these, two CTAs fit an SM for rows of 151936 tokens.
 constexpr int kOwnListed = 768, kListed = 2048;

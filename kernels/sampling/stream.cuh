@@ -24,7 +24,7 @@ struct StreamShared {
   __device__ __forceinline__ void clear() { best = num_close[0] = num_close[1] = 0; }
 };
 
-static_assert(sizeof(StreamShared) <= stream_shared(kSampleThreads), "as the binding launches it");
+static_assert(sizeof(StreamShared) <= kStreamShared, "as the binding launches it");
 
 // The race over a part of a row. A group is listed if one of its words may give a winning key, by the bound E >= u. Few groups
 // are listed. From time to time all threads examine the list, one token per thread: the tokens are read again, and the best key

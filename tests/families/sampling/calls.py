@@ -45,8 +45,8 @@ def call(logits, *, rows=None, **given):
 def split_as(ctas, held):
     """Kernels split a row over so many CTAs, and hold so many bytes of it in each."""
     with ExitStack() as stack:
-        for name in ("stream_split", "kept_split"):
-            stack.enter_context(patch.object(sample, name, lambda *_: Split(THREADS, ctas)))
+        stack.enter_context(patch.object(sample, "ctas_of_stream", lambda *_: ctas))
+        stack.enter_context(patch.object(sample, "kept_split", lambda *_: Split(THREADS, ctas)))
         for module in (sample, top_k, verify):
             stack.enter_context(patch.object(module, "ctas_of", lambda *_: ctas))
             if hasattr(module, "held_bytes"):

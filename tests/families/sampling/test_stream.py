@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from opfacade.backends.cuda.sampling import sample, split
-from opfacade.plan import forget_selections
-from opfacade.plans.sampling import SampleDescriptor
+from opfacade.backends.cuda.sampling import split
 from tests import emulator
 from tests.families.sampling.calls import split_as
 from tests.families.sampling.test_emulated import run
@@ -119,38 +117,6 @@ def test_all_clusters_run_at_once():
     assert [of(rows) for rows in (1, 30, 31, 61, 64, 132, 133, 256)] == [8, 8, 4, 4, 2, 2, 1, 1]
     assert [of(rows, 2) for rows in (1, 61, 132, 133)] == [2, 2, 2, 1]
     assert of(64, 1, "sm_80") == 1
-
-
-@pytest.mark.parametrize(
-    ("filters", "rows", "vocab", "threads"),
-    [
-        ({}, 61, 151936, 512),
-        ({}, 62, 151936, 1024),
-        ({}, 66, 151936, 1024),
-        ({}, 67, 151936, 512),
-        ({}, 66, 32768, 512),
-        ({}, 66, 32770, 1024),
-        ({"top_p": True}, 66, 151936, 1024),
-        ({"min_p": True}, 67, 151936, 512),
-        ({"penalties": True, "bias": "dense"}, 64, 151936, 512),
-        ({"penalties": True}, 64, 151936, 1024),
-    ],
-)
-def test_a_long_part_whose_cta_is_alone_on_its_sm_has_twice_the_threads(filters, rows, vocab, threads):
-    described = SampleDescriptor(total_num_rows=rows, vocab=vocab, dtype="bf16", **filters)
-    target = split.Target.parse("sm_90a")
-    assert sample.threads_of(described, target) == threads
-    assert sample.threads_of(described, target) * sample.ctas_per_sm_of(described, target) <= 1024
-
-
-@pytest.mark.parametrize("threads", [256, 1024])
-def test_no_number_of_threads_changes_a_token(monkeypatch, threads):
-    x, bias = normal(3, ROWS, 40004), {"bias_tokens": torch.arange(0, 36000, 9).reshape(ROWS, 1000).int()}
-    given = {"temperature": [1.0, 0.0, 0.7, 2.0], "bias_values": normal(5, ROWS, 1000)} | bias
-    want = run(x, **given).token
-    monkeypatch.setattr(sample, "stream_split", lambda *_: split.Split(threads, 2))
-    forget_selections()
-    assert torch.equal(run(x, **given).token, want)
 
 
 def test_a_biased_token_that_a_list_has_no_room_for_wins():

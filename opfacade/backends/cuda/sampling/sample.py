@@ -16,9 +16,9 @@ from opfacade.backends.cuda.sampling.split import (
     RowKernel,
     Split,
     ctas_of,
+    ctas_of_stream,
     held_bytes,
     kept_split,
-    stream_split,
 )
 from opfacade.core.candidate import Candidate, Launcher
 from opfacade.core.descriptor import cached_by_specialization
@@ -92,36 +92,33 @@ def path_of(descriptor: SampleDescriptor) -> str:
 
 def _numbers(descriptor: SampleDescriptor, target: Target) -> tuple[Any, ...]:
     limit = INT32_MAX if descriptor.max_top_k is None else descriptor.max_top_k
-    streamed = _streamed_split(descriptor, target)
-    ctas = streamed.ctas if streamed else ctas_of(descriptor.vocab, target)
+    path, ctas = path_of(descriptor), ctas_of(descriptor.vocab, target)
+    if path == "stream":
+        ctas = ctas_of_stream(ctas, descriptor.total_num_rows, target)
+    elif path == "kept_stream":
+        ctas = _kept_split(descriptor, target).ctas
     return descriptor.stream, limit, descriptor.soft_cap, ctas, held_bytes(target, BESIDE_LOGITS)
 
 
-def _streamed_split(descriptor: SampleDescriptor, target: Target) -> Split | None:
-    """The split of a row that is streamed; None for other paths."""
-    split_of = {"stream": stream_split, "kept_stream": kept_split}.get(path_of(descriptor))
-    return split_of(descriptor.vocab, descriptor.total_num_rows, target) if split_of else None
-
-
-def _fits_once(descriptor: SampleDescriptor) -> bool:
-    """Whether only one CTA of 512 threads fits in an SM, because a thread needs more than 64 registers."""
-    alone = not _has(descriptor, (*_OUTPUTS, *_ADJUSTMENTS)) or path_of(descriptor) == "stream"
-    return not alone or (descriptor.penalties and descriptor.bias == "dense")
+def _kept_split(descriptor: SampleDescriptor, target: Target) -> Split:
+    return kept_split(descriptor.vocab, descriptor.total_num_rows, target)
 
 
 def threads_of(descriptor: SampleDescriptor, target: Target) -> int:
-    """Threads per CTA. They depend on sizes for streamed rows, and for short_k with more short rows than run concurrently: with
+    """Threads per CTA. They depend on sizes for kept_stream, and for short_k with more short rows than run concurrently: with
     half the threads, twice as many CTAs fit in an SM."""
-    streamed = _streamed_split(descriptor, target)
-    if streamed:
-        return THREADS if _fits_once(descriptor) else streamed.threads
+    path = path_of(descriptor)
+    if path == "kept_stream":
+        return _kept_split(descriptor, target).threads
     many = descriptor.total_num_rows > 2 * target.sm_count
-    return THREADS // 2 if path_of(descriptor) == "short_k" and many and descriptor.vocab <= _FOUR_FIT else THREADS
+    return THREADS // 2 if path == "short_k" and many and descriptor.vocab <= _FOUR_FIT else THREADS
 
 
 def ctas_per_sm_of(descriptor: SampleDescriptor, target: Target) -> int:
     """CTAs per SM: two CTAs of 512 threads if their registers fit."""
-    return (1 if _fits_once(descriptor) else 2) * THREADS // threads_of(descriptor, target)
+    alone = not _has(descriptor, (*_OUTPUTS, *_ADJUSTMENTS)) or path_of(descriptor) == "stream"
+    of_threads = 2 if alone and not (descriptor.penalties and descriptor.bias == "dense") else 1
+    return of_threads * THREADS // threads_of(descriptor, target)
 
 
 class SampleKernel(RowKernel):

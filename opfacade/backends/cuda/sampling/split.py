@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _MIN_SLICE, _MAX_CTAS, _CTAS_OF_SM = 4096, 8, 2
 _FEW = 32  # maximum number of rows that may have shorter parts
 _SHORT, _MIDDLE = 6144, 16384  # tokens per CTA: with fewer threads, barriers are shorter and more CTAs fit in an SM
-THREADS, MOST_THREADS = 512, 1024  # threads per CTA, and their maximum
-COUNTS = (128, 256, THREADS, MOST_THREADS)  # threads allowed for a stream with filters
+THREADS, COUNTS = 512, (128, 256, 512)  # threads per CTA, and those allowed for a stream with filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,6 @@ def ctas_of_stream(most: int, rows: int, target: Target) -> int:
     return ctas
 
 
-def stream_split(vocab: int, rows: int, target: Target) -> Split:
-    """The split of a row that is streamed without filters."""
-    ctas = ctas_of_stream(ctas_of(vocab, target), rows, target)
-    return Split(threads_of_part(rows, vocab // ctas, ctas, target), ctas)
-
-
 def kept_split(vocab: int, rows: int, target: Target) -> Split:
     """The split for kept_stream, where barriers follow the stream, so that short parts are not split further."""
     ctas = ctas_of_stream(ctas_of(vocab // (2 if rows <= _FEW else 4), target), rows, target)
@@ -63,16 +56,7 @@ def kept_split(vocab: int, rows: int, target: Target) -> Split:
         return Split(128 if part <= _SHORT // 3 or rows > 2 * at_once else 256, ctas)
     if rows * ctas > at_once and part <= _MIDDLE:
         return Split(256 if rows <= 2 * at_once else 128, ctas)
-    return Split(threads_of_part(rows, part, ctas, target), ctas)
-
-
-def threads_of_part(rows: int, part: int, ctas: int, target: Target) -> int:
-    """Threads of a CTA for a long part: twice as many if each CTA has an SM for itself, because few warps wait longer.
-
-    Larger clusters of such CTAs would leave SMs idle; a cluster of two fits anywhere.
-    """
-    alone = ctas <= 2 and rows * ctas <= target.sm_count
-    return MOST_THREADS if alone and part > _MIDDLE else THREADS
+    return Split(THREADS, ctas)
 
 
 def held_bytes(target: Target, beside: int) -> int:
